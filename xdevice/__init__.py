@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def _read_names() -> tuple[dict[str, str], list[str]]:
-    """The module of each public name, and the names that are shown, read from `__init__.pyi`, where each is written
-    once."""
+    """Returns the module of each public name, and the names that `dir(xdevice)` shows. Both are read from
+    `__init__.pyi`, where each name is written once."""
     places, shown = {}, []
     with open(_os.path.join(_os.path.dirname(__file__), "__init__.pyi"), encoding="utf-8") as file:
         lines = [line.split() for line in file if line.startswith("from ")]

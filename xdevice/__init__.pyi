@@ -12,6 +12,7 @@ from .arithmetic.gradients import update as update
 from .arithmetic.gradients import value_and_grad as value_and_grad
 from .arithmetic.namespace import array_namespace as array_namespace
 from .base.version import __version__ as __version__  # not shown
+from .compiling.programs import compile as compile
 from .containers.trees import register as register
 from .core.scopes import current_device as current_device
 from .core.scopes import set_device as set_device

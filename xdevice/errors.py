@@ -1,4 +1,4 @@
-"""Every error that xdevice raises by name. Each says what came, what was expected, and how to mend it.
+"""Every error that xdevice raises by name. Each message says what was given, what was expected, and how to mend it.
 
     XDeviceError
      ├── ArgumentError             ValueError, TypeError   an argument that a function does not take
@@ -52,14 +52,16 @@ class XDeviceError(Exception):
 
 
 def _anew(cls: type[XDeviceError], args: tuple[Any, ...]) -> XDeviceError:
-    """Makes an error without its `__init__`, which may take more than the message that pickle gives."""
+    """Returns an error made without calling its `__init__`, which may take more arguments than the message that pickle
+    keeps."""
     error = cls.__new__(cls, *args)
     super(XDeviceError, error).__init__(*args)
     return error
 
 
 def shown(x: object, most: int | None = 100) -> str:
-    """What stands for an object in an error: the start of its `repr`, or Python's own where that raises."""
+    """Returns the text that stands for an object in an error: the start of its `repr`, or of Python's default one if
+    the object's own `repr` raises."""
     try:
         return repr(x)[:most]
     except Exception:
@@ -84,7 +86,7 @@ def note(error: BaseException, text: str) -> None:
 
 
 def listed(names: Iterable[object], most: int) -> str:
-    """Names in an error: so many at most, and how many more there are."""
+    """Returns names as they are listed in an error: `most` of them, and how many more there are."""
     every = [str(name) for name in names]
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
 
@@ -110,7 +112,9 @@ class SettingError(ArgumentError):
 
 
 class LaunchError(SettingError):
-    """What a launcher has told this process of the others is incomplete or contradicts itself, or there is none."""
+    """The processes cannot work together as they were started: what a launcher (torchrun, mpirun) has told this one
+    about the others is incomplete or contradicts itself, no engine moves tensors between them, or no
+    `xdevice.processes` is open."""
 
 
 class BackendNotFoundError(XDeviceError, LookupError):
@@ -122,7 +126,8 @@ class BackendImportError(XDeviceError, ImportError):
 
 
 class ContractError(XDeviceError, TypeError):
-    """An adapter that does not keep the contract of `xdevice.contract.Backend`, or that claims the name of another."""
+    """An adapter that does not keep the contract of `xdevice.contract.Backend`, or that claims the name of another
+    adapter."""
 
 
 class DeviceNotFoundError(XDeviceError, LookupError):
@@ -169,7 +174,7 @@ class TimingError(XDeviceError, RuntimeError):
 
 
 class CaptureError(XDeviceError, RuntimeError):
-    """A task whose work cannot be recorded as a graph. None of it is replayed."""
+    """A task whose work cannot be recorded as a graph. Nothing that was recorded of it is replayed."""
 
 
 class UnsupportedError(XDeviceError, NotImplementedError):
@@ -186,8 +191,8 @@ class ScopeError(XDeviceError, RuntimeError):
 
 
 class TransferError(XDeviceError, RuntimeError):
-    """A transfer inside `transfers("forbid")`; `record`, a `Record` of `transfers`, says which, and on which line. It
-    was not made."""
+    """A transfer inside `transfers("forbid")`. `record`, a `Record` of `transfers`, says which transfer, and on which
+    line. It was stopped before it was made."""
 
     def __init__(self, message: str, record: Any) -> None:
         super().__init__(message)
@@ -195,8 +200,8 @@ class TransferError(XDeviceError, RuntimeError):
 
 
 class PeerError(XDeviceError, ConnectionError):
-    """Another process has failed, or does not come; `rank` is its number, and `why` one of "died", "raised", "late",
-    "silent", "left" and "never joined". The world is closed: each of its verbs raises the same error at once."""
+    """Another process has failed, or does not appear; `rank` is its number, and `why` one of "died", "raised", "late",
+    "silent", "left" and "never joined". The world is closed: each of its functions raises the same error at once."""
 
     def __init__(self, message: str, rank: int, why: str) -> None:
         super().__init__(message)
@@ -205,8 +210,8 @@ class PeerError(XDeviceError, ConnectionError):
 
 
 class CollectiveMismatchError(XDeviceError, ValueError):
-    """The processes do not call the same verb with the same operation, dtypes and shapes; `calls` has what each calls,
-    by rank. Nothing was sent or written, and the world can be used on."""
+    """The processes do not call the same function with the same operation, dtypes and shapes; `calls` says, by rank,
+    what each one calls. Nothing was sent or written, and the world can still be used."""
 
     def __init__(self, message: str, calls: tuple[str, ...]) -> None:
         super().__init__(message)
@@ -240,7 +245,8 @@ _RETIRED = {
 
 
 def successor(name: str) -> type[XDeviceError] | None:
-    """The class that a retired name stands for, with a warning for the caller of the caller; None for other names."""
+    """Returns the class that a retired name stands for, and warns at the line of the caller's caller; None for a name
+    that is not retired."""
     found = _RETIRED.get(name)
     if found is not None:
         import warnings

@@ -1,12 +1,13 @@
-"""Neural-network functions: the framework's own fast ones, with the same arguments, numbers and refusals on each.
+"""Neural-network functions: the frameworks' own fast functions, with the same arguments, numbers and errors on each.
 
 Young: it may change in a minor version.
 
 Images are (N, C, H, W): batch, channels, height, width. Kernels of convolutions are (O, C, height, width). `size`,
-`stride` and `padding` are an int for both, or (height, width); padding is the same on both sides.
+`stride` and `padding` are an int for height and width, or a pair (height, width); padding is the same on both sides.
 
-Tensors of one call are of one backend, one device and one float dtype; results are too. float32 and float64 go
-everywhere, float16 and bfloat16 where the framework has them. Gradients are the framework's; NumPy's tensors have none.
+The tensors of one call have the same backend, device and float dtype, and so do the results. float32 and float64 work
+on every backend, float16 and bfloat16 where the framework has them. Gradients are the framework's; NumPy's tensors have
+none.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ def relu(x: Any) -> Any:
     """max(x, 0) for each element; the gradient at 0 is 0.
 
     Raises:
-        DTypeError: not floats. NotATensorError: not a tensor.
-        UnsupportedError: the adapter of a third party that has no kernels.
+        DTypeError: `x` is not of floats. NotATensorError: `x` is not a tensor.
+        UnsupportedError: the backend is a third party's, and its adapter has no such functions.
 
-    Costs what the framework's own does, and 1 us.
+    Costs what the framework's own function does, and 1 us.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.relu(xdevice.tensor([-1.0, 0.0, 2.0]))).tolist()
@@ -75,7 +76,7 @@ def relu(x: Any) -> Any:
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x)) for each element, without overflow.
 
-    Raises and costs as `relu`.
+    Errors and cost are those of `relu`.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.sigmoid(xdevice.tensor([-1000.0, 0.0, 1000.0]))).tolist()
@@ -86,11 +87,12 @@ def sigmoid(x: Any) -> Any:
 
 
 def dropout(x: Any, mask: Any, p: float) -> Any:
-    """`x * mask / (1 - p)`: what the mask drops is 0, and the mean is kept where it drops with the probability `p`.
+    """`x * mask / (1 - p)`: elements that the mask drops are 0, and if it drops with probability `p` the mean is kept.
 
     Args:
-        mask: bool, of the shape of `x`: `xdevice.random.bernoulli(x.shape, p=1 - p)` drops the same everywhere.
-        p: from 0 to 1; with 1 all is 0, whatever the mask.
+        mask: bool, of the shape of `x`: `xdevice.random.bernoulli(x.shape, p=1 - p)` drops the same elements on every
+            backend.
+        p: a number from 0 to 1; with 1 all elements are 0, whatever the mask.
 
     Raises:
         ArgumentError: `p` is not such a number. ShapeError: shapes that differ.
@@ -120,12 +122,12 @@ def dropout(x: Any, mask: Any, p: float) -> Any:
 
 
 def softmax(x: Any, *, axis: int = -1) -> Any:
-    """exp(x) over its sum along an axis, without overflow.
+    """exp(x) divided by its sum along an axis, without overflow.
 
     Raises:
         ShapeError: there is no such axis. The others are those of `relu`.
 
-    Costs as `relu`.
+    Cost is that of `relu`.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.softmax(xdevice.tensor([[1000.0, 1000.0]]))).tolist()
@@ -135,9 +137,9 @@ def softmax(x: Any, *, axis: int = -1) -> Any:
 
 
 def log_softmax(x: Any, *, axis: int = -1) -> Any:
-    """The logarithm of `softmax`, without a lower bound.
+    """The logarithm of `softmax`, which stays finite where `softmax` itself would be rounded to 0.
 
-    Raises and costs as `softmax`.
+    Errors and cost are those of `softmax`.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.log_softmax(xdevice.tensor([0.0, -200.0]))).tolist()
@@ -153,7 +155,7 @@ def _along(function: str, x: Any, axis: int) -> Any:
 
 
 def cross_entropy(logits: Any, labels: Any) -> Any:
-    """The mean over the batch of `-log_softmax(logits)` at the labels: a tensor without dimensions.
+    """The mean over the batch of `-log_softmax(logits)` at each row's label: a tensor without dimensions.
 
     Args:
         logits: floats of the shape (n, classes).
@@ -161,13 +163,13 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
             those, `-xp.mean(xp.sum(p * xdevice.nn.log_softmax(logits), axis=1))` is the loss.
 
     Raises:
-        IndexError: a label that is not a class. While a function is traced this cannot be checked: there JAX gives NaN,
-            and the others do what their own function does.
-        ShapeError: other shapes, or no rows, of which there is no mean.
+        IndexError: a label is not a class. While a function is traced this cannot be checked: JAX gives NaN then, and
+            the other frameworks do what their own function does.
+        ShapeError: other shapes, or no rows, whose mean does not exist.
         DTypeError: labels that are not int32 or int64. The others are those of `relu`.
         DeviceMismatchError: tensors on several devices.
 
-    Costs as `relu`, and a read of the labels by the host, which waits until a GPU has computed them.
+    Cost is that of `relu`, and a read of the labels by the host, which waits until a GPU has computed them.
 
     Example:
         >>> logits, labels = xdevice.tensor([[0.0, 0.0], [0.0, 200.0]]), xdevice.tensor([1, 0])
@@ -204,13 +206,13 @@ def one_hot(indices: Any, n: int, *, dtype: object = None) -> Any:
         dtype: any dtype that the backend has, in any framework's form.
 
     Raises:
-        IndexError: an index that is not below `n`, or below 0. While a function is traced this cannot be checked:
-            there the framework's own function gives zeros or an error.
-        ArgumentError: `n` is not such an int.
+        IndexError: an index is below 0 or not below `n`. While a function is traced this cannot be checked: the
+            framework's own function then gives zeros or an error.
+        ArgumentError: `n` is not an int of 1 or more.
         DTypeError: indices that are not int32 or int64, or a dtype that the backend does not have here.
-        NotATensorError, UnsupportedError: as `relu`.
+        NotATensorError, UnsupportedError: as with `relu`.
 
-    Costs as `relu`, and a read of the indices by the host, which waits until a GPU has computed them.
+    Cost is that of `relu`, and a read of the indices by the host, which waits until a GPU has computed them.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.one_hot(xdevice.tensor([2, 0]), 3)).tolist()
@@ -228,21 +230,21 @@ def one_hot(indices: Any, n: int, *, dtype: object = None) -> Any:
 
 
 def conv2d(x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, padding: Lengths = 0) -> Any:
-    """The convolution of images as layers have it, the kernel not flipped: (N, C, H, W) to (N, O, rows, columns).
+    """The convolution of images as layers compute it, the kernel not flipped: (N, C, H, W) to (N, O, rows, columns).
 
     Args:
         x: images of the shape (N, C, H, W); N may be 0.
-        kernel: of the shape (O, C, height, width).
-        bias: of the shape (O,), added to each filter's result.
+        kernel: a tensor of the shape (O, C, height, width).
+        bias: a tensor of the shape (O,), added to each filter's result.
         stride: 1 or more. Steps that do not fit are left out: rows = (H + 2 * padding - height) // stride + 1.
         padding: zeros on both sides of height and width, 0 or more.
 
     Raises:
-        ShapeError: shapes that do not fit each other. ArgumentError: lengths that are not such ints.
+        ShapeError: shapes that do not fit each other. ArgumentError: `stride` or `padding` is not as said above.
         DTypeError: not floats, or of several dtypes. The others are those of `relu`.
         DeviceMismatchError: tensors on several devices.
 
-    Costs as `relu`, with 3 us for the checks; on TensorFlow also three transpositions.
+    Cost is that of `relu`, with 3 us for the checks; on TensorFlow also three transpositions.
 
     Example:
         >>> x, kernel = xdevice.ones(1, 1, 3, 3), xdevice.ones(1, 1, 2, 2)
@@ -266,21 +268,21 @@ def conv2d(x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, paddin
 
 
 def max_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding: Lengths = 0) -> Any:
-    """The greatest of each window of each channel: (N, C, H, W) to (N, C, rows, columns).
+    """The greatest element of each window of each channel: (N, C, H, W) to (N, C, rows, columns).
 
-    Of equal elements in a window the first gets the gradient.
+    If several elements of a window are equally great, the first gets the gradient.
 
     Args:
         x: images of the shape (N, C, H, W); N may be 0.
-        size: of a window, 1 or more.
+        size: the size of a window, 1 or more.
         stride: 1 or more, `size` if left out. Windows that do not fit are left out, as in `conv2d`.
-        padding: from 0 to half of `size`; it is never the greatest.
+        padding: from 0 to half of `size`; padding is never the greatest element.
 
     Raises:
-        ShapeError: not images, or no window fits. ArgumentError: lengths that are not such ints.
-        DTypeError, NotATensorError, UnsupportedError: as `relu`.
+        ShapeError: `x` is not images, or no window fits. ArgumentError: another argument is not as said above.
+        DTypeError, NotATensorError, UnsupportedError: as with `relu`.
 
-    Costs as `relu`, with 2 us for the checks.
+    Cost is that of `relu`, with 2 us for the checks.
 
     Example:
         >>> x = xdevice.tensor([[[[1.0, 2.0, 9.0], [3.0, 4.0, 9.0]]]])
@@ -291,7 +293,7 @@ def max_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding:
 
 
 def avg_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding: Lengths = 0) -> Any:
-    """The mean of each window of each channel: (N, C, H, W) to (N, C, rows, columns). Padding counts, as zeros.
+    """The mean of each window of each channel: (N, C, H, W) to (N, C, rows, columns). Padding counts as zeros.
 
     Arguments, errors and costs are those of `max_pool2d`.
 
@@ -317,7 +319,8 @@ def _pool(function: str, x: Any, size: Lengths, stride: Lengths | None, padding:
 
 
 class _On(Door):
-    """The kernels of one backend, and the checks of what they are given."""
+    """One backend's kernels for neural networks (functions of its adapter), and the checks of the kernels'
+    arguments."""
 
     def __init__(self, ground: Ground) -> None:
         super().__init__(ground)
@@ -326,7 +329,7 @@ class _On(Door):
         self.refuses = getattr(self.kernels, REFUSES, None)
 
     def indices(self, x: Any, function: str) -> Any:
-        """`x`, checked to be a tensor of integers that are indices."""
+        """Returns `x` as a tensor. Raises `DTypeError` if its dtype is not int32 or int64."""
         x = self.ground.tensor(x, function)
         if self.ground.name(x) not in _INDICES:
             raise DTypeError(
@@ -350,15 +353,16 @@ class _On(Door):
             raise IndexError(f"{function}: there is no index {least if least < 0 else most}; expected 0 to {n - 1}")
 
     def require_together(self, **tensors: Any) -> None:
-        """Raises for floats of several dtypes, and for tensors on several devices."""
+        """Raises `DTypeError` for floats of several dtypes, and `DeviceMismatchError` for tensors on several
+        devices."""
         names = {self.ground.name(x) for x in tensors.values()}
         if len(names) > 1:
             raise DTypeError(f"{' and '.join(tensors)} are of {' and '.join(sorted(names))}; cast them to one dtype")
         self.require_one_device(**tensors)
 
     def require_one_device(self, **tensors: Any) -> None:
-        """Raises for tensors on several devices. Traced tensors are on none; those that are spread over several devices
-        are left to the framework."""
+        """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no device, and tensors that
+        are spread over several devices are left to the framework."""
         given = tensors.values()
         if not all(map(_holds_values, given)):
             return
@@ -374,7 +378,8 @@ _seen: Final = _doors.seen
 
 
 def _of(x: Any, function: str) -> _On:
-    """The `_On` of a tensor's backend, once this thread is prepared for its kernels."""
+    """The `_On` of the backend that the tensor `x` belongs to. Prepares this thread for the backend's kernels where
+    they need it."""
     on = _seen.get(type(x))
     if on is None or on.backend.refusal is not None:
         on = _doors.find(x, function)
@@ -392,7 +397,7 @@ def _begin(x: Any, function: str) -> tuple[_On, Any]:
 
 
 def _ends(values: Any, n: int) -> tuple[int, int]:
-    """The least and the greatest index; 0 for the least if none is negative."""
+    """The least and the greatest of the indices. If all are from 0 to n - 1, 0 is given for the least."""
     most = int(values.view(f"u{values.itemsize}").max())  # as unsigned, a negative number is larger than all others
     return (0, most) if most < min(n, 2**31) else (int(values.min()), int(values.max()))
 
@@ -402,7 +407,7 @@ def _holds_values(x: Any) -> bool:
 
 
 def _fit(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
-    """Whether two shapes are equal in every size that both know."""
+    """Whether two shapes are equal in every size that is known in both; an unknown size is None."""
     return shape == other or (
         len(shape) == len(other)
         and all(one is None or two is None or one == two for one, two in zip(shape, other, strict=True))
@@ -425,7 +430,8 @@ def _require_room(function: str, images: Any, window: Any, padding: tuple[int, .
 
 
 def _whole(what: str, value: Any, number: int, least: int, function: str) -> tuple[int, ...]:
-    """An argument as `number` ints of at least `least`; one int stands for all of them."""
+    """The argument `value` as `number` ints of at least `least`; one int stands for all of them. Raises
+    `ArgumentError`."""
     lengths = listed(value) if number > 1 else (value,)
     lengths = lengths * number if len(lengths) == 1 and lengths[0] is value else lengths
     if len(lengths) != number or any(

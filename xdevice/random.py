@@ -1,19 +1,20 @@
 """Random numbers: one seed, and the same bits on every backend and device.
 
-Drawn on the host by NumPy's Philox, then moved: `np.random.Generator(np.random.Philox(0))` gives what `seed(0)` gives.
-A draw takes from a generator what its size and dtype need, whatever the backend.
+Numbers are drawn on the host by NumPy's Philox, then moved to the device: `np.random.Generator(np.random.Philox(0))`
+gives what `seed(0)` gives. How much a draw takes from a generator depends on its size and dtype, and not on the
+backend.
 
 | where | which generator is drawn from |
 |---|---|
 | inside `with seed(0):`, in this thread and asyncio task | the block's own |
-| an asyncio task, or `asyncio.to_thread`, that begins in a block | the same one, in the order of the loop |
-| a task of `parallel`, the source of `prefetch` | its own: derived from the caller's, in the order of calls and tasks |
-| a forked process | its own: derived from the parent's, in the order of forks |
+| an asyncio task, or `asyncio.to_thread`, that begins in a block | the block's, in the event loop's order |
+| a task of `parallel`, the source of `prefetch` | its own, derived from the caller's in the order of calls and tasks |
+| a forked process | its own, derived from the parent's in the order of forks |
 | everywhere else: `threading.Thread`, cells of a notebook | the process's, one draw at a time |
 
 So numbers do not depend on timing, except where several `threading.Thread`s draw from one generator: let each open a
-block. The process's generator begins with XDEVICE_SEED, if that is set, as `xdevice parity` does, else with entropy of
-the system. A process that is spawned, not forked, begins so too.
+block. The process's generator begins with XDEVICE_SEED, if that is set (`xdevice parity` sets it), else with entropy of
+the system. So does the generator of a process that is spawned, not forked.
 """
 
 from __future__ import annotations
@@ -62,19 +63,19 @@ def uniform(
 ) -> Any:
     """Uniform numbers in [low, high), `uniform(2, 3)` or `uniform((2, 3))`; float32 unless `dtype` names another float.
 
-    Never `high`, also where the nearest number of the dtype would be. float32 has steps of 2**-24 of the range, float64
-    of 2**-53; 16-bit floats are float32 rounded. Costs about 10 us, 9 ns a number, and the copy to the device.
+    No number is `high`, even where rounding to the dtype would make it so. float32 has steps of 2**-24 of the range,
+    float64 of 2**-53; 16-bit floats are float32 rounded. Costs about 10 us, 9 ns a number, and the copy to the device.
 
     Args:
         shape: ints of 0 or more; without any a tensor without dimensions.
         low: the least number.
-        high: what all numbers are below.
+        high: the bound that all numbers are below.
         device: any spelling; without it the device of the `with device:` block, else `cpu:0`.
         dtype: "float16", "bfloat16", "float32" or "float64", in any framework's form.
 
     Raises, and nothing is drawn:
-        ArgumentError: bounds that are not numbers, do not fit into the dtype, or with nothing between them.
-        ShapeError, DeviceNotFoundError: as `xdevice.ones`.
+        ArgumentError: bounds that are not numbers, do not fit into the dtype, or have nothing between them.
+        ShapeError, DeviceNotFoundError: as with `xdevice.ones`.
         DTypeError: a dtype that is not a float, or that the backend does not have here (float64 on JAX without 64-bit).
         UnsupportedError: inside a function that a framework traces into a graph: docs/reference/random.md.
 
@@ -116,8 +117,8 @@ def normal(
         scale: 0 or more. The others are those of `uniform`.
 
     Raises, and nothing is drawn:
-        ArgumentError: a mean or a deviation that is not a number, or with which numbers would not fit into the dtype.
-        ShapeError, DeviceNotFoundError, DTypeError, UnsupportedError: as `uniform`.
+        ArgumentError: `loc` or `scale` is not a number, or is such that numbers would not fit into the dtype.
+        ShapeError, DeviceNotFoundError, DTypeError, UnsupportedError: as with `uniform`.
 
     Costs about 10 us, 20 ns a number, and the copy to the device.
 
@@ -153,14 +154,14 @@ def integers(*shape: int | Sequence[int], high: int, low: int = 0, device: objec
     As in `tensor`, JAX without 64-bit holds int64 as int32: the same numbers, if the bounds fit.
 
     Args:
-        high: what all numbers are below.
+        high: the bound that all numbers are below.
         low: the least number.
-        dtype: any integer type; other types draw other numbers. The others are those of `uniform`.
+        dtype: any integer type; the numbers drawn depend on it. The others are those of `uniform`.
 
     Raises, and nothing is drawn:
-        ArgumentError: bounds that are not ints, or with nothing between them.
+        ArgumentError: bounds that are not ints, or have nothing between them.
         DTypeError: a dtype that is not an integer, that the backend does not have, or that does not hold the bounds.
-        ShapeError, DeviceNotFoundError, UnsupportedError: as `uniform`.
+        ShapeError, DeviceNotFoundError, UnsupportedError: as with `uniform`.
 
     Costs about 10 us, 9 ns a number, and the copy to the device.
 
@@ -180,7 +181,7 @@ def integers(*shape: int | Sequence[int], high: int, low: int = 0, device: objec
 
 
 def permutation(n: int, device: object = None, dtype: object = None) -> Any:
-    """The ints from 0 to n - 1 in random order: a vector; int64 unless `dtype` says otherwise. Shuffle by indexing.
+    """The ints from 0 to n - 1 in random order, a vector to shuffle by indexing; int64 unless `dtype` says otherwise.
 
     Args:
         n: 0 or more.
@@ -188,7 +189,7 @@ def permutation(n: int, device: object = None, dtype: object = None) -> Any:
 
     Raises, and nothing is drawn:
         ArgumentError: `n` is not an int of 0 or more.
-        DTypeError, DeviceNotFoundError, UnsupportedError: as `integers`.
+        DTypeError, DeviceNotFoundError, UnsupportedError: as with `integers`.
 
     Costs about 10 us, 40 ns a number, and the copy to the device.
 
@@ -208,7 +209,7 @@ def permutation(n: int, device: object = None, dtype: object = None) -> Any:
 
 
 def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None, dtype: object = None) -> Any:
-    """True with probability `p`, else False: a mask; bool unless `dtype` says otherwise, which gives ones and zeros.
+    """A mask: each element is True with probability `p`, else False. Another `dtype` than bool gives ones and zeros.
 
     Args:
         p: between 0, never, and 1, always.
@@ -216,7 +217,7 @@ def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None
 
     Raises, and nothing is drawn:
         ArgumentError: `p` is not a number between 0 and 1.
-        DTypeError, ShapeError, DeviceNotFoundError, UnsupportedError: as `uniform`.
+        DTypeError, ShapeError, DeviceNotFoundError, UnsupportedError: as with `uniform`.
 
     Costs about 10 us, 8 ns a number, and the copy to the device.
 
@@ -236,13 +237,14 @@ def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None
 
 
 class seed:
-    """Starts the numbers again from a seed: `seed(0)` from here on, `with seed(0):` for the block only.
+    """Restarts the random numbers from a seed: `seed(0)` from here on, `with seed(0):` for the block only.
 
-    `seed(0)` seeds the generator that is drawn from here: that of the innermost block or task, else of the process
-    (docs/reference/random.md). `with seed(0):` draws from a generator of its own, and leaves the one outside as if
-    nothing had been drawn, after exceptions too. Blocks nest, hold across an `await`, and may be entered again, each
-    time from the seed. The one exception: what another thread draws after `seed(0)` is called and before its block
-    begins also comes from the seed. The frameworks' own generators, and `xdevice.rand`, are not seeded.
+    `seed(0)` seeds the generator that this code draws from: that of the innermost block or task, else of the process
+    (docs/reference/random.md). `with seed(0):` draws from a generator of its own, and leaves the generator outside as
+    if nothing had been drawn, after exceptions too. Blocks nest, hold across an `await`, and may be entered again, each
+    time from the seed. The one exception: what another thread draws between the call of `seed(0)` in `with seed(0):`
+    and the beginning of that block also comes from the seed. The frameworks' own generators, and `xdevice.rand`, are
+    not seeded.
 
     Args:
         n: an int of 0 or more, of any size.
@@ -288,14 +290,16 @@ class seed:
 
 
 def branch() -> None:
-    """Gives this context a generator of its own, derived from the one that it has; each call derives another."""
+    """Gives this context (of a task) a generator of its own, derived from the generator that it has now. Each call
+    derives a different one."""
     place = _current_place()
     _entered.set((*_entered.get(), _Place(place.numbers.for_task(), None)))
 
 
 @contextmanager
 def keep_generator() -> Iterator[None]:
-    """A block at whose end the generator is as it was before, whatever was seeded inside."""
+    """A block after which draws come from the same generator as before it, even if `seed(n)` was called inside. What
+    was drawn from that generator inside stays drawn."""
     place = _current_place()
     before = place.numbers
     try:
@@ -308,7 +312,8 @@ def keep_generator() -> Iterator[None]:
 
 
 class _Numbers:
-    """A stream of random numbers: of a seed, or derived from another for a task or a forked process."""
+    """A generator of random numbers: made from a seed, or derived from another generator for a task or a forked
+    process."""
 
     def __init__(self, entropy: int, path: tuple[int, ...] = ()) -> None:
         self._entropy = entropy
@@ -334,7 +339,7 @@ class _Numbers:
 
 
 class _Place:
-    """Something that has a generator: the process, a block or a task. `seed(n)` gives it another one."""
+    """Holds the generator of the process, of a block or of a task. `seed(n)` puts another generator there."""
 
     def __init__(self, numbers: _Numbers, key: object) -> None:
         self.numbers = numbers
@@ -355,8 +360,8 @@ def _current_place() -> _Place:
 
 
 def _make(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: object) -> Any:
-    """A tensor of the numbers drawn. Floats of no given dtype are drawn as float32 also in a run in float64, so that it
-    has the same numbers."""
+    """A tensor of the drawn numbers. If the caller named no dtype, floats are drawn as float32 also in a run whose
+    floats are float64, and then widened: so that run has the same numbers as a run in float32."""
     is_wider = dtype is None and floats.is_float64()
     return backend.from_numpy(drawn.astype("float64") if is_wider else floats.jitter(drawn), place)
 
@@ -384,7 +389,8 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    """Gives a forked child numbers of its own. Otherwise it would draw the same as its parent and its siblings."""
+    """Gives a forked child numbers of its own. Otherwise it would draw the same numbers as its parent and the parent's
+    other children."""
     for place in _reachable():
         place.numbers = place.numbers.for_fork()
 
@@ -397,7 +403,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _begin(what: str, device: object, dtype: object, kinds: tuple[str, ...] | None) -> tuple[Backend, Device, str]:
-    """The backend, the device and the dtype of a draw; raises where drawing is refused."""
+    """The backend, the device and the dtype of a draw. Raises an error if the backend refuses to draw now, or refuses
+    the dtype or the device."""
     backend = selection.current()
     backend.refuse_if_frozen(f"random.{what}")
     place = creation.place_for(backend, device)
@@ -428,7 +435,7 @@ def _whole(what: str, value: Any) -> int:
 
 
 def _number(what: str, value: Any, dtype: str) -> float:
-    """The number, rounded to the dtype; raises if it is no number or too large."""
+    """The number, rounded to the dtype. Raises `ArgumentError` if `value` is no number, or is too large."""
     try:
         if isinstance(value, str | bytes):
             raise TypeError
@@ -452,7 +459,7 @@ def _require_room(backend: Backend, dtype: str, least: int, most: int) -> None:
 
 
 def _work(dtype: str) -> str:
-    """The dtype to draw in: float32 for 16-bit floats."""
+    """The dtype in which floats of a dtype are drawn: float32 for 16-bit floats."""
     return dtype if dtype == "float64" else "float32"
 
 
@@ -470,7 +477,8 @@ def _largest(dtype: str) -> float:
 
 
 def _spread(x: np.ndarray[Any, Any], least: float, most: float, dtype: str) -> np.ndarray[Any, Any]:
-    """Numbers in [0, 1), stretched to [least, most); none that rounding makes `most`."""
+    """Numbers in [0, 1), stretched to [least, most). A number that rounding would make `most` becomes the one below
+    it."""
     import numpy
 
     held = host_dtype(dtype)

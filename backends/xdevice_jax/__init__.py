@@ -1,20 +1,23 @@
-"""JAX.
+"""The adapter for JAX: xdevice's hooks (the methods that its core calls), written with JAX's functions.
 
-What this adapter must keep (measured on jax 0.7.1 and 0.11.2):
+The rules that it must keep, and the facts behind them (measured on jax 0.7.1 and 0.11.2):
 
-- `jax.devices()` starts every runtime, after which no forked child can use JAX: until then devices are counted by
-  unstarted.py.
-- `device_put` to the CPU of a NumPy array at a multiple of 64 bytes aliases the array, even with `may_alias=False`;
-  `device_put` of a replicated array aliases the shard on that device.
-- `device_put` of an array in `pinned_host` memory to its own device raises a ValueError, unless with `may_alias=False`.
-- JAX's functions make uncommitted arrays, which silently follow other operands to their devices: those of xdevice are
-  committed.
-- Without 64-bit, JAX narrows float64 with a warning, and int64 by dropping bits.
-- `effects_barrier` waits for nothing, and `live_arrays` lists the arrays of one platform only, without results that
-  were dropped.
-- If work has failed for lack of memory, reading its result crashes the process: `np.asarray`, DLPack, `repr`. So each
-  array is waited for first, which raises. After that no frame of xdevice's may refer to the array: pytest prints what
-  the last frame refers to, and a failed array that lives on, even in a traceback, makes every sync() fail.
+- `jax.devices()` starts every runtime, after which no forked child can use JAX. So unstarted.py counts the devices as
+  long as JAX has not been started.
+- `device_put` of a NumPy array to the CPU aliases the array if its memory is at a multiple of 64 bytes, even with
+  `may_alias=False`. `device_put` of a replicated array aliases the shard on the target device. So a copy is made
+  before.
+- `device_put` of an array in `pinned_host` memory to its own device raises a ValueError, unless `may_alias=False` is
+  passed.
+- JAX's own functions make uncommitted arrays, which silently follow other operands to their devices. The arrays that
+  xdevice makes are committed to their device.
+- If 64-bit is off, JAX narrows float64 with a warning, and int64 by dropping bits.
+- `effects_barrier` waits for nothing. `live_arrays` lists the arrays of one platform only, and not results that the
+  program has dropped.
+- If work has failed for lack of memory, reading its result (`np.asarray`, DLPack, `repr`) crashes the process. So
+  xdevice waits for each array before it reads it; the wait raises an error. After that no stack frame of xdevice may
+  refer to the array: pytest would print it, which reads it, and as long as a failed array exists, even in a traceback,
+  every sync() fails.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ with importing():
 
     from . import accelerators, staging, unstarted
     from .blocking import JaxBlocking
+    from .compiling import JaxCompiling
     from .conversion import JaxConversion, held, require_values
     from .gradients import JaxGradients
     from .parallel import JaxParallel
@@ -58,7 +62,15 @@ if TYPE_CHECKING:
 
 
 class JaxBackend(
-    JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxParallel, JaxBlocking, JaxTransfers, Backend
+    JaxConversion,
+    JaxGradients,
+    JaxReplicas,
+    JaxProcesses,
+    JaxCompiling,
+    JaxParallel,
+    JaxBlocking,
+    JaxTransfers,
+    Backend,
 ):
     name = "jax"
     modules = ("jax", "jaxlib")
@@ -69,7 +81,7 @@ class JaxBackend(
 
     def __init__(self) -> None:
         self._natives: dict[str, list[Any]] | None = None  # None until JAX is started
-        self._places: dict[tuple[Any, str | None], Device] = {}  # the keys are of a device or sharding, and a memory
+        self._places: dict[tuple[Any, str | None], Device] = {}  # a key is a device or sharding, and a kind of memory
         self._blocks = is_blocking_wanted() and not unstarted.is_started()
         if self._blocks:
             jax.config.update("jax_cpu_enable_async_dispatch", False)
@@ -318,7 +330,8 @@ class JaxBackend(
         return place
 
     def _read(self, x: jax.Array) -> jax.Array | None:
-        """A copy on the CPU of an array on a GPU, made through the ring; None if JAX is to copy it."""
+        """Returns a copy on the CPU of an array on a GPU, made through the ring of page-locked memory (staging.py);
+        None if JAX has to copy it."""
         if isinstance(x, jax.core.Tracer) or not staging.is_read(x):
             return None
         if x.dtype.itemsize >= 8 and not jax.config.jax_enable_x64:  # JAX would narrow the values
@@ -328,14 +341,15 @@ class JaxBackend(
         return None if values is None else self.from_buffer(values)
 
     def _made(self, make: Callable[[], jax.Array], device: Device) -> jax.Array:
-        """The array that `make` makes, on the device and committed to it."""
+        """Calls `make`, which makes an array, so that the array is made on `device`, and returns it committed to that
+        device."""
         native = self.to_native(device)
         with jax.default_device(native):
             return jax.device_put(make(), native)
 
 
 def _local_devices(kind: str) -> list[Any]:
-    """This process's devices of a kind, in JAX's order."""
+    """Returns this process's devices of a kind, in JAX's order; an empty list if there are none."""
     try:
         return jax.local_devices(backend=kind)
     except RuntimeError:  # JAX raises if there are none
@@ -343,7 +357,8 @@ def _local_devices(kind: str) -> list[Any]:
 
 
 def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
-    """Waits for those of `arrays` that are on one of the devices `natives`."""
+    """Waits for those of `arrays` that are on one of the devices `natives`, and raises the error of the first that has
+    failed. Empties the list `arrays`, so that nothing here refers to a failed array."""
     while arrays:
         x = arrays.pop()
         if x.sharding.device_set.isdisjoint(natives):
@@ -359,7 +374,7 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
 
 
 def _alive(native: Any) -> int:
-    """The bytes of all living arrays on a device."""
+    """Returns how many bytes on a device are used by all arrays that exist."""
     found = 0
     for x in jax.live_arrays(accelerators.name_of(native)):
         if native in x.sharding.device_set:
@@ -368,18 +383,20 @@ def _alive(native: Any) -> int:
 
 
 def _is_sparse(x: Any) -> bool:
-    """Whether it is a `BCOO` or another pytree of values and indices."""
+    """Whether `x` is one of JAX's sparse arrays, such as a `BCOO`, which consist of values and indices."""
     sparse = sys.modules.get("jax.experimental.sparse")
     return sparse is not None and isinstance(x, sparse.JAXSparse)
 
 
 def _items(x: Any) -> dict[Any, Any]:
-    """The items of a mapping that is a registered pytree, in JAX's order; nested containers stay whole."""
+    """Returns the items of a mapping that is registered as a pytree, in JAX's order. Containers in it are not taken
+    apart."""
     children = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda inside: inside is not x)[0]
     return {getattr(path[0], "key", number): child for number, (path, child) in enumerate(children)}
 
 
 def _one_level(x: Any) -> tuple[list[Any], Any]:
-    """The children of a registered pytree, and its structure; nested containers stay whole."""
+    """Returns the children of an object that is registered as a pytree, and its structure. Containers in it are not
+    taken apart."""
     children, structure = jax.tree_util.tree_flatten(x, is_leaf=lambda inside: inside is not x)
     return children, structure

@@ -1,7 +1,7 @@
-"""The platforms of JAX, by the names that they were registered by, and which of them `gpu:i` is.
+"""Finds JAX's platforms (its kinds of hardware, such as "cuda"), and which of them `gpu:i` means.
 
-A device's own `platform` need not be that name: CUDA's devices say "gpu". `jax.devices` and `jax.live_arrays` are for
-one platform each.
+A platform has the name under which it was registered. The attribute `platform` of a device may be another name: CUDA's
+devices say "gpu". `jax.devices` and `jax.live_arrays` answer for one platform only.
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ if TYPE_CHECKING:
 _WORDS: Final = {"cuda": ("cuda",), "rocm": ("rocm", "hip"), "oneapi": ("xpu", "oneapi"), "METAL": ("mps", "metal")}
 _NO_GPU: Final = ("cpu", "tpu", "interpreter")
 _LACKS: Final = {"tpu": ("float64", "complex128"), "METAL": ("float64", "complex64", "complex128")}
-"""A TPU would make two float32 of a float64, which hold fewer digits and no larger numbers; the rest is an error."""
+"""The dtypes that each kind of device lacks. A TPU would make two float32 of a float64, which hold fewer digits and no
+larger numbers; the other dtypes raise an error there."""
 
 
 def platforms() -> dict[str, Any]:
-    """The client of each platform that was started, by its name."""
+    """Returns the client (JAX's runtime object) of each platform that has been started, by the platform's name."""
     return dict(_extend.backends())
 
 
 def name_of(native: Any) -> str:
-    """What JAX's own functions call the platform of a device."""
+    """Returns the name of a device's platform that JAX's own functions take as `backend=`."""
     return next((name for name, client in platforms().items() if client is native.client), native.platform)
 
 
 @cache
 def lacks(native: Any) -> frozenset[str]:
-    """The dtypes that a device cannot hold."""
+    """Returns the dtypes that a device cannot hold."""
     return frozenset(_LACKS.get(name_of(native), ()))
 
 
 def everywhere() -> list[Any]:
-    """The devices of all platforms that this process reaches, whether `gpu:i` names them or not."""
+    """Returns this process's devices of all platforms, also those that xdevice has no name for."""
     return [native for name in platforms() for native in jax.local_devices(backend=name)]
 
 
 def detect() -> list[Any]:
-    """The devices that `gpu:i` names: JAX's GPUs, else those of the platform that it computes on, if that is neither
-    the CPU nor a TPU."""
+    """Returns the devices that `gpu:i` means: those of the platform on which JAX computes by default, unless that is
+    the CPU or a TPU; then JAX's GPUs. XDEVICE_ACCELERATOR can name another platform."""
     there = {name: client for name, client in platforms().items() if name not in _NO_GPU and client.local_devices()}
     default = name_of(jax.local_devices()[0])
     gpus = [name for name in there if name in _WORDS]  # also where JAX was told to compute on the CPU

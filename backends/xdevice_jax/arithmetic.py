@@ -1,4 +1,5 @@
-"""JAX's kernels for `xdevice.array_namespace`: `xdevice.contract.arithmetic` says what they are promised."""
+"""JAX's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core calls
+them, and what they have to return."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ def astype(x: Array, name: str) -> Array:
 
 
 def constant(array: np.ndarray[Any, Any], like: Array) -> Array:
-    """The array on the device of `like`; uncommitted, so that it can be used with arrays on any device, if `like` is
-    traced or spread over several."""
+    """Returns the values of a NumPy array on the device of `like`. If `like` is traced, or spread over several devices,
+    the result is uncommitted: JAX uses it together with arrays on any device."""
     if isinstance(like, jax.core.Tracer):
         return jnp.asarray(array)
     places = like.sharding.device_set

@@ -1,8 +1,8 @@
-"""Waiting after each compiled call of JAX.
+"""Blocking mode for JAX: waits after each call of a compiled function.
 
-From its second call on, JAX calls a compiled function in C++, where Python cannot wait for its result. Blocking mode
-turns this fast path off, and forgets the functions that are called by it; they are not compiled again. All of this is
-private API.
+From the second call of a compiled function on, JAX calls it in C++, where Python cannot wait for the result. Blocking
+mode switches this fast path off, and empties its caches; the functions need not be compiled again for that. All of this
+uses JAX's private API.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def _waiting(call: Any) -> Any:
 
 
 def _caches() -> list[Callable[[], None]] | None:
-    """Functions that empty JAX's caches of the fast path; None if this version of JAX does not have them all."""
+    """Returns functions that empty JAX's caches for calls in C++; None if this version of JAX does not have them
+    all."""
     try:
         found = [
             pjit._cpp_pjit_cache_fun_only.clear,
@@ -75,7 +76,7 @@ def _caches() -> list[Callable[[], None]] | None:
 
 class JaxBlocking(Blocking):
     _blocks: bool
-    """Whether JAX was told before its start to compute synchronously."""
+    """Whether JAX was told to compute synchronously before it was started."""
 
     def blocking(self) -> AbstractContextManager[Any]:
         if self._blocks and self.count("gpu") == self.virtual and not self.count("tpu"):

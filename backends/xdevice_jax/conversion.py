@@ -1,9 +1,12 @@
-"""JAX's arrays given to other frameworks, and tensors of theirs taken, without a copy.
+"""Lends the memory of JAX's arrays to other frameworks, and takes over memory of theirs, without a copy.
 
-- JAX ignores the strides of a transposed tensor whose memory is aligned (jax#7657), so only C order is taken.
-- A buffer whose address is not a multiple of 64 bytes is copied, even with `copy=False`.
-- JAX's import calls `__dlpack__(stream=...)`, which PyTorch refuses if its current device is another GPU, and
-  TensorFlow always. So JAX is given a capsule that was made after a wait.
+Facts about JAX that the code depends on:
+
+- `from_dlpack` ignores the strides of a transposed tensor whose memory is aligned (jax#7657), so only memory in C order
+  is taken over.
+- `from_dlpack` copies memory whose address is not a multiple of 64 bytes, even with `copy=False`.
+- `from_dlpack` calls `__dlpack__(stream=...)`, which PyTorch refuses if its current device is another GPU, and
+  TensorFlow refuses always. So JAX is given a capsule that was made after a wait.
 """
 
 from __future__ import annotations
@@ -33,8 +36,8 @@ WIDE = ("int64", "uint64", "float64", "complex128")
 
 
 def require_values(x: jax.Array) -> None:
-    """Raises `UnsupportedError` for a deleted array. JAX's own functions raise various errors for it, and when asked
-    for its device, none."""
+    """Raises `UnsupportedError` for an array that was deleted. JAX's own functions raise various errors for such an
+    array, and none if they are asked for its device."""
     if not isinstance(x, jax.core.Tracer) and x.is_deleted():
         raise UnsupportedError(
             f"jax does not support reading this array of the shape {x.shape}, which was deleted: it was donated to a "
@@ -44,8 +47,8 @@ def require_values(x: jax.Array) -> None:
 
 
 def held(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.dtype[Any]:
-    """The dtype in which JAX holds values of `dtype`: a narrower one for integers if 64-bit is off. Raises `DTypeError`
-    for floats, and for integers among `values` that do not fit."""
+    """Returns the dtype in which JAX holds values of `dtype`. If 64-bit is off, that is a 32-bit dtype for 64-bit
+    integers; raises `DTypeError` if one of `values` does not fit into it, and for 64-bit floats."""
     if jax.config.jax_enable_x64:
         return host_dtype(dtype)
     if dtype in ("float64", "complex128"):

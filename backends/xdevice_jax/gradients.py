@@ -1,9 +1,10 @@
-"""Gradients of JAX.
+"""Computes gradients with `jax.value_and_grad`.
 
-What this must keep:
+Facts about JAX that the code depends on:
 
-- JAX is given the leaves as a list, because it would return dicts with sorted keys;
-- a gradient that does not depend on values is made on the default device, wherever its leaf is.
+- The inputs are passed as a list and not as a dict, because JAX would return the gradients with sorted keys.
+- A gradient that does not depend on values is made on the default device, wherever its input is. So gradients are moved
+  to the devices of their inputs.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class JaxGradients(Gradients):
 
 
 def _beside(x: Any, g: Any) -> Any:
-    """The gradient `g` on the device of its leaf `x`; as it is if one of them is traced, and so has no device."""
+    """Returns `g`, the gradient for the input `x`, on the device of `x`; unchanged if one of them is traced, and so has
+    no device."""
     if isinstance(g, jax.core.Tracer) or isinstance(x, jax.core.Tracer) or g.sharding == x.sharding:
         return g
     return jax.device_put(g, x.sharding)

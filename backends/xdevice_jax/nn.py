@@ -1,4 +1,5 @@
-"""JAX's kernels for `xdevice.nn`: `xdevice.contract.nn` says what they are promised."""
+"""JAX's kernels for `xdevice.nn`. `xdevice.contract.nn` says with which arguments the core calls them, and what they
+have to return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings that JAX keeps per thread, given to other threads."""
+"""Carries the settings that JAX keeps for each thread, such as the default device, into the threads of tasks."""
 
 from __future__ import annotations
 

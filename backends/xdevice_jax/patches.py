@@ -1,4 +1,4 @@
-"""What this adapter replaces in JAX, and the private names of JAX that it uses."""
+"""Lists the attributes of JAX that this adapter replaces, and the private names of JAX that it uses."""
 
 from __future__ import annotations
 

@@ -1,16 +1,20 @@
-"""JAX's collectives between processes: gloo's on the CPU, NCCL's on GPUs, both by way of `jax.distributed`.
+"""Moves arrays between processes with JAX's collectives: by gloo on the CPU, by NCCL on GPUs. Both need
+`jax.distributed`.
 
-What this engine must keep (measured on 0.7.1):
+Facts about JAX that the code depends on (measured on 0.7.1):
 
-- `jax.distributed.initialize` fails once JAX has started, and JAX cannot be started again: later worlds of a process
-  have the same ranks. Communicators outlive `jax.distributed.shutdown`, after which no new ones are made.
-- A process that is not shut down waits at its exit for all others: `close` shuts down.
+- `jax.distributed.initialize` fails once JAX has started, and JAX cannot be started again. So a process has the same
+  rank in all groups that it joins later. Connections that exist still work after `jax.distributed.shutdown`, but new
+  ones cannot be made.
+- A process that has not called `jax.distributed.shutdown` waits at its exit for all others, so `close` calls it.
 - The coordinator listens on all addresses unless it is given one.
-- The maximum of complex numbers fails in the compiler. `psum_scatter` takes only sums, and no arrays without elements.
-- Adding zeros makes 0.0 of -0.0, so a broadcast, which is a sum with zeros, adds bits.
-- 64-bit may be on in the caller's thread alone; in this thread, the caller's arrays would be narrowed without it.
+- The maximum of complex numbers fails in the compiler. `psum_scatter` only sums, and refuses arrays without elements.
+- Adding zeros turns -0.0 into 0.0. A broadcast is a sum in which the other ranks add zeros, so it adds the bits of the
+  values as integers.
+- 64-bit may be on in the caller's thread only. The thread in which collectives run needs it too, otherwise JAX would
+  narrow the caller's arrays.
 - A call returns before its collective has run.
-- Each verb is compiled for each dtype and shape.
+- Each collective is compiled for each dtype and shape.
 """
 
 from __future__ import annotations
@@ -108,7 +112,7 @@ class JaxEngine(Engine):
             part = x if x.ndim else x.reshape(1)
             whole = (count * part.shape[0], *part.shape[1:])
             spread = function(jax.make_array_from_single_device_arrays(whole, sharding, [part]))
-            # waits in this thread, which may hang if a peer has died; otherwise the caller's would, using the result
+            # waits in this thread, which may hang if a peer has died: otherwise the caller's thread would wait and hang
             jax.block_until_ready(spread)
             return jax.tree.map(lambda y: _own(y, x), spread)
 
@@ -128,8 +132,9 @@ def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
 
 
 def _initialize(group: Group) -> bool:
-    """Starts `jax.distributed`, if no rank has started JAX before; returns whether it runs. Raises `LaunchError` if
-    JAX was started otherwise than by an earlier world of the same ranks."""
+    """Starts `jax.distributed` if no rank has started JAX before, and returns whether it is running now. Raises
+    `LaunchError` if JAX has been started, except if that was for an earlier group in which each process had the same
+    rank."""
     is_shared = unstarted.is_started() or jax.distributed.is_initialized()
     said = group.exchange(f"{int(is_shared)} {address(group.host, 0 if group.rank else free_port(group.host))}")
     _, _, coordinator = said[0].partition(" ")

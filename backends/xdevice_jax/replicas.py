@@ -1,5 +1,5 @@
-"""Sums over devices: by a collective if each array is on an accelerator of its own, otherwise on the device of the
-first one."""
+"""Splits and joins arrays, and sums arrays of several devices: by a collective if each is on an accelerator of its own,
+otherwise on the device of the first array."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def is_for_collectives(x: jax.Array, natives: tuple[Any, ...]) -> bool:
 
 
 def by_collectives(arrays: list[jax.Array], natives: tuple[Any, ...], mean: bool) -> list[jax.Array]:
-    """The sum or mean of the arrays, as a new array on each of the devices. Without copying anything, JAX is given the
-    arrays as one, whose first axis is spread over the devices."""
+    """Returns the sum or mean of the arrays, as a new array on each of the devices. JAX gets the arrays as one array
+    whose first axis is spread over the devices, for which nothing has to be copied."""
     shape = arrays[0].shape
     shards = arrays if shape else [x.reshape(1) for x in arrays]
     reduce, sharding = _reduction(natives, mean)

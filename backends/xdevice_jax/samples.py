@@ -1,6 +1,7 @@
-"""JAX's own arrays, gradients and devices, for the conformance suite.
+"""Arrays, gradients and other samples, written with JAX alone, for the conformance suite: the tests in
+`xdevice.testing` that every adapter must pass.
 
-JAX has no models: its users keep parameters in containers.
+There are no models among them, because JAX has none: its users keep parameters in containers.
 """
 
 from __future__ import annotations

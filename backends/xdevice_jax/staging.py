@@ -1,10 +1,11 @@
-"""Copies between the host and an NVIDIA GPU through the ring of page-locked memory.
+"""Copies large arrays between the host and an NVIDIA GPU through the ring (buffers of page-locked memory that xdevice
+keeps for this, `xdevice.cuda.ring`).
 
-What must be kept:
+Facts about JAX that the code depends on:
 
-- JAX allocates an array by a program that it compiles for each new shape, in some 30 ms.
+- JAX allocates an array by running a program that it compiles for each new shape, which takes some 30 ms.
 - JAX's streams are not accessible, so the host waits for JAX before the ring reads or writes an array.
-- If the program has set a transfer guard, JAX makes the copies, and so applies the guard.
+- If the program has set a transfer guard, the copies are left to JAX, which applies the guard.
 """
 
 from __future__ import annotations
@@ -25,21 +26,24 @@ if TYPE_CHECKING:
 
 TO_HOST: Final = 64 << 10
 TO_GPU: Final = 16 << 20
-"""The sizes in bytes from which the ring is faster, to the host and to a GPU."""
+"""The sizes in bytes from which a copy by the ring (of page-locked buffers) is faster than JAX's own: `TO_HOST` for
+copies to the host, `TO_GPU` for copies to a GPU."""
 _NOT_COPIED: Final = 64 << 10
-"""The size in bytes from which waiting until JAX has read an array is faster than giving JAX a copy of the array, into
+"""For arrays of at least this many bytes, waiting until JAX has read the array is faster than giving JAX a copy into
 which nobody writes."""
 _COMPILED_AT_ONCE: Final = 256 << 20
-"""The size in bytes from which the ring is faster even if JAX has to compile for the shape first."""
+"""The size in bytes from which a copy by the ring is faster even if JAX must compile for the shape of the array
+first."""
 _ORDINARY: Final = (None, "allow", "log")
 
 _seen: set[Hashable] = set()
 _ahead = threading.local()
-"""For each thread but the main one, memory for its next array, allocated ahead."""
+"""For each thread but the main thread: GPU memory for the next array of the thread, allocated ahead."""
 
 
 def is_read(x: jax.Array) -> bool:
-    """Whether `read` is to be tried for an array; its result shares memory with no array."""
+    """Whether the host should read an array through the ring, by `read`. What `read` returns shares memory with no
+    array."""
     return (
         ring.is_measured()  # first, because `nbytes` of JAX takes 4 us
         and x.nbytes >= TO_HOST
@@ -49,12 +53,13 @@ def is_read(x: jax.Array) -> bool:
 
 
 def read(x: jax.Array) -> np.ndarray[Any, Any] | None:
-    """The values of an array that has been waited for; None if JAX is to read them."""
+    """Returns the values of an array for which the caller has waited, read through the ring; None if JAX has to read
+    them."""
     return staging.read(x, x.unsafe_buffer_pointer(), x.shape, x.dtype)
 
 
 def is_put(values: np.ndarray[Any, Any], native: Any) -> bool:
-    """Whether `put` is to be used for a NumPy array."""
+    """Whether `put` should copy a NumPy array to the device `native`."""
     return (
         native.platform == "gpu"
         and values.nbytes >= _NOT_COPIED
@@ -64,7 +69,8 @@ def is_put(values: np.ndarray[Any, Any], native: Any) -> bool:
 
 
 def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
-    """An array on a GPU with the values, which are in C order, and may be changed after the return."""
+    """Returns an array on a GPU with the values of a NumPy array in C order, which may be changed as soon as this
+    returns. Uses the ring for large arrays if that is faster."""
     made = _room(values, native) if values.nbytes >= TO_GPU else None
     if made is not None and ring.to_gpu(
         values, values.ctypes.data, made, made.unsafe_buffer_pointer(), values.nbytes, None
@@ -77,8 +83,8 @@ def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
 
 
 def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
-    """A new array on a GPU for the values; None if the shape comes for the first time, so that JAX would have to
-    compile for it, and the values are too few for that to pay."""
+    """Returns a new array on a GPU into which the ring can copy the values. None if this shape comes for the first
+    time, so that JAX would have to compile a program for it, and the values are too few for that to be worth it."""
 
     key = values.shape, values.dtype, native
     if values.nbytes < _COMPILED_AT_ONCE and key not in _seen:
@@ -96,7 +102,7 @@ def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
 
 
 def moved(x: jax.Array, native: Any) -> jax.Array | None:
-    """A copy on a GPU of an array of the host; None if JAX is to copy it."""
+    """Returns a copy on a GPU of an array on the host, made by `put`; None if JAX has to copy it."""
     if not ring.is_measured() or isinstance(x, jax.core.Tracer) or x.nbytes < TO_GPU or not _is_plain(x, "cpu"):
         return None
     values = np.asarray(x)
@@ -104,7 +110,7 @@ def moved(x: jax.Array, native: Any) -> jax.Array | None:
 
 
 def _is_plain(x: jax.Array, platform: str) -> bool:
-    """Whether an array is on one device of the platform, and its memory holds its values in C order."""
+    """Whether an array is on exactly one device, of this platform, and its memory holds its values in C order."""
     places = x.sharding.device_set
     layout = getattr(getattr(x, "format", None), "layout", None)  # not in 0.6
     return (

@@ -1,4 +1,5 @@
-"""Watching JAX's transfers, by hooks on its private class of arrays."""
+"""Sees JAX's transfers (arrays read by the host, and copies between devices) by replacing methods of its private class
+of arrays, and `jax.device_put`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""How many devices JAX will find, determined without starting JAX, whose own functions start every runtime.
+"""Counts the devices that JAX will find, without starting JAX: JAX's own functions start every runtime (its library for
+a kind of device).
 
-After the start JAX's own lists are used. For devices that only a runtime can count (ROCm, oneAPI, TPU) the answer is
-None.
+Once JAX has been started, its own lists are used instead. Devices of ROCm, oneAPI and TPUs can be counted only by their
+runtime, so for these the answer is None.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def is_started() -> bool:
 
 
 def count(kind: str) -> int | None:
-    """How many devices of a kind there will be; None if only the runtime can tell."""
+    """Returns how many devices of a kind JAX will find when it starts; None if only the runtime can tell."""
     wanted = jax.config.jax_platforms
     if wanted and not (set(wanted.split(",")) - _NO_GPU if kind == "gpu" else kind in wanted.split(",")):
         return 0
@@ -66,7 +67,8 @@ def _is_installed(module: str) -> bool:
 
 @functools.cache
 def _plugins() -> frozenset[str]:
-    """The plugins that JAX would load at its start, by name; all for CUDA, such as xla_cuda13, as "cuda"."""
+    """Returns the names of the plugins that JAX would load at its start. All plugins for CUDA, such as xla_cuda13,
+    count as "cuda"."""
     spec = importlib.util.find_spec("jax_plugins")
     places = spec.submodule_search_locations if spec is not None else None
     names = [module.name for module in pkgutil.iter_modules(places or [])]
@@ -75,7 +77,7 @@ def _plugins() -> frozenset[str]:
 
 
 def _registered() -> frozenset[str]:
-    """The platforms that the program has registered by a call of JAX's."""
+    """Returns the platforms of GPUs and the like, without TPUs, that the program itself has registered with JAX."""
     return frozenset(getattr(xla_bridge, "_backend_factories", ())) - _NO_GPU - _UNASKED
 
 

@@ -1,19 +1,22 @@
-"""Apache MXNet 1.9, whose development has ended: 1.9.1 is the last release.
+"""The adapter for Apache MXNet 1.9: xdevice's hooks (the methods that its core calls), written with MXNet's functions.
+MXNet's development has ended; 1.9.1 is the last release.
 
-What this adapter must keep:
-- Everything is asynchronous, on the CPU too, and the only waits are for one array or for all work.
-- 0-d and zero-size arrays exist only under NumPy's shape semantics, which are per thread, and off in threads that only
-  move arrays (semantics.py). So every function here that makes or reads an array turns them on and restores them; one
-  that makes an array for the program calls `semantics.creating()` before.
-- A `Context` remembers the scope that it replaced: a shared one would restore the wrong scope when nested, so each
-  scope gets a new one.
-- `MXNDArrayGetContext` writes into two buffers. They are kept per thread: `x.ctx` makes new ones and takes 4 times as
-  long. It is called without releasing the GIL, because it returns at once.
-- Operators silently take arrays of `cpu(0)` and `cpu(1)` together, and compute on the first one's device; arrays of a
-  CPU and a GPU they refuse. With virtual GPUs, which are `cpu(1)` and on, virtual_gpus.py makes them refuse those too.
-- MXNet allocates the memory of an array when it computes the array, and without a lock: before that, an address may be
-  one that the array does not keep (apache/mxnet#11927). So each address is asked for after a wait.
-- A failed computation is reported by the first wait only; reading the array afterwards gives garbage.
+The rules that it must keep, and the facts behind them:
+- Everything is asynchronous, on the CPU too. MXNet can wait only for one array, or for all work.
+- Arrays without dimensions (0-d) or without elements exist only with NumPy's shape semantics. These are a setting of
+  each thread, and off in threads that only move arrays (semantics.py). So every function here that makes or reads an
+  array switches them on and restores them. A function that makes an array for the program first calls
+  `semantics.creating()`, which may switch them on for good.
+- A `Context` remembers the scope that it replaced. If nested scopes shared a `Context`, it would restore the wrong one,
+  so each scope gets a new one.
+- `MXNDArrayGetContext` writes into two buffers, of which each thread keeps its own: `x.ctx` makes new ones each time,
+  and takes 4 times as long. It is called without releasing the GIL, because it returns at once.
+- MXNet's operators silently take arrays of `cpu(0)` and `cpu(1)` together, and compute on the device of the first; they
+  refuse arrays of a CPU and a GPU. Virtual GPUs are `cpu(1)` and the following, so virtual_gpus.py makes the operators
+  refuse mixed CPU devices too.
+- MXNet allocates the memory of an array when it computes the array, and without a lock: an address that is read before
+  may be one that the array does not keep (apache/mxnet#11927). So each address is read after a wait.
+- Only the first wait reports a failed computation. Reading the array afterwards gives garbage.
 """
 
 from __future__ import annotations
@@ -67,7 +70,8 @@ if TYPE_CHECKING:
     from .samples import MxnetSamples
 
 _CPUS = 16
-"""`kMaxDevID` in MXNet's base.h, the "maximal device index". All CPU devices are the same cores and memory."""
+"""How many CPU devices there are: `kMaxDevID` in MXNet's base.h, the "maximal device index". All of them are the same
+cores and memory."""
 
 _get_context = ctypes.PyDLL(mx.base._LIB._name).MXNDArrayGetContext
 _LONG = 2**31
@@ -83,8 +87,8 @@ def _count_gpus() -> int:
 
 
 class _Buffers(threading.local):
-    """The memory into which `_get_context` writes the type and the index of a device; `number` is both as one
-    number."""
+    """Each thread's own memory into which `_get_context` writes the type and the index of a device. `number` reads both
+    as one integer."""
 
     def __init__(self) -> None:
         self.pair = (ctypes.c_int * 2)()
@@ -310,15 +314,16 @@ class MxnetBackend(
         return new
 
     def _on_host(self, native: Any) -> Device:
-        """The CPU, whatever the index of the context: that of pinned or shared memory is the GPU's or worker's."""
+        """Returns cpu:0 for a context of the host, whatever its index is: a context for pinned memory has the index of
+        a GPU, and one for shared memory that of a worker. Raises `UnsupportedError` for any other context."""
         if native.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
             raise self.unsupported(f"contexts of the type {native.device_type!r}", "use mx.cpu() or mx.gpu(i)")
         return devices.CPU
 
 
 def _refuse_long(shape: tuple[int, ...]) -> None:
-    """Raises `ShapeError` for sizes above 2**31 - 1 in a build with 32-bit sizes, such as MXNet's wheels, which would
-    take them for 0, sometimes silently."""
+    """Raises `ShapeError` for a size above 2**31 - 1 if this build of MXNet has 32-bit sizes, as MXNet's wheels have.
+    Such a build would take the size for 0, sometimes silently."""
     long = max([*shape, math.prod(shape)]) >= _LONG
     if long and not mx.runtime.Features().is_enabled("INT64_TENSOR_SIZE"):
         raise ShapeError(

@@ -1,15 +1,17 @@
-"""MXNet's kernels for `xdevice.array_namespace`: `xdevice.contract.arithmetic` says what they are promised.
+"""MXNet's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core calls
+them, and what they have to return.
 
-What this must keep:
-- without NumPy's semantics, which are per thread, 0-d arrays and arrays without elements do not exist, and a loss that
-  is recorded with these semantics and differentiated without them crashes the process: the first call in a thread turns
-  them on for good, or refuses;
-- operations for which MXNet has no kernel, or a wrong one, NumPy computes on the host: these are operations whose
-  gradient is 0, or which have none;
-- `sum` corrects rounding errors, which makes NaN of infinities: sums are computed by `einsum`, which only adds;
-- the gradient of `einsum` of a 0-d array sometimes raises, and only when the engine computes it;
-- `abs`, `square`, `pow` and `mod` of integers compute in floats;
-- `where` of empty arrays crashes the process; the mean of an empty array is 0; integers are divided as float32.
+Facts about MXNet that the code depends on:
+- Without NumPy's semantics, a setting of each thread, arrays without dimensions (0-d) or without elements do not exist.
+  And a loss that is recorded with these semantics and differentiated without them crashes the process. So the first
+  call of a kernel in a thread switches them on for good, or raises an error.
+- For some operations MXNet has no kernel or a wrong one, and NumPy computes them on the host. Their gradient is 0, or
+  they have none.
+- MXNet's `sum` corrects rounding errors, and thereby makes NaN of infinities. So sums are computed by `einsum`, which
+  only adds.
+- The gradient of `einsum` of a 0-d array sometimes raises, and only later, when MXNet computes it in the background.
+- `abs`, `square`, `pow` and `mod` of integers compute in floats.
+- `where` of empty arrays crashes the process. The mean of an empty array is 0. Integers are divided as float32.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel that computes by a function of NumPy, on the host."""
+    """Makes a kernel of a function of NumPy: it computes on the host, and its result is on the device of `x`."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
@@ -69,7 +71,8 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_bits(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel for tensors of bool, which MXNet's bitwise functions do not take."""
+    """Makes a kernel for tensors of bool of one of MXNet's bitwise functions, which do not take bool: it computes in
+    int8."""
 
     def kernel(x1: Any, x2: Any) -> Any:
         return function(x1.astype("int8"), x2.astype("int8")).astype("bool")
@@ -78,7 +81,8 @@ def _of_bits(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shaping(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel, for bool too, by a function that moves values without looking at them but does not take bool."""
+    """Makes a kernel of a function that only rearranges values. If the function does not take bool, as many of MXNet's,
+    the kernel does: it rearranges bools as int8."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
@@ -271,8 +275,8 @@ _sum_of_nothing = _reducing(_np.sum, 0)
 
 
 def _linked_sum_of_nothing(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    """The sum of `x`, which has no elements, as an operation on `x`, so that a loss that contains it has a gradient:
-    zeros are appended to `x`, summed, and cut off where the result is empty."""
+    """Returns the sum of `x`, which has no elements, computed by operations on `x`, so that a loss that contains the
+    sum has a gradient. For that, zeros are appended to `x` and summed, and cut off where the result has to be empty."""
     kept = [slice(0) if not n and axes is not None and i not in axes else slice(None) for i, n in enumerate(x.shape)]
     for axis, length in enumerate(x.shape):
         if not length:
@@ -284,7 +288,7 @@ def _linked_sum_of_nothing(x: Any, axes: tuple[int, ...] | None, keepdims: bool)
 
 @cache
 def _summed(ndim: int, axes: tuple[int, ...] | None) -> str:
-    """The subscripts with which `einsum` sums over `axes`; over all if there are none."""
+    """Returns the subscripts with which `einsum` sums over `axes`; over all axes if `axes` is None."""
     letters = ascii_letters[:ndim]
     return f"{letters}->" + "".join(letters[axis] for axis in range(ndim) if axes is not None and axis not in axes)
 

@@ -1,7 +1,7 @@
-"""Waiting after each call of MXNet's library.
+"""Blocking mode for MXNet: waits after each call of MXNet's C library that starts work.
 
-MXNet's Python calls the functions of one library object, which return a status. They are replaced by functions that
-also wait, and return the status of the wait: so an error appears at the line that caused it.
+MXNet's Python code calls the functions of one library object, which return a status. In blocking mode they are replaced
+by functions that also wait, and return the status of the wait. So an error appears at the line that caused it.
 """
 
 from __future__ import annotations

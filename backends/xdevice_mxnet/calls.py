@@ -1,11 +1,11 @@
-"""Recording the calls of Gluon's blocks.
+"""Records the calls of Gluon's blocks (its layers) while a model runs.
 
-What must be kept:
-- a Dense or a convolution with an activation has it as a child, and returns the activation's output;
-- a hybridized block does not call its children;
-- without NumPy's semantics a block takes legacy arrays only, and with these semantics `mx.np` arrays only;
-- MXNet does not give out gradients of intermediate results: each output passes through a `_Teller`, which leaves it
-  unchanged and is given its gradient.
+Facts about MXNet that the code depends on:
+- A Dense or a convolution with an activation has the activation as a child, and returns the activation's output.
+- A hybridized (compiled) block does not call its children, so a model with one is refused.
+- Without NumPy's semantics a block takes legacy `mx.nd` arrays only, and with these semantics `mx.np` arrays only.
+- MXNet does not hand out the gradients of intermediate results. So each output passes through a `_Teller`, which does
+  not change it and receives its gradient.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _told(result: Any, numbers: Iterator[int], put: Callable[[int, Any], None]) 
 
 
 class _Teller(mx.autograd.Function):  # type: ignore[misc]
-    """Passes an array on, and reports its gradient in the backward pass."""
+    """Returns its input unchanged, and in the backward pass calls `put` with the gradient of that input."""
 
     def __init__(self, number: int, put: Callable[[int, Any], None]) -> None:
         super().__init__()

@@ -1,6 +1,8 @@
-"""MXNet's arrays given to other frameworks, and tensors of theirs taken, without a copy.
+"""Lends the memory of MXNet's arrays to other frameworks, and takes over memory of theirs, without a copy.
 
-- MXNet's engine orders only its own work: `to_dlpack_for_write` waits for all of this work on an array, reads included.
+Facts about MXNet that the code depends on:
+
+- MXNet orders only its own work. `to_dlpack_for_write` waits for all of MXNet's work on an array, also for reads of it.
 - MXNet exports bool as an integer of one bit.
 - MXNet refuses strides other than those of C order, even for axes of size 1.
 """
@@ -27,7 +29,7 @@ TAKES = Takes(strides="compact", labels={"bool": (1, 1)})
 
 
 _SHARED = ("float16", "float32", "float64", "int32", "int64", "uint8", "int8")
-"""The dtypes that MXNet exports as such: bool is exported as uint8 of 1 bit, and bfloat16 cannot be exported."""
+"""The dtypes that MXNet exports correctly by DLPack: it exports bool as uint8 of 1 bit, and cannot export bfloat16."""
 
 
 class MxnetConversion(Conversion):

@@ -1,13 +1,14 @@
-"""Gradients of MXNet.
+"""Computes gradients with `mx.autograd.grad`.
 
-What this must keep:
-- recording and differentiating must be done under the same flag of NumPy's shape semantics; otherwise the process
-  crashes by a segmentation fault;
-- `backward()` would write into the `.grad` of every array that has one and that the loss depends on, so
-  `autograd.grad` is called, which requires that the loss depends on each variable;
-- hardly any operation has a second gradient;
-- `attach_grad` makes and fills an array for the gradient, which is not needed here: an array without memory takes a
-  fifth of the time.
+Rules for this module, and why:
+- NumPy's shape semantics (a flag of each thread) must be the same while a function is recorded and while it is
+  differentiated. Otherwise the process crashes by a segmentation fault.
+- `backward()` is not used, because it would write into the `.grad` of every array that the loss depends on. The
+  function that is used, `autograd.grad`, requires that the loss depends on each input, so it is called again without
+  those on which the loss does not depend.
+- Nested gradients are refused, because hardly any operation has a second gradient.
+- `attach_grad` is not used, because it makes and fills an array for the gradient, which is not needed here. An array
+  without memory takes a fifth of the time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _UNREACHABLE = re.compile(r"with respect to the (\d+)-th variable because it is 
 
 
 def _unmade(x: Any) -> Any:
-    """An array like `x` for which MXNet allocates memory only when it is first written."""
+    """Returns an array like `x` for which MXNet allocates memory only when something is first written into it."""
     return type(x)(mx.ndarray.ndarray._new_alloc_handle(x.shape, x.ctx, True, x.dtype))
 
 

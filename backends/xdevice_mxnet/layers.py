@@ -1,12 +1,12 @@
-"""Gluon's layers and layouts, which are PyTorch's under other names.
+"""Reads the layers with parameters out of Gluon's models. Their weights are laid out as PyTorch's, under other names.
 
-What must be kept:
-- the parameters of an LSTM or GRU have the names of the cells that it stands for, as in `save_parameters`;
-- Gluon's `momentum` is the weight of the old value, PyTorch's that of the new one;
-- a BatchNorm with `scale=False` has a gamma, but computes as if that were 1;
-- a GroupNorm has a gamma and beta for each group, in other frameworks for each channel, and does not know its number of
-  channels;
-- an LSTM with a projection cannot run on the CPU, and is left out; MXNet 1.9.1 has no attention.
+Facts about Gluon that the code depends on:
+- The parameters of an LSTM or GRU have the names that they would have in single cells, as in `save_parameters`.
+- Gluon's `momentum` is the weight of the old value, PyTorch's is that of the new one.
+- A BatchNorm with `scale=False` has a gamma, but computes as if gamma were 1.
+- A GroupNorm has one gamma and beta for each group, where other frameworks have one for each channel. It does not know
+  how many channels there are.
+- An LSTM with a projection cannot run on the CPU, and is left out. MXNet 1.9.1 has no attention layer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _refused(own: Sequence[Part], why: str) -> tuple[Part, ...]:
 
 
 def blocks(model: Any) -> Iterator[tuple[str, Any]]:
-    """Every block of a model, once, with its path."""
+    """Yields path and block of every block in a model, once, beginning with the model itself."""
     return _blocks(model, "", set())
 
 

@@ -1,12 +1,13 @@
-"""Gluon's models: Blocks, Parameters, ParameterDicts and Trainers, moved in place.
+"""Moves Gluon's models (Blocks, Parameters, ParameterDicts and Trainers) in place, and copies them.
 
-What must be kept:
-- `Parameter.reset_ctx` drops the gradient, copies through cpu:0, and makes legacy or `mx.np` arrays by the NumPy flag
-  of the calling thread; so it is only used for parameters without values, or with replicas on several devices.
-- A Trainer holds contexts and the optimizer's state, which must be moved too. The optimizer counts its steps by the
-  index of the device: on another index, Adam would start again.
-- With `static_alloc`, a compiled graph keeps its arrays: after its model has been moved away and back, it would
-  silently train dead parameters.
+Facts about Gluon that the code depends on:
+- `Parameter.reset_ctx` drops the gradient, copies through cpu:0, and makes legacy or `mx.np` arrays, depending on the
+  NumPy flag of the calling thread. So it is used only for parameters without values, or with replicas on several
+  devices.
+- A Trainer holds contexts (devices) and the optimizer's state, which must be moved too. The optimizer counts its steps
+  for each device index, so the counts are copied to the new index. Otherwise Adam would start again there.
+- With `static_alloc`, a compiled graph keeps its arrays. After its model has been moved away and back, the graph would
+  silently train arrays that are not the parameters any more. So a move deletes the compiled graphs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ TYPES: Final = (Block, Parameter, ParameterDict, Trainer)
 
 
 def places(model: Any) -> Iterator[tuple[str, Any]]:
-    """Name and context of each variable; a parameter on several devices comes once for each device."""
+    """Yields name and context (device) of each variable; of a parameter on several devices, once for each device."""
     if isinstance(model, Trainer):
         yield from ((f"contexts[{i}]", context) for i, context in enumerate(model._contexts))
         for index, state in updater(model).states.items():
@@ -44,7 +45,7 @@ def places(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def variables(model: Any) -> Iterator[tuple[str, Any]]:
-    """Name and array of each variable, named as `save_parameters` does."""
+    """Yields name and array of each variable of a model, with the names that `save_parameters` uses."""
     if isinstance(model, Parameter):
         yield "", _value(model.name, model)
         return
@@ -53,7 +54,7 @@ def variables(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def array_of(model: Any) -> Any | None:
-    """The array of a parameter; None for any other model, and for arrays."""
+    """Returns the array of a Parameter; None for anything else."""
     return _value(model.name, model) if isinstance(model, Parameter) else None
 
 
@@ -75,8 +76,8 @@ def _unshaped(name: str) -> NotBuiltError:
 
 
 def move(model: Any, context: Any) -> None:
-    """Moves the parameters of a model, and the state of the Trainers that they belong to; for a Trainer, only its
-    state."""
+    """Moves the parameters of a model, and the state of the Trainers to which they belong. Of a Trainer that is given
+    itself, only the state is moved."""
     if isinstance(model, Trainer):
         _refuse_own_store(model)
         _require_parameters(model, context)
@@ -95,7 +96,8 @@ def move(model: Any, context: Any) -> None:
 
 
 def copied(model: Any, context: Any) -> Any:
-    """A new model with the values and gradients of this one, without its Trainer. Shared parameters stay shared."""
+    """Returns a copy of a model on a context, with its values and gradients, but not attached to a Trainer. Parameters
+    that are shared in the model are shared in the copy."""
     memo: dict[int, Any] = {}
     for name, parameter in _parameters(model):
         _contexts(name, parameter)
@@ -127,7 +129,7 @@ def _contexts(name: str, parameter: Any) -> list[Any]:
 
 
 def _place(parameter: Any, source: Any, context: Any) -> None:
-    """Gives `parameter` the values and the gradient of `source`, which may be `parameter` itself, on `context`."""
+    """Puts `parameter` on `context`, with the values and the gradient of `source`, which may be `parameter` itself."""
     data, grad = source._data, source._grad
     if data is None or len(data) > 1:
         _reset(parameter, source, context)
@@ -148,8 +150,8 @@ def _place(parameter: Any, source: Any, context: Any) -> None:
 
 
 def _reset(parameter: Any, source: Any, context: Any) -> None:
-    """Puts a parameter on a context by MXNet's `reset_ctx`: deferred initialization is kept, replicas are averaged, and
-    gradients become zero."""
+    """Puts a parameter on a context by MXNet's `reset_ctx`. A deferred initialization stays deferred, replicas on
+    several devices are averaged, and gradients become zero."""
     buffers = source._grad or source._data
     is_np = bool(buffers) and isinstance(buffers[0], mx.np.ndarray)
     with mx.autograd.pause(), mx.util.np_shape(True), mx.util.np_array(is_np):
@@ -162,8 +164,8 @@ def _forget_compiled(block: Any) -> None:
 
 
 def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
-    """Has deepcopy leave out a block's compiled graph, which cannot be copied and is compiled again, and share its
-    symbols, which never change."""
+    """Sets up the memo of `copy.deepcopy` so that it leaves out a block's compiled graph, which cannot be copied and is
+    compiled again when needed, and shares the block's symbols, which never change."""
     if isinstance(block, HybridBlock):
         memo[id(block._cached_op)] = None
         memo[id(block._cached_graph)] = block._cached_graph
@@ -173,7 +175,8 @@ def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
 
 
 def updater(trainer: Any) -> Any:
-    """The object that holds the state of a Trainer's optimizer, unless its key-value store is distributed."""
+    """Returns the object that holds the state of a Trainer's optimizer, for a Trainer whose key-value store is not
+    distributed."""
     return (trainer._kvstore._updater if trainer._update_on_kvstore else None) or trainer._updaters[0]
 
 
@@ -189,8 +192,8 @@ def _refuse_own_store(trainer: Any) -> None:
 
 
 def _require_parameters(trainer: Any, context: Any) -> None:
-    """Raises `UnsupportedError` for a Trainer whose parameters are elsewhere: they cannot follow it, because a Trainer
-    does not know its blocks, which must drop their compiled graphs."""
+    """Raises `UnsupportedError` for a Trainer with parameters that are not on `context`. They could not be moved with
+    the Trainer, because it does not know the blocks whose compiled graphs a move has to delete."""
     for parameter in trainer._params:
         places = _contexts(parameter.name, parameter)
         if places != [context]:
@@ -201,7 +204,7 @@ def _require_parameters(trainer: Any, context: Any) -> None:
 
 
 def _follow(trainer: Any) -> None:
-    """Moves a Trainer's state to the devices on which its parameters are now."""
+    """Moves the state of a Trainer to the devices on which its parameters are now."""
     contexts = [list(parameter.list_ctx()) for parameter in trainer._params]
     # MXNet requires all parameters on the same contexts: until the last of several nets has moved, a Trainer keeps its
     # own
@@ -231,7 +234,8 @@ def _state_on(state: Any, context: Any) -> Any:
 
 
 def steps(optimizer: Any) -> dict[Any, int]:
-    """The number of steps of each parameter, by its index; an optimizer counts them for each device."""
+    """Returns how many steps each parameter has taken, by its index: the greatest of the counts that an optimizer keeps
+    for each device."""
     latest: dict[Any, int] = {}
     for seen in optimizer._all_index_update_counts.values():
         for index, count in seen.items():
@@ -240,7 +244,8 @@ def steps(optimizer: Any) -> dict[Any, int]:
 
 
 def arrays(state: Any) -> Iterator[Any]:
-    """The arrays in one parameter's state, in their order; raises `UnsupportedError` for state of other types."""
+    """Yields the arrays in the optimizer's state for one parameter, in their order. Raises `UnsupportedError` if the
+    state contains objects of types that may hold further arrays."""
     if isinstance(state, mx.nd.NDArray):
         yield state
     elif isinstance(state, list | tuple):
@@ -261,7 +266,7 @@ class MxnetModels(Models):
             yield name, place
 
     def require_built(self, model: Any) -> None:
-        """Raises `NotBuiltError` for a parameter that has no values yet."""
+        """Raises `NotBuiltError` for a model with a parameter that has no values yet."""
         if not isinstance(model, Trainer):
             for name, parameter in _parameters(model):
                 _contexts(name, parameter)
@@ -282,7 +287,7 @@ class MxnetModels(Models):
         return copied(model, self.to_native(device))
 
     def model_parts(self, model: Any) -> Iterable[Any]:
-        """The blocks of a model, its parameters, and the arrays of these parameters."""
+        """Returns the blocks of a model, its parameters, and the arrays of these parameters; nothing for a Trainer."""
         blocks: list[Any] = []
         if isinstance(model, Block):
             model.apply(blocks.append)
@@ -294,7 +299,8 @@ class MxnetModels(Models):
         return array_of(model)
 
     def gradients(self, model: Any) -> Iterable[tuple[str, Any | None]]:
-        """Name and gradient of each trained parameter of a block: zeros before the first backward pass."""
+        """Yields name and gradient of each parameter of a block that is trained. Before the first backward pass the
+        gradients are zeros."""
         if not isinstance(model, Block):
             raise UnsupportedError(f"mxnet keeps no gradients at a {type(model).__qualname__}; pass the block")
         for name, parameter in model._collect_params_with_prefix().items():

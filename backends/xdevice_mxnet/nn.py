@@ -1,9 +1,11 @@
-"""MXNet's kernels for `xdevice.nn`: `xdevice.contract.nn` says what they are promised.
+"""MXNet's kernels for `xdevice.nn`. `xdevice.contract.nn` says with which arguments the core calls them, and what they
+have to return.
 
-What this must keep:
-- NumPy's semantics are on in this thread: the core has called the namespace's `enter`;
-- `log_softmax` of float32 has errors up to 5e-6: MXNet's exact way takes up to 17 times as long;
-- convolutions and pools of an empty batch fail later, in their gradients or in the engine: an image of zeros is added.
+Facts that the code depends on:
+- NumPy's semantics are on in this thread, because the core has called `arithmetic.enter` before.
+- `log_softmax` of float32 has errors up to 5e-6. MXNet can compute it exactly, but that takes up to 17 times as long.
+- Convolutions and pools of an empty batch fail later, in their gradients or when MXNet computes them in the background.
+  So an image of zeros is added to an empty batch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""MXNet 1.9 with a NumPy that lacks names which MXNet uses: `numpy.bool` and its like, removed in NumPy 1.24.
+"""Lets MXNet 1.9 work with NumPy 1.24 to 1.26, which lack names that MXNet uses: `numpy.bool` and the like.
 
-MXNet reads these names at its import and later (`x[mask] = 0`). While it is imported, its modules, and they alone, get
-an `__import__` that gives them a copy of the module `numpy` with the names added. They keep the copy; the real module,
-which everybody else uses, is never changed.
+MXNet reads these names at its import and later (`x[mask] = 0`). While MXNet is imported, its modules, and only they,
+get an `__import__` that returns a copy of the module `numpy` with these names added. MXNet's modules keep the copy. The
+real module, which all others use, is never changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _GONE = {"bool": bool, "int": int, "float": float, "complex": complex, "object":
 
 @contextmanager
 def restored(package: str) -> Iterator[None]:
-    """The scope in which to import `package` so that it finds the names that NumPy has removed."""
+    """A block in which to import `package` (MXNet), so that it finds the names that NumPy has removed. Raises
+    ImportError for NumPy 2, with which MXNet cannot work."""
     if not hasattr(numpy, "PZERO"):
         raise ImportError(f"{package} 1.9 needs numpy below 2, and this is {numpy.__version__}: pip install 'numpy<2'")
     if importlib.util.find_spec("distutils") is None:
@@ -41,8 +42,8 @@ def restored(package: str) -> Iterator[None]:
 
 
 def _forget_failed_import(package: str) -> None:
-    """Removes submodules of `package` that an import which failed for lack of `numpy.bool` has left in `sys.modules`:
-    they hold the real NumPy."""
+    """Removes the submodules of `package` that a failed import has left in `sys.modules`, because they refer to the
+    real NumPy. An import outside of `restored` fails, because `numpy.bool` is missing."""
     if package not in sys.modules:
         for name in [name for name in tuple(sys.modules) if name.startswith(f"{package}.")]:
             del sys.modules[name]

@@ -1,8 +1,8 @@
-"""The settings of Gluon's layers without parameters.
+"""Reads the settings of Gluon's layers without parameters, such as activations and pools, in PyTorch's terms.
 
-What must be kept:
-- the activation of a Dense or a convolution is a child of that layer, and follows it;
-- a global pool has an output of size 1, whatever its kernel is.
+Facts about Gluon that the code depends on:
+- The activation of a Dense or a convolution is a child of that layer, and is listed after it.
+- A global pool has an output of size 1, whatever its kernel is.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""What Gluon's Trainers compute, and their state under names that fit into files: "0.1" is the second array of the
-state of the first parameter, "0.updates" the number of its steps.
+"""Reads what Gluon's Trainers compute, and names their state so that it can be saved to files: "0.1" is the second
+array of the state of the first parameter, "0.updates" is how many steps that parameter has taken.
 
-What must be kept:
-- The steps are numbers that the optimizer keeps outside of its arrays; without them Adam would start again.
+Facts about MXNet that the code depends on:
+- The optimizer keeps the counts of steps as numbers, outside of the arrays of its state. Without them Adam would start
+  again.
 - `create_state_multi_precision` makes the state that the first step would make.
-- Nadam and LBSGD keep further numbers outside of their arrays.
+- Nadam and LBSGD keep further numbers outside of their arrays, so their state is refused.
 - `step(n)` sets the optimizer's `rescale_grad` to the Trainer's own factor divided by n, and leaves it there.
-- Adam and RMSProp clip the sum of gradient and decay, the others the gradient alone.
+- Adam and RMSProp clip the sum of gradient and weight decay, the others clip the gradient alone.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _parameter(optimizer: Any, kind: str, shared: Mapping[str, Any], index: int,
     }
     variable = dict(models.variables(parameter))[""]
     half = optimizer.multi_precision and str(parameter.dtype) == "float16"
-    slots = {} if half else _slots(optimizer, kind)  # the state of a 16-bit parameter is that of its copy in 32 bits
+    slots = {} if half else _slots(optimizer, kind)  # a 16-bit parameter has the state of its 32-bit copy
     return terms.Parameter(variable, settings, {slot: f"{index}.{own}" for slot, own in slots.items()})
 
 
@@ -119,7 +120,8 @@ _OWN: Final[Mapping[type, Mapping[str, object]]] = {
 
 
 def _chosen(optimizer: Any) -> dict[str, object]:
-    """The settings that an optimizer's own arguments choose, beside those of its class in `_OWN`."""
+    """Returns the settings that follow from an optimizer's arguments, and not only from its class as those in
+    `_OWN`."""
     if isinstance(optimizer, mx.optimizer.NAG):
         return {"decay": terms.BEHIND if optimizer.momentum else terms.COUPLED}
     if not isinstance(optimizer, mx.optimizer.RMSProp):
@@ -130,7 +132,7 @@ def _chosen(optimizer: Any) -> dict[str, object]:
 
 
 def _slots(optimizer: Any, kind: str) -> dict[str, str]:
-    """The name of each state in PyTorch's terms, and the number of its array."""
+    """Returns what each array of a parameter's state holds: a dict from PyTorch's name to the number of the array."""
     if kind == "sgd":
         return {"-lr * momentum_buffer": "0"} if optimizer.momentum else {}
     if kind == "adam":

@@ -1,4 +1,5 @@
-"""The state that MXNet keeps per thread, given to other threads."""
+"""Carries the state that MXNet keeps for each thread, such as recording and NumPy's semantics, into the threads of
+tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class _State:
-    """The state of the thread in which this object is made, as a scope for another thread."""
+    """The state of the thread in which this object is made. Calling the object returns a context manager by which
+    another thread takes over that state."""
 
     def __init__(self) -> None:
         self._scope = mx.autograd.record if mx.autograd.is_recording() else mx.autograd.pause

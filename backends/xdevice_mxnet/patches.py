@@ -1,4 +1,5 @@
-"""What this adapter replaces in MXNet, and the private names of MXNet that it uses. 1.9.1 is its last release."""
+"""Lists the attributes of MXNet that this adapter replaces, and the private names that it uses. They will not change:
+1.9.1 is MXNet's last release."""
 
 from __future__ import annotations
 

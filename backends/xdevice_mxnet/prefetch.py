@@ -1,4 +1,4 @@
-"""Copies to a GPU for `prefetch` and `load`."""
+"""Copies arrays to a device for `xdevice.prefetch` and `xdevice.load`."""
 
 from __future__ import annotations
 

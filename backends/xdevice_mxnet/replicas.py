@@ -1,4 +1,4 @@
-"""Splitting, joining and adding arrays of several devices."""
+"""Splits and joins arrays, writes into them, and adds arrays of several devices."""
 
 from __future__ import annotations
 

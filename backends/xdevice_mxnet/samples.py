@@ -1,6 +1,7 @@
-"""MXNet's own networks, gradients and devices, for the conformance suite.
+"""Networks, gradients and other samples, written with MXNet alone, for the conformance suite: the tests in
+`xdevice.testing` that every adapter must pass.
 
-NumPy's semantics are a flag of the thread. Each sample turns the flag on by `use_np`, so that it runs in any thread.
+NumPy's semantics are a flag of each thread. The samples switch the flag on by `use_np`, so that they run in any thread.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
-"""NumPy's semantics of shapes and arrays, which MXNet keeps per thread, off at first: which threads get them, and when.
+"""Decides when a thread gets NumPy's semantics of shapes and arrays, a setting that MXNet keeps for each thread and
+that is off at first. `mx.npx.set_np()` switches it on.
 
-A thread that chooses MXNet by xdevice, makes tensors by it, or asks for arithmetic, gets NumPy's semantics, once and
-for good. What this must keep:
+A thread that selects MXNet by xdevice, makes tensors by xdevice, or computes by `xdevice.array_namespace`, gets NumPy's
+semantics, once and for good. The rules:
 
 - Loading, moving, copying, waiting and asking for a device never switch them on.
-- In a program that has made legacy arrays, symbols or Gluon blocks they stay off: with them, layers that were built
-  before refuse every array, and 0 no longer stands for a size that is not known yet.
-- They are never on for only a part of a program's computation: a loss that is recorded with them and differentiated
-  without them may crash the process, and without them 0-d arrays and arrays without elements do not work.
-- If the program itself has switched them, on or off, they stay so; only arithmetic, which needs them, switches them on
-  again.
+- They stay off in a legacy program, which has made `mx.nd` arrays, symbols or Gluon blocks without them. If they were
+  switched on, layers that were built before would refuse every array, and 0 would not stand for an unknown size any
+  more.
+- They are never on for only a part of a program's computation. A loss that is recorded with them and differentiated
+  without them may crash the process, and without them arrays without dimensions or elements do not work.
+- If the program itself has switched them on or off, they stay as they are. Only arithmetic, which needs them, switches
+  them on again.
 """
 
 from __future__ import annotations
@@ -38,15 +40,16 @@ _IS_ALLOWED: Final = is_set(VARIABLE, usual=True)
 
 
 class _Thread:
-    """What has been decided about NumPy's semantics in one thread."""
+    """What this module has decided about NumPy's semantics in one thread. Each thread has one such object."""
 
     def __init__(self, is_settled: bool = False) -> None:
         self.is_settled = is_settled
-        """Whether `creating` has nothing more to do: the program or xdevice has called `set_np`, or must not."""
+        """Whether `creating` has nothing more to do in this thread, because the program or xdevice has called `set_np`
+        here, or because xdevice must not call it."""
         self.is_ours = False
-        """Whether xdevice has called `set_np` here."""
+        """Whether xdevice has called `set_np` in this thread."""
         self.has_entered = False
-        """Whether this thread has asked for arithmetic."""
+        """Whether this thread has asked xdevice for arithmetic before."""
 
 
 class _Here(threading.local):
@@ -55,9 +58,9 @@ class _Here(threading.local):
 
 
 class _Calls:
-    """Takes the place of a flag of MXNet's that `set_np` reads, whether it has logged a message: so each call of
-    `set_np` is noticed. As the flag is always true, nothing is logged: MXNet would log by the root logger, and so
-    configure it, after which the user's logging.basicConfig does nothing."""
+    """Replaces the flag by which MXNet's `set_np` remembers that it has logged a message, so that each call of `set_np`
+    is noticed when it reads the flag. The flag is always true, so MXNet logs nothing. Otherwise it would log by the
+    root logger, and so configure it, after which the user's logging.basicConfig does nothing."""
 
     def __init__(self, has_logged: bool) -> None:
         self.seen = has_logged
@@ -70,14 +73,15 @@ class _Calls:
 
 _here: Final = _Here()
 _calls: Final = _Calls(mx.util._set_np_array_logged)
-"""Knows whether the program has called `set_np` in this process, even before this import: then it is not a legacy
-program."""
+"""Notices whether the program has called `set_np` in this process, even before this module was imported: such a program
+is not a legacy program."""
 mx.util._set_np_array_logged = _calls
 mx.util._set_np_shape_logged = True
 
 _lock = threading.Lock()
 _legacy: str | None = None
-"""The kind of legacy things that the program had made when `_legacy_things` was first called; None for none."""
+"""The legacy objects (arrays or blocks) that the program had made when `_legacy_things` was first called, in words;
+None if it had made none."""
 _is_decided = False
 _told: set[str] = set()
 
@@ -86,17 +90,19 @@ _told: set[str] = set()
 
 
 def enter() -> None:
-    """Calls `require` when this thread asks for arithmetic for the first time; later each kernel does."""
+    """Called when the program asks for the kernels of `arithmetic`. Calls `require` the first time in each thread;
+    after that each kernel calls it if the semantics are off."""
     if not _here.thread.has_entered:
         require()
         _here.thread.has_entered = True
 
 
 def require() -> None:
-    """Gives this thread NumPy's semantics, if they are off, before xdevice computes or records anything.
+    """Switches NumPy's semantics on in this thread, if they are off. Called before xdevice computes or records
+    anything.
 
     Raises:
-        UnsupportedError: the program has made legacy arrays or blocks before, or XDEVICE_MXNET_NP=0.
+        UnsupportedError: the program has made legacy arrays or blocks before, or XDEVICE_MXNET_NP=0 forbids it.
     """
     if _is_on():
         return
@@ -109,13 +115,15 @@ def require() -> None:
 
 
 def chosen() -> None:
-    """Gives this thread NumPy's semantics when the program chooses MXNet by xdevice, unless it is a legacy one."""
+    """Called when the program selects MXNet by xdevice. Switches NumPy's semantics on in this thread, unless it is a
+    legacy program, or the program or XDEVICE_MXNET_NP=0 has decided otherwise."""
     if _IS_ALLOWED and not _here.thread.is_settled and not _is_on() and _legacy_things() is None:
         _switch()
 
 
 def creating() -> None:
-    """Gives this thread, which is about to make a tensor, NumPy's semantics, unless the program is a legacy one."""
+    """Called before xdevice makes a tensor. Switches NumPy's semantics on in this thread. In a legacy program it logs a
+    warning instead; if the program or XDEVICE_MXNET_NP=0 has decided otherwise, it does nothing."""
     if _here.thread.is_settled:
         return
     if _is_on():  # within a `with` block: `set_np` would have set `is_settled`
@@ -131,14 +139,15 @@ def creating() -> None:
 
 
 def leave() -> None:
-    """Takes away the semantics that `require`, `chosen` or `creating` have given this thread."""
+    """Switches NumPy's semantics off again in this thread, if `require`, `chosen` or `creating` has switched them
+    on."""
     if _here.thread.is_ours and mx.util.is_np_array():
         mx.npx.reset_np()
     _here.thread = _Thread()
 
 
 def _switch() -> str | None:
-    """Switches NumPy's semantics on in this thread; returns the reason if that is not allowed."""
+    """Switches NumPy's semantics on in this thread, and returns None. If that is not allowed, returns the reason."""
     _here.thread.is_settled = True
     if not _IS_ALLOWED:
         return f"{VARIABLE}=0 leaves them off"
@@ -174,8 +183,8 @@ def _legacy_things() -> str | None:
 
 
 def _found() -> str | None:
-    """Arrays or blocks of the program that NumPy's semantics would break, in words; None if there are none. Looks at
-    every object of the process, which takes 30 ms."""
+    """Returns, in words, what the program has made that NumPy's semantics would break: arrays, blocks or symbols. None
+    if there is nothing. Looks at every object of the process, which takes 30 ms."""
     classes = _classes()
     arrays = [cls for cls in classes if issubclass(cls, mx.nd.NDArray)]
     if not all(issubclass(cls, mx.np.ndarray) for cls in arrays):
@@ -190,7 +199,7 @@ def _found() -> str | None:
 
 
 def _classes() -> set[type]:
-    """The classes of which there are instances."""
+    """Returns the classes of all objects in the process that the garbage collector knows."""
     is_frozen = gc.get_freeze_count() > 0
     if is_frozen:  # gc.get_objects leaves frozen objects out
         gc.unfreeze()
@@ -205,7 +214,8 @@ def _classes() -> set[type]:
 
 
 class Carried:
-    """The semantics of the thread in which this object is made, to be used in another thread."""
+    """The semantics of the thread in which this object is made, for a task in another thread, which enters
+    `entered`."""
 
     def __init__(self) -> None:
         self._is_shape, self._is_array = _is_on(), mx.util.is_np_array()
@@ -223,7 +233,7 @@ class Carried:
             _here.thread = thread
 
     def rejoin(self) -> None:
-        """Called in the first thread after the other one's task: if the task has got NumPy's semantics, gives them to
-        the first thread, which could not compute with the task's arrays without them."""
+        """Called in the thread that made this object, after the task in the other thread. If the task has switched
+        NumPy's semantics on, this thread gets them too: otherwise it could not compute with the task's arrays."""
         if self._there.is_ours and not _is_on():
             _switch()

@@ -1,11 +1,12 @@
-"""Copies between the host and an NVIDIA GPU through the ring of page-locked memory.
+"""Copies large arrays between the host and an NVIDIA GPU through the ring (buffers of page-locked memory that xdevice
+keeps for this, `xdevice.cuda.ring`).
 
-What must be kept:
+Rules for this module, and why:
 
-- MXNet's engine does not know of these copies, so the host waits for an array before it reads it. Before the engine
-  gives out memory again, it has waited for the GPU.
-- A copy that is recorded for gradients must be an operation of MXNet's.
-- NumPy's semantics are on: the caller has switched them on.
+- The host waits for an array before the ring reads it, because MXNet's scheduler does not know of these copies. Nothing
+  has to be done for memory that is used anew: MXNet waits for the GPU before it hands memory out again.
+- A copy that is recorded for gradients is left to MXNet, because it must be an operation of MXNet's.
+- NumPy's semantics must be on; the callers switch them on.
 """
 
 from __future__ import annotations
@@ -23,18 +24,19 @@ if TYPE_CHECKING:
     from xdevice.contract.replicas import Replicas
 
 LEAST: Final = 16 << 20
-"""The size in bytes from which the ring is faster."""
+"""The size in bytes from which a copy by the ring (of page-locked buffers) is faster than MXNet's own."""
 
 
 def read(x: Any, backend: Replicas) -> np.ndarray[Any, Any] | None:
-    """The values of an array on a GPU; None if MXNet is to read them."""
+    """Returns the values of an array on a GPU, read through the ring; None if MXNet has to read them."""
     if not _is_staged(x, "gpu", backend):
         return None
     return staging.read(x, _address(x, backend), x.shape, host_dtype(dtype_name(x.dtype)))
 
 
 def put(values: np.ndarray[Any, Any], context: Any, backend: Replicas) -> Any | None:
-    """An array on a GPU with the values of a NumPy array; None if MXNet is to copy them."""
+    """Returns an array on a GPU with the values of a NumPy array, copied through the ring; None if MXNet has to copy
+    them."""
     if context.device_type != "gpu" or values.nbytes < LEAST or not values.flags.c_contiguous:
         return None
     if values.dtype.name not in backend.dtypes or not ring.is_measured():
@@ -44,7 +46,8 @@ def put(values: np.ndarray[Any, Any], context: Any, backend: Replicas) -> Any | 
 
 
 def moved(x: Any, context: Any, backend: Replicas) -> Any | None:
-    """A copy of an array of the host on a GPU, or the reverse; None if MXNet is to copy it."""
+    """Returns a copy on a GPU of an array on the host, or the reverse, made through the ring; None if MXNet has to copy
+    it."""
     from_kind, to_kind = ("cpu", "gpu") if context.device_type == "gpu" else ("gpu", "cpu")
     if context.device_type != to_kind or mx.autograd.is_recording() or not _is_staged(x, from_kind, backend):
         return None
@@ -65,7 +68,7 @@ def _to_gpu(owner: Any, source: int, made: Any, backend: Replicas) -> bool:
 
 
 def _address(x: Any, backend: Replicas) -> int:
-    """The address of an array, after waiting for it; 0 if MXNet does not tell the address."""
+    """Waits for an array, and returns the address of its memory; 0 if MXNet does not tell the address."""
     found = backend.memory_of(x)
     return 0 if found is None else found[0]
 

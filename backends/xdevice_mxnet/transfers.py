@@ -1,4 +1,5 @@
-"""Watching MXNet's transfers."""
+"""Sees MXNet's transfers (arrays read by the host, and copies between devices) by replacing methods of its array
+classes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Virtual GPUs: MXNet's CPU devices, `mx.cpu(1)` for gpu:0, made to refuse what real GPUs refuse.
+"""Virtual GPUs for MXNet: its CPU devices, `mx.cpu(1)` for gpu:0. This module makes them refuse what real GPUs refuse.
 
 MXNet's operators compare only the kind of memory of their arrays, so they silently take arrays of `cpu(0)` and `cpu(1)`
-together. With real GPUs, an array of the CPU beside one of a GPU is an error, and a GPU may be unable to read another
-one's memory.
+together. With real GPUs, operators refuse an array on the CPU together with one on a GPU, and one GPU may be unable to
+read the memory of another.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _get_context = ctypes.PyDLL(mx.base._LIB._name).MXNDArrayGetContext
 _get_context.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 
 _CPU = mx.Context.devstr2type["cpu"]
-"""MXNet's number for the host's memory. That of "cpu_pinned" is not checked: a key-value store passes pinned arrays and
-those of devices together."""
+"""MXNet's number for the kind of device "cpu". Arrays on "cpu_pinned" are not checked, because a key-value store passes
+them to an operator together with arrays on devices."""
 
 
 def refuse_mixed_devices() -> None:
-    """Makes operators refuse arrays of two devices, until the process ends.
+    """Makes MXNet's operators refuse arrays on two different devices, until the process ends.
 
-    Every operator is called by one function of MXNet's library, and two functions take gradients: these three are
-    replaced. A hybridized block refuses two devices by itself.
+    All operators are called through one function of MXNet's library, and two other functions take gradients. These
+    three functions are replaced. A hybridized block refuses two devices by itself.
     """
     library = mx.base._LIB
     call = library.MXImperativeInvokeEx
@@ -59,8 +59,8 @@ def _is_null(pointer: object) -> bool:
 
 
 def _with_gradients(call: Any, name: str, at: int) -> Any:
-    """Wraps a function of the library that takes arrays and, as argument number `at` after them, their gradients: it
-    raises if an array and its gradient are on two devices."""
+    """Wraps a function of MXNet's library that takes arrays and their gradients (`rest[at]`, after the arrays), so that
+    it raises an error if an array and its gradient are on two devices."""
 
     def checked(count: int, arrays: Any, *rest: Any) -> int:
         gradients = rest[at]
@@ -74,12 +74,12 @@ def _with_gradients(call: Any, name: str, at: int) -> Any:
 
 
 def _places(handles: list[int]) -> list[int]:
-    """The indices of the CPU devices that these arrays are on."""
+    """Returns the indices of the CPU devices on which these arrays are, each once."""
     return sorted({index for kind, index in map(_place, handles) if kind == _CPU})
 
 
 def _place(handle: int) -> tuple[int, int]:
-    """MXNet's numbers for the kind and the index of an array's device."""
+    """Returns MXNet's number for the kind of an array's device, and the device's index."""
     kind, index = ctypes.c_int(), ctypes.c_int()
     _get_context(handle, ctypes.byref(kind), ctypes.byref(index))
     return kind.value, index.value
@@ -110,7 +110,7 @@ class MxnetVirtualGpus(VirtualGpus):
     _places: dict[int, Device]
 
     def why_no_virtual_gpus(self) -> None:
-        """None: MXNet can always have virtual GPUs, because it has 16 CPU devices."""
+        """Returns None, because MXNet can always have virtual GPUs: it has 16 CPU devices."""
 
     def make_virtual_gpus(self, n: int) -> None:
         self._cpus, self._gpus = 1, n
@@ -118,10 +118,12 @@ class MxnetVirtualGpus(VirtualGpus):
         refuse_mixed_devices()
 
     def default_to_float64(self) -> None:
-        """MXNet 1.9 has no default to change: its functions and layers use float32, until net.cast("float64")."""
+        """Does nothing, because MXNet 1.9 has no default dtype to change: its functions and layers use float32, until
+        net.cast("float64")."""
 
     def _virtual_gpu(self, native: Any) -> Device | None:
-        """The virtual GPU that a context is; None if the context is the host's."""
+        """Returns the virtual GPU that a context stands for; None if the context is one of the host. Raises an error
+        for a real GPU, and for a CPU device beyond the virtual GPUs."""
 
         if native.device_type == "gpu":
             raise self.unsupported(f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native")

@@ -1,7 +1,10 @@
-"""NumPy: the backend of a machine without any framework. It has one device, computes synchronously, and has no models.
+"""The adapter for NumPy, for machines without any other framework: xdevice's hooks (the methods that its core calls),
+written with NumPy's functions. NumPy has one device, computes synchronously, and has no models.
 
-What this adapter must keep: `asarray` may alias, so every function that promises a copy passes `copy=True`. Most of
-NumPy's functions silently drop the mask of a masked array, so such an array does not count as dense.
+The rules that it must keep:
+
+- Every function that promises a copy passes `copy=True`, because `asarray` may return an alias.
+- A masked array does not count as dense, because most of NumPy's functions silently drop its mask.
 """
 
 from __future__ import annotations
@@ -82,10 +85,10 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, NumpyProcesses, Backend):
         return np.array(x, copy=True, subok=True)
 
     def synchronize(self, device: Device | None) -> None:
-        """NumPy computes synchronously."""
+        """Does nothing, because NumPy computes synchronously."""
 
     def wait(self, x: np.ndarray[Any, Any]) -> None:
-        """NumPy computes synchronously."""
+        """Does nothing, because NumPy computes synchronously."""
 
     # values
 
@@ -148,15 +151,16 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, NumpyProcesses, Backend):
     # virtual GPUs
 
     def why_no_virtual_gpus(self) -> None:
-        """None: NumPy is loaded beside other backends, so it refuses only when it is itself asked for GPUs."""
+        """Returns None although NumPy cannot have virtual GPUs: it is loaded beside other backends, and must not make
+        their virtual GPUs fail. `count` raises when NumPy itself is asked for GPUs."""
 
     def make_virtual_gpus(self, n: int) -> None:
-        """Does nothing, but from now on `count` raises for GPUs."""
+        """Does nothing. The core sets `virtual` after this call, and from then on `count` raises for GPUs."""
 
     # floats of a parity run
 
     def default_to_float64(self) -> None:
-        """Nothing to do: NumPy makes float64 anyway."""
+        """Does nothing, because NumPy makes float64 anyway."""
 
     # what people ask
 

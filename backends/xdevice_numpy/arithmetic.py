@@ -1,7 +1,10 @@
-"""NumPy's kernels for `xdevice.array_namespace`: `xdevice.contract.arithmetic` says what they are promised.
+"""NumPy's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core calls
+them, and what they have to return.
 
-What this must keep: NumPy gives a scalar where a 0-d array is due, and warns of `1 / 0` and `log(0)`, which have values
-in the array API standard. Silencing the warnings takes longer than an addition: `add`, `multiply` and `subtract` warn.
+Facts about NumPy that the code depends on:
+- It returns a scalar where the array API standard wants an array without dimensions.
+- It warns of `1 / 0` and `log(0)`, which have values in that standard. So most kernels silence these warnings. `add`,
+  `multiply` and `subtract` do not, because silencing takes longer than an addition.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ RESHAPE_IS_VIEW = True
 
 
 def settled(x: Any) -> Array:
-    """The result of a kernel as an array, if NumPy gives a scalar. The core calls this after NumPy's own functions."""
+    """Returns the result of a kernel as an array. The core calls this if a function of NumPy's own has returned a
+    scalar."""
     return np.asarray(x)
 
 

@@ -1,6 +1,7 @@
-"""NumPy's kernels for `xdevice.nn`: `xdevice.contract.nn` says what they are promised.
+"""NumPy's kernels for `xdevice.nn`. `xdevice.contract.nn` says with which arguments the core calls them, and what they
+have to return.
 
-NumPy has no neural-network functions, and no gradients: these are short formulas.
+NumPy itself has no neural-network functions and no gradients, so the kernels here are short formulas.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def dropout(x: Array, mask: Array, keep: float) -> Array:
 
 
 def _windows(x: Array, size: tuple[int, ...], stride: Pair, padding: Pair, value: float) -> Array:
-    """All windows, as a view of the shape (N, C, rows, columns, height of a window, width of a window)."""
+    """Returns all windows of the padded images, as an array of the shape (N, C, rows, columns, height of a window,
+    width of a window)."""
     if padding != (0, 0):
         x = np.pad(x, ((0, 0), (0, 0), *((length, length) for length in padding)), constant_values=value)
     rows, columns = stride

@@ -1,10 +1,10 @@
-"""MPI's collectives between the processes that `mpirun` has started, by mpi4py.
+"""Moves arrays between the processes that `mpirun` has started, with MPI's collectives, by the library mpi4py.
 
-What this engine must keep (measured on mpi4py 4.1.2 with MPICH 5.0.2):
+Facts about MPI that the code depends on (measured on mpi4py 4.1.2 with MPICH 5.0.2):
 
-- Importing `mpi4py.MPI` starts MPI, so it is imported when an engine is made.
-- MPI cannot add bool or bfloat16. Arrays that are only sent go as bytes.
-- MPI's processes are those of `mpirun`: under another launcher each process would be alone.
+- Importing `mpi4py.MPI` starts MPI, so it is imported only when an engine is made.
+- MPI cannot add bool or bfloat16, so these are added in another dtype. Arrays that are only sent are sent as bytes.
+- MPI knows only the processes that `mpirun` has started. Under another launcher each process would be alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _LAUNCHED: Final = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
-"""Environment variables, of which one is set if a launcher of MPI has started this process."""
+"""Environment variables of MPI launchers: at least one is set if such a launcher has started this process."""
 _REDUCED_AS: Final = {"bool": "uint8", "float16": "float32", "bfloat16": "float32"}
 
 

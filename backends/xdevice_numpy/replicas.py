@@ -1,4 +1,4 @@
-"""Splitting, joining and adding arrays, which in NumPy are all on one device."""
+"""Splits, joins and adds arrays, as if for several devices. In NumPy all arrays are on one device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""NumPy's own arrays for the conformance suite; NumPy has neither networks nor gradients."""
+"""Arrays, written with NumPy alone, for the conformance suite: the tests in `xdevice.testing` that every adapter must
+pass. NumPy has neither networks nor gradients."""
 
 from __future__ import annotations
 

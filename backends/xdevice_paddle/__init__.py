@@ -1,20 +1,21 @@
-"""PaddlePaddle.
+"""The adapter for PaddlePaddle: xdevice's hooks (the methods that its core calls), written with Paddle's functions.
 
-What this adapter must keep:
-- after TensorFlow, Paddle is imported with its own symbols first; otherwise it segfaults (see
-  `xdevice.contract.loader`);
-- Paddle's dygraph mode ends for all threads when the thread that imported it ends, unless a reference to the context
-  manager outlives it (measured on 2.6.2 and 3.3.1);
-- tensors are copied by `copying`, never by `Tensor.to`;
-- for a sparse tensor `_copy_to` raises, and `numpy()` crashes the process by a segmentation fault (3.3.1);
-- `set_device` is process-wide, so only `scope` calls it, and lets threads overlap; on 2.6 only `_C_ops` takes a place
-  to create on;
-- `CUDAPlace` crashes the process on a CPU build, so the device is checked before its place is made;
-- NumPy's uint16 means bfloat16, in and out;
-- a virtual GPU is a device of a plugin without kernels (virtual_gpus.py): Paddle computes each operation on the CPU,
-  and copies operands and results. Strided kernels would fail there, so they are off, and operations that otherwise
-  give a view give a copy;
-- Paddle would make the first virtual GPU its default device.
+The rules that it must keep, and the facts behind them:
+- If TensorFlow is imported already, Paddle's libraries are loaded so that they find their own symbols first. Otherwise
+  Paddle segfaults (see `xdevice.contract.loader`).
+- When the thread that imported Paddle ends, Paddle leaves its dygraph (eager) mode in all threads, unless something
+  still refers to the context manager of that mode (measured on 2.6.2 and 3.3.1). So this module keeps a reference.
+- Tensors are copied by the module `copying`, never by `Tensor.to`.
+- For a sparse tensor `_copy_to` raises, and `numpy()` crashes the process by a segmentation fault (3.3.1).
+- `set_device` works for the whole process, so only `scope` calls it, in a way that lets the scopes of several threads
+  overlap. In Paddle 2.6 only the functions of `_C_ops` take the place on which a tensor is created.
+- `CUDAPlace` crashes the process in a build for the CPU, so it is checked that a device exists before its place is
+  made.
+- Paddle takes NumPy's uint16 for bfloat16, and returns bfloat16 as uint16.
+- A virtual GPU is a device of a plugin without kernels (virtual_gpus.py): Paddle computes each operation on the CPU,
+  and copies operands and results. Kernels that take strides would fail there, so they are switched off; operations that
+  otherwise return a view then return a copy.
+- Paddle would make the first virtual GPU its default device, so the CPU is made the default again.
 """
 
 from __future__ import annotations
@@ -294,8 +295,8 @@ class PaddleBackend(
         return devices.of("gpu", index)
 
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """The result of an operation, moved to `device`: Paddle leaves an empty result on the CPU if the plugin has no
-        kernel for the operation."""
+        """Returns `x`, the result of an operation on `device`, moved there if it is elsewhere: Paddle leaves an empty
+        result on the CPU if the device's plugin has no kernel for the operation."""
         return self.move(x, device) if self._gpu != "gpu" and self.device_of(x) is not device else x
 
     def _real_gpu(self, index: int) -> Device:

@@ -1,4 +1,5 @@
-"""Which accelerator of Paddle's `gpu:i` is: its CUDA or ROCm, else its XPU, else the only device of a plugin."""
+"""Finds the accelerator that `gpu:i` means in Paddle: the GPUs of CUDA or ROCm, else XPUs, else those of the only
+plugin that has devices."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from . import virtual_gpus
 
 
 def detect() -> tuple[str, int]:
-    """What Paddle calls the type of `gpu:i`, and how many there are: "gpu" and 0 where there is none."""
+    """Returns Paddle's name for the device type of `gpu:i`, and how many such devices there are: "gpu" and 0 if there
+    is no accelerator."""
     counts = {"gpu": _count_gpus()}
     if paddle.is_compiled_with_xpu():
         counts["xpu"] = len(paddle.static.xpu_places())

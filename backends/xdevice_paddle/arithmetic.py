@@ -1,13 +1,14 @@
-"""Paddle's kernels for `xdevice.array_namespace`: `xdevice.contract.arithmetic` says what they are promised.
+"""Paddle's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core
+calls them, and what they have to return.
 
-What this must keep:
-- on the CPU, `sqrt` of infinity in float32 is NaN if the tensor has eight elements or more;
-- `equal` takes floats that differ by 1e-8 for equal;
-- `pow` and `full_like` of integers compute in float64;
-- `argmax` and `argmin` skip NaN;
-- a product of stacks of integers that are broadcast writes outside of its memory, which crashes the process later
-  (3.3.1);
-- a reduction with `axis=[]` works over all axes, but the core never passes it.
+What Paddle's own functions do, and the kernels here correct:
+- On the CPU, `sqrt` of infinity in float32 is NaN if the tensor has eight elements or more.
+- `equal` takes floats that differ by 1e-8 for equal.
+- `pow` and `full_like` of integers compute in float64.
+- `argmax` and `argmin` skip NaN.
+- `matmul` of two stacks of integer matrices that are broadcast writes outside of its memory, which crashes the process
+  later (3.3.1).
+- A reduction with `axis=[]` works over all axes. This is not corrected, because the core never passes `axis=[]`.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ def remainder(x1: Any, x2: Any) -> Any:
 
 
 def _divided(function: Callable[..., Any], x1: Any, x2: Any) -> Any:
-    """The quotient or remainder by `function`; 0 for integers divided by 0. Paddle would crash the process on the CPU,
-    as for the least integer divided by -1."""
+    """Returns the quotient or the remainder, as `function` computes it. Integers divided by 0 give 0. On the CPU,
+    Paddle would crash the process for a division of integers by 0, and for the least integer divided by -1."""
     if paddle.is_floating_point(x1):
         return function(x1, x2)
     by_zero, by_minus_one, one = x2 == 0, x2 == -1, paddle.ones_like(x2)
@@ -108,8 +109,8 @@ def pow(x1: Any, x2: Any) -> Any:
 
 
 def _whole_power(x: Any, exponent: Any) -> Any:
-    """An integer power, by squaring. An exponent above 63 is replaced by 62 or 63, whichever is as odd or even: only
-    powers of 0, 1 and -1 do not overflow then, and theirs are the same."""
+    """Returns an integer power, computed by squaring. An even exponent above 63 is replaced by 62, an odd one by 63.
+    With such exponents only the powers of 0, 1 and -1 do not overflow, and the replacement does not change these."""
     two = number(2, "int64", x)  # a 0-d tensor and a Python number would give a vector
     left = paddle.where(exponent > 63, paddle.remainder(exponent, two) + 62, exponent)
     made = paddle.ones_like(x)

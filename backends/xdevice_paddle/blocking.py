@@ -1,4 +1,4 @@
-"""Paddle's switch to wait after each operation."""
+"""Blocking mode for Paddle: its own flag FLAGS_benchmark, which makes it wait after each operation on a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _BENCHMARK = "FLAGS_benchmark"
 _blocked = Shared(per_thread=False)
-"""One for all threads, because the flag is one for the process: the last block to end, in any thread, resets it."""
+"""Shared by all threads, because Paddle has one flag for the whole process: the last block to end, in any thread,
+resets the flag."""
 
 
 def _block() -> Callable[[], None]:

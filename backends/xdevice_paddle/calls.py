@@ -1,7 +1,7 @@
-"""Recording the calls of Paddle's layers.
+"""Records the calls of Paddle's layers while a model runs.
 
-What must be kept: `paddle.jit.to_static` replaces the `forward` of a layer with an object that runs a program, in which
-no calls are seen.
+`paddle.jit.to_static` replaces the `forward` of a layer by an object that runs a compiled program, which makes no calls
+that Python could see. So a model with such a layer is refused.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""Paddle's tensors given to other frameworks, and tensors of theirs taken, without a copy.
+"""Lends the memory of Paddle's tensors to other frameworks, and takes over memory of theirs, without a copy.
 
-- With a negative stride, the import tries to allocate 2**64 bytes.
-- Before Paddle 3, which brought `__dlpack__`, an export declares C order whatever the strides are, and bool as uint8,
-  and an import makes a copy and ignores the strides.
-- Paddle releases memory while it holds a lock (3.3.1). If this memory belongs to a tensor of MXNet, say, whose memory
-  came from Paddle, MXNet releases that in turn, and Paddle waits for its own lock forever. If PyTorch, say, releases
-  memory of Paddle's, it does so without Python's lock, and two threads wait for each other. Hence
-  `releases_under_lock`.
-- `contiguous()` of a view cuts it off from its base (3.3.1), so nothing here calls it.
+Facts about Paddle that the code depends on:
+
+- If a stride is negative, `from_dlpack` tries to allocate 2**64 bytes.
+- Before Paddle 3, which brought `__dlpack__`, a DLPack capsule of Paddle's says C order whatever the strides are, and
+  uint8 for bool. And `from_dlpack` makes a copy and ignores the strides.
+- Paddle releases memory while it holds a lock of its own (3.3.1), so two things can go wrong, and `releases_under_lock`
+  is set. First, the memory may belong to a tensor of MXNet, for example, that in turn holds memory of Paddle's: MXNet
+  releases that, and Paddle waits for its own lock forever. Second, another framework, such as PyTorch, may release
+  memory of Paddle's without holding Python's lock, and two threads wait for each other.
+- `contiguous()` of a view cuts the view off from its base (3.3.1), so nothing here calls it.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ _knows_strides: Final = hasattr(paddle.Tensor, "__dlpack__")
 
 
 def takes(is_virtual: bool) -> Takes | None:
-    """The memory that Paddle can take over; None if it always copies. With virtual GPUs it must be compact: kernels
-    that take strides are off, even those of the CPU."""
+    """Returns what memory Paddle can take over; None if this Paddle always copies. With virtual GPUs the memory must be
+    in C order, because Paddle's kernels for strides are switched off, even those of the CPU."""
     if not _knows_strides:
         return None
     return Takes(strides="compact" if is_virtual else "forward")
@@ -47,7 +49,7 @@ def described(x: paddle.Tensor) -> str:
 
 class PaddleConversion(Conversion):
     _gpu: str
-    """Paddle's name for the kind of device that `gpu:i` is."""
+    """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def shares(self, device: Device) -> bool:
         # sharing memory was tried on CPUs and on GPUs of NVIDIA and AMD only

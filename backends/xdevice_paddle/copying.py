@@ -1,14 +1,15 @@
-"""Copies of Paddle's tensors.
+"""Copies Paddle's tensors, and moves the memory of tensors that must stay the same objects.
 
-What must be kept:
-- `Tensor.to` can clear its source when GPU memory is low, and worked in place before 3.0, so tensors are copied by
-  `_copy_to`;
-- `_copy_to` cuts the graph, hence `_Copy`; a parameter's own `_copy_to` makes a parameter, hence
-  `paddle.Tensor._copy_to`;
-- the second backward through a PyLayer ends the process (3.3.1), so on the host, where Paddle has an operation that
-  copies, that is called, and elsewhere a hook raises;
-- the result of a hook on the output of a PyLayer is ignored (3.3.1), so an operation in place follows the PyLayer;
-- `_copy_to` is always called blocking: then the copy comes after earlier work on both GPUs.
+Rules for this module, and why:
+- Tensors are copied by `_copy_to`. `Tensor.to` can clear its source when GPU memory is low, and before 3.0 it worked in
+  place.
+- No gradient flows through `_copy_to`, so the `PyLayer` (custom gradient) `_Copy` is put around it. A parameter's own
+  `_copy_to` makes another parameter, so that of `paddle.Tensor` is called.
+- The second backward pass through a PyLayer ends the process (3.3.1). So copies on the host are made by `assign`, an
+  operation of Paddle's with a gradient; elsewhere a hook on the gradient raises an error before the second pass.
+- Paddle ignores what a hook on the output of a PyLayer returns (3.3.1). So an operation in place follows the PyLayer,
+  and the hook is on its result.
+- `_copy_to` is always called blocking, so that the copy comes after earlier work on both GPUs.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def plain(x: paddle.Tensor, place: Any) -> paddle.Tensor:
 
 
 def relocate(x: paddle.Tensor, place: Any) -> None:
-    """Moves the memory of `x` to `place` and keeps the object, to which optimizers and other layers may refer."""
+    """Moves the memory of `x` to `place`. `x` stays the same object, because optimizers and layers may refer to it."""
     there = plain(x, place)  # in a variable, because get_tensor() does not keep the tensor alive
     x.value().get_tensor()._share_data_with(there.value().get_tensor())
 

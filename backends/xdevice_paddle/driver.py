@@ -1,7 +1,7 @@
-"""Calls of the CUDA driver, for what Paddle's Python does not offer.
+"""Calls functions of the CUDA driver, for two things that Paddle's Python functions do not offer.
 
-First, which GPUs have a context: waiting for a GPU without one would make a context there (500 MB). Second, to make a
-GPU the current one of this thread: Paddle's `set_device` does it for all threads.
+First, to find out which GPUs have a context: waiting for a GPU without one would create it there (500 MB). Second, to
+make a GPU the current one of this thread: Paddle's `set_device` does that for all threads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_started(index: int) -> bool:
-    """Whether this process has a context on a GPU; True if nothing can tell, as on ROCm."""
+    """Whether this process has a context on a GPU; True if the driver cannot be asked, as on ROCm."""
     driver = _driver()
     if driver is None:
         return True
@@ -36,7 +36,7 @@ class DriverError(RuntimeError):
 
 
 def is_there() -> bool:
-    """Whether the CUDA driver can be called: not on ROCm."""
+    """Whether this machine has a CUDA driver that can be called. With ROCm it has none."""
     return _driver() is not None
 
 
@@ -53,7 +53,7 @@ def call(name: str, *arguments: Any) -> None:
 
 @contextmanager
 def on(index: int) -> Iterator[None]:
-    """In this scope a GPU is the current one of this thread."""
+    """While this block is open, a GPU is the current one of this thread for the CUDA driver."""
     call("cuCtxPushCurrent_v2", _context(index))
     try:
         yield
@@ -62,7 +62,7 @@ def on(index: int) -> Iterator[None]:
 
 
 def free_and_total(index: int) -> tuple[int, int]:
-    """The free and the total memory of a GPU, in bytes."""
+    """Returns the free and the total memory of a GPU, in bytes."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     with on(index):
         call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
@@ -71,7 +71,8 @@ def free_and_total(index: int) -> tuple[int, int]:
 
 @cache
 def _context(index: int) -> ctypes.c_void_p:
-    """The context that the CUDA runtime, and so Paddle, uses on a GPU; made if there is none, and never released."""
+    """Returns the context that the CUDA runtime, and so Paddle, uses on a GPU. Creates it if there is none; it is never
+    released."""
     call("cuInit", 0)
     device, context = ctypes.c_int(), ctypes.c_void_p()
     call("cuDeviceGet", ctypes.byref(device), index)

@@ -1,12 +1,14 @@
-"""Paddle's layers and layouts.
+"""Reads the layers with parameters out of Paddle's models, and states how their weights are laid out compared with
+PyTorch's.
 
-What must be kept:
-- a LayerNorm over several axes has a flat weight and bias;
-- the weight of a Linear is PyTorch's transposed; that of a convolution is as PyTorch's, whatever the data format;
-- an RNN, LSTM or GRU holds each parameter under its own name and once more in its cells. With `proj_size` its own
-  names belong to the wrong parameters (3.3.1), so the cells' names are used;
-- a MultiHeadAttention owns four Linears;
-- Paddle's `momentum` is the weight of the old value, PyTorch's that of the new one.
+Facts about Paddle that the code depends on:
+- A LayerNorm over several axes has a flat weight and bias.
+- The weight of a Linear is the transpose of PyTorch's. The weight of a convolution is laid out as PyTorch's, whatever
+  the data format.
+- An RNN, LSTM or GRU has each of its parameters twice: under a name of its own and in its cells. With `proj_size` the
+  names of its own belong to the wrong parameters (3.3.1), so the names in the cells are used.
+- A MultiHeadAttention contains four Linears, which are not layers by themselves here.
+- Paddle's `momentum` is the weight of the old value, PyTorch's is that of the new one.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ def parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
 
 
 def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
-    """The layers in the order of their definition. Fills `blocks`: for each block of a Transformer, by its path, the
-    order in which its layers are called."""
+    """Yields the layers of a model in the order of their definition. Also fills `blocks`: for the path of each
+    Transformer layer, the names of the layers inside it in the order in which they are called."""
     owned: set[int] = set()
     told = _axes_of_norms(model)
     for path, layer in model.named_sublayers(include_self=True):
@@ -79,8 +81,8 @@ def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, .
 
 
 def _axes_of_norms(model: Any) -> dict[int, Mapping[str, object]]:
-    """By the `id` of a norm, the axis that it works over, if that is not the axis on which the model's convolutions
-    have their channels; in a model without convolutions, if it is the last axis."""
+    """Returns which axis a norm layer works over, by the `id` of the layer. Left out are norms over the axis on which
+    all convolutions of the model have their channels; in a model without convolutions, norms over the second axis."""
     every = model.sublayers(include_self=True)
     convs = {_has_channels_last(layer) for layer in every if isinstance(layer, conv._ConvNd)} or {False}
     return {
@@ -95,7 +97,7 @@ def _has_channels_last(layer: Any) -> bool:
 
 
 def _is_norm(hook: Any) -> bool:
-    """Whether a hook is a weight norm of the parameter `weight`."""
+    """Whether a hook of a layer is the one by which Paddle applies a weight norm to the parameter `weight`."""
     return isinstance(hook, weight_norm_hook.WeightNorm) and hook.name == "weight"
 
 
@@ -107,8 +109,8 @@ def _kind(layer: Any) -> tuple[str, Mapping[str, object]] | None:
     if isinstance(layer, norm._BatchNormBase | nn.BatchNorm):
         settings = {"eps": layer._epsilon, "momentum": 1 - layer._momentum, "activation": getattr(layer, "_act", None)}
         always = getattr(layer, "_use_global_stats", None)
-        # None goes by the layer's mode, as in other frameworks; in the older nn.BatchNorm, which has another base
-        # class, False does too
+        # with None, the layer's mode decides, as in other frameworks; in the older nn.BatchNorm, which has another base
+        # class, with False too
         by_mode = always is None or (not always and not isinstance(layer, norm._BatchNormBase))
         return "batch_norm", settings | ({} if by_mode else {"use_global_stats": always})
     if isinstance(layer, nn.Embedding):
@@ -163,7 +165,7 @@ def _order(layer: Any) -> tuple[str, ...]:
 
 
 def _of_block(layer: Any) -> dict[int, Mapping[str, object]]:
-    """The settings of a block of a Transformer, as settings of layers in it, by their `id`."""
+    """Returns settings of a whole Transformer layer, by the `id` of the layer inside it under which they are listed."""
     return {
         id(layer.norm1): {"norm_first": layer.normalize_before, "block_dropout": float(layer.dropout1.p)},
         id(layer.linear1): {"activation": layer._config["activation"]},
@@ -199,7 +201,7 @@ def _padding(layer: Any, axes: int) -> object:
         return layouts.same_padding(layer._kernel_size, layouts.per_axis(layer._stride, axes), (1,) * axes)
     if isinstance(padding, list | tuple) and not isinstance(
         padding[0], int
-    ):  # pairs, those of batch and channels among them
+    ):  # a pair for each axis, also for batch and channels
         padding = padding[1:-1] if layer._data_format.endswith("C") else padding[2:]
     return layouts.sides(padding, axes)
 

@@ -1,9 +1,10 @@
-"""C functions that pass their arguments on to a function of the C library, made without a compiler.
+"""Makes C functions without a compiler, for the plugin that gives Paddle virtual GPUs. Each passes its arguments on to
+a function of the C library.
 
-Paddle calls the functions of a device while it holds locks of its own, also in threads without Python's lock. A
-callback in Python would wait for Python's lock, whose owner may wait for Paddle's: with callbacks by ctypes, four
-threads that copied hung in two runs of three, and so did forked workers. Functions of the C library never wait for
-Python's lock, and still work while Python ends and after a fork.
+Paddle calls the functions of a device while it holds locks of its own, also in threads that do not hold Python's lock.
+A callback written in Python would wait for Python's lock, whose owner may wait for Paddle's locks: with callbacks by
+ctypes, four threads that copied hung in two runs of three, and so did forked workers. Functions of the C library never
+wait for Python's lock, and still work after a fork and while Python ends.
 """
 
 from __future__ import annotations
@@ -19,25 +20,31 @@ _REGISTERS: Final = (7, 6, 2, 1, 8, 9)
 _CALL_RAX: Final = b"\xff\xd0"
 _RETURN_0: Final = b"\x31\xc0"  # xor eax, eax
 _ALIGN_STACK: Final = b"\x48\x83\xec\x08"  # sub rsp, 8
-_RESTORE_STACK: Final = b"\x48\x83\xc4\x08\xc3"  # add rsp, 8; ret
+_RETURN: Final = b"\xc3"
+_RESTORE_STACK: Final = b"\x48\x83\xc4\x08" + _RETURN  # add rsp, 8; ret
+_PUSH_RDI: Final = b"\x57"  # aligns the stack, too
+_POP_RDI: Final = b"\x5f"
+_READ_INT: Final = b"\x8b\x37"  # mov esi, [rdi]
+_WRITE_INT: Final = b"\x89\x07"  # mov [rdi], eax
 _RAX: Final = 0
 
 
 class Argument(NamedTuple):
-    """Stands for the argument of this number, from 0, that the made function is called with."""
+    """Stands, in `Page.call`, for an argument that the new function is called with: the one of this number, from 0."""
 
     number: int
 
 
 def why_not() -> str | None:
-    """Why no code can be made on this machine; None if code can be made."""
+    """Returns why no code can be made on this machine; None if code can be made."""
     if sys.platform == "linux" and platform.machine() == "x86_64":
         return None
     return f"they are made on Linux on x86-64 only, and this is {platform.system()} on {platform.machine()}"
 
 
 class Page:
-    """One page of functions, never freed: they are called until the process has ended."""
+    """One page of memory with new functions. It is never freed, because Paddle calls them until the process has
+    ended."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -50,36 +57,57 @@ class Page:
         self._used = 0
 
     def keep(self, value: bytes) -> int:
-        """The address of a copy of `value`, which is never freed either."""
+        """Copies `value` into memory that is never freed, and returns the address."""
         address: int = self._libc.malloc(len(value))
         ctypes.memmove(address, value, len(value))
         return address
 
     def success(self) -> int:
-        """The address of a function that returns 0."""
-        return self._add(_RETURN_0 + b"\xc3")
+        """Makes a function that does nothing and returns 0, and returns the function's address."""
+        return self._add(_RETURN_0 + _RETURN)
 
     def call(self, name: str, *passed: Argument | int, is_status: bool = False) -> int:
-        """The address of a new function that calls the function `name` of the C library with `passed`: arguments of its
-        own, in their order, and constants. It returns 0, or, with `is_status`, the result of that call.
+        """Makes a function that calls the function `name` of the C library, and returns the new function's address.
+
+        `passed` has what the function of the C library is called with: constants, and, in ascending order, arguments of
+        the new function. The new function returns 0, or, with `is_status`, what the function of the C library returns.
         """
-        target = ctypes.cast(getattr(self._libc, name), ctypes.c_void_p).value
-        assert target is not None
         places = list(zip(_REGISTERS, passed, strict=False))
         # the constants last, because they overwrite registers whose arguments are still to be moved
         moved = [_move(register, _REGISTERS[x.number]) for register, x in places if isinstance(x, Argument)]
         constants = [_load(register, x) for register, x in places if not isinstance(x, Argument)]
-        code = [_ALIGN_STACK, *moved, *constants, _load(_RAX, target), _CALL_RAX]
+        code = [_ALIGN_STACK, *moved, *constants, self._call(name)]
         return self._add(b"".join([*code, b"" if is_status else _RETURN_0, _RESTORE_STACK]))
 
+    def per_thread(self) -> tuple[int, int]:
+        """Makes two functions, and returns their addresses. Each is called with the address of a C int: the first keeps
+        that int for the calling thread, the second writes there what the thread has kept, or 0. Both return 0.
+
+        Raises:
+            OSError: the process has no key for values of threads left (pthread_key_create).
+        """
+        key = ctypes.c_uint()
+        status = self._libc.pthread_key_create(ctypes.byref(key), None)
+        if status != 0:
+            raise OSError(status, "no key for values of threads (pthread_key_create)")
+        load_key = _load(_REGISTERS[0], key.value)
+        keep = [_ALIGN_STACK, _READ_INT, load_key, self._call("pthread_setspecific"), _RETURN_0, _RESTORE_STACK]
+        write = [_PUSH_RDI, load_key, self._call("pthread_getspecific"), _POP_RDI, _WRITE_INT, _RETURN_0, _RETURN]
+        return self._add(b"".join(keep)), self._add(b"".join(write))
+
     def finish(self) -> None:
-        """Makes the functions callable, and unchangeable.
+        """Makes the functions on this page callable, after which they cannot be changed.
 
         Raises:
             OSError: the system does not let programs make code.
         """
         if self._libc.mprotect(self._code, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
             raise OSError(ctypes.get_errno(), "this system lets no program make code at run time (mprotect)")
+
+    def _call(self, name: str) -> bytes:
+        target = ctypes.cast(getattr(self._libc, name), ctypes.c_void_p).value
+        assert target is not None
+        return _load(_RAX, target) + _CALL_RAX
 
     def _page(self) -> int:
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -97,10 +125,10 @@ class Page:
 
 
 def _move(to: int, source: int) -> bytes:
-    """mov to, source"""
+    """Returns the machine code of the instruction `mov to, source`, for two registers."""
     return bytes([0x48 | (source >> 3) << 2 | to >> 3, 0x89, 0xC0 | (source & 7) << 3 | to & 7])
 
 
 def _load(to: int, value: int) -> bytes:
-    """movabs to, value"""
+    """Returns the machine code of the instruction `movabs to, value`, for a register and a constant."""
     return bytes([0x48 | to >> 3, 0xB8 | to & 7]) + value.to_bytes(8, "little")

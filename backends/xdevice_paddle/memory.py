@@ -1,4 +1,4 @@
-"""Bytes of memory, as Paddle and the CUDA driver count them."""
+"""Reads how many bytes of memory are used, as Paddle and the CUDA driver count them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _KIND = "Allocated"
 
 @cache
 def _counts_virtual() -> bool:
-    """Whether Paddle counts the memory of virtual GPUs: 2.6 always says 0."""
+    """Whether this Paddle counts the memory of virtual GPUs. Paddle 2.6 does not, and always says 0."""
     held = paddle.to_tensor([0.0], place=paddle.CustomPlace(virtual_gpus.KIND, 0))
     return core.device_memory_stat_current_value(_KIND, held.place.custom_device_id()) > 0
 
 
 class PaddleMemory(Primitives):
     _gpu: str
-    """Paddle's name for the kind of device that `gpu:i` is."""
+    """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def memory(self, device: Device) -> Memory:
         if device.kind != "gpu":

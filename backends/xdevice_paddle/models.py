@@ -1,4 +1,5 @@
-"""Paddle's layers and optimizers, moved in place, and `paddle.Model`, which holds a layer and an optimizer."""
+"""Moves Paddle's layers and optimizers in place, copies layers, and moves a `paddle.Model`, which holds a layer and an
+optimizer."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ def held(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
 
 
 def require_known(optimizer: Any, backend: Models) -> None:
-    """Raises `UnsupportedError` for an optimizer with tensors in attributes that are not known to hold state, as LBFGS
-    has in its `state`."""
+    """Raises `UnsupportedError` for an optimizer that has tensors in attributes other than those in `_KEPT`, because
+    they would not be moved or saved. LBFGS has some in its `state`."""
     parameters = {id(p) for group in optimizer._parameter_list for p in _tensors(group)}
     for name, value in vars(optimizer).items():
         if name not in _KEPT and any(id(x) not in parameters for x in _tensors(value)):
@@ -47,7 +48,8 @@ _KEPT: Final = (
     "_accumulators", "_master_weights", "_accumulators_holder", "_learning_rate_map", "_default_dict",
     "_parameter_list", "_param_groups",
 )  # fmt: skip
-"""Attributes in which optimizers keep state, parameters and settings; settings are numbers, or tensors on the host."""
+"""The attributes in which Paddle's own optimizers keep state, parameters and settings (numbers, or tensors on the
+host). An optimizer that keeps tensors in other attributes is refused."""
 
 
 def _tensors(value: Any) -> Iterator[paddle.Tensor]:
@@ -141,8 +143,8 @@ class PaddleModels(Models):
         return [(name, p.grad) for name, p in model.named_parameters() if not p.stop_gradient]
 
     def container_way(self, x: Any) -> Way | None:
-        """How a `paddle.Model` is moved: its network, and the optimizer that `prepare` was given. None for any other
-        object."""
+        """Says how to move a `paddle.Model`: by moving its network, and the optimizer that was passed to `prepare`.
+        None for any other object."""
         if not isinstance(x, paddle.Model):
             return None
 

@@ -1,8 +1,9 @@
-"""Paddle's kernels for `xdevice.nn`: `xdevice.contract.nn` says what they are promised.
+"""Paddle's kernels for `xdevice.nn`. `xdevice.contract.nn` says with which arguments the core calls them, and what they
+have to return.
 
-What this must keep, of the CPU's kernels of 3.3.1:
-- `log_softmax` and `cross_entropy` give no logarithm of a probability below -64;
-- a tensor of numbers cannot be multiplied with one of bool.
+What Paddle's own kernels for the CPU do (3.3.1), and the functions here correct:
+- In `log_softmax` and `cross_entropy`, the logarithm of a probability is never below -64.
+- A tensor of numbers cannot be multiplied with a tensor of bools.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from xdevice.contract.hooks import unseen
 Pair = tuple[int, int]
 
 _NO_LABEL = -100
-"""The label that Paddle's kernel ignores; the core passes no label below 0."""
+"""The label that Paddle's kernel is told to ignore. No label has this value, because the core passes none below 0."""
 
 relu = functional.relu
 sigmoid = functional.sigmoid
@@ -33,7 +34,7 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
     losses = _losses(logits, labels)
     if not _may_be_at_the_bound(losses):
         return paddle._C_ops.mean_all(losses) if paddle.in_dynamic_mode() else paddle.mean(losses)
-    # the loss against the most probable classes, which is never near the bound, and the difference to the labels'
+    # the loss for the most probable classes, which is never near the bound, plus how far the labels' logits are off
     top = paddle.argmax(logits, 1, keepdim=True)
     apart = paddle.index_sample(logits, top) - paddle.index_sample(logits, paddle.unsqueeze(labels, 1))
     return functional.cross_entropy(logits, top) + paddle.mean(apart)
@@ -66,8 +67,8 @@ def dropout(x: Any, mask: Any, keep: float) -> Any:
 
 
 def _may_be_at_the_bound(losses: Any) -> bool:
-    """Whether a loss may have been cut off at the bound of 64, which computing it exactly, at three times the cost,
-    avoids."""
+    """Whether Paddle's kernel may have cut off one of these losses at its bound of 64. If so, they have to be computed
+    in another way, which is exact and takes three times as long."""
     if not paddle.in_dynamic_mode():
         return True
     if losses.place.is_gpu_place():  # the GPU's kernel has no bound

@@ -1,10 +1,12 @@
-"""The settings of Paddle's layers without parameters.
+"""Reads the settings of Paddle's layers without parameters, such as activations and pools, in PyTorch's terms.
 
-What must be kept:
-- the activation of a `paddle.nn.BatchNorm` gets an entry of its own, as in frameworks where it is a layer;
-- the `mode` of a dropout may be "downscale_in_infer": then it multiplies by 1 - p in evaluation;
-- the `exclusive` of a pool is the opposite of `count_include_pad`, and a stride of None means the size of the window;
-- `approximate` of a GELU is a bool.
+Facts about Paddle that the code depends on:
+- A `paddle.nn.BatchNorm` may contain an activation, which gets an entry of its own, as in frameworks where it is a
+  layer.
+- The `mode` of a dropout may be "downscale_in_infer". Then the dropout multiplies by 1 - p in evaluation.
+- The `exclusive` of a pool is the opposite of PyTorch's `count_include_pad`. A stride of None means the size of the
+  window.
+- The `approximate` of a GELU is a bool; in PyTorch it is "tanh" or "none".
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""What Paddle's optimizers compute, and their state under names that fit into files: "0.moment1_0" is the state
-`moment1_0` of the first parameter.
+"""Reads what Paddle's optimizers compute, and names their state so that it can be saved to files: "0.moment1_0" is the
+state `moment1_0` of the first parameter.
 
-What must be kept:
-- Paddle's own names, `linear_0.w_0_moment1_0`, are numbered through the process: in another process, or for a second
-  optimizer, they differ. So a parameter is named by its place in the optimizer.
-- `_create_accumulators` (2.6 and 3.3) makes the state that the first step would make, except state that is there. It
-  is called on a twin of the optimizer: if loading failed later, the optimizer would keep outdated copies of 16-bit
-  parameters.
-- The learning rate of a group is a factor of the optimizer's, and is kept, like the group's decay, in the parameters;
-  other settings of a group replace the optimizer's attributes during a step, so these are those of the last group.
+Facts about Paddle that the code depends on:
+- Paddle's own names, such as `linear_0.w_0_moment1_0`, are numbered through the whole process, so they differ in
+  another process or for a second optimizer. So a parameter is named by its place in the optimizer.
+- `_create_accumulators` (2.6 and 3.3) makes the state that the first step would make and that does not exist yet. It is
+  called on a copy of the optimizer: if loading failed after a call on the optimizer itself, that would keep outdated
+  copies of its 16-bit parameters.
+- The learning rate of a group is a factor of the optimizer's learning rate. Like the group's weight decay, it is stored
+  in the parameters. Other settings of a group are written into the optimizer's attributes during a step, so the
+  attributes have the values of the last group.
 - The powers of the betas are multiplied after use: after t steps they are beta^(t + 1).
 """
 
@@ -66,7 +67,8 @@ _NAMES: Final = {
     "amsgrad": "_amsgrad", "alpha": "_rho", "centered": "_centered",
     "initial_accumulator_value": "initial_accumulator_value",
 }  # fmt: skip
-"""The attribute of each setting; the argument of the class has the same name without the underscore."""
+"""The attribute of an optimizer that holds each setting. The argument of the optimizer's class has the same name,
+without the underscore."""
 _COMMON_NAMES: Final = {"lr": "learning_rate", "weight_decay": "weight_decay"}
 _CLIP: Final = {"clip": "grad_clip takes a paddle.nn.ClipGradByGlobalNorm, ClipGradByNorm or ClipGradByValue"}
 _DECAY: Final = {"decay": "paddle.optimizer.Adam couples it, and paddle.optimizer.AdamW does not"}
@@ -155,7 +157,7 @@ class PaddleOptimizers(Optimizers):
         for name in (
             "_already_create_accumulator",
             "_already_create_accumulater",
-        ):  # the latter in 2.6
+        ):  # the second is 2.6's
             if hasattr(twin, name):
                 setattr(twin, name, set())
         _make(twin, [p for number, p in enumerate(_parameters(optimizer)) if str(number) in asked - known])

@@ -1,4 +1,5 @@
-"""The state that Paddle keeps per thread, and the lock around the one call that two threads may not make at once."""
+"""Carries the state that Paddle keeps for each thread, such as `no_grad` and AMP, into the threads of tasks, and puts a
+lock around `paddle.grad`, the one function that two threads may not call at once."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _cast(state: tuple[Any, ...] | None) -> Iterator[None]:
-    """In this scope the thread has the AMP level and dtype `state` of another thread. The lists of operators to cast
-    are common to all threads."""
+    """While this block is open, this thread has the settings `state` of another thread for AMP (automatic mixed
+    precision). The lists of operators to cast are common to all threads anyway."""
     tracer = base._dygraph_tracer()
     if state is None or tracer is None:
         yield
@@ -34,10 +35,11 @@ def _cast(state: tuple[Any, ...] | None) -> Iterator[None]:
 
 
 class _InTurn:
-    """While any thread is in this scope, `paddle.grad` runs in one thread at a time: two at once segfault (3.3.1).
+    """A context manager for all threads: while it is open in any of them, `paddle.grad` runs in one thread at a time,
+    because two calls at once segfault (3.3.1).
 
-    The lock is around the C++ function that `paddle.grad` calls, so that `from paddle import grad` is covered too. It
-    is reentrant, because a `PyLayer` may ask for a gradient in its backward. `backward()` needs no lock.
+    The lock is around the C++ function that `paddle.grad` calls, so that `from paddle import grad` is covered too. The
+    lock is reentrant, because a `PyLayer` may compute a gradient in its backward. `backward()` needs no lock.
     """
 
     def __init__(self) -> None:

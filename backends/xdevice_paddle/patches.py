@@ -1,4 +1,4 @@
-"""What this adapter replaces in Paddle, and the private names of Paddle that it uses."""
+"""Lists the attributes of Paddle that this adapter replaces, and the private names of Paddle that it uses."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Paddle's `DataLoader`, made to raise the exceptions of its dataset.
+"""Copies for `xdevice.prefetch`, and iterates over Paddle's `DataLoader` so that the exceptions of its dataset are
+raised in the loop over it.
 
-Without workers it would hang forever, so its dataset, sampler and collation are called here. With workers a thread of
-the loader gets the exception and prints it, and the loop raises a SystemError that says nothing, so the exception is
-kept and raised. The loader's threads and processes end only when they are told to, not when the loop is left.
+Without workers, Paddle's loop would hang forever after an exception, so the loader's dataset, sampler and collation are
+called here. With workers, a thread of the loader gets the exception and prints it, and Paddle's loop raises a
+SystemError that says nothing. So the exception is kept, and raised instead. The threads and processes of a loader do
+not end when the loop is left, but only when `close` is called.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def _as_tensor(part: Any) -> paddle.Tensor:
 
 
 class _Workers(loaders._DataLoaderIterMultiProcess):  # type: ignore[misc]
-    """The loader's own iterator, which keeps the exception that stopped its thread."""
+    """The loader's own iterator, changed so that it keeps the exception that stopped its thread, and raises that."""
 
     _error: Exception | None = None
     _is_broken = False
@@ -75,7 +77,7 @@ class _Workers(loaders._DataLoaderIterMultiProcess):  # type: ignore[misc]
 
 class PaddlePrefetch(Prefetch):
     _gpu: str
-    """Paddle's name for the kind of device that `gpu:i` is."""
+    """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def stage(self, x: Any, device: Device) -> paddle.Tensor:
         if self._gpu != "gpu":

@@ -1,20 +1,20 @@
-"""Paddle's collectives between processes: gloo's on the CPU, NCCL's on GPUs.
+"""Moves tensors between processes with Paddle's collectives: by gloo on the CPU, by NCCL on GPUs.
 
-What this engine must keep (measured on 3.3.1 with gloo, on 2.6.2 with NCCL):
+Facts about Paddle that the code depends on (measured on 3.3.1 with gloo, on 2.6.2 with NCCL):
 
-- gloo's sum of float16 is inf on all ranks, without an error: 16-bit floats are added in float32.
-- A dtype that gloo does not support (int16, complex64) ends the process with status 255. Tensors that are only sent go
-  as bytes, those that are reduced in a dtype that gloo supports.
+- gloo's sum of float16 is inf on all ranks, without an error. So 16-bit floats are added in float32.
+- A dtype that gloo does not support (int16, complex64) ends the process with status 255. So tensors that are only sent
+  are sent as bytes, and tensors that are reduced are converted to a dtype that gloo supports.
 - gloo fails for tensors without elements, and does not have reduce_scatter.
 - Each rank counts the calls of a group by itself: after a send between two of four ranks, the next collective of all
   hangs until it times out. So each pair of ranks that sends has a group of its own.
 - gloo gives up after 30 s, which no setting changes.
-- A rank that connects to the store before rank 0 has opened it sleeps for 3 s.
-- `init_parallel_env` keeps one store for the whole process, so a second world would be impossible. Groups are made here
-  by the classes that this function uses, which read the rank from the environment.
-- NCCL's calls make their results on the current GPU, and fail if that is not the tensor's: so the tensor's GPU is made
-  the current one, for the whole process, as in `init_parallel_env`.
-- The store listens on all addresses and does not ask who connects.
+- A rank that connects to the store (where the ranks find each other) before rank 0 has opened it sleeps for 3 s.
+- `init_parallel_env` keeps one store for the whole process, so a process could join other processes only once. So the
+  groups are made here, by the classes that this function uses, which read the rank from the environment.
+- NCCL's calls make their results on the current GPU, and fail if the tensor is on another one. So the GPU of this rank
+  is made the current one for the whole process, as in `init_parallel_env`.
+- The store listens on all addresses, and accepts anybody who connects.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from xdevice.contract.processes import Group
 
 _KINDS: Final = {"nccl": "ProcessGroupNCCL", "gloo": "ProcessGroupGloo"}
-"""Paddle's class for each engine, the best engine first; a build has only the classes of its devices."""
+"""Paddle's class for each engine, the best engine first. A build of Paddle only has the classes for its devices."""
 _OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 _REDUCED_AS: Final = {"float16": "float32", "bfloat16": "float32", "int16": "int32", "bool": "uint8"}
 _GLOO_GIVES_UP: Final = 30.0
@@ -48,7 +48,7 @@ _GLOO_GIVES_UP: Final = 30.0
 
 class PaddleProcesses(Processes):
     _gpu: str
-    """Paddle's name for the kind of device that `gpu:i` is."""
+    """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def engines(self) -> Sequence[str]:
         has_gpus = self._gpu == "gpu" and self.count("gpu") > 0
@@ -159,8 +159,9 @@ class PaddleEngine(Engine):
         return x
 
     def _wait(self) -> None:
-        """Waits for NCCL, whose calls return before they have run, in this thread, which is given up if a peer has
-        died. It polls, because Paddle's own wait would hold Python's lock."""
+        """Waits for NCCL, whose calls return before they have run. The wait must be in this thread, because xdevice
+        gives the thread up if another process has died. It polls, because Paddle's own wait would hold Python's
+        lock."""
         if not self._is_gloo:
             stream = paddle.device.current_stream(self._native)
             while not stream.query():
@@ -169,8 +170,8 @@ class PaddleEngine(Engine):
 
 @contextmanager
 def _as_trainer(rank: int) -> Iterator[None]:
-    """In this scope the rank is in the environment, from which Paddle reads it: in 2.6 at each send and recv by NCCL,
-    too."""
+    """While this block is open, the environment variable from which Paddle reads the rank is set. Paddle reads it when
+    a group is made, and in 2.6 also at each send and recv by NCCL."""
     before = os.environ.get("PADDLE_TRAINER_ID")
     os.environ["PADDLE_TRAINER_ID"] = str(rank)
     try:
@@ -183,7 +184,8 @@ def _as_trainer(rank: int) -> Iterator[None]:
 
 
 def _store(group: Group) -> tuple[Any, int]:
-    """The store that rank 0 serves, and a random number for the group of all ranks, so that no two worlds share it."""
+    """Returns Paddle's key-value store, which rank 0 serves, and a random number for the group of all ranks. Because
+    the number is random, two groups that a process joins in turn do not have the same one."""
     port = free_port(group.host) if group.rank == 0 else 0
     number = 1 + int.from_bytes(os.urandom(2), "big") << 14
     host, port_of_first, number_of_first = group.exchange(f"{group.host} {port} {number}")[0].split()
@@ -202,5 +204,5 @@ def _bytes(x: paddle.Tensor) -> paddle.Tensor:
 
 
 def _from_bytes(found: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
-    """The bytes `found` as a tensor like `x`: `x` itself if they are in its memory."""
+    """Returns the bytes `found` as a tensor with the shape and dtype of `x`: `x` itself if they are in its memory."""
     return x if found.data_ptr() == x.data_ptr() else found.view(x.dtype).reshape(x.shape)

@@ -1,4 +1,4 @@
-"""Splitting, joining and adding tensors of several devices."""
+"""Splits and joins tensors, makes replicas of parameters, and adds tensors of several devices."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 _ADDED_AS = {"float16": "float32", "bfloat16": "float32", "uint8": "int32", "int8": "int32"}
-"""The dtypes in which others are added, because the CPU has no kernel for their sums: of 8-bit integers in Paddle 2.6,
-of 16-bit floats in any version."""
+"""The dtype in which tensors of each of these dtypes are added, because Paddle has no kernel on the CPU for their own
+sums: 8-bit integers in Paddle 2.6, 16-bit floats in any version."""
 
 
 class PaddleReplicas(Replicas):

@@ -1,7 +1,8 @@
-"""Scopes with Paddle's current device, which is one for the whole process: scopes of several threads may overlap.
+"""Scopes that set Paddle's current device. Paddle has one current device for the whole process, so scopes of several
+threads may overlap, and end in any order.
 
-The device before all scopes is put back by the last one that is left: a scope that is left while later ones are open
-passes the device that it found on to the next one.
+The scope that is left last puts back the device that was current before all scopes. For that, a scope that is left
+while later scopes are open hands the device that it had found over to the next one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Open:
-    """An open scope, with the device that was current before."""
+    """An open scope, with the name of the device that is to be current again when it is left."""
 
     def __init__(self, before: str) -> None:
         self.before = before

@@ -1,11 +1,12 @@
-"""Copies between the host and an NVIDIA GPU through the ring of page-locked memory.
+"""Copies large tensors between the host and an NVIDIA GPU through the ring (buffers of page-locked memory that xdevice
+keeps for this, `xdevice.cuda.ring`).
 
-What must be kept:
+Rules for this module, and why:
 
-- Paddle allocates memory for the current stream, on which it also works: so the ring copies on that stream.
-- Paddle's own copies, except those for `stage`, are finished on return, so that every stream can use them: so are
-  these.
-- A virtual GPU is a device of a plugin, whose memory the driver cannot read.
+- The ring copies on the current stream, because Paddle works on that stream and allocates memory for it.
+- A copy has ended when its function returns, so that every stream can use it, as with Paddle's own copies. `put` and
+  `to_gpu`, which `stage` calls, are the exceptions.
+- Nothing is copied through the ring to or from a virtual GPU, whose memory the CUDA driver cannot read.
 """
 
 from __future__ import annotations
@@ -25,19 +26,20 @@ if TYPE_CHECKING:
 
 TO_HOST: Final = 32 << 20
 TO_GPU: Final = 16 << 20
-"""The sizes in bytes from which the ring is faster, to the host and to a GPU."""
+"""The sizes in bytes from which a copy by the ring (of page-locked buffers) is faster than Paddle's own: `TO_HOST` for
+copies to the host, `TO_GPU` for copies to a GPU."""
 
 
 def read(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
-    """The values of a tensor on a GPU; None if Paddle is to read them."""
+    """Returns the values of a tensor on a GPU, read through the ring; None if Paddle has to read them."""
     if not _is_read(x):
         return None
     return staging.read(x, x.data_ptr(), x.shape, host_dtype(dtype_name(x.dtype)), _stream(_gpu(x.place)))
 
 
 def put(values: np.ndarray[Any, Any], place: Any, dtypes: Container[str]) -> paddle.Tensor | None:
-    """A tensor on a GPU with the values of an array, which may be changed after the return; the copy ends later, on the
-    current stream. None if Paddle is to copy them."""
+    """Returns a tensor on a GPU with the values of an array, copied through the ring; None if Paddle has to copy them.
+    The array may be changed as soon as this returns, while the copy ends later, on the current stream."""
     if not isinstance(place, paddle.CUDAPlace) or values.nbytes < TO_GPU or not values.flags.c_contiguous:
         return None
     if values.dtype.name not in dtypes or not _is_possible():
@@ -47,8 +49,8 @@ def put(values: np.ndarray[Any, Any], place: Any, dtypes: Container[str]) -> pad
 
 
 def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
-    """A copy on a GPU of a tensor on the host, without its gradient; like `put`, it returns before the copy ends. None
-    if Paddle is to copy it."""
+    """Returns a copy on a GPU of a tensor on the host, through which no gradient flows; None if Paddle has to copy it.
+    The tensor has been read when this returns, while the copy ends later, on the current stream."""
     if not isinstance(place, paddle.CUDAPlace) or not _is_plain(x, TO_GPU) or not x.place.is_cpu_place():
         return None
     if not _is_possible():
@@ -58,13 +60,13 @@ def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
 
 
 def wait(place: Any) -> None:
-    """Waits until the copies of `put` and `to_gpu` to a GPU are done."""
+    """Waits until the copies to a GPU that `put` and `to_gpu` have started are done."""
     _current(place).synchronize()
 
 
 def moved(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
-    """A copy, finished on return, of a tensor of the host on a GPU or the reverse, without its gradient; None if Paddle
-    is to copy it."""
+    """Returns a finished copy on a GPU of a tensor on the host, or the reverse, through which no gradient flows; None
+    if Paddle has to copy it."""
     gpu = _gpu(place)
     if gpu is None:
         return _on_host(x) if is_host(place) else None
@@ -87,8 +89,8 @@ def _on_host(x: paddle.Tensor) -> paddle.Tensor | None:
 
 
 def _gpu(place: Any) -> Any | None:
-    """The place of a GPU as a `CUDAPlace`, which `current_stream` takes: `Tensor.place` is of another class. None for
-    other places."""
+    """Returns the place of a GPU as a `CUDAPlace`, the class that `current_stream` takes, while `Tensor.place` is of
+    another class. None if the place is not that of a GPU."""
     if isinstance(place, paddle.base.core.Place) and place.is_gpu_place():
         return paddle.CUDAPlace(place.gpu_device_id())
     return place if isinstance(place, paddle.CUDAPlace) else None

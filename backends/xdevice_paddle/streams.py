@@ -1,7 +1,8 @@
-"""The current stream, events by the CUDA driver, and tensors kept for streams that still use them.
+"""Streams and events on GPUs, and keeping tensors as long as a stream uses them.
 
-Paddle makes its own events on the current GPU, which only `set_device` chooses, for all threads. Paddle has no
-`record_stream`: as soon as a tensor ends, the stream that it was made on may reuse its memory.
+The events are made by the CUDA driver, because Paddle makes its own on the current GPU, which only `set_device`
+chooses, for all threads. Tensors have to be kept, because Paddle has no `record_stream`: as soon as a tensor is
+deleted, the stream on which it was made may reuse its memory.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 
 class Event:
-    """A CUDA event with timing, on one GPU."""
+    """A CUDA event on one GPU that can be timed, made by the CUDA driver."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -79,7 +80,7 @@ _ending: list[tuple[paddle.Tensor, Event]] = []
 
 
 def keep(x: paddle.Tensor, stream: Any) -> None:
-    """Keeps `x` until nothing else refers to it and the stream has done all work that it had by then."""
+    """Keeps `x` alive until nothing else refers to it, and the stream has then done all work that it was given."""
     with _lock:
         _let_go()
         _used.append((x, stream))
@@ -101,7 +102,7 @@ def _let_go() -> None:
 
 class PaddleStreams(Streams):
     _gpu: str
-    """Paddle's name for the kind of device that `gpu:i` is."""
+    """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     stream_reach = "process"
 
@@ -152,7 +153,7 @@ class PaddleStreams(Streams):
             keep(x, stream)
 
     def _require_gpu(self, device: Device, what: str) -> None:
-        """Raises `UnsupportedError` for a device without streams: Paddle would crash by a segmentation fault (3.3.1,
+        """Raises `UnsupportedError` for a device without streams. Paddle would crash by a segmentation fault (3.3.1,
         built for the CPU)."""
         if device.kind != "gpu" or self._gpu != "gpu":
             how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel() runs tasks side by side"

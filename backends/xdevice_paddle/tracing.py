@@ -1,7 +1,8 @@
-"""Inside `paddle.jit.to_static`: xdevice's code is not rewritten, and copies of symbols.
+"""What functions need that `paddle.jit.to_static` traces: keeps Paddle from rewriting xdevice's code, and copies
+symbols (the stand-ins for tensors in a traced program).
 
-Paddle rewrites the source of all functions that a traced function calls, in a namespace without the names of their
-module, so xdevice's functions would fail with a TypeError or an ImportError (3.3.1).
+Paddle rewrites the source of all functions that a traced function calls. The rewritten functions do not see the names
+of their module, so those of xdevice would fail with a TypeError or an ImportError (3.3.1).
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def keep_out() -> None:
 
 
 def copied(x: Any, device: Device, backend: Backend) -> Any:
-    """A copy, in the traced program, of the symbol `x`. The program runs on one device, Paddle's default: raises
-    `UnsupportedError` for any other."""
+    """Adds a copy of the symbol `x` to the traced program, and returns the copy's symbol. Raises `UnsupportedError`
+    unless `device` is Paddle's current device, on which the whole program runs."""
     here = devices.plain(devices.parse(paddle.get_device().removeprefix("v")))  # "vgpu:1" is a virtual GPU
     if here is not device:
         raise backend.unsupported(

@@ -1,4 +1,5 @@
-"""Watching Paddle's transfers."""
+"""Sees Paddle's transfers (tensors read by the host, and copies between devices) by replacing methods of
+`paddle.Tensor`."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ READS = (
 
 
 def _named(backend: Primitives, name: str) -> Device | None:
-    """The device that Paddle calls `name`; None if this is the name of a dtype. "gpu" is the current GPU, or the first
-    one if a CPU is current."""
+    """Returns the device that Paddle calls `name`. "gpu" means the current GPU, or the first GPU if a CPU is current.
+    None if `name` is the name of a dtype, or of a device that does not exist."""
     kind, _, index = name.partition(":")
     if kind == "cpu":
         return CPU

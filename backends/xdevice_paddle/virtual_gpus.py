@@ -1,11 +1,11 @@
-"""Virtual GPUs: devices that a plugin adds to Paddle, with the host's memory and without kernels.
+"""Virtual GPUs for Paddle: devices that a plugin adds to Paddle, which use the host's memory and have no kernels.
 
-Paddle computes an operation for which a plugin has no kernel on the CPU, and copies operands and results. A plugin is a
-table of C functions. Here the module `machine_code` makes the functions; the place of each in the table is read from
-the header in Paddle's wheel, so that no version is assumed. Paddle must get the table before its import ends, because
-that lists the devices.
+If a plugin has no kernel for an operation, Paddle computes it on the CPU, and copies operands and results. A plugin is
+a table of C functions. The module `machine_code` makes these functions. Where each of them stands in the table is read
+from the header in Paddle's wheel, because it differs between versions. Paddle must get the table before `import paddle`
+ends, because that lists the devices.
 
-What this module must keep: importing it does not import Paddle.
+So importing this module must not import Paddle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base import devices
-from xdevice.contract.parallel import Parallel
 from xdevice.contract.virtual_gpus import VirtualGpus
 
 from . import machine_code
@@ -41,12 +40,14 @@ _LOAD: Final = (
     "_ZN3phi20LoadCustomRuntimeLibERK19CustomRuntimeParamsSt10unique_ptrI17C_DeviceInterfaceSt14default_deleteIS4_EE"
     "RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPv"
 )
-"""phi::LoadCustomRuntimeLib, of CustomRuntimeParams, std::unique_ptr<C_DeviceInterface>, std::string and void*"""
+"""The mangled name, in Paddle's library, of the function phi::LoadCustomRuntimeLib of CustomRuntimeParams,
+std::unique_ptr<C_DeviceInterface>, std::string and void*."""
 _VERSION: Final = (0, 1, 1)
-"""The version of the plugin interface in which functions take the arguments that `_functions` assumes."""
+"""The version of Paddle's plugin interface in which functions take the arguments that `_functions` assumes."""
 
 _MOST: Final = 16
-"""The greatest number of virtual GPUs: Paddle counts the memory of 16, and allocates none on further ones (3.3.1)."""
+"""The greatest number of virtual GPUs: Paddle counts the memory of 16 devices, and allocates no memory on further ones
+(3.3.1)."""
 _ALIGNMENT: Final = 256
 
 _TOO_LATE: Final = (
@@ -58,25 +59,25 @@ _why_not: str | None = _TOO_LATE
 
 
 def registered() -> int:
-    """How many virtual GPUs Paddle was given."""
+    """Returns how many virtual GPUs Paddle was given."""
     return _registered
 
 
 def name_of(device: Device) -> str:
-    """Paddle's name for a device: "cpu", "gpu:1", or "vgpu:1" for a virtual GPU."""
+    """Returns Paddle's name for a device: "cpu", "gpu:1", or "vgpu:1" for a virtual GPU."""
     if device.kind == "cpu":
         return "cpu"
     return f"{KIND}:{device.index}" if device.kind == "gpu" and _registered else str(device)
 
 
 def why_not() -> str | None:
-    """Why Paddle has no virtual GPUs; None if it has some."""
+    """Returns why Paddle has no virtual GPUs; None if it has some."""
     return _why_not
 
 
 @contextmanager
 def importing(n: int) -> Iterator[None]:
-    """The scope in which Paddle is to be imported to have `n` virtual GPUs; with 0 the import is as usual."""
+    """A block around `import paddle`, which gives Paddle `n` virtual GPUs. With 0 it changes nothing."""
     if not n:
         yield
         return
@@ -110,8 +111,8 @@ def _variables() -> dict[str, str]:
 
 @contextmanager
 def _environment(wanted: dict[str, str]) -> Iterator[None]:
-    """In this scope, variables that are empty or not set have the values `wanted`. Empty ones count as not set, because
-    Paddle leaves such to child processes."""
+    """While this block is open, the environment variables in `wanted` have these values, unless they were set. A
+    variable that is empty counts as not set, because Paddle leaves empty ones to child processes."""
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update({name: value for name, value in wanted.items() if not before[name]})
     try:
@@ -142,7 +143,7 @@ def _register(n: int) -> None:
 
 
 class _Parameters(ctypes.Structure):
-    """CustomRuntimeParams"""
+    """The C struct `CustomRuntimeParams` of Paddle's plugin interface."""
 
     _fields_ = (
         ("size", ctypes.c_size_t),
@@ -155,7 +156,7 @@ class _Parameters(ctypes.Structure):
 
 
 class _String(ctypes.Structure):
-    """std::string of libstdc++, to be read only"""
+    """A `std::string` as libstdc++ lays it out in memory. C++ may only read it."""
 
     _fields_ = (("text", ctypes.c_char_p), ("length", ctypes.c_size_t), ("short", ctypes.c_char * 16))
 
@@ -165,7 +166,7 @@ def _version(header: str) -> tuple[int, ...]:
 
 
 class _Slots:
-    """The places of the members of `C_DeviceInterface`, counted in words, by name."""
+    """The offset of each member of the C struct `C_DeviceInterface`, by its name, counted in words (pointer sizes)."""
 
     def __init__(self, header: str) -> None:
         body = header.partition("struct C_DeviceInterface {")[2].partition("\n};")[0]
@@ -178,7 +179,7 @@ class _Slots:
 
 
 def _interface(slots: _Slots, n: int) -> int:
-    """The address of a filled `C_DeviceInterface`, which Paddle will own and free."""
+    """Makes and fills a `C_DeviceInterface`, which Paddle will own and free, and returns its address."""
     page = machine_code.Page()
     functions = _functions(page, n)
     page.finish()
@@ -191,21 +192,22 @@ def _interface(slots: _Slots, n: int) -> int:
 
 
 def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
-    """The functions of a device without kernels, by their names in the interface.
+    """Makes the C functions of a device without kernels, and returns their addresses, by the names in the interface.
 
-    Except for `set_device` and `get_device` they ignore the device: all memory is the host's. The functions of streams
-    are left out, so that copies are synchronous. Paddle does not need the others that are left out.
+    All except `set_device` and `get_device` ignore the device, because all memory is the host's. The current device is
+    each thread's own, as CUDA's is: Paddle sets it in a thread, and expects it there. The functions for streams are
+    left out, so that copies are synchronous. Paddle does not need the others that are left out.
     """
     done = page.success()
-    current = page.keep(bytes(4))
+    set_device, get_device = page.per_thread()
     count = page.keep(_words(n))
     indices = page.keep(_words(*range(n)))
     alignment = page.keep(_words(_ALIGNMENT))
     event = page.keep(_words(1))
     copy = page.call("memmove", Argument(1), Argument(2), Argument(3))
     return {
-        "set_device": page.call("memcpy", current, Argument(0), 4),
-        "get_device": page.call("memcpy", Argument(0), current, 4),
+        "set_device": set_device,
+        "get_device": get_device,
         "synchronize_device": done,
         "create_event": page.call("memcpy", Argument(1), event, _WORD),
         "record_event": done,
@@ -229,14 +231,14 @@ def _words(*values: int) -> bytes:
 
 
 def _allocate(size: int) -> int:
-    """The address of new memory, filled with zeros, that Paddle can free by `delete`."""
+    """Allocates memory that is filled with zeros and that Paddle can free by `delete`, and returns its address."""
     calloc = ctypes.CDLL(None).calloc
     calloc.argtypes, calloc.restype = [ctypes.c_size_t] * 2, ctypes.c_void_p
     address: int = calloc(1, size)
     return address
 
 
-class PaddleVirtualGpus(Parallel, VirtualGpus):
+class PaddleVirtualGpus(VirtualGpus):
     _gpu: str
     _gpus: int
     _natives: dict[Device, Any]
@@ -260,8 +262,6 @@ class PaddleVirtualGpus(Parallel, VirtualGpus):
         for index in range(n):  # so that xdevice takes the names that paddle.get_device() gives
             devices.spell(f"{KIND}:{index}", devices.of("gpu", index))
         self.short_floats = frozenset()  # they are made by Tensor.view, which has no kernel without strides
-        # of 1,500 forward passes on two virtual GPUs by two threads at once, 10 gave wrong numbers
-        self.threads = "one"
         virtual_operations.refuse_mixed_devices()
 
     def default_to_float64(self) -> None:

@@ -1,8 +1,8 @@
-"""Virtual GPUs: operations on tensors of two of them are refused.
+"""Makes Paddle refuse operations on tensors of two different virtual GPUs.
 
-Paddle does not compare devices. Operands on the CPU it copies to the GPU, real or virtual, so these are allowed. With
-operands on two real GPUs, the kernel of one would access the memory of the other; with virtual ones, Paddle would
-silently copy both to the host and compute there.
+Paddle itself does not compare the devices of operands. If the operands are on two real GPUs, the kernel of one accesses
+the memory of the other; if they are on two virtual GPUs, Paddle would silently copy both to the host and compute there.
+Operands on the CPU are allowed, because Paddle copies them to the GPU, real or virtual.
 """
 
 from __future__ import annotations

@@ -1,20 +1,22 @@
-"""TensorFlow, and Keras 3 where it runs on TensorFlow.
+"""The adapter for TensorFlow, and for Keras 3 if it runs on TensorFlow: xdevice's hooks (the methods that its core
+calls), written with TensorFlow's functions.
 
-What this adapter must keep:
+The rules that it must keep, and the facts behind them:
 
-- A tensor is where its memory is, which `backing_device` says: int32 "on" GPU:0 may be backed by the CPU. `_copy` puts
-  every dtype where it is told, a `tf.device` scope does not.
-- Between two CPUs `_copy` shares the memory, and on one device `tf.identity` does (measured on 2.21), so a copy there
-  is a `DeepCopy`, which has no gradient of its own.
-- `tf.device(...)` objects are opaque and stateful, so devices are strings. Soft placement silently turns /GPU:7 into
-  GPU:0: nothing is placed on a device that the core has not asked `count` about.
-- A virtual GPU is a logical CPU: gpu:0 is "/CPU:1". TensorFlow's texts for it are given to the core as spellings.
-- Counting starts no runtime: the physical devices and their configuration say the same until it has started.
-- After an asynchronous op has failed, all later ones fail too, until `async_clear_error`.
-- The device of a Keras model is that of its weights: `fit` makes metrics and the optimizer's slots outside of any
-  scope, on the default device. They move with the model.
-- Only inside a graph a copy is made by `Snapshot`: XLA has no `DeepCopy`, and an eager `Snapshot` may share the memory.
-- TensorFlow itself imports Keras, and JAX where it is installed (for tf.lite).
+- The device of a tensor is where its memory is, as `backing_device` says: an int32 tensor "on" GPU:0 may have its
+  memory on the CPU. `_copy` puts every dtype on the device that it is told; a `tf.device` scope does not.
+- Between two CPUs `_copy` shares the memory, and on one device `tf.identity` does (measured on 2.21). So `DeepCopy`
+  makes a copy there, which has no gradient of its own.
+- `tf.device(...)` objects are opaque and stateful, so the native devices are strings. Soft placement silently turns
+  /GPU:7 into GPU:0, so nothing is placed on a device that the core has not checked by `count`.
+- A virtual GPU is a logical CPU: gpu:0 is "/CPU:1". TensorFlow's texts for it become spellings of gpu:0 in xdevice.
+- Counting devices does not start TensorFlow's runtime: before the start, the list of physical devices and their
+  configuration give the same numbers.
+- After an asynchronous operation has failed, all later ones fail too, until `async_clear_error` is called.
+- The device of a Keras model is that of its weights. `fit` creates metrics and the optimizer's slots on the default
+  device, because it opens no scope. They move with the model.
+- A copy is made by `Snapshot` only inside a graph: XLA has no `DeepCopy`, and an eager `Snapshot` may share memory.
+- Importing TensorFlow also imports Keras, and JAX if that is installed (for tf.lite).
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ with importing():
     from . import accelerators, models, staging
     from .blocking import TensorflowBlocking
     from .calls import TensorflowCalls
+    from .compiling import TensorflowCompiling
     from .conversion import COMPOSITES, TensorflowConversion
     from .gradients import TensorflowGradients
     from .layers import TensorflowLayers
@@ -75,6 +78,7 @@ class TensorflowBackend(
     TensorflowLayers,
     TensorflowOperations,
     TensorflowCalls,
+    TensorflowCompiling,
     TensorflowOptimizers,
     TensorflowReplicas,
     TensorflowProcesses,
@@ -183,7 +187,7 @@ class TensorflowBackend(
             staged = staging.moved(x, device, self)
             if staged is not None:
                 return staged
-            # the name without a job: in a cluster this process has another one
+            # the name contains no job, because in a cluster this process has another job
             moved = x._copy(device_name=self.to_native(device)[1:])
             return self._own(moved, device) if self.virtual else moved
         if isinstance(x, COMPOSITES):
@@ -298,7 +302,7 @@ class TensorflowBackend(
     def memory(self, device: Device) -> Memory:
         try:
             found = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
-        except ValueError:  # for a CPU TensorFlow counts only with the allocators of oneDNN and BFC
+        except ValueError:  # on a CPU, memory is counted only by the allocators of oneDNN and BFC
             return Memory(None, None, None, None)
         return Memory(None, None, found["current"], found["peak"])
 
@@ -361,7 +365,8 @@ class TensorflowBackend(
         return places.pop()
 
     def _own(self, x: Any, device: Device) -> Any:
-        """A copy of `x`, which is on `device` already or traced (without a device), in storage of its own."""
+        """Returns a copy of `x` in new storage. `x` is on `device` already, or is a traced tensor, which has no
+        device."""
         with self.scope(device):
             if x.dtype.name in self.short_floats and (self.virtual or device.kind == "cpu"):
                 return tf.constant(self.to_numpy(x))  # DeepCopy has no kernel for these dtypes
@@ -376,8 +381,8 @@ class TensorflowBackend(
         return self._settled(copied, device)
 
     def _settled(self, x: Any, device: Device) -> Any:
-        """`x` on `device`, the device of the scope in which `x` was made: TensorFlow puts int32 and strings on the host
-        whatever the scope is."""
+        """Returns `x` on `device`. `x` was made in the scope of `device`, and is moved if TensorFlow has put it on the
+        host all the same, as it does with int32 and strings."""
         if not hasattr(x, "backing_device") or self.device_of(x) is device:
             return x
         return self.move(x, device)
@@ -396,10 +401,10 @@ def _is_here(device: tf.config.LogicalDevice) -> bool:
 
 
 def _give_copies_a_gradient() -> None:
-    """Registers a gradient for the ops that copy tensors: `tf.custom_gradient` would take 100 us a call, ten times as
-    long as the copy."""
+    """Registers a gradient for TensorFlow's operations that copy tensors. `tf.custom_gradient` would do the same, but
+    takes 100 us a call, ten times as long as the copy."""
     for op in ("DeepCopy", "Snapshot"):
-        with suppress(KeyError):  # a later TensorFlow may have registered one
+        with suppress(KeyError):  # a later TensorFlow may have registered a gradient
             tf.RegisterGradient(op)(lambda op, gradient: gradient)
 
 

@@ -1,7 +1,7 @@
-"""Which of TensorFlow's types of devices `gpu:i` is, and waiting for those that its own wait passes over.
+"""Finds the type of device that `gpu:i` means in TensorFlow, and waits for devices that TensorFlow's own wait skips.
 
-`tf.test.experimental.sync_devices` has an empty kernel for pluggable devices, Metal's "GPU" and Intel's "XPU" among
-them, unless the build is for CUDA or ROCm, and then for those alone. What waits everywhere is reading a value.
+`tf.test.experimental.sync_devices` waits only for GPUs of CUDA or ROCm, in a build for them. For all pluggable devices,
+Metal's "GPU" and Intel's "XPU" among them, its kernel is empty. Reading a value waits on every device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IS_NVIDIA_OR_AMD: Final = tf.test.is_built_with_cuda() or tf.test.is_built_with_
 
 @cache
 def kind() -> str:
-    """What TensorFlow calls the type of `gpu:i`: "GPU" where there is none."""
+    """Returns TensorFlow's name for the device type of `gpu:i`: "GPU" if there is no accelerator."""
     names = sorted({one.device_type for one in tf.config.list_physical_devices()} - _NO_GPU)
     found = choose("tensorflow", names, _words, "GPU") or "GPU"
     devices.HARDWARE.update(word for word in [found.lower()] if word != "gpu")
@@ -41,7 +41,7 @@ def _words(name: str) -> frozenset[str]:
 
 
 def wait_for_others() -> None:
-    """Waits for the devices, of whatever type, that TensorFlow's own wait passes over."""
+    """Waits for all devices that TensorFlow's own `sync_devices` does not wait for, by reading a value on each."""
     for device in tf.config.list_logical_devices():
         if device.device_type == "CPU" or (device.device_type == "GPU" and IS_NVIDIA_OR_AMD):
             continue

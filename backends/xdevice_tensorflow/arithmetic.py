@@ -1,9 +1,12 @@
-"""TensorFlow's kernels for `xdevice.array_namespace`: `xdevice.contract.arithmetic` says what they are promised.
+"""TensorFlow's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core
+calls them, and what they have to return.
 
-What this must keep: - an operation runs on the device of the scope, not of its operands, so each kernel opens the scope
-of its first operand;
-- `top_k`, on which `tf.sort` is built, has no place for NaN: floats are sorted by integers that have their order;
-- `floordiv` of floats rounds the quotient first: 1 // 0.1 is 10, while `floormod` says that 0.1 is left;
+Facts about TensorFlow that the code depends on:
+- An operation runs on the device of the open scope, not on that of its operands. So each kernel opens a scope with the
+  device of its first operand.
+- `top_k`, on which `tf.sort` is built, does not sort NaN correctly. So floats are sorted by integers in the same order.
+- `floordiv` of floats rounds the quotient before it takes the floor: 1 // 0.1 is 10, while `floormod` gives a remainder
+  of 0.1. So `floor_divide` computes the quotient from the remainder.
 - `argmax` and `argmin` skip NaN.
 """
 
@@ -182,7 +185,7 @@ def argsort(x: Any, axis: int, descending: bool) -> Any:
 
 
 def _keys(x: Any) -> Any:
-    """Integers that sort as the values of `x` do, with NaN last."""
+    """Returns integers that sort as the values of `x` do, with NaN last."""
     if not x.dtype.is_floating:
         return x
     if x.dtype.size < 4:
@@ -194,7 +197,7 @@ def _keys(x: Any) -> Any:
 
 
 def _last(x: Any, axis: int) -> Any:
-    """The tensor with this axis and the last one exchanged."""
+    """Returns `x` with `axis` and the last axis exchanged."""
     order = list(range(len(x.shape)))
     order[axis], order[-1] = order[-1], order[axis]
     return x if axis == order[axis] else tf.transpose(x, order)

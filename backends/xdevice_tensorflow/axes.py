@@ -1,10 +1,12 @@
-"""Which axis a norm of Keras works over: in other frameworks always the second one, the axis of the channels.
+"""Finds the axis that a norm layer of Keras works over. In other frameworks that is always the second axis, which holds
+the channels.
 
-What must be kept:
-- beside a convolution, the axis of the channels is the one on which the convolution has its channels;
-- elsewhere only the number of the norm's parameters tells which axis is meant, if the two axes differ in size: the
-  other framework's model may permute the axes before the norm;
-- a Flatten, Reshape or Permute makes new axes, so a convolution before it says nothing about a norm behind it.
+How the axis of the channels is found:
+- Next to a convolution, it is the axis on which the convolution has its channels.
+- Elsewhere the model does not tell, because the same model in another framework may permute the axes before the norm.
+  The norm is taken to work over the channels if its axis is the second or the last, and these two differ in size: then
+  the number of its parameters shows whether it fits the other framework's norm.
+- A Flatten, Reshape or Permute makes new axes, so a convolution before it says nothing about a norm after it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _MOVES: Final = ("Permute", "Transpose", "Swapaxes", "Moveaxis")
 
 
 def of_norms(model: Any) -> Mapping[int, Mapping[str, object]]:
-    """By the `id` of a norm, the axis that the norm works over, if that is not the axis of the channels for certain."""
+    """Returns a setting for each norm layer that is not known for certain to work over the axis of the channels, by the
+    `id` of the layer: the axis that it works over."""
     every = list(pixels.in_order(model))
     norms = [layer for layer in every if isinstance(layer, _NORMS) and len(_shape(layer)) > 2]
     if not norms:
@@ -50,12 +53,12 @@ def _told(layer: Any, beside: Sequence[Any]) -> Mapping[str, object]:
 
 
 def _shape(layer: Any) -> tuple[int | None, ...]:
-    """The shape of a layer's input; () if the layer has not been built."""
+    """Returns the shape of a layer's input; () if the layer has not been built."""
     return tuple((layer.get_build_config() or {}).get("input_shape") or ())
 
 
 def _axis(layer: Any) -> int | None:
-    """A norm's axis, counted from the front; None if it has several."""
+    """Returns the axis that a norm layer works over, counted from the front; None if it works over several."""
     rank = len(_shape(layer))
     if isinstance(layer, kl.PReLU):
         own = [axis for axis in range(1, rank) if axis not in (layer.shared_axes or ())]
@@ -65,7 +68,8 @@ def _axis(layer: Any) -> int | None:
 
 
 def _beside(layer: Any, every: Sequence[Any], graph: pixels.Graph) -> list[Any]:
-    """The nearest layers before `layer` that make new features; if there are none, the nearest such layers after it."""
+    """Returns the nearest layers before `layer` that make new features, such as convolutions and Dense layers; if there
+    are none, the nearest ones after it."""
     if any(op is layer for op in graph.ops):
         stops = {id(op) for op in graph.ops if pixels.is_reshape(op) or type(op).__name__ in _MOVES}
         ways = (pixels.reached(layer, way, stops) for way in (graph.before, graph.after))

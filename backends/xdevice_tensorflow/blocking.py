@@ -1,4 +1,4 @@
-"""Waiting after each of TensorFlow's operations."""
+"""Blocking mode for TensorFlow: waits after each operation of a thread."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _blocked = Shared(per_thread=True)
 
 
 def blocking(waits: bool) -> AbstractContextManager[None]:
-    """In this scope the thread's operations run synchronously, and with `waits` TensorFlow waits after each one until
-    the GPUs are done."""
+    """While this block is open, the operations of this thread run synchronously. With `waits`, the host also waits
+    after each operation until the GPUs are done."""
     return _blocked.on(partial(_block, waits))
 
 

@@ -1,4 +1,4 @@
-"""TensorFlow's callbacks, which see each eager operation of a thread."""
+"""Registers callbacks with TensorFlow, which it calls after each eager operation of a thread."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _callbacks: list[Callable[..., None]] = []
 
 
 def call_back(callback: Callable[..., None]) -> Callable[[], None]:
-    """Registers a callback for this thread's operations; the result ends that.
+    """Registers a callback for the operations of this thread. Returns a function that removes it.
 
-    TensorFlow keeps callbacks per thread, but switches calling them on and off for all threads at once: the first
-    thread without callbacks would switch off those of the others. So only the last callback of all is removed by
-    `remove_op_callback`, which switches."""
+    TensorFlow keeps a list of callbacks for each thread, but one switch for all threads. `remove_op_callback` turns the
+    switch off when its own thread has no callback left, and with it the callbacks of the other threads. So it is called
+    only for the last callback of the process, and the others are removed from their thread's list directly."""
     op_callbacks.add_op_callback(callback)
     _callbacks.append(callback)
 

@@ -1,10 +1,12 @@
-"""Recording the calls of Keras's layers.
+"""Records the calls of Keras's layers while a model runs.
 
-What must be kept:
+How the calls are seen:
 
-- Keras has no hooks, but functional and subclassed models alike call their layers by `Layer.__call__`;
-- a layer calls its activation as `self.activation`: only by replacing this attribute the activation's output is seen;
-- the user asks a tape for gradients: those of the layers' outputs are added to what the user asks for.
+- Keras has no hooks on layers, but functional and subclassed models both call their layers by `Layer.__call__`, which
+  is replaced while calls are recorded.
+- A layer calls its activation as `self.activation`. The output of the activation is seen by replacing that attribute.
+- The user asks a `tf.GradientTape` for gradients. `GradientTape.gradient` is replaced, so that it also computes the
+  gradients of the outputs of the layers.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ _ACTIVATED: Final = (
     kl.DepthwiseConv1D, kl.DepthwiseConv2D,
 )  # fmt: skip
 _followed: Final[list[list[tuple[Any, Callable[[Any], None]]]]] = []
-"""For each open block of `calls`: the outputs of layers, each with a function that is given its gradient."""
+"""For each open block of `calls`: the outputs of layers, each with a function that is called with the gradient of the
+output."""
 
 
 def _asking_for_more(original: Any) -> Any:

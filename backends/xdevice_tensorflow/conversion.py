@@ -1,9 +1,12 @@
-"""TensorFlow's tensors given to other frameworks, and tensors of theirs taken, without a copy.
+"""Lends the memory of TensorFlow's tensors to other frameworks, and takes over memory of theirs, without a copy.
 
-- An operation on a buffer whose address is not a multiple of 64 bytes crashes the process.
+Facts about TensorFlow that the code depends on:
+
+- An operation on memory whose address is not a multiple of 64 bytes crashes the process.
 - `x.__dlpack__` refuses a `stream`, so tensors are exchanged by `tf.experimental.dlpack`, after a wait.
-- TensorFlow keeps 0-d constants for the next `tf.constant` of that value: who writes into one changes later ones.
-- `to_dlpack` of a string tensor crashes the process; no string gets here, because xdevice has no dtype for it.
+- TensorFlow keeps 0-d constants, and returns them again from the next `tf.constant` of the same value. Whoever wrote
+  into such a constant would change all later ones.
+- `to_dlpack` of a string tensor crashes the process. Strings never get here, because xdevice has no dtype for them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Gradients of TensorFlow.
+"""Computes gradients with `tf.GradientTape`.
 
-What this must keep:
-- an operation runs on the device of the scope, not of its operands, and so do the operations of the gradient;
-- a tape tells tensors apart by object, so each leaf is given to it as a new object;
-- the gradient of `tf.gather` is `tf.IndexedSlices`.
+Facts about TensorFlow that the code depends on:
+- An operation runs on the device of the open scope, not on that of its operands. So do the operations of its gradient.
+- A tape tells tensors apart by object, so each input is passed to it as a new object.
+- The gradient of `tf.gather` is a `tf.IndexedSlices`, which has to be made dense.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _beside(x: Any) -> AbstractContextManager[Any]:
-    """A scope with the device of `x`; for a traced tensor, the scope that is open already."""
+    """Returns a scope with the device of `x`. For a traced tensor, which has no device, it changes nothing."""
     place = getattr(x, "backing_device", None)
     return nullcontext() if place is None else tf.device(place)
 
@@ -32,7 +32,7 @@ def _input(x: Any) -> Any:
 
 
 def _settled(g: Any, x: Any, backend: Gradients) -> Any:
-    """The gradient `g` of the leaf `x`, made dense and moved to the device of `x`."""
+    """Returns `g`, the gradient for the input `x`, made dense and on the device of `x`; None if `g` is None."""
     if g is None:
         return None
     g = tf.convert_to_tensor(g)

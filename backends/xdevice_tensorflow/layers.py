@@ -1,16 +1,19 @@
-"""Keras's layers and layouts.
+"""Reads the layers with parameters out of Keras's models, and states how their weights are laid out compared with
+PyTorch's.
 
-What must be kept:
-- a kernel has its axes of inputs and outputs after those of the window, also with `data_format="channels_first"`;
-- a variable has the name that the module `names` gives it, and is looked up by its identity;
-- an LSTM or RNN has one bias for PyTorch's two; a GRU has its gates in the order z, r, n, and PyTorch's formula only
-  with `reset_after=True`, its default;
-- an EinsumDense that sums over the first axes of its kernel is a Linear whose features have several axes;
-- a MultiHeadAttention owns four EinsumDense layers, whose kernels have the axis of inputs first, then that of heads;
-  heads may be of any size;
-- Keras's `momentum` is the weight of the old value, PyTorch's that of the new one;
-- beside a Flatten or Reshape of an image, features are in the order rows, columns, channels, in other frameworks in
-  the order channels, rows, columns (module `pixels`).
+Facts about Keras that the code depends on:
+- The kernel of a convolution has the axes of the window first, then those of inputs and outputs, also with
+  `data_format="channels_first"`.
+- Keras's own names of variables are not unique: the module `names`, beside this one, gives each variable a name, which
+  is looked up by the `id` of the variable.
+- An LSTM or RNN has one bias where PyTorch has two. A GRU has its gates in the order z, r, n, and computes PyTorch's
+  formula only with `reset_after=True`, the default.
+- An EinsumDense that sums over the first axes of its kernel is a Linear whose features have several axes.
+- A MultiHeadAttention contains four EinsumDense layers, whose kernels have the axis of inputs first, then that of
+  heads. Its heads may be of any size.
+- Keras's `momentum` is the weight of the old value, PyTorch's is that of the new one.
+- Next to a Flatten or Reshape of an image, Keras orders features by rows, columns, channels, and other frameworks by
+  channels, rows, columns (module `pixels`).
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ _DEPTHWISE: Final = (kl.DepthwiseConv1D, kl.DepthwiseConv2D)
 
 
 _RMS: Final = getattr(kl, "RMSNormalization", None)
-"""None in the first versions of Keras 3."""
+"""Keras's class of RMS norms; None in the first versions of Keras 3, which do not have it."""
 _RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
 _PROJECTIONS: Final = {"q": "query", "k": "key", "v": "value"}
 
@@ -145,8 +148,9 @@ def _refused(own: Sequence[Part], why: str, only: Container[str] | None = None) 
 
 
 def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[Part, ...]:
-    """The parts, those refused whose numbers would have to be reordered because features of the layer are in Keras's
-    order: all parts if those are the layer's outputs, and only its weights for inputs otherwise."""
+    """Returns the parts (parameters) of a layer whose features are in Keras's order. A part whose numbers would have to
+    be reordered for other frameworks is marked as refused: every part if the outputs of the layer are in that order,
+    and only its weights for inputs if the inputs are."""
     if order.outputs or kind in ("batch_norm", "layer_norm", "prelu"):
         return _refused(own, order.why)
     only = () if kind == "embedding" else ("weight", "weight_ih_l0", "weight_ih_l0_reverse")
@@ -177,8 +181,8 @@ def _of_conv(layer: Any) -> dict[str, object]:
 
 
 def _of_transposed(layer: Any) -> dict[str, object]:
-    """Padding and output_padding of a transposed convolution in PyTorch's terms. Keras determines the size of the
-    output, and TensorFlow cuts what is too much off both ends of each axis, an odd element off the far end."""
+    """Returns `padding` and `output_padding` of a transposed convolution in PyTorch's terms. Keras determines the size
+    of the output, and TensorFlow cuts surplus elements off both ends of each axis; an odd one off the far end."""
     axes = layer.rank
     given = layouts.per_axis(layer.output_padding, axes) or (None,) * axes
     stride, dilation = (layouts.per_axis(value, axes) for value in (layer.strides, layer.dilation_rate))
@@ -189,8 +193,8 @@ def _of_transposed(layer: Any) -> dict[str, object]:
 
 
 def _cut(padding: str, kernel: int, stride: int, dilation: int, given: int | None) -> tuple[int, int] | None:
-    """Padding and output_padding along one axis; None if the two ends of the axis are cut differently, or if the cut
-    depends on the size of the input."""
+    """Returns PyTorch's padding and output_padding along one axis. None if no such numbers exist: TensorFlow cuts the
+    two ends of the axis differently, or the cut depends on the size of the input."""
     kernel = dilation * (kernel - 1) + 1
     if padding == "valid":
         return 0, max(stride - kernel, 0) if given is None else given
@@ -213,15 +217,16 @@ def _of_depthwise(layer: Any) -> tuple[Part, ...]:
 
 
 def _axes_of_norm(layer: Any) -> dict[str, object]:
-    """The axes that a LayerNormalization works over, as its setting `axis`; empty if they are the last axes."""
+    """Returns the setting `axis` with the axes that a LayerNormalization works over; an empty dict if they are the last
+    axes, as in other frameworks."""
     rank = len(layer.get_build_config()["input_shape"])
     axes = sorted(axis - rank if axis >= 0 else axis for axis in layouts.per_axis(layer.axis, 1))
     return {} if axes == list(range(-len(axes), 0)) else {"axis": tuple(axes)}
 
 
 def _of_image(layer: Any, own: tuple[Part, ...]) -> tuple[Part, ...]:
-    """The parts of a LayerNormalization; if it works over rows, columns and channels of an image, with the rule that
-    puts the channels first, as other frameworks have them."""
+    """Returns the parts (parameters) of a LayerNormalization. If it works over rows, columns and channels of an image,
+    they get the conversion rule that puts the channels first, as in other frameworks."""
     weights = [variable for variable in (layer.gamma, layer.beta) if variable is not None]
     rank = len(layer.get_build_config()["input_shape"])
     if rank < 4 or not weights or weights[0].ndim != rank - 1:
@@ -244,8 +249,8 @@ def _of_groups(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
 
 
 def _of_einsum(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
-    """An EinsumDense as a Linear: kind, parts and settings. None if its kernel is not a matrix of inputs by outputs, or
-    its bias does not have one number for each output."""
+    """Returns kind, parts and settings of an EinsumDense, described as a Linear. None if its kernel is not a matrix of
+    inputs by outputs, or its bias does not have one number for each output."""
     taken, _, given = layer.equation.replace("...", "").partition("->")
     taken, _, weights = taken.partition(",")
     summed = "".join(axis for axis in weights if axis not in given)
@@ -338,8 +343,8 @@ def _both_ways(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
 
 
 def _of_recurrent(layer: Any) -> dict[str, object]:
-    """The settings in which a recurrent layer differs from PyTorch's, under PyTorch's names if it has such a setting:
-    layers of all frameworks are compared by them."""
+    """Returns the settings in which a recurrent layer differs from PyTorch's. They have PyTorch's names if PyTorch has
+    such a setting, because layers of different frameworks are compared by them."""
     activation = getattr(layer.activation, "__name__", str(layer.activation))
     changed: dict[str, object] = {}
     if isinstance(layer, kl.SimpleRNN):

@@ -1,15 +1,17 @@
-"""The variables of TensorFlow's and Keras's models: found, moved in place, copied.
+"""Finds the variables of TensorFlow's and Keras's models, moves them in place, and copies models.
 
-What must be kept:
+Rules for this module, and why:
 
-- The `tf.Variable` objects stay, and only the handle inside is swapped: optimizers map variables by their `_unique_id`,
-  and a Keras variable with another `_value` silently trains a dead variable.
-- A `tf.function` traced before the move has captured the old handle, and would compute with the old value: it is given
-  the new handle. A tf.data pipeline keeps handles where Python cannot replace them, so such a move is refused.
-- Keras copies by saving and loading, which fails on subclasses that are not registered and loses metrics, so a copy is
-  made object by object. Keras keeps `id`s of objects in three places; the copy gets the ids of its own objects there.
-- A `tf.Module` wraps its lists. The wrapper compares old and new items on assignment, which tensors refuse, and cannot
-  be saved afterwards: so a new wrapper is made.
+- A move keeps the `tf.Variable` objects, and swaps only the handle (TensorFlow's reference to the memory) inside each.
+  Optimizers look variables up by `_unique_id`, and if the `_value` of a Keras variable were replaced, training would
+  silently change a variable that the model does not use any more.
+- A `tf.function` that was traced before the move has captured the old handle, and would compute with the old value. So
+  it is given the new handle. A tf.data pipeline keeps handles where Python cannot replace them, so moving a variable
+  that a pipeline reads is refused.
+- A copy is made object by object, because Keras copies by saving and loading, which fails for subclasses that are not
+  registered and loses metrics. Keras keeps `id`s of objects in three places; the copy gets the ids of its own objects.
+- A `tf.Module` wraps the lists that are its attributes. A wrapper compares old and new items on assignment, which
+  tensors refuse, and cannot be saved afterwards. So a changed list gets a new wrapper.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ TYPES = (
     tf.Variable, tf.Module, tf.random.Generator,
     keras.Layer, keras.Variable, keras.optimizers.Optimizer, keras.Metric,
 )  # fmt: skip
-"""The types that are models: what owns variables and moves in place."""
+"""The types whose objects xdevice treats as models: they own variables, and are moved in place."""
 
 _OWNING = (
     tf.__internal__.tracking.AutoTrackable, keras.Operation, keras.Variable, keras.optimizers.Optimizer, keras.Metric,
@@ -65,7 +67,8 @@ _BUILDS_NOTHING = (keras.Layer.build, keras.Model.build, keras.Sequential.build)
 
 
 def variables(model: Any) -> list[tuple[str, tf.Variable]]:
-    """Name and `tf.Variable` of each variable, those of optimizers, metrics and random seeds included."""
+    """Returns name and `tf.Variable` of each variable of a model, including those of its optimizer, its metrics and its
+    random seeds."""
     return _named(built_parts(model))
 
 
@@ -76,8 +79,8 @@ def _named(parts: list[Any]) -> list[tuple[str, tf.Variable]]:
 
 
 def weights(model: Any) -> list[tuple[str, tf.Variable]]:
-    """The variables whose devices are the model's: those of metrics and optimizers, which `fit` makes on the default
-    device, count only if there are no others."""
+    """Returns the variables that say on which device a model is. Those of metrics and optimizers count only if the
+    model has no others, because `fit` makes them on the default device."""
     found = built_parts(model, without=_MADE_LATER)
     if not any(isinstance(part, tf.Variable) for part in found):
         return variables(model)
@@ -85,14 +88,16 @@ def weights(model: Any) -> list[tuple[str, tf.Variable]]:
 
 
 def built_parts(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
-    """The parts of a model; raises `NotBuiltError` if the model does not have its variables yet."""
+    """Returns everything that a model owns, as `_parts` does. Raises `NotBuiltError` if the model does not have its
+    variables yet."""
     parts = _parts(model, without)
     _require_built(model, parts)
     return parts
 
 
 def _parts(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
-    """Everything that a model owns, each thing once: layers, variables, optimizers, ..., in the order of attributes."""
+    """Returns everything that a model owns (layers, variables, optimizers, ...) once, in the order of the attributes.
+    Objects of the types in `without` are left out, with what they own."""
     found: list[Any] = []
     seen: dict[int, Any] = {}
     stack = [model]
@@ -122,8 +127,8 @@ def _role(cls: type) -> str | None:
 
 
 def _is_borrowed(owner: Any, attribute: str) -> bool:
-    """Whether an attribute is not copied: traces are made anew, and an optimizer only refers to the model's
-    variables."""
+    """Whether an attribute holds something that its object does not own: traced functions, which Keras makes anew when
+    it needs them, or the model's variables, to which an optimizer only refers."""
     if attribute in _TRACES:
         return True
     return attribute == "_trainable_variables" and isinstance(owner, keras.optimizers.Optimizer)
@@ -141,8 +146,9 @@ def _require_built(model: Any, parts: list[Any]) -> None:
 
 
 def constants(model: Any) -> list[tuple[Any, Any, Any]]:
-    """The tensors that the parts of a model hold beside variables, as attributes or in lists and dicts: for each the
-    dict or list that holds it, its key there, and the tensor. Strings and handles are left out: they cannot move."""
+    """Returns the tensors that a model holds beside its variables, as attributes or in lists and dicts. Each comes with
+    the dict or list that holds it, and its key there: (holder, key, tensor). Strings and handles, which cannot move,
+    are left out."""
     found: list[tuple[Any, Any, Any]] = []
     seen: set[int] = set()
     holders = [vars(part) for part in _parts(model) if isinstance(part, _OWNING)]
@@ -163,7 +169,7 @@ def constants(model: Any) -> list[tuple[Any, Any, Any]]:
 
 
 def move(model: Any, device: Device, backend: Models) -> None:
-    """Moves every variable and constant that is not on `device`, in place."""
+    """Moves a model to `device` in place: every variable, and every other tensor that the model holds."""
     native = backend.to_native(device)
     moving = [variable for _, variable in variables(model) if not variable.device.endswith(native[1:])]
     for variable in moving:
@@ -181,7 +187,8 @@ def move(model: Any, device: Device, backend: Models) -> None:
 
 
 def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
-    """The traced functions, anywhere in the process, that have captured one of these variables."""
+    """Returns the traced functions, anywhere in the process, that have captured one of these variables. Raises
+    `UnsupportedError` if a tf.data pipeline reads one of the variables."""
     # 2: one reference is the variable's, one is that of the call. If there are more, all objects are searched, because
     # the function may be held by code that nothing else leads to
     handles = {id(variable.handle) for variable in moving if sys.getrefcount(variable._handle) > 2}
@@ -200,7 +207,8 @@ def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
 
 
 def _capturing(handles: set[int]) -> tuple[list[Any], bool]:
-    """The traced functions that have captured one of `handles`, and whether a tf.data pipeline has one of them."""
+    """Returns the traced functions that have captured one of the handles with these `id`s, and whether a tf.data
+    pipeline uses one of these functions."""
     everything = gc.get_objects()
     kinds = {cls for cls in set(map(type, everything)) if issubclass(cls, (_Trace, _Stage))}
     found = [one for one in everything if type(one) in kinds]
@@ -232,7 +240,7 @@ def _swap(variable: tf.Variable, native: str) -> Any:
 
 
 def duplicate(model: Any, device: Device, backend: Models) -> Any:
-    """A new model on `device`, equal in everything and sharing no storage."""
+    """Returns a copy of a model on `device`, which shares no storage with it."""
     before = variables(model)
     for _, variable in before:
         _require_plain(variable, backend)
@@ -303,8 +311,8 @@ def _copied(value: Any, memo: _Memo) -> Any:
 
 
 def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
-    """The function itself, or, if its closure refers to parts of the model, a new one that refers to those of the
-    copy."""
+    """Returns a function of the copied model: `function` itself, or, if its closure refers to parts of the old model, a
+    new function whose closure refers to the parts of the copy."""
     held = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
     if not any(id(getattr(value, "__self__", value)) in memo for value in held):
         return function
@@ -323,7 +331,8 @@ def _rebound_inner(function: Any, memo: _Memo) -> Any:
 
 
 def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:
-    """Marks as not to be copied the layers of other models whose graphs also call a part of this model."""
+    """Adds the layers of other models to `memo` as their own copies, if their graphs also call a part of this model:
+    otherwise they would be copied with it."""
     for part, _ in pairs:
         for node in (*getattr(part, "_inbound_nodes", ()), *getattr(part, "_outbound_nodes", ())):
             for neighbour in (node, *node.parent_nodes):
@@ -409,8 +418,8 @@ class TensorflowModels(Models):
             return variable.read_value()
 
     def container_way(self, x: Any) -> Way | None:
-        """How an `ExtensionType`, or the wrapper of a module's list or tuple, is taken apart and rebuilt; None for any
-        other object."""
+        """Says how to take apart and rebuild an `ExtensionType`, or the wrapper that `tf.Module` puts around a list or
+        a tuple; None for any other object."""
         if isinstance(x, tf.experimental.ExtensionType):
             return Way()
         if type(x) is _WRAPPED_LIST:

@@ -1,12 +1,12 @@
-"""The variables of TensorFlow's and Keras's models, under names that are the same in the next process.
+"""Names the variables of TensorFlow's and Keras's models, so that a model that is built again has the same names.
 
-What must be kept:
+How the names are made:
 
-- `path` is not: Keras numbers layers through the process (dense, dense_1, ...), so a model built a second time has
-  other paths than the first. So a layer is named by its own name, without this number, and numbered among its
-  siblings, as in Keras's own files.
+- Keras's own `path` is no such name: Keras numbers the layers of the whole process (dense, dense_1, ...), so a model
+  that is built a second time has other paths than the first. So a layer has its own name without this number, and is
+  numbered among the layers of its parent, as in Keras's own files.
 - Everything else is named by the attribute that holds it, as in TensorFlow's checkpoints.
-- Variables that the walk by names does not reach, but the walk that moves models does, have their path as name.
+- Variables that are found only by the search that moves models (`models.built_parts`) have their path as name.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _NO_STATE = (keras.optimizers.Optimizer, keras.Metric, keras.random.SeedGenerator)
-"""Parts of a Keras model that are not in its state dict, as in no other framework's."""
+"""Types of parts of a Keras model whose variables are left out of the model's state dict, because no other framework
+has them there."""
 _Named = tuple[str, Any]
 
 
 def variables(model: Any) -> list[tuple[str, tf.Variable]]:
-    """Name and `tf.Variable` of each variable: of a model's layers, or of an optimizer or a metric itself."""
+    """Returns name and `tf.Variable` of each variable of a model, without those of its optimizer and its metrics; or of
+    an optimizer or a metric that is given itself."""
     if isinstance(model, keras.optimizers.Optimizer):
         if not model.built:
             raise NotBuiltError(
@@ -48,7 +50,8 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
 
 
 def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
-    """Name and variable of every variable in `thing`; a shared variable comes under each of its names."""
+    """Yields name and variable for every variable in `thing`, a shared variable under each of its names. `name` is that
+    of `thing`, `above` has the `id`s of what it is in."""
     if id(thing) in above:
         return
     if isinstance(thing, tf.Variable):
@@ -62,7 +65,8 @@ def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
 
 
 def layers(model: Any) -> Iterator[tuple[str, keras.Layer]]:
-    """Every layer of a model, once, with the path that the names of its variables have, but with dots."""
+    """Yields path and layer of every layer of a model, once. The path is the one in the names of the layer's variables,
+    with dots instead of slashes."""
     seen: set[int] = set()
     return ((name.replace("/", "."), layer) for name, layer in _layers(model, "", seen))
 
@@ -96,7 +100,7 @@ def _attributes(thing: Any) -> list[_Named]:
 
 
 def _foreign(layer: keras.Layer) -> list[_Named]:
-    """The `tf.Variable`s and `tf.Module`s in a Keras layer, which Keras does not track."""
+    """Returns the `tf.Variable`s and `tf.Module`s that a Keras layer has as attributes. Keras does not track these."""
     kinds = (tf.Variable, tf.Module)
     return [(name, value) for name, value in _attributes(layer) if _holds(value, kinds)]
 
@@ -110,7 +114,7 @@ def _holds(value: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def _lasting(layer: keras.Layer) -> str:
-    """A layer's name without the number that Keras appended."""
+    """Returns the name of a layer without the number that Keras appended: "dense" for "dense_3"."""
     base, _, number = layer.name.rpartition("_")
     # such as "dense_3" of a Dense, and "forward_lstm_3" of the LSTM in a Bidirectional
     is_numbered = number.isdigit() and base.replace("_", "").endswith(type(layer).__name__.lower())
@@ -118,7 +122,7 @@ def _lasting(layer: keras.Layer) -> str:
 
 
 def _unique(found: Iterable[_Named]) -> list[_Named]:
-    """The pairs, with a number appended to each name that an earlier pair has."""
+    """Returns the pairs with unique names: a name that an earlier pair has gets a number appended."""
 
     taken: set[str] = set()
     unique = []

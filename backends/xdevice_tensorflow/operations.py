@@ -1,10 +1,12 @@
-"""The settings of Keras's layers without parameters.
+"""Reads the settings of Keras's layers without parameters, such as activations and pools, in PyTorch's terms. Each
+layer becomes an entry: a `Layer` of `xdevice.contract.layouts`.
 
-What must be kept:
-- the activation of a Dense or a convolution gets an entry of its own, as in frameworks where it is a layer;
-- a ReLU with a slope or a greatest value is another function, and is named so;
-- an average pool leaves padded values out of the mean, and "same" is the only padding;
-- axes are counted with the channels last unless `data_format` says otherwise, but in a softmax as the tensor has them.
+Rules for this module:
+- The activation of a Dense or a convolution gets an entry of its own, as in frameworks where it is a layer.
+- A ReLU with a slope or a greatest value gets the name of the function that it computes, such as "leaky_relu".
+- An average pool leaves padded values out of the mean, and "same" is the only padding that it has.
+- In Keras the channels are the last axis unless `data_format` says otherwise. The axis of a softmax is counted in the
+  tensor as it is.
 """
 
 from __future__ import annotations
@@ -28,25 +30,27 @@ if TYPE_CHECKING:
     from xdevice.contract.layouts import Layer
 
 _INTERPOLATIONS: Final = {"bicubic": "bicubic of Keys (a = -0.5)"}
-"""Names of interpolations that differ from those of the same name in PyTorch, whose bicubic has a = -0.75."""
+"""The names for interpolations of Keras that differ from PyTorch's of the same name: PyTorch's bicubic has a =
+-0.75."""
 _NOTHING: Final = (
     kl.InputLayer, kl.Flatten, kl.Reshape, kl.Identity, kl.Add, kl.Subtract, kl.Multiply, kl.Average,
     kl.Maximum, kl.Minimum, kl.Concatenate, kl.Dot, keras.Sequential, keras.Model,
 )  # fmt: skip
-"""Layers without settings, or in whose place other frameworks have functions."""
+"""Layers that are not listed, because they have no settings, or because other frameworks have functions instead."""
 _CONTAINERS: Final = (*_NOTHING, kl.Wrapper, kl.RNN)
-"""Layers around others that get no entry of their own: they only call the layers inside, or `_both_ways` and the
-recurrent layers describe what they add."""
+"""Layers around other layers. They get no entry of their own, because they only call the layers inside them, or because
+what they add is in the entries of `_both_ways` and of the recurrent layers."""
 _TAKES: Final = {"negative_slope": "slope", "alpha": "alpha", "axis": "axis"}
-"""The parameters of activation functions, and the settings of which they are the value."""
+"""Parameters of Keras's activation functions, and the setting that each stands for."""
 _PACKAGES: Final = ("keras", "tensorflow")
 """Packages whose functions compute what their names say. The defaults may still differ: `keras.ops.gelu` approximates,
 `keras.activations.gelu` does not."""
 
 
 def _lines(model: Any) -> dict[int, str]:
-    """By the `id` of a layer of a functional model, the name of its row: layers of which each takes the output of the
-    one before, which no other layer takes."""
+    """Returns the name of the row, such as "row 2", to which each layer of a functional model belongs, by the `id` of
+    the layer. A row is a chain of layers, each of which takes the output of the one before, while nothing else takes
+    that output."""
     graph = pixels.graph_of(list(pixels.in_order(model)))
     followers = {id(op): after[0] for op in graph.ops if len(after := list(graph.after(op))) == 1}
     rows: list[list[Any]] = []
@@ -65,7 +69,7 @@ def _lines(model: Any) -> dict[int, str]:
 
 
 def _is_layer(op: Any) -> bool:
-    """Whether `op` is a layer, not a function, and is called once."""
+    """Whether `op`, a node in the graph of a functional model, is a layer and not a function, and is called once."""
     return isinstance(op, keras.Layer) and len(op._inbound_nodes) == 1
 
 
@@ -82,7 +86,7 @@ def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
                 yield ops.own_code(path, layer)
             yield from _both_ways(path, layer)
             yield from _told_by_calls(path, layer)
-            function = getattr(layer, "activation", None)  # a Bidirectional has none: those of its cells do
+            function = getattr(layer, "activation", None)  # a Bidirectional has none: its layers have
             if layers[path].settings.get("activation") is not None and callable(function):
                 yield _with_axis(_by_function(f"{path}.activation", function), layer)
         elif not (layer.weights or list(layer._layers)):
@@ -95,8 +99,8 @@ def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
 
 
 def _both_ways(path: str, layer: Any) -> Iterator[Layer]:
-    """An entry for a Bidirectional that joins its outputs otherwise than by default, which in other frameworks is code
-    of the model."""
+    """Yields an entry for a Bidirectional that does not join the outputs of its two directions in the default way. In
+    other frameworks the model's own code does that."""
     if not isinstance(layer, kl.Bidirectional):
         return
     told = {"merge_mode": layer.merge_mode, "return_sequences": layer.return_sequences}
@@ -106,8 +110,8 @@ def _both_ways(path: str, layer: Any) -> Iterator[Layer]:
 
 
 def _told_by_calls(path: str, layer: Any) -> Iterator[Layer]:
-    """An entry for the arguments beside inputs, such as a mask or training=True, with which a functional model calls a
-    layer; none if there are no such arguments."""
+    """Yields an entry for the arguments, other than inputs, with which a functional model calls a layer, such as a mask
+    or training=True; nothing if there are none."""
     told = {
         f"{name}={value}" if not hasattr(value, "shape") else f"{name}=..."
         for node in getattr(layer, "_inbound_nodes", ())
@@ -163,8 +167,8 @@ def _group_norm(path: str, layer: Any) -> Layer:
 
 
 def _with_axis(found: Layer, layer: Any) -> Layer:
-    """The entry with its axis in PyTorch's order of axes, and with the number of axes, if the layer is part of a
-    functional model, which knows the shapes."""
+    """Returns the entry `found` with its setting `axis` counted in PyTorch's order of axes, and with the number of axes
+    as `ndim`. Without `axis`, or outside of a functional model, which knows the shapes, it is returned unchanged."""
     axis = found.settings.get("axis")
     if not isinstance(axis, int) or len(layer._inbound_nodes) != 1:
         return found
@@ -182,7 +186,7 @@ def _gives_channels_last(layer: Any) -> bool:
 
 
 def _own_config(layer: Any) -> str:
-    """The settings of one of Keras's own layers, as text."""
+    """Returns the settings of one of Keras's own layers as text: "name=value, ..."."""
     if isinstance(layer, kl.Lambda):  # its settings contain the user's code
         return ""
     config = layer.get_config()
@@ -190,8 +194,8 @@ def _own_config(layer: Any) -> str:
 
 
 def _by_function(path: str, function: Any) -> Layer:
-    """The entry for an activation function: with its defaults if Keras or TensorFlow has defined it, otherwise only
-    with its name, because nothing says what a user's function computes."""
+    """Returns the entry for an activation function. A function of Keras or TensorFlow is described with the defaults of
+    its arguments, a user's function only by its name, because nothing says what it computes."""
     name = getattr(function, "__name__", type(function).__name__)
     if isinstance(function, keras.Layer):  # a layer may be the activation of a Dense
         return _TABLE.read(path, function) or ops.activation(path, "linear")
@@ -211,7 +215,7 @@ def _by_function(path: str, function: Any) -> Layer:
 
 
 def _called(path: str, layer: Any) -> Layer | None:
-    """The entry for an `Activation` layer."""
+    """Returns the entry for an `Activation` layer; None if its function is the identity."""
     return None if layer.activation is keras.activations.linear else _by_function(path, layer.activation)
 
 

@@ -1,11 +1,13 @@
-"""What Keras's optimizers compute, and where their state is among their variables.
+"""Reads what Keras's optimizers compute, and finds their state among their variables.
 
-What must be kept:
+Facts about Keras that the code depends on:
 
-- What an optimizer computes is known for the exact class only: AdamW derives from Adam, and a user's class from any.
-- `weight_decay` is decoupled in every class; None, the default of most, means 0.
-- `optimizer.variables` begins with `iteration` and the learning rate, unless that is a schedule; the state of the
-  parameters follows in an order that differs by class. So a variable is looked up there by its identity.
+- What an optimizer computes is known only if its class is exactly one of `_KINDS`: AdamW derives from Adam, and a
+  user's class may derive from any.
+- In every class `weight_decay` is taken off the weight (decoupled), not added to the gradient. None, the default of
+  most classes, means 0.
+- `optimizer.variables` begins with `iteration` and, unless it is a schedule, the learning rate. The state of the
+  parameters follows, in an order that differs by class. So a variable is looked up in it by its identity.
 """
 
 from __future__ import annotations
@@ -73,7 +75,8 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
 
 
 def _constraint(variable: Any) -> str | None:
-    """The constraint that the optimizer applies to a variable after each step."""
+    """Returns the name and the settings of the constraint that Keras applies to a variable after each step; None if it
+    has no constraint."""
     if variable.constraint is None:
         return None
     told = variable.constraint.get_config() if hasattr(variable.constraint, "get_config") else {}

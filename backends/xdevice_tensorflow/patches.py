@@ -1,4 +1,4 @@
-"""What this adapter replaces in TensorFlow and Keras, and the private names of theirs that it uses."""
+"""Lists the attributes of TensorFlow and Keras that this adapter replaces, and their private names that it uses."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""The layers of a Keras model whose features are in the order rows, columns, channels (here: Keras's order), and in
-other frameworks in the order channels, rows, columns.
+"""Finds the layers of a Keras model whose features are in the order rows, columns, channels (here: Keras's order).
+Other frameworks have them in the order channels, rows, columns.
 
-A Flatten or Reshape of an image makes such features, and a Reshape to an image takes them. The layers next to it have
-their inputs or outputs in Keras's order, and so have layers in between that keep features: a BatchNormalization, a
-PReLU.
+A Flatten or Reshape of an image makes such features, and a Reshape to an image takes them; this module calls both a
+fold. The layers before or after a fold have their outputs or inputs in Keras's order. So have layers in between that
+keep the features as they are: a BatchNormalization, a PReLU.
 
-What must be kept:
-- the graph of a functional model is followed from layer to layer, also into a model inside it;
-- the layers of a subclassed model are called like functions, and do not show which follows which: there every layer
-  that may be next to the Flatten is named;
+How the layers next to a fold are found:
+- In a functional model the graph is followed from layer to layer, also into a model inside it.
+- The layers of a subclassed model are called like functions, and nothing shows which of them follows which. There
+  every layer counts that has the right number of features to be next to the fold.
 - `Flatten(data_format="channels_first")` puts the channels last before it flattens.
 """
 
@@ -28,39 +28,41 @@ if TYPE_CHECKING:
     Shape = tuple[Any, ...]
 
 _RESHAPES: Final = ("Flatten", "Reshape", "Ravel")
-"""Names of layers and of functions of `keras.ops`; the classes that stand for the functions are private."""
+"""The class names of layers that reshape, and of the objects that stand for such functions of `keras.ops`. They are
+known by name, because Keras's classes for functions are private."""
 CONVS: Final = (
     kl.Conv1D, kl.Conv2D, kl.Conv3D, kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose,
     kl.DepthwiseConv1D, kl.DepthwiseConv2D, kl.SeparableConv1D, kl.SeparableConv2D,
 )  # fmt: skip
 MAKERS: Final = (*CONVS, kl.Dense, kl.EinsumDense, kl.Embedding, kl.RNN, kl.Bidirectional, kl.MultiHeadAttention)
-"""Layers that make new features, in an order of their own."""
+"""Layers that compute new features, in an order of their own."""
 _KEEPERS: Final = (kl.BatchNormalization, kl.LayerNormalization, kl.PReLU)
 """Layers that keep the features of their input, and have a parameter for each."""
 
 
 class Order(NamedTuple):
-    """Says that a layer's outputs or inputs are in Keras's order, and why."""
+    """What `orders` says of a layer: that its outputs or its inputs are in Keras's order, and why."""
 
     why: str
     outputs: bool
-    """Whether the outputs are; if not, the inputs are."""
+    """True if the outputs are in Keras's order; False if the inputs are."""
 
 
 class _Fold(NamedTuple):
-    """A Flatten or Reshape from the axes of an image to one axis of features, or back."""
+    """A Flatten or Reshape that turns the axes of an image into one axis of features, or the reverse."""
 
     op: Any
     shape: Shape
-    """The axes of the image; () if they are not known."""
+    """The lengths of the image's axes; () if they are not known."""
     size: int | None
-    """The number of features; None if it is not known."""
+    """The number of features of the flat side; None if it is not known."""
     opens: bool
-    """Whether the image is the output."""
+    """True if the image is the output of `op`; False if it is the input."""
 
 
 def in_order(model: Any) -> Iterator[Any]:
-    """Every layer, once, in the order of definition: Keras's own `_flatten_layers` reverses the layers in a layer."""
+    """Yields every layer of a model once, in the order of definition. Keras's own `_flatten_layers` reverses the layers
+    inside a layer."""
     seen: dict[int, Any] = {}
     waiting = [model]
     while waiting:
@@ -72,7 +74,8 @@ def in_order(model: Any) -> Iterator[Any]:
 
 
 def orders(model: Any) -> dict[int, Order]:
-    """By the `id` of a layer, which of its features are in Keras's order, and why."""
+    """Returns the layers with features in Keras's order, by the `id` of the layer: whether the outputs or the inputs
+    are, and why."""
     every = list(in_order(model))
     graph = graph_of(every)
     folds = [fold for op in graph.ops for node in op._inbound_nodes if (fold := _fold_between(op, node, graph))]
@@ -117,7 +120,8 @@ class Graph(NamedTuple):
 
 
 def graph_of(layers: list[Any]) -> Graph:
-    """The layers and functions of functional models as a graph: `before` and `after` give an op's neighbours."""
+    """Returns the layers and functions (ops) of functional models as a graph. Its functions `before` and `after` give
+    the neighbours of an op."""
     inputs: dict[int, list[Any]] = {}  # several models may begin with one Input
     for layer in filter(_is_model, layers):
         for tensor in layer.inputs:
@@ -146,7 +150,7 @@ def _is_model(op: Any) -> bool:
 
 
 def _ends(op: Any) -> Iterator[Any]:
-    """The layers that give a model's outputs; any other layer itself."""
+    """Yields the layers that give the outputs of `op` if it is a model, also inside inner models; otherwise `op`."""
     if not _is_model(op):
         yield op
         return
@@ -171,7 +175,7 @@ def _fold_between(op: Any, node: Any, graph: Graph) -> _Fold | None:
 
 
 def size_of_image(layer: Any) -> tuple[int | None, ...]:
-    """The sizes of the axes, without batch and channels, of the input of a layer in a functional model; () if they are
+    """Returns the size of the images that a layer of a functional model takes, without batch and channels; () if it is
     not known."""
     shapes = {tuple(node.input_tensors[0].shape) for node in layer._inbound_nodes}
     if len(shapes) != 1 or not _is_as_built(layer):
@@ -181,8 +185,8 @@ def size_of_image(layer: Any) -> tuple[int | None, ...]:
 
 
 def _is_as_built(layer: Any) -> bool:
-    """Whether the layers before this one still give the shapes that the graph has recorded: a stride can be set after
-    the model was built."""
+    """Whether the layers before this one still give the shapes that Keras recorded when the model was built: a user may
+    have set a stride since."""
     todo, seen = [layer], {id(layer)}
     while todo:
         for node in todo.pop()._inbound_nodes:
@@ -223,7 +227,7 @@ def _put_last(op: Any, shape: Shape) -> Shape:
 
 
 def _folded(shape: Shape, features: int) -> Shape:
-    """The last axes of a shape whose sizes multiply to this number of features; all axes if none do."""
+    """Returns the last axes of a shape whose sizes multiply to this number of features; all axes if none do."""
     for start in reversed(range(len(shape))):
         if _size(shape[start:]) == features:
             return shape[start:]
@@ -231,7 +235,8 @@ def _folded(shape: Shape, features: int) -> Shape:
 
 
 def reached(op: Any, ways: Callable[[Any], Iterable[Any]], stops: set[int]) -> list[Any]:
-    """The layers after or before `op` (as `ways` says), up to and with the first that make features of their own."""
+    """Returns the layers that follow `op`, or precede it: `ways` is `graph.after` or `graph.before`. On each path the
+    last is the first layer that makes new features; ops whose `id` is in `stops` end a path and are left out."""
     seen: dict[int, Any] = {}
     waiting = list(ways(op))
     while waiting:
@@ -245,8 +250,8 @@ def reached(op: Any, ways: Callable[[Any], Iterable[Any]], stops: set[int]) -> l
 
 
 def _has_channels(shape: Shape, has_conv: bool) -> bool:
-    """Whether `shape` is that of an image with several pixels and several channels. With two axes it may be that of a
-    sequence: it counts as an image if the model has convolutions."""
+    """Whether a shape (without batch) is that of an image with several pixels and several channels. A shape with two
+    axes, which may be that of a sequence, counts as an image if the model has convolutions."""
     if len(shape) == 1 or (shape and (shape[-1] == 1 or all(size == 1 for size in shape[:-1]))):
         return False
     return len(shape) > 2 or has_conv
@@ -256,7 +261,8 @@ def _has_channels(shape: Shape, has_conv: bool) -> bool:
 
 
 def _loose_folds(layer: Any, has_conv: bool) -> Iterator[_Fold]:
-    """The folds that a Flatten or Reshape may be if the layers before and after it are not known."""
+    """Yields the folds that a Flatten or Reshape may stand for, if the layers before and after it are not known. Yields
+    nothing for any other layer."""
     if not is_reshape(layer):
         return
     built: Mapping[str, Any] = getattr(layer, "_build_shapes_dict", None) or {}
@@ -276,8 +282,8 @@ def _size(shape: Shape) -> int | None:
 
 
 def _may_be_next(layer: Any, fold: _Fold) -> bool:
-    """Whether `layer` may be next to `fold`, by its number of features: for outputs the same as the image's, for inputs
-    at least as many, because other features may have been concatenated."""
+    """Whether a layer may be next to a fold, by its number of features. A layer before the fold has as many outputs as
+    the fold has features. A layer after it has at least as many inputs, because others may have been concatenated."""
     count = _features(layer, fold.opens)
     if count is None or fold.size is None:
         return count is not None
@@ -285,7 +291,8 @@ def _may_be_next(layer: Any, fold: _Fold) -> bool:
 
 
 def _features(layer: Any, given: bool) -> int | None:
-    """The number of features in a layer's outputs (if `given`) or inputs; None if it has no parameters for them."""
+    """Returns how many features the outputs (if `given`) or the inputs of a layer have; None if it has no parameters
+    for them."""
     if not layer.weights:
         return None
     if isinstance(layer, kl.Dense | kl.LSTM | kl.GRU):

@@ -1,4 +1,4 @@
-"""Where TensorFlow runs an operation: on the device of the scope, not of its operands."""
+"""Makes operations run on the device of their operands. TensorFlow runs them on the device of the open scope."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def _is_one_device() -> bool:
 
 
 def placed(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel, made to run on the device of its first operand and to leave its result there: TensorFlow computes
-    int32 and some of int64 "on" a GPU on the host, and leaves the result on the host."""
+    """Wraps a kernel so that it runs on the device of its first operand, and its result is there too. TensorFlow
+    computes int32, and in some operations int64, on the host instead of the GPU, and leaves the result on the host."""
 
     @wraps(kernel)
     def run(x: Any, *rest: Any) -> Any:
-        if _is_one_device() or (place := getattr(x, "backing_device", None)) is None:  # a traced tensor has none
+        if _is_one_device() or (place := getattr(x, "backing_device", None)) is None:  # traced tensors have no device
             return kernel(x, *rest)
         with tf.device(place):
             made = kernel(x, *rest)

@@ -1,7 +1,9 @@
-"""`tf.data` pipelines that raise the exceptions which the user's code in them raised.
+"""Copies for `xdevice.prefetch`, and iterates over `tf.data` pipelines so that exceptions of the user's code in them
+come out as the user raised them.
 
-TensorFlow turns an exception in `from_generator` or `py_function` into an error of its own, which only contains the
-name of its type and its text: "{{function_node ...}} ValueError: too short\\nTraceback (most recent call last): ...".
+TensorFlow turns an exception in `from_generator` or `py_function` into an error of its own, which contains only the
+name of the exception's type and its text:
+"{{function_node ...}} ValueError: too short\\nTraceback (most recent call last): ...".
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ def _unwrapping(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _original(error: tf.errors.OpError) -> Exception | None:
-    """The exception that the user's code raised, made anew; None if its type is not one of Python's own, because only
-    those can be found by their name."""
+    """Returns a new exception like the one that the user's code raised. None if its type is not built into Python,
+    because no other type can be found by its name."""
     found = _RAISED.match(error.message)
     cls = getattr(builtins, found["type"], None) if found else None
     if found is None or not (isinstance(cls, type) and issubclass(cls, Exception)):

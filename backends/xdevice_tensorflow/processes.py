@@ -1,19 +1,19 @@
-"""TensorFlow's collectives between processes: its own ring on the CPU, NCCL's on GPUs.
+"""Moves tensors between processes with TensorFlow's collectives: its "ring" on the CPU, NCCL on GPUs.
 
-What this engine must keep (measured on 2.21):
+Facts about TensorFlow that the code depends on (measured on 2.21):
 
-- The cluster must be set before TensorFlow has run anything, and cannot be changed: later worlds of a process have the
-  same ranks.
-- After one collective has failed, all later ones fail. So none is tried that may: a dtype that TensorFlow does not
-  support is sent as another one that it supports, bit for bit.
+- The cluster (which processes there are) must be set before TensorFlow has run anything, and cannot be changed. So a
+  process has the same rank in all groups that it joins later.
+- After one collective has failed, all later ones fail. So none is called that could fail: a dtype that TensorFlow's
+  collectives do not support is sent as another one, without a change of its values.
 - NCCL's collectives do not support int32: "Collective all-reduce does not support datatype DT_INT32 on DEVICE_GPU".
-- A collective without elements crashes the process by a segmentation fault.
-- `CollectiveReduceScatterV2` is not implemented for the CPU. In place of send and recv there is a broadcast in a group
-  of two processes.
+- A collective on a tensor without elements crashes the process by a segmentation fault.
+- `CollectiveReduceScatterV2` is not implemented for the CPU, and there are no collectives to send and receive. Instead
+  of these, the code takes its part of an all-reduce, and broadcasts in a group of two processes.
 - TensorFlow rounds the mean of integers down, so only sums are asked for.
-- TensorFlow matches calls of several processes by their `instance_key`, which is counted here.
-- `MultiWorkerMirroredStrategy` also starts a service which ends processes whose peers have died, so the functions
-  that it is built on are called instead.
+- TensorFlow matches the calls of different processes by their `instance_key`, which this module counts.
+- `MultiWorkerMirroredStrategy` also starts a service that ends processes whose peers have died. So the functions on
+  which it is built are called instead.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ if TYPE_CHECKING:
 
 _OPS: Final = {"sum": "Add", "max": "Max", "min": "Min"}
 _ALL: Final = 1000
-"""The key of the group of all processes; those of pairs are greater. TensorFlow's own strategies count from 1."""
+"""TensorFlow's key for the group of all processes; the groups of two processes have greater keys. TensorFlow's own
+strategies count their keys from 1."""
 
 As = tuple[str | None, str | None]
-"""How a dtype is sent: the dtype that its bits are taken for, and the dtype to which the result is then cast."""
+"""How tensors of a dtype are sent: the dtype as which their bits are read, and the dtype to which they are then cast.
+None leaves out the step."""
 _PLAIN: Final[As] = (None, None)
 _SMALL: Final[dict[str, As]] = dict.fromkeys(("bool", "int8", "int16", "uint8", "uint16"), (None, "int32"))
 _REDUCED_AS: Final[dict[str, As]] = {
@@ -63,9 +65,9 @@ _MOVED_AS: Final[dict[str, As]] = {
 }
 
 _cluster: list[tuple[int, int]] = []
-"""The rank and the number of processes, once TensorFlow knows the cluster."""
+"""The rank of this process and the number of processes, once TensorFlow knows the cluster; empty before."""
 _calls: Counter[int] = Counter()
-"""The number of calls so far, by the key of the group."""
+"""How many collectives this process has called so far, by the key of the group."""
 
 
 def names(gpus: int) -> tuple[str, ...]:
@@ -128,7 +130,7 @@ class TensorflowEngine(Engine):
     # the end
 
     def close(self) -> None:
-        """Nothing to do: the cluster stays for the life of the process."""
+        """Does nothing, because the cluster stays until the process ends."""
 
     def _call(self, key: int, size: int) -> dict[str, Any]:
         _calls[key] += 1
@@ -150,15 +152,15 @@ class TensorflowEngine(Engine):
             return self._done(_unpacked(found, x, self._moved_as))
 
     def _done(self, found: Any) -> Any:
-        """`found`, after waiting for NCCL: its calls return at once, and the wait must be in this thread, which is
-        given up if a peer has died."""
+        """Returns `found`, the result of a collective. Waits for it with NCCL, whose calls return at once. The wait
+        must be in this thread, because xdevice gives the thread up if another process has died."""
         if self._hint == "nccl":
             tf.test.experimental.sync_devices()
         return found
 
 
 def _on_gpu(table: Mapping[str, As]) -> dict[str, As]:
-    """The table for NCCL, which does not support int32: int64 in place of int32."""
+    """Returns a table of dtypes for NCCL: int64 in place of int32, which NCCL does not support."""
     wider = {dtype: (bits, "int64" if "int32" in (bits, wide) else wide) for dtype, (bits, wide) in table.items()}
     return {**wider, "int32": (None, "int64")}
 
@@ -216,6 +218,6 @@ class TensorflowProcesses(Processes):
     def start_engine(self, name: str, group: Group) -> Engine:
         require_fit(self, name, group.device)
         engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
-        if not self.virtual:  # the counts of virtual GPUs are set once, and never counted
+        if not self.virtual:  # TensorFlow sees other GPUs now; the number of virtual ones is set by the program
             self._counts.clear()
         return engine

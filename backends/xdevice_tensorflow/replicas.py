@@ -1,7 +1,8 @@
-"""Sums over devices: by NCCL if each tensor is on a GPU of its own, otherwise on the device of the first one.
+"""Splits and joins tensors, and sums tensors of several devices: by NCCL if each is on a GPU of its own, otherwise on
+the device of the first tensor.
 
-NCCL's operation on one GPU waits for those on the other GPUs, so all are in one `tf.function`: run eagerly, the first
-would wait forever. Each output stays on its GPU.
+NCCL's operation on one GPU waits for those on the other GPUs, so all of them are in one `tf.function`: if they ran
+eagerly, the first would wait forever. Each output stays on its GPU.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def is_for_nccl(x: Any, places: list[Device], backend: Replicas) -> bool:
 
 
 def by_nccl(tensors: list[Any], natives: tuple[str, ...], mean: bool) -> list[Any]:
-    """The sum or mean of the tensors, as a new tensor on each of their devices."""
+    """Returns the sum or mean of the tensors, as a new tensor on the device of each."""
     return list(_reduction(natives, tensors[0].dtype, mean)(*tensors))
 
 
@@ -89,7 +90,7 @@ class TensorflowReplicas(Replicas):
             x.assign(value)
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
-        """The sum or mean of tensors of one device, in their order."""
+        """The sum or mean of tensors of one device, added in their order on that device."""
         rest = iter(tensors)
         first = next(rest)
         wide = tf.float32 if first.dtype in _SHORT else first.dtype

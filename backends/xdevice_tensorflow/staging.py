@@ -1,12 +1,13 @@
-"""Copies between the host and an NVIDIA GPU through the ring of page-locked memory.
+"""Copies large tensors between the host and an NVIDIA GPU through the ring (buffers of page-locked memory that xdevice
+keeps for this, `xdevice.cuda.ring`).
 
-What must be kept:
+Rules for this module, and why:
 
-- TensorFlow's stream is not accessible, and its allocator reuses memory in the order of that stream: earlier work may
-  still use the memory that `Empty` gives. So the host waits for TensorFlow before the ring reads or writes a tensor,
-  and the ring has finished its copy before the tensor is returned.
-- TensorFlow records its own copies on gradient tapes, so these copies are recorded too.
-- Moving a tensor to the host is left to TensorFlow, which is not slower.
+- The host waits for TensorFlow before the ring reads or writes a tensor, and the ring has finished its copy before the
+  tensor is returned. The reason is that TensorFlow's stream is not accessible, and that its allocator reuses memory in
+  the order of that stream: earlier work may still use the memory of a tensor that `Empty` returns.
+- Moves through the ring are recorded on gradient tapes, as TensorFlow records its own copies.
+- Moving a tensor to a tensor on the host is left to TensorFlow, which is not slower.
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ if TYPE_CHECKING:
 TO_HOST: Final = 64 << 20
 TO_GPU: Final = 16 << 20
 MOVED: Final = 64 << 20
-"""The sizes in bytes from which the ring is faster: for reading a tensor, for making a tensor on a GPU from an array
-(`TO_GPU`), and for moving a tensor from the host to a GPU."""
+"""The sizes in bytes from which a copy by the ring (of page-locked buffers) is faster than TensorFlow's own: `TO_HOST`
+for reading a tensor, `TO_GPU` for making a tensor on a GPU from an array, `MOVED` for moving a tensor from the host to
+a GPU."""
 _ON_GPUS: Final = frozenset(("uint8", "int8", "int32", "int64", "uint64", "bfloat16", "float16", "float32", "float64"))
-"""The dtypes of which `Empty` makes tensors on a GPU (2.21)."""
+"""The dtypes of which the operation `Empty` can make tensors on a GPU (TensorFlow 2.21)."""
 
 
 def is_read(x: Any, backend: Conversion) -> bool:
-    """Whether `read` is to be tried for `x`; its result shares memory with no tensor."""
+    """Whether the host should read `x` through the ring, by `read`. What `read` returns shares memory with no
+    tensor."""
     return (
         backend.device_of(x).kind == "gpu"
         and not backend.virtual
@@ -50,14 +53,14 @@ def is_read(x: Any, backend: Conversion) -> bool:
 
 
 def read(x: Any, backend: Conversion) -> np.ndarray[Any, Any] | None:
-    """The values of a tensor on a GPU; None if TensorFlow is to read them."""
+    """Returns the values of a tensor on a GPU, read through the ring; None if TensorFlow has to read them."""
     backend.finish(x)
     return staging.read(x, Lent(backend.export(x)).address, x.shape.as_list(), host_dtype(x.dtype.name))
 
 
 def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> Any | None:
-    """A tensor on a GPU with the values of an array, which may be changed after the return; None if TensorFlow is to
-    make the tensor."""
+    """Returns a tensor on a GPU with the values of an array, copied through the ring; None if TensorFlow has to make
+    the tensor. The array may be changed as soon as this returns."""
     if device.kind != "gpu" or values.nbytes < TO_GPU or not values.flags.c_contiguous:
         return None
     if values.dtype.name not in _ON_GPUS or backend.virtual or not tf.executing_eagerly() or not ring.is_measured():
@@ -73,7 +76,7 @@ def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> An
 
 
 def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
-    """A tensor of the host, copied to a GPU; None if TensorFlow is to copy it."""
+    """Returns a copy on a GPU of a tensor on the host, made through the ring; None if TensorFlow has to copy it."""
     if device.kind != "gpu" or x.dtype.name not in _ON_GPUS or _size(x) < MOVED:
         return None
     place = backend.device_of(x)

@@ -1,7 +1,8 @@
-"""Watching TensorFlow's transfers.
+"""Sees TensorFlow's transfers: tensors read by the host, and copies between devices.
 
-Every method that reads a tensor calls `_numpy_internal`, but NumPy reads by the buffer protocol. An operation silently
-copies its operands to its own device: callbacks, which TensorFlow keeps per thread, see that afterwards.
+Every method that reads a tensor calls `_numpy_internal`, which is replaced while transfers are watched. NumPy reads by
+the buffer protocol instead, so `numpy.asarray` and `numpy.array` are replaced too. An operation silently copies its
+operands to its own device. A callback, which TensorFlow keeps for each thread, sees that when the operation has ended.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ READS = (
     "__repr__", "__str__", "__format__", "__reduce__",
 )  # fmt: skip
 _ON_THE_HOST = {tf.int32, tf.int64, tf.string, tf.resource, tf.variant}
-"""The dtypes of shapes, axes, names and handles, which operations on a GPU read from the host."""
+"""The dtypes of shapes, axes, names and handles: operations on a GPU read such inputs from the host, and do not move
+them."""
 
 _seen = Shared(per_thread=True)
-"""One callback for each thread, however many blocks are open there: each further one would report every transfer
-again."""
+"""The callback for TensorFlow's operations. A thread has only one, however many blocks are open in the thread: each
+further callback would report every transfer again."""
 
 
 def _is_number(backend: Primitives, x: Any) -> bool:

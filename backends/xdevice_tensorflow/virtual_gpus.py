@@ -1,4 +1,4 @@
-"""Virtual GPUs: TensorFlow's logical CPUs, which can be made only before TensorFlow has run anything."""
+"""Virtual GPUs for TensorFlow: its logical CPUs, which can be made only before TensorFlow has run anything."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ HERE: Final = "/job:localhost/replica:0/task:0/device:"
 
 
 def is_started() -> bool:
-    """Whether the runtime has started, after which the devices cannot change any more."""
+    """Whether TensorFlow's runtime has started, after which its devices cannot change any more."""
     return bool(getattr(_context.context(), "_initialized", True))
 
 
 def _keep_out_of_strategies(backend: VirtualGpus) -> None:
-    """Has `tf.distribute` strategies refuse GPUs, which are virtual: a strategy on a /GPU:0 that does not exist hangs
-    in `fit`, or trains on the CPU (2.21)."""
+    """Makes `tf.distribute` strategies refuse names such as "/GPU:0", which do not exist while the GPUs are virtual. A
+    strategy with such a name would hang in `fit`, or train on the CPU (2.21)."""
 
     canonicalize = _strategies.canonicalize
 

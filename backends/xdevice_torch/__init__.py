@@ -1,8 +1,11 @@
-"""PyTorch.
+"""The adapter for PyTorch: xdevice's hooks (the methods that its core calls), written with PyTorch's functions.
 
-What this adapter must keep: `x.to(d)` aliases on the same device, so a copy says `copy=True`; nothing is copied with
-`non_blocking`, because a device-to-host copy then holds garbage until a wait, except where nobody can read it before
-(staging.py); counting starts no CUDA context.
+The rules that it must keep:
+
+- A copy passes `copy=True`, because `x.to(d)` returns `x` itself if `x` is on the device `d` already.
+- Nothing is copied with `non_blocking=True`, because the result of a device-to-host copy then holds garbage until
+  somebody waits. The exception are tensors that nobody can read before the copy has ended (staging.py).
+- Counting GPUs starts no CUDA context.
 """
 
 from __future__ import annotations
@@ -54,15 +57,16 @@ if TYPE_CHECKING:
 _CPU = devices.CPU
 _HOST = torch.device("cpu")
 _QUICK = ("cuda", "cpu")
-"""The devices to which `from_numpy` and `to` were measured to be faster than `torch.tensor`."""
+"""The types of devices for which `from_numpy` and `to` were measured to be faster than `torch.tensor`."""
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
-"""The types whose `is_cpu`, which is faster than `device`, agrees with it: a subclass may define its own `device`."""
+"""The types of tensors whose `is_cpu`, which is read faster than `device`, always agrees with `device`: a subclass may
+define its own `device`."""
 _NONE: frozenset[str] = frozenset()
 _device = attrgetter("device")
 
 
 class _Places(dict[torch.device, devices.Device]):
-    """The `Device` of each `torch.device` that tensors are on."""
+    """A dict from each `torch.device` to its `Device`, filled as devices are looked up."""
 
     def __init__(self, find: Callable[[Any], Device | None]) -> None:
         self._find = find
@@ -171,10 +175,10 @@ class TorchBackend(
             return self._place(native)
         if self.virtual:
             raise self.unsupported(f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native")
-        return devices.named(native.type, native.index or 0)  # not here: using it raises an error that says what is
+        return devices.named(native.type, native.index or 0)  # it does not exist here, and using it raises an error
 
     def _place(self, native: torch.device) -> Device:
-        """Where a tensor is."""
+        """Returns the `Device` for the `torch.device` of a tensor."""
         if native.type == self._gpu:
             return devices.of("gpu", self._current() if native.index is None else native.index)
         if native.type not in self.kinds:  # a device of another vendor, for whose work xdevice cannot wait
@@ -387,7 +391,8 @@ class TorchBackend(
         return TorchSamples(self)
 
     def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """`new`, checked to be a copy: a tensor subclass may return itself from `clone`."""
+        """Returns `new`, which was made as a copy of `x`. Raises `UnsupportedError` if both share memory: the `clone`
+        of a tensor subclass may return the tensor itself."""
         if type(x) not in _PLAIN and conversion.is_alias(new, x):
             raise self.unsupported(
                 f"copying a {type(x).__name__}, whose copies share its memory", "copy x.as_subclass(torch.Tensor)"
@@ -422,7 +427,7 @@ class TorchBackend(
             )
 
     def _module(self) -> Any:
-        """The module that is for this GPU what `torch.cuda` is for CUDA; None if the vendor has none."""
+        """Returns the vendor's counterpart of `torch.cuda`, such as `torch.xpu`; None if the vendor has none."""
         return getattr(torch, self._gpu, None)
 
     def _current(self) -> int:
@@ -432,7 +437,8 @@ class TorchBackend(
         return int(current())
 
     def _is_started(self, index: int) -> bool:
-        """Whether this process has a context on a GPU: waiting for one without would make it, at some 500 MB."""
+        """Whether this process has a context on this GPU. Waiting for a GPU without a context would create one, which
+        takes some 500 MB."""
         if self._gpu == "mps":
             return True
         if not getattr(self._module(), "is_initialized", lambda: True)():

@@ -1,12 +1,13 @@
-"""Which accelerator PyTorch computes on, how it is waited for, and which of its devices cannot be.
+"""Finds the accelerator that `gpu:i` means in PyTorch, how to wait for it, and which dtypes it lacks.
 
-What must be kept, because `torch.accelerator` alone does not tell:
+`torch.accelerator` alone does not tell these:
 
-- A plugin that is merely registered is its current accelerator, and hides CUDA: the devices are counted.
-- `torch.accelerator.synchronize` does not ask a backend written in Python, and some vendors' own module has no
-  `synchronize`: the vendor's comes first, then PyTorch's.
-- Its `Stream` and `Event` are silently those of device 0 on some backends, so only CUDA's and XPU's own are used.
-- Lazy devices are none of its accelerators. They compute when they are asked, and cannot be waited for.
+- It reports a plugin as the current accelerator once the plugin is registered, even without devices, and then not CUDA.
+  So `detect` counts the devices of each accelerator.
+- `torch.accelerator.synchronize` does not call a backend written in Python, and the modules of some vendors have no
+  `synchronize`. So `waiter` calls the vendor's function first, and then PyTorch's.
+- On some backends its `Stream` and `Event` silently belong to device 0. So only those of CUDA and XPU are used.
+- It does not list lazy devices, which compute only when a result is asked for. Nobody can wait for these.
 """
 
 from __future__ import annotations
@@ -26,17 +27,19 @@ if TYPE_CHECKING:
 
 _BUILT_IN: Final = ("cuda", "xpu", "mps")
 STREAMS: Final = ("cuda", "xpu")
-"""Whose streams and events are known to be those of `torch.cuda`."""
+"""The accelerators whose streams and events are known to work as those of `torch.cuda`."""
 _LACKS: Final = {
     "cuda": frozenset[str](),
     "mps": frozenset(("float64", "complex128", *SHORT_FLOATS)),
     "hpu": frozenset(("float64", "complex64", "complex128")),
 }
-"""What PyTorch's source says of MPS, which takes complex128 and then cannot compute, and Gaudi's documents of HPU."""
+"""The dtypes that an accelerator lacks: MPS by PyTorch's source (MPS takes complex128, and then cannot compute with
+it), HPU by the documents of Gaudi."""
 
 
 def detect() -> tuple[str, int]:
-    """What PyTorch calls the type of `gpu:i`, and how many there are: "cuda" and 0 where there is none."""
+    """Returns PyTorch's name for the device type of `gpu:i`, and how many such devices there are: "cuda" and 0 if there
+    is no accelerator."""
     current = _current()
     counts = {name: _count(name) for name in dict.fromkeys(filter(None, (current, *_BUILT_IN)))}
     name = choose("torch", [name for name, count in counts.items() if count], words, current) or "cuda"
@@ -45,12 +48,14 @@ def detect() -> tuple[str, int]:
 
 
 def words(name: str) -> frozenset[str]:
-    """ROCm's builds call their devices "cuda"."""
+    """Returns the words by which a user may name the hardware of a device type. ROCm's builds call their devices
+    "cuda"."""
     return frozenset(("cuda", "rocm", "hip")) if name == "cuda" and torch.version.hip else frozenset((name,))
 
 
 def waiter(name: str) -> Callable[[int], None] | None:
-    """What waits for all work on a device, by its index; None where nothing does."""
+    """Returns a function that waits for all work on the device with a given index; None if PyTorch has no such
+    function."""
     own = getattr(getattr(torch, name, None), "synchronize", None)
     if name == "mps" and own is not None:
         return lambda index: own()
@@ -66,10 +71,10 @@ def waiter(name: str) -> Callable[[int], None] | None:
 
 @cache
 def lacks(name: str, index: int) -> frozenset[str]:
-    """The dtypes that a device cannot hold.
+    """Returns the dtypes that a device cannot hold.
 
-    Of other vendors PyTorch is asked for the wide floats alone: it lists those that it converts to, and some list
-    neither the small integers nor 8-bit floats, which they hold.
+    For vendors that `_LACKS` does not name, only float64 and complex128 are looked up in PyTorch's list of supported
+    dtypes: some vendors leave the small integers and the 8-bit floats out of that list, although they hold them.
     """
     if name in _LACKS or name != _current():
         return _LACKS.get(name, frozenset())
@@ -81,7 +86,8 @@ def lacks(name: str, index: int) -> frozenset[str]:
 
 
 def lazy() -> str | None:
-    """The lazy device that this process has started; torch_xla's may have been, once it is imported."""
+    """Returns the type of the lazy device that this process has started; None if there is none. The device of torch_xla
+    counts as started once torch_xla is imported."""
     if "torch_xla" in sys.modules:
         return "xla"
     if "torch._lazy.ts_backend" not in sys.modules:
@@ -89,7 +95,7 @@ def lazy() -> str | None:
     try:
         private: Any = torch._C._lazy
         private._get_default_device_type()
-    except RuntimeError:  # it is imported, and not started
+    except RuntimeError:  # the lazy backend is imported, but not started
         return None
     return "lazy"
 
@@ -97,7 +103,7 @@ def lazy() -> str | None:
 def _current() -> str | None:
     try:
         current = torch.accelerator.current_accelerator()
-    except RuntimeError:  # 2.6 says so where there is none
+    except RuntimeError:  # raised by PyTorch 2.6 if there is no accelerator
         return None
     return None if current is None else current.type
 
@@ -106,6 +112,6 @@ def _count(name: str) -> int:
     if name == "mps":
         return int(torch.backends.mps.is_available())
     module = getattr(torch, name, None)
-    if module is None:  # the name of a plugin that is not imported, or not whole
+    if module is None:  # a plugin adds its module while it is imported, which it may not be yet
         return 0
     return int(getattr(module, "device_count", torch.accelerator.device_count)())

@@ -1,4 +1,5 @@
-"""PyTorch's kernels for `xdevice.array_namespace`: `xdevice.contract.arithmetic` says what they are promised."""
+"""PyTorch's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core
+calls them, and what they have to return."""
 
 from __future__ import annotations
 

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _SMALL: Final = 1 << 20
-"""Bytes of the largest tensors for which this was measured to be faster."""
+"""The size in bytes up to which tensors are sent with one wait for all, which was measured to be faster."""
 
 
 def sent(
     tensors: Sequence[torch.Tensor], gpu: torch.device, move: Callable[[torch.Tensor], torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Copies of the tensors on a CUDA device; large ones, and those not on the host, are moved by `move`. All sources
-    have been read on return, so that pinned memory may be written next."""
+    """Copies tensors to a CUDA device, and returns the copies. Large tensors, and those that are not on the host, are
+    moved by `move`. When this returns, all tensors have been read, so that pinned ones may be overwritten."""
     *first, last = tensors
     try:
         there = [x.cuda(gpu, non_blocking=True) if _is_small(x) else move(x) for x in first]

@@ -1,4 +1,4 @@
-"""Waiting after each of PyTorch's operations, by a dispatch mode, which is per thread."""
+"""Blocking mode: waits after each of PyTorch's operations, by a dispatch mode, which each thread has for itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _waited = Shared(per_thread=True)
 
 
 def is_blocking() -> bool:
-    """Whether this thread is in a block of `blocking`."""
+    """Whether this thread is inside a `with backend.blocking():` block."""
     return _waited.is_wanted()
 
 
@@ -46,9 +46,9 @@ class _Wait(TorchDispatchMode):
 class TorchBlocking(Blocking):
     _gpus: int
     _blocks: bool
-    """Whether CUDA blocks by itself, because CUDA_LAUNCH_BLOCKING was set before its start."""
+    """Whether CUDA blocks by itself, because CUDA_LAUNCH_BLOCKING was set before CUDA was started."""
     _refuse_lazy: Callable[[], None]
-    """Raises where PyTorch's lazy device has been started, which nobody can wait for."""
+    """Raises an error if PyTorch's lazy device was started: nobody can wait for its work."""
 
     def blocking(self) -> AbstractContextManager[Any]:
         self._refuse_lazy()

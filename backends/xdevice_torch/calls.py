@@ -1,8 +1,10 @@
-"""Sees the calls of PyTorch's modules.
+"""Records the calls of PyTorch's modules while a model runs.
 
-What must be kept:
-- A `TransformerEncoderLayer` bypasses its layers in evaluation mode, unless one has a hook.
-- torch.compile would compile the functions of xdevice that a module calls then, and fails at them.
+Two facts about PyTorch that the code depends on:
+- In evaluation mode a `TransformerEncoderLayer` computes without calling the modules inside it, unless one of them has
+  a hook. So each gets a hook that does nothing.
+- While a model is watched, its modules call functions of xdevice, which torch.compile cannot compile. So calls are not
+  recorded while torch.compile compiles.
 """
 
 from __future__ import annotations

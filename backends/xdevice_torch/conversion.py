@@ -1,10 +1,13 @@
-"""Lends the memory of PyTorch's tensors to other frameworks, and takes over theirs.
+"""Lends the memory of PyTorch's tensors to other frameworks, and takes over memory of theirs, by DLPack.
 
-- `from_dlpack` of a negative stride crashes the process.
-- A capsule cannot say that a tensor is a lazy conjugate or negative: `to_dlpack` exports the values without that.
-- `x.__dlpack__(stream=...)` orders streams on PyTorch's current device, and fails where that is another GPU: the plain
-  `to_dlpack` orders nothing, which is enough after a wait.
-- JAX fails to take memory of a GPU over while PyTorch's current device is another one.
+Facts about PyTorch that the code depends on:
+
+- `from_dlpack` crashes the process if a stride is negative.
+- A DLPack capsule cannot say that a tensor is a lazy conjugate or negative: `to_dlpack` exports the values that are in
+  memory, without conjugation or sign. So `export` refuses such a tensor.
+- `x.__dlpack__(stream=...)` makes streams of PyTorch's current device wait for each other, and fails if `x` is on
+  another GPU. `to_dlpack` makes no stream wait, which is enough, because the core has waited for the tensor before.
+- JAX cannot take over memory of one GPU while PyTorch's current device is another GPU.
 """
 
 from __future__ import annotations
@@ -57,9 +60,9 @@ def require_shape(x: torch.Tensor) -> None:
 
 
 def is_plain(cls: type[torch.Tensor]) -> bool:
-    """Whether the values of a type's tensors are in their own memory. Subclasses that take over the operations, such as
-    DTensor, masked tensors and many quantized ones, consist of other tensors instead. Tensors that stand for others
-    while torch traces count as plain."""
+    """Whether tensors of this type keep their values in their own memory. Subclasses with a `__torch_dispatch__`, such
+    as DTensor, masked tensors and many quantized ones, consist of other tensors instead. FakeTensor and
+    FunctionalTensor, which stand for other tensors while torch traces a function, count as plain."""
     return cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ or issubclass(cls, _STAND_INS)
 
 
@@ -69,12 +72,13 @@ def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
         return True
     both = type(new), type(x)
     if x.is_meta or not all(map(is_plain, both)) or any(issubclass(cls, _STAND_INS) for cls in both):
-        return False  # it has no memory of its own that could be compared
+        return False  # there is no memory of its own that could be compared
     return x.numel() > 0 and new.device == x.device and new.data_ptr() == x.data_ptr()
 
 
 def why_not_numpy(x: torch.Tensor) -> str | None:
-    """What to read instead of a tensor that NumPy has no array for; None if it has one."""
+    """Returns the advice that ends the error for a tensor that no NumPy array can hold: what to read instead. None if
+    NumPy can hold it."""
     if x.is_nested:
         return "read its parts, x.unbind(), or pad them: torch.nested.to_padded_tensor(x, 0.0)"
     if x.is_quantized:
@@ -90,13 +94,13 @@ def why_not_numpy(x: torch.Tensor) -> str | None:
 
 class TorchConversion(Conversion):
     _gpu: str
-    """The type that `torch.device` gives `gpu:i`, such as "cuda"."""
+    """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def takes(self) -> Takes | None:
         return TAKES
 
     def shares(self, device: Device) -> bool:
-        return device is devices.CPU or (device.kind == "gpu" and self._gpu == "cuda")  # others were never tried
+        return device is devices.CPU or (device.kind == "gpu" and self._gpu == "cuda")  # other devices were never tried
 
     def detached(self, x: torch.Tensor) -> torch.Tensor:
         if type(x) is not torch.Tensor:

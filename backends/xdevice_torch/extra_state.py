@@ -1,5 +1,5 @@
-"""What modules keep beside parameters and buffers, and hand out and take by functions of their own, as FP8 layers do
-with their scales."""
+"""The extra state of modules: what a module keeps beside parameters and buffers, and saves by `get_extra_state` and
+loads by `set_extra_state`, as FP8 layers do with their scales."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ if TYPE_CHECKING:
     import torch
 
 _NAME: Final = _EXTRA_STATE_KEY_SUFFIX
-"""What PyTorch calls, in a state dict, the result of a module's `get_extra_state()`."""
+"""The last part of the name under which a state dict has the result of a module's `get_extra_state()`."""
 
 
 def lost(model: Module, names: Mapping[str, object]) -> str | None:
-    """The first of these names of a state dict that is extra state which no module takes."""
+    """Returns the first of these names of a state dict that is the extra state of a module without a `set_extra_state`,
+    so that nothing could load it; None if there is none."""
     extra = [name for name in names if name.rpartition(".")[2] == _NAME]
     known = _takers(model) if extra else {}
     return next((name for name in extra if name not in known), None)
 
 
 def take(model: Module, state: Mapping[str, torch.Tensor]) -> None:
-    """Gives each module its extra state out of a state dict."""
+    """Calls `set_extra_state` of each module of a model with the module's entry in a state dict, if it has one."""
     for name, module in _takers(model).items():
         if name in state:
             module.set_extra_state(state[name])

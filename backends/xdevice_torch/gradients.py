@@ -1,11 +1,11 @@
-"""Gradients of PyTorch.
+"""Computes gradients with PyTorch's autograd.
 
-What this must keep:
-- `backward()` would write into the `.grad` of every leaf that the loss depends on, so `autograd.grad` is called;
-- a detached alias stands for a leaf; one that is the result of recorded work, or nested, is a view instead, through
-  which gradients flow on;
-- tensors made in inference mode cannot be recorded: copies of them can;
-- inside of `torch.func` no tensor can be told to require its gradient.
+Rules for this module:
+- It calls `autograd.grad`, because `backward()` would write into the `.grad` of every tensor that the loss depends on.
+- The function to be differentiated is called on detached aliases of its inputs. If an input is itself a result of
+  recorded operations, or if gradients are nested, it is called on views instead, through which gradients flow on.
+- Autograd cannot record tensors that were made in inference mode, so copies of them are used.
+- Inside a transformation of `torch.func`, `requires_grad_()` does not work, so gradients are refused there.
 """
 
 from __future__ import annotations

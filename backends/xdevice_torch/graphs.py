@@ -1,11 +1,11 @@
-"""Graphs of CUDA.
+"""CUDA graphs: records the work of a task (a function) on a GPU once, and repeats it at each replay.
 
-A replay reads and writes the memory that the task used while it was recorded, even if that memory has been freed. So
-the graph keeps the memory that the task's operations read. Operations that work elsewhere than on the graph's GPU would
-be done once, while recording, and never again: they raise an error.
+A replay reads and writes the memory that the task used while it was recorded, even if that memory has been freed since.
+So the graph keeps alive the memory that the task's operations read. Operations on other devices than the graph's GPU
+would run once, while recording, and not in a replay, so they raise an error.
 
-After a recording that failed, PyTorch 2.11 goes on as if it had not ended: it keeps the memory, gives no more random
-numbers on that GPU, and calls the graph whenever it allocates pinned memory.
+After a recording has failed, PyTorch 2.11 behaves as if it were still going on: it keeps the memory, draws no more
+random numbers on that GPU, and calls the graph whenever it allocates pinned memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 _one_at_a_time = threading.Lock()
-"""PyTorch allows one recording in a process."""
+"""Held while a graph is recorded: PyTorch allows only one recording at a time in a process."""
 
 _failed: list[Any] = []
 """Graphs whose recording failed. They are kept until the process ends, because PyTorch still calls them."""
@@ -91,8 +91,9 @@ def _abandon(graph: Any, stream: Any, pool: Any) -> None:
 
 
 def _free_random_numbers(stream: Any, random: Any) -> None:
-    """Frees the GPU's random generator after a broken recording, which only the end of another recording does. Tries
-    ten times, because another thread's wait can break these too."""
+    """Makes the GPU's random generator usable again after a failed recording, by recording something else successfully:
+    PyTorch frees the generator only at the end of a recording. Tries ten times, because another thread that waits for
+    the GPU can break these recordings too."""
     for _ in range(10):
         with suppress(RuntimeError):
             with _recording(torch.cuda.CUDAGraph(), stream):
@@ -115,7 +116,8 @@ def _own_workspace() -> Iterator[None]:
 
 @contextmanager
 def _no_casts_from_before() -> Iterator[None]:
-    """Empties autocast's cache of cast weights, which a replay would use for ever."""
+    """Empties autocast's cache of cast weights and switches it off inside the block. Otherwise each replay would use
+    the weights that were in the cache during the recording."""
     kept = torch.is_autocast_cache_enabled()
     torch.clear_autocast_cache()
     torch.set_autocast_cache_enabled(False)
@@ -126,9 +128,11 @@ def _no_casts_from_before() -> Iterator[None]:
 
 
 class OnlyOn(Mode):
-    """Refuses operations that read tensors on another device, or create tensors there from no others.
+    """A dispatch mode that raises `DeviceMismatchError` if an operation reads a tensor on another device than the
+    graph's, or creates a tensor there without reading any.
 
-    An operation on the device may make further tensors elsewhere: attention keeps its seed on the CPU.
+    An operation on the graph's device may make tensors on another one, and later operations may read these: attention
+    keeps its seed on the CPU.
     """
 
     def __init__(self, place: torch.device) -> None:
@@ -159,7 +163,7 @@ class OnlyOn(Mode):
 
 
 class Inputs(Mode):
-    """Finds the memory that operations read and did not make."""
+    """A dispatch mode that collects in `found` the memory that operations read, unless an earlier one has made it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +185,7 @@ def _tensors(x: Any) -> list[torch.Tensor]:
 
 
 def _memory(x: torch.Tensor) -> tuple[Any, Any]:
-    """A key for the memory of a tensor, and an object that keeps that memory alive."""
+    """Returns a key that tells the memory of a tensor from other memory, and an object that keeps the memory alive."""
     if x.layout is not torch.strided:
         return id(x), x
     storage = x.untyped_storage()

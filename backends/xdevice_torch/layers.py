@@ -1,9 +1,11 @@
-"""PyTorch's layers. Their layouts are those that `contract.layouts` uses, so only the settings are stated here.
+"""Reads the layers with parameters out of PyTorch's models. `contract.layouts` describes all weights in PyTorch's
+layouts, so only the settings of the layers are stated here.
 
-What must be kept:
-- `momentum` is the weight of the new value, unlike in all other frameworks; None is the mean of all;
-- a MultiheadAttention owns its out_proj, which is not a layer by itself: its forward is never called;
-- the Conv1D of transformers is a Linear with its weight transposed, not a convolution.
+Facts about PyTorch that the code depends on:
+- In a batch norm `momentum` is the weight of the new value, unlike in all other frameworks; None gives all batches the
+  same weight.
+- The `out_proj` of a MultiheadAttention does not count as a layer by itself: its `forward` is never called.
+- The Conv1D of the library transformers is a Linear with its weight transposed, not a convolution.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ _CONV1D: Final = (Part("weight", ("weight",), layouts.TRANSPOSED), Part("bias", 
 
 
 def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
-    """The layers of a model. Also fills in `blocks`: by the path of each Transformer layer, the names of the layers in
-    it in the order of their calls, which is not that of their definition."""
+    """Yields the layers of a model. Also fills `blocks`: for the path of each Transformer layer, the names of the
+    layers inside it in the order in which they are called, which is not the order of their definition."""
     owned: set[int] = set()
     told: dict[int, Mapping[str, object]] = {}
     for path, module in model.named_modules():
@@ -53,7 +55,8 @@ def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, .
 
 
 def _norm_of(module: Any) -> tuple[str, str] | None:
-    """The names of g and v of a weight norm, of the kind that PyTorch has since 2.0 or of the older one."""
+    """Returns the names of the parameters g (magnitude) and v (direction) of a module with a weight norm, either the
+    one that PyTorch has since 2.0 or the older one; None for a module without."""
     ways = getattr(getattr(module, "parametrizations", None), "weight", ())
     if [type(way).__name__ for way in ways] == ["_WeightNorm"]:
         return "parametrizations.weight.original0", "parametrizations.weight.original1"
@@ -61,7 +64,7 @@ def _norm_of(module: Any) -> tuple[str, str] | None:
 
 
 def is_conv1d(module: Any) -> bool:
-    """Whether a module is the Conv1D of transformers, which need not be installed."""
+    """Whether a module is the Conv1D of the library transformers. Works if that library is not installed."""
     return type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils"
 
 
@@ -91,13 +94,14 @@ def _kind(module: Any) -> tuple[str, Mapping[str, object]] | None:
 
 
 def rms_eps(module: Any) -> float:
-    """The eps of an RMSNorm; if it was given as None, that of the dtype."""
+    """Returns the eps of an RMSNorm; if it was given as None, the machine epsilon of the weight's dtype."""
     dtype = torch.get_default_dtype() if module.weight is None else module.weight.dtype
     return float(torch.finfo(dtype).eps if module.eps is None else module.eps)
 
 
 def _padded(module: Any) -> dict[str, object]:
-    """The setting that says whether the row of `padding_idx` is zeros, as PyTorch makes it, or was overwritten."""
+    """Returns the setting that says whether an embedding's row for `padding_idx` is zeros, as PyTorch creates it, or
+    has been overwritten; an empty dict for an embedding without `padding_idx` or without values."""
     if module.padding_idx is None or module.weight.is_meta:
         return {}
     return {layouts.PADDED: layouts.ROW if module.weight[module.padding_idx].any() else layouts.ZEROS}
@@ -130,7 +134,7 @@ def _order(module: Any) -> tuple[str, ...]:
 
 
 def _of_block(module: Any) -> dict[int, Mapping[str, object]]:
-    """Settings of a whole Transformer layer, by the id of the layer inside that states them."""
+    """Returns settings of a whole Transformer layer, by the `id` of the layer inside it under which they are listed."""
     return {
         id(module.norm1): {"norm_first": module.norm_first, "block_dropout": float(module.dropout1.p)},
         id(module.linear1): {"activation": _activation(module.activation)},

@@ -1,16 +1,16 @@
-"""Moves PyTorch's modules and optimizers in place, and objects of other types that hold tensors.
+"""Moves PyTorch's modules and optimizers in place, and moves objects of other types that hold tensors.
 
-What must be kept:
+Facts about PyTorch that the code depends on:
 - Some modules, such as those of torchmetrics, keep tensors that are neither parameters nor buffers, and move them in an
-  `_apply` or `to` of their own. So modules without parameters and buffers are moved too, and such tensors count as
-  places of a module.
-- `Module.to` gives a buffer that two modules share a new tensor in each.
-- The `batch_sizes` of a `PackedSequence` stay on the CPU, whatever the rest does.
-- A module keeps a result of its parameters as an attribute under `weight_norm`, `spectral_norm` and `prune`, computed
-  anew before each call; PyTorch does not copy a tensor that has a graph behind it.
-- TorchScript keeps its tensors in C++, and lets their contents be replaced but not the tensors: what moves to a device
-  with tensors of another kind, as a virtual GPU and meta have, stays behind. A frozen module has its tensors in its
-  code.
+  `_apply` or `to` of their own. So modules without parameters and buffers are moved too, and these tensors also count
+  when xdevice asks where a module is.
+- If two modules share a buffer, `Module.to` makes a new tensor in each, and the buffer is not shared any more.
+- The `batch_sizes` of a `PackedSequence` stay on the CPU when the rest moves.
+- With `weight_norm`, `spectral_norm` or `prune`, a module keeps a result of its parameters as an attribute, which is
+  computed anew before each call. PyTorch refuses to copy a tensor that is the result of recorded operations.
+- TorchScript keeps its tensors in C++, where their contents can be replaced but not the tensors themselves. So a tensor
+  cannot move to a device whose tensors are of another kind, such as a virtual GPU or meta. A frozen ScriptModule has
+  its tensors in its code.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from xdevice.contract.primitives import Primitives
 
 _KEPT = frozenset(vars(Module()))
-"""The attributes that every module has."""
+"""The names of the attributes that every `Module` has."""
 _CACHES: Final = "transformers.cache_utils"
-"""The module with the caches of Hugging Face's models, which are plain objects inside of the models' outputs."""
+"""The Python module that defines the caches of Hugging Face's models. Such a cache is a plain object in the output of a
+model."""
 
 _EXPORTED: Final = "torch.export.exported_program"
 _INSTEAD_OF_EXPORTED: Final = (
@@ -50,7 +51,8 @@ _takes_contents = torch._has_compatible_shallow_copy_type  # PyTorch's own, whic
 
 
 def held(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors that moving a module or an optimizer moves, by name."""
+    """Yields name and tensor of everything that moves with a module or an optimizer. A module without tensors that says
+    where it is yields an empty tensor on that device."""
     if not isinstance(model, Module):
         for number, state in enumerate(_states(model)):
             yield from _tensors(state, f"state[{number}]")
@@ -68,7 +70,8 @@ def held(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _own_device(model: Module) -> Any:
-    """The device that a module without tensors says it is on, by a property of its class."""
+    """Returns the value of a module's property `device`, by which a module without tensors may say where it is; None if
+    its class has no such property."""
     return getattr(model, "device", None) if isinstance(getattr(type(model), "device", None), property) else None
 
 
@@ -91,7 +94,8 @@ def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.
 
 
 def move(model: Any, native: torch.device) -> Any:
-    """The module or optimizer on a device; another object than before only if a `to` of its own gives one."""
+    """Moves a module or an optimizer to a device, and returns it. The result is another object only if the module has a
+    `to` of its own that returns one."""
     if isinstance(model, Module):
         _refuse_script(model, native)
         _refuse_meta(model, native)
@@ -113,7 +117,7 @@ def move(model: Any, native: torch.device) -> Any:
 
 
 def copied(model: Module, native: torch.device) -> Any:
-    """A new module on a device, with values of its own."""
+    """Returns a copy of a module on a device, which shares no memory with it."""
     _refuse_script(model, native)
     results = {id(x): x.detach().clone() for x in _results(model)}
     try:
@@ -133,7 +137,7 @@ def copied(model: Module, native: torch.device) -> Any:
 
 
 def _results(model: Module) -> Iterator[torch.Tensor]:
-    """The tensors of a module that are results of recorded operations."""
+    """Yields the tensors of a module that are results of recorded operations: `copy.deepcopy` refuses these."""
     for module in model.modules():
         own = {name: value for name, value in vars(module).items() if name not in _KEPT or name == "_buffers"}
         yield from (x for _, x in _tensors(own, "") if not x.is_leaf)
@@ -157,7 +161,7 @@ def _refuse_script(model: Module, native: torch.device) -> None:
 
 
 def _refuse_meta(model: Module, native: torch.device) -> None:
-    if native.type == "meta" or "to" in vars(model):  # accelerate says by a `to` of its own where the values are
+    if native.type == "meta" or "to" in vars(model):  # accelerate sets its own `to`, which says where the values are
         return
     for name, x in (*model.named_parameters(), *model.named_buffers()):
         if x.is_meta:
@@ -168,7 +172,7 @@ def _refuse_meta(model: Module, native: torch.device) -> None:
 
 
 def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
-    """The tensors in the code of a frozen module."""
+    """Returns the tensors in the code of a frozen ScriptModule; none for a module that is not frozen."""
     if next(iter(module.state_dict().values()), None) is not None or not hasattr(module, "inlined_graph"):
         return []
     graph: Any = module.inlined_graph  # kept in a variable, because its nodes do not keep it alive
@@ -186,8 +190,8 @@ def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
 
 
 class _MovingState:
-    """A view of a parameter's state in an optimizer, without the step counter if that stays on the host. Writing into
-    the view changes the state."""
+    """The state that an optimizer keeps for one parameter, seen without the step counter if that counter stays on the
+    host. Setting an item changes the optimizer's own state."""
 
     def __init__(self, state: dict[str, Any], with_step: bool) -> None:
         self._state = state
@@ -201,22 +205,23 @@ class _MovingState:
 
 
 def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
-    """The state of each parameter, without its step counter, which torch keeps on the host unless the optimizer is
-    fused or capturable."""
+    """Returns the state of each parameter of an optimizer. The step counters are left out unless the optimizer is fused
+    or capturable, because otherwise PyTorch keeps them on the host."""
     with_step = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
     return [_MovingState(state, with_step) for state in optimizer.state.values()]
 
 
 def _moved(value: Any, native: torch.device) -> Any:
-    """A value with the tensors in it moved; LBFGS keeps its history in lists."""
+    """Returns a value of an optimizer's state with all tensors in it moved. It may be a list: LBFGS keeps its history
+    in lists."""
     return _pytree.tree_map_only(torch.Tensor, lambda x: x.to(native), value)
 
 
 def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
-    """Raises for an optimizer that has tensors, or another optimizer, as attributes, because nobody would move
-    those."""
+    """Raises `UnsupportedError` for an optimizer that has tensors, or another optimizer, as attributes, because these
+    would not be moved."""
     parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    known = ("state", "param_groups", "defaults")  # a learning rate may be a tensor, which stays
+    known = ("state", "param_groups", "defaults")  # a learning rate in them may be a tensor, which is not moved
     own = {name: value for name, value in vars(optimizer).items() if name not in known}
     for x in _pytree.tree_leaves(own):
         if isinstance(x, torch.Tensor | torch.optim.Optimizer) and id(x) not in parameters:
@@ -227,7 +232,8 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _refuse_unknown(key: str, value: Any) -> None:
-    """Raises for an object with attributes in an optimizer's state: tensors in it would stay behind."""
+    """Raises `UnsupportedError` if the state of an optimizer contains an object with attributes: tensors in such an
+    object would not be moved."""
     for leaf in _pytree.tree_leaves(value):
         if not isinstance(leaf, torch.Tensor) and hasattr(leaf, "__dict__") and not callable(leaf):
             raise UnsupportedError(
@@ -245,13 +251,14 @@ def _exported(x: Any) -> list[tuple[str, Any]]:
 
 
 def _inside(x: Any) -> list[tuple[str, Any]]:
-    """The tensors in a storage, or in a future that is done, which cannot be moved."""
+    """Returns the tensors in a storage or a future, each with the suffix that reaches it; none for a future that is not
+    done or has failed. Neither a storage nor a future can be moved."""
     if isinstance(x, torch.jit.Future):
         with suppress(Exception):  # `value` raises the error of a future that failed
             value = x.value() if x.done() else None
             return [(f".value(){_pytree.keystr(path)}", one) for path, one in _pytree.tree_flatten_with_path(value)[0]]
         return []
-    # `untyped_storage()` would warn that it is deprecated
+    # the public `TypedStorage.untyped()` warns that typed storages are deprecated
     storage = x._untyped_storage if isinstance(x, torch.TypedStorage) else x
     return [("", torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))]
 
@@ -310,11 +317,12 @@ class TorchModels(Models):
         )
 
     def model_parts(self, model: Any) -> Iterable[Any]:
-        """The modules, parameters and buffers of a module."""
+        """Returns all modules, parameters and buffers of a module; nothing for an optimizer."""
         return [*model.modules(), *model.parameters(), *model.buffers()] if isinstance(model, Module) else []
 
     def rebind(self, model: Any, new: Mapping[int, Any]) -> None:
-        """Puts other buffers in the places of those with these `id`s; parameters stay the same objects."""
+        """Replaces buffers by those that `new` gives for their `id`s. Parameters are never replaced, because a move in
+        PyTorch keeps them the same objects."""
         for module in model.modules():
             for name, buffer in module._buffers.items():
                 if id(buffer) in new:
@@ -326,7 +334,8 @@ class TorchModels(Models):
         return [(name, p.grad) for name, p in model.named_parameters() if p.requires_grad]
 
     def container_way(self, x: Any) -> Way | None:
-        """How to walk or move a packed sequence, a TensorDict, or an object registered with PyTorch's pytrees."""
+        """Says how to walk or move a packed sequence, a TensorDict, a storage, a future, an exported program, or an
+        object of a type that is registered with PyTorch's pytrees."""
         if isinstance(x, PackedSequence):
             return _packed(self)
         if isinstance(x, tuple):

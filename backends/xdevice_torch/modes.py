@@ -1,4 +1,4 @@
-"""Dispatch modes of PyTorch, which see each operation of a thread."""
+"""Helpers for dispatch modes, by which PyTorch lets Python code see each operation of a thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def put_on(mode: TorchDispatchMode) -> Callable[[], None]:
 
 
 def _take_off(mode: TorchDispatchMode) -> None:
-    """Leaves a mode. Its own `__exit__` would take off the innermost one, so the modes inside of it are put back."""
+    """Ends a dispatch mode that need not be the innermost one. Its `__exit__` would end the innermost mode instead, so
+    the modes inside of it are ended first and entered again afterwards."""
     stack = _get_current_dispatch_mode_stack()
     inner = stack[next(place for place, one in enumerate(stack) if one is mode) + 1 :]
     # by the base class's methods, because a user's mode may do more when it is entered

@@ -1,4 +1,5 @@
-"""PyTorch's kernels for `xdevice.nn`: `xdevice.contract.nn` says what they are promised."""
+"""PyTorch's kernels for `xdevice.nn`. `xdevice.contract.nn` says with which arguments the core calls them, and what
+they have to return."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
     Pair = tuple[int, int]
 
 _USUALLY_PASSED_OVER = -100
-"""The label that PyTorch's loss ignores by default. It is used in compiled graphs, which are cached for all
-processes."""
+"""The label that PyTorch's loss ignores by default. It is used in compiled graphs, because these are cached for all
+processes, and a random label would differ in each."""
 _PASSED_OVER = -(2**62) - randbits(61)
-"""The label to ignore otherwise: a random one, which no tensor of labels has by mistake."""
+"""The label that the loss ignores outside compiled graphs: a random one, which no tensor of labels has by mistake."""
 
 _is_compiling = torch.compiler.is_compiling
 
@@ -41,7 +42,7 @@ def ends(indices: Tensor) -> list[int]:
 
 
 def refuses(labels: Tensor) -> bool:
-    if listening.get():  # then the core reads the labels on the CPU too, so that `transfers` sees it
+    if listening.get():  # then the core reads the labels itself, so that `transfers` sees the read
         return False
     return labels.is_cpu and type(labels) is torch.Tensor and not (_is_compiling() or _is_transformed())
 

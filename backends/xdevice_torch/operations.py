@@ -1,6 +1,8 @@
-"""The settings of PyTorch's layers without parameters, in whose terms those of other frameworks are expressed.
+"""Reads the settings of PyTorch's layers without parameters, such as activations and pools. The other adapters express
+the settings of their layers in PyTorch's terms.
 
-What must be kept: a pool's stride of None is its kernel; a softmax without an axis takes one by the shape of its input.
+In PyTorch, a pool whose stride is None steps by the size of its kernel, and a softmax without a `dim` chooses the axis
+by the number of axes of its input.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""What PyTorch's optimizers compute, and their state, named as in their `state_dict()`: number of the parameter, key.
+"""Reads what PyTorch's optimizers compute, and their state. Each tensor of the state is named as in `state_dict()`: by
+the number of its parameter and its key, such as "0.exp_avg".
 
-What must be kept:
-- An optimizer makes its state in its first step, and nothing else tells which state that is. So a twin takes that step,
-  whose parameters are on meta and cost nothing. `Optimizer.__getstate__` leaves out hooks and a scheduler's `step`.
-- The step counter is on the host unless the optimizer is fused or capturable; neither works on meta.
-- What an optimizer computes is known for the exact class only: AdamW derives from Adam, and a user's class from any.
-- An optimizer does not hold its scheduler, but a scheduler writes `initial_lr` into the groups.
+Facts about PyTorch that the code depends on:
+- An optimizer creates its state in its first step, and nothing else tells what that state will be. So a copy of the
+  optimizer takes that step, with parameters on meta, where they need no memory. The copy has no hooks and no `step` of
+  a scheduler, because `Optimizer.__getstate__` leaves both out.
+- The step counter is on the host unless the optimizer is fused or capturable. Neither works on meta.
+- What an optimizer computes is known only if its class is exactly one of `_KINDS`: AdamW derives from Adam, and a
+  user's class may derive from any.
+- An optimizer does not refer to its scheduler, but a scheduler writes `initial_lr` into the parameter groups.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ def variables(optimizer: torch.optim.Optimizer, backend: Models) -> Iterator[tup
 
 
 def _named(state: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """The tensors of an optimizer's state dict, each named by the keys that lead to it."""
+    """Yields each value in the nested dicts and lists of an optimizer's state, named by the keys that lead to it, with
+    dots between them."""
     if not isinstance(state, dict | list):
         yield prefix, state
         return
@@ -73,7 +77,8 @@ def state_to_come(
 def _twins_state(
     optimizer: torch.optim.Optimizer, parameters: Mapping[int, torch.Tensor], backend: Optimizers
 ) -> dict[int, dict[str, Any]]:
-    """The state that these parameters would have after a step, found by a step of copies on meta; by their number."""
+    """Returns the state that the optimizer would create for these parameters in a step, by the number of the parameter.
+    To find it, a copy of the optimizer takes a step with copies of the parameters on meta."""
     twins = {number: _on_meta(p) for number, p in enumerate(_parameters(optimizer))}
     for number in parameters:
         twins[number].grad = torch.empty_like(twins[number])
@@ -85,7 +90,7 @@ def _twins_state(
     try:
         twin.step()
     except Exception as error:
-        if not all(twin.state[twins[number]] for number in parameters):  # it failed before it made its state
+        if not all(twin.state[twins[number]] for number in parameters):  # the step failed before it made the state
             raise backend.unsupported(
                 f"loading into a {type(optimizer).__name__} that has not taken a step",
                 "make one: take a step with gradients of zero, then load model and optimizer",
@@ -136,7 +141,7 @@ def _settings(optimizer: Any, kind: str, group: Mapping[str, Any]) -> dict[str, 
 
 
 def _plain(value: Any) -> object:
-    """A number as a float, also if it is a tensor; a flag as it is."""
+    """Returns the value of a setting: a bool as it is, a number or a tensor with one element as a float."""
     return value if isinstance(value, bool) else float(value)
 
 

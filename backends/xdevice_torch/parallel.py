@@ -1,4 +1,4 @@
-"""The state that PyTorch keeps for each thread, carried into tasks."""
+"""Carries the state that PyTorch keeps for each thread, such as `no_grad` and autocast, into the threads of tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class TorchParallel(Parallel):
     _gpu: str
-    """The type that `torch.device` gives `gpu:i`, such as "cuda"."""
+    """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
@@ -41,7 +41,7 @@ class TorchParallel(Parallel):
                 stack.enter_context(torch.set_grad_enabled(grad))
                 for kind, dtype, cache in casts:
                     stack.enter_context(torch.autocast(kind, dtype, cache_enabled=cache))
-                if place.type != "cpu":  # torch is on the CPU anyway; a scope costs some us at every call
+                if place.type != "cpu":  # the CPU is the default anyway, and a scope costs some us at every call
                     stack.enter_context(place)
                 yield
 

@@ -1,4 +1,4 @@
-"""What this adapter replaces in PyTorch, and the private names of PyTorch that it uses."""
+"""Lists the attributes of PyTorch that this adapter replaces, and the private names of PyTorch that it uses."""
 
 from __future__ import annotations
 
@@ -116,7 +116,10 @@ PRIVATE: Final = (
         "virtual GPUs: tensors there, and a kernel for each operation",
     ),
     Private("torch", ("_C", "_utils", "_neg_view"), "virtual GPUs"),
-    Private("torch.Tensor", ("_backward_hooks", "_indices", "_values"), "virtual GPUs: contents, sparse tensors"),
+    Private(
+        "torch.Tensor", ("_backward_hooks", "_post_accumulate_grad_hooks", "_indices", "_values"),
+        "virtual GPUs: contents, sparse tensors",
+    ),
     Private("torch._ops.OpOverload", ("_handle", "_schema"), "virtual GPUs: what each operation takes and changes"),
     Private(
         "torch.ops.aten",

@@ -1,5 +1,5 @@
-"""Copies to a GPU for `prefetch` and `load`. On return the source has been read, so that its owner may write into
-it."""
+"""Copies tensors and arrays to a device for `xdevice.prefetch` and `xdevice.load`. When a copy function returns, it has
+read its source, so that the owner of the source may overwrite it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def _tensor(x: torch.Tensor, native: torch.device) -> torch.Tensor:
-    """A copy of a tensor on a device. On return the tensor has been read."""
+    """Returns a copy of a tensor on a device. If the tensor is on the host, it has been read when this returns."""
     if native.type != "cuda" or x.layout is not torch.strided or x.requires_grad:
         return x.to(native, copy=True)
     if x.device.type != "cpu":
-        if x.is_cuda:  # so that its memory is not given away before it is copied, if its owner drops it
+        if x.is_cuda:  # its owner may drop it: its memory must not be reused before the copy
             x.record_stream(torch.cuda.current_stream(x.device))
         return x.to(native, copy=True)
     staged = staging.moved(x, native)
@@ -40,7 +40,7 @@ def _tensor(x: torch.Tensor, native: torch.device) -> torch.Tensor:
 
 
 def _pinned_array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor:
-    """A NumPy array straight into pinned memory, and from there to a GPU."""
+    """Copies a NumPy array into new pinned memory, and starts to copy that to a GPU; returns the tensor there."""
     import numpy
 
     dtype = getattr(torch, values.dtype.name)

@@ -1,10 +1,12 @@
-"""Engines for several processes: gloo for tensors on the host, NCCL for those on GPUs, without `init_process_group`.
+"""Moves tensors between processes: by gloo if they are on the host, by NCCL if they are on GPUs.
 
-The engine has groups of its own, so a program can use `torch.distributed` beside it. gloo is told the address to listen
-on, because by itself it would take the host's name, and the store gets a socket that listens on that address already.
+`TorchEngine` makes process groups of its own, without `init_process_group`, so that a program can use
+`torch.distributed` beside it. gloo is told the address to listen on, because otherwise it would look up the name of the
+host. The store, where the ranks find each other's addresses, gets a socket that already listens on that address.
 
-gloo sums eight dtypes, and tensors of the others are sent as one of these; tensors that are only moved are sent as
-bytes. torch 2.13 deprecates the flat `reduce_scatter_tensor`, so the form with lists is used, which all versions have.
+gloo sums eight dtypes. Tensors of other dtypes are converted to one of these before they are summed, and tensors that
+are only moved are sent as bytes. torch 2.13 deprecates the flat `reduce_scatter_tensor`, so the form with lists is
+used, which all versions have.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ if TYPE_CHECKING:
     from xdevice.contract.processes import Group
 
 _c10d: Any = dist
-"""`torch.distributed` without its types, which lack some of its names."""
+"""`torch.distributed`, typed as `Any`, because PyTorch's type hints lack some of its names."""
 _STEP: Final = timedelta(seconds=0.1)
 _DEADLINE: Final = timedelta(days=7)
-"""The deadline that PyTorch is given: long, because xdevice's own control connection notices lost ranks."""
+"""The timeout that PyTorch is given. It is long, because xdevice's own control connection notices lost ranks."""
 
 _AS: Final = {
     torch.bool: torch.uint8,
@@ -40,15 +42,16 @@ _AS: Final = {
     torch.complex64: torch.float32,
     torch.complex128: torch.float64,
 }
-"""The dtypes in which tensors are summed whose own dtype gloo or NCCL does not sum. A sum of wider integers has the
-same low bits; a complex number is a pair of floats."""
+"""For each dtype that gloo or NCCL does not sum: the dtype in which its tensors are summed. A sum of wider integers has
+the same low bits; a complex number is summed as a pair of floats."""
 _KEYS: Final = {torch.float32: torch.int32, torch.float64: torch.int64}
-"""The integers as which floats are compared, because gloo ignores NaN: its max of 0, NaN and 2 on three ranks is 0."""
+"""The integers as which floats are compared for max and min, because gloo does not handle NaN: its max of 0, NaN and 2
+on three ranks is 0."""
 _OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
 def names(has_gpus: bool) -> tuple[str, ...]:
-    """The engines of this build of PyTorch, the best first."""
+    """Returns the names of the engines ("nccl", "gloo") that this build of PyTorch has, the best first."""
     if not dist.is_available():
         return ()
     found = ("nccl",) if has_gpus and dist.is_nccl_available() else ()
@@ -56,11 +59,12 @@ def names(has_gpus: bool) -> tuple[str, ...]:
 
 
 class TorchEngine(Engine):
-    """gloo, and beside it NCCL if that was asked for."""
+    """Carries out the collectives of one process: by gloo for tensors on the host, and by NCCL for those on GPUs if
+    `kind` is "nccl"."""
 
     in_steps = frozenset({"all_reduce", "broadcast", "all_gather", "reduce_scatter"})
-    """Without `send` and `recv`: to wait for them in steps, a timeout is needed, which would close gloo's
-    connections."""
+    """The methods that wait in short steps. `send` and `recv` do not: to wait for them in steps, a timeout is needed,
+    which would close gloo's connections."""
     orders_nan = True
 
     def __init__(self, kind: str, group: Group, native: torch.device) -> None:
@@ -141,7 +145,7 @@ class TorchEngine(Engine):
     def abort(self) -> None:
         group = self._nccl
         if group is not None and hasattr(group, "abort"):
-            threading.Thread(target=group.abort, daemon=True).start()  # it may wait for ever for a kernel
+            threading.Thread(target=group.abort, daemon=True).start()  # `abort` may wait for a kernel for ever
 
     # the tensors that gloo or NCCL are given
 
@@ -167,7 +171,7 @@ class TorchEngine(Engine):
                 stream.synchronize()
 
     def _held(self, x: torch.Tensor) -> torch.Tensor:
-        """`x` in a dtype that the engine can sum, in its own memory where that is possible."""
+        """Returns `x` in a dtype that gloo and NCCL can sum, C-contiguous, without a copy where that is possible."""
         if x.dtype in _AS:
             held = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
             if x.dtype is torch.uint64:
@@ -176,19 +180,19 @@ class TorchEngine(Engine):
         return self._here(x.resolve_neg()).contiguous()
 
     def _bytes(self, x: torch.Tensor) -> torch.Tensor:
-        """The bytes of `x` in C order: in its own memory where that is possible."""
+        """Returns the bytes of `x` in C order as a flat uint8 tensor, without a copy where that is possible."""
         if x.is_complex():
             x = x.resolve_conj()
         flat = self._here(x.resolve_neg()).contiguous().reshape(-1)
         return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)  # a single element may have any stride
 
     def _here(self, x: torch.Tensor) -> torch.Tensor:
-        """`x`, copied to the host if only gloo is there."""
+        """Returns `x`, or a copy of it on the host if it is on a GPU and there is no NCCL."""
         return x if x.is_cpu or (x.is_cuda and self._nccl is not None) else x.cpu()
 
 
 def is_done(work: Any) -> bool:
-    """Waits 0.1 s for gloo's call, and returns whether it is done."""
+    """Waits up to 0.1 s for a call of gloo to end, and returns whether it has. Raises the error of the call."""
     try:
         work.wait(_STEP)
     except RuntimeError:
@@ -211,7 +215,7 @@ def _is_idle(stream: Any, seconds: float) -> bool:
 
 
 def _keys(x: torch.Tensor, op: str) -> torch.Tensor:
-    """Integers in the order of the floats, with NaN above all for a max and below all for a min."""
+    """Returns integers that sort as the floats of `x` do, with NaN above all for a max, and below all for a min."""
     nan = torch.full_like(x, float("nan")).abs_()
     whole = torch.where(x.isnan(), nan if op == "max" else nan.neg_(), x).contiguous()
     return _folded(whole.view(_KEYS[x.dtype]))
@@ -222,14 +226,14 @@ def _floats(keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _folded(bits: torch.Tensor) -> torch.Tensor:
-    """Integers that sort as the floats with these bits: in negative numbers all bits but the sign are inverted. Doing
-    it twice gives the bits again."""
+    """Turns the bits of floats into integers that sort as the floats do, by inverting all bits but the sign of negative
+    numbers. Calling it on the result gives the bits again."""
     info = torch.iinfo(bits.dtype)
     return bits ^ ((bits >> (info.bits - 1)) & info.max)
 
 
 def _into(x: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
-    """Writes the engine's result into `x`, unless the engine has worked in its memory."""
+    """Writes the result `held` into `x`, unless `held` is in the memory of `x` already, and returns `x`."""
     if held.data_ptr() == x.data_ptr() and held.device == x.device:
         if not x.is_inference():
             torch.autograd.graph.increment_version(x)  # so that a backward pass which needs the old values raises
@@ -238,7 +242,7 @@ def _into(x: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
 
 
 def _like(held: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """The engine's result in the shape and dtype of `x`."""
+    """Returns the result `held` in the shape, the dtype and on the device of `x`."""
     if x.numel() == 0:
         return torch.empty_like(x)
     if held.dtype is torch.uint8 and (held.numel() != x.numel() or x.itemsize == 1):
@@ -257,7 +261,7 @@ def _options(cls: Any, op: str) -> Any:
 
 
 def _store(group: Group) -> Any:
-    """A store in which the ranks find each other's addresses; rank 0 serves it."""
+    """Returns PyTorch's key-value store in which the ranks find each other's addresses. Rank 0 serves it."""
     sock = None
     if group.rank == 0:
         family = socket.AF_INET6 if ":" in group.host else socket.AF_INET

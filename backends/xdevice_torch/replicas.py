@@ -1,7 +1,8 @@
-"""Sums over devices: by NCCL if each tensor is on a GPU of its own, else on the device of the first one.
+"""Joins tensors, and sums tensors of several devices: by NCCL if each is on a GPU of its own, else on the device of the
+first tensor.
 
-`torch.cuda.nccl` works within one process, on the current streams, and keeps its communicators. It bypasses autograd,
-so no gradient is recorded, and this module increments the version of each tensor.
+`torch.cuda.nccl` works within one process, on the current streams, and keeps its communicators. It bypasses autograd:
+no gradient is recorded, and this module itself has to increment the version counter of each tensor that NCCL writes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def _seen_as(dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
 
 
 def is_for_nccl(tensors: list[torch.Tensor]) -> bool:
-    """Whether NCCL takes these tensors as they are."""
+    """Whether NCCL can sum these tensors in place: each is contiguous, not empty, of a dtype of NCCL's, and on a GPU of
+    its own."""
     return (
         hasattr(torch._C, "_nccl_all_reduce")
         and tensors[0].dtype in _NCCL
@@ -77,7 +79,8 @@ class TorchReplicas(Replicas):
 
     @torch.no_grad()
     def total(self, tensors: Iterable[torch.Tensor], mean: bool) -> torch.Tensor:
-        """The sum or mean of tensors of one device, in their order."""
+        """The sum or mean of tensors of one device, added in their order. Unsigned integers, which PyTorch does not
+        add, are added as signed ones."""
         rest = iter(tensors)
         first = next(rest)
         dtype = _SIGNED.get(first.dtype, first.dtype)

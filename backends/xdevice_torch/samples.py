@@ -1,4 +1,5 @@
-"""PyTorch's own networks, gradients and devices, for the conformance suite."""
+"""Networks, gradients and other samples, written with PyTorch alone, for the conformance suite: the tests in
+`xdevice.testing` that every adapter must pass."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Copies between the host and GPUs: large ones through the ring of page-locked memory, and copies in the background.
+"""Copies tensors between the host and GPUs: large ones through the ring (buffers of page-locked memory that xdevice
+keeps for this, `xdevice.cuda.ring`), and some in the background.
 
-What must be kept: nothing goes through the ring while a graph is recorded, because replays would copy whatever is in
-the ring then. Memory that is page-locked already is copied faster without the ring.
+Nothing may go through the ring while a CUDA graph is recorded, because each replay would copy whatever is in the ring
+at that time. Memory that is page-locked already is copied faster without the ring.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 TO_GPU: Final = 24 << 20
 TO_HOST: Final = 32 << 20
-"""Bytes from which on the ring is faster. For less, malloc gives host memory that was touched before."""
+"""The size in bytes from which a copy to the host by the ring (of page-locked buffers) is faster than PyTorch's own.
+For smaller tensors, malloc returns host memory that was touched before."""
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 
 def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
-    """`x` copied between the host and a GPU through the ring; None if PyTorch is to copy it."""
+    """Copies `x` between the host and a GPU through the ring. Returns None if `x` is left to PyTorch to copy."""
     if torch.compiler.is_compiling() or type(x) not in _PLAIN or x.numel() * x.element_size() < TO_GPU:
         return None
     if not (_is_plain(x) and _is_staged(x, native)):
@@ -42,7 +44,8 @@ def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    """Whether the values of `x` are just those in its memory, and nothing traces, maps or watches operations on it."""
+    """Whether the values of `x` are exactly what is in its memory (no lazy conjugate, no wrapper), and nothing traces,
+    maps or watches operations on it."""
     return (
         not torch.compiler.is_compiling()
         and type(x) in _PLAIN
@@ -54,7 +57,7 @@ def _is_plain(x: torch.Tensor) -> bool:
 
 
 def has_modes() -> bool:
-    """Whether a mode sees each operation, such as FakeTensorMode, whose tensors have no memory."""
+    """Whether a dispatch mode is active in this thread, such as FakeTensorMode, whose tensors have no memory."""
     return torch._C._len_torch_dispatch_stack() > 0
 
 
@@ -104,7 +107,8 @@ def _to_gpu(owner: Any, address: int, made: torch.Tensor) -> bool:
 
 
 def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | None:
-    """A NumPy array copied to a GPU through the ring; None if it is to be copied in another way."""
+    """Copies a NumPy array to a GPU through the ring. Returns None if the caller has to copy the array in another
+    way."""
     if native.type != "cuda" or values.nbytes < TO_GPU or not ring.is_measured() or not values.flags.c_contiguous:
         return None
     if has_modes() or _is_recorded(native):
@@ -114,7 +118,7 @@ def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | 
 
 
 class OfModules(TorchFunctionMode):
-    """Sends what `Module.to` moves to a device through the ring."""
+    """A function mode for the block around `Module.to`: large tensors that the module moves go through the ring."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         through = None
@@ -127,8 +131,9 @@ class OfModules(TorchFunctionMode):
 
 
 def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
-    """A copy of `x` on another device that may still be under way. On a GPU it is ordered with other work there; on the
-    host it cannot be read before it has arrived. None if it is to be copied in another way."""
+    """Starts to copy `x` to another device, and returns the copy, whose values may arrive later. Later work on a GPU is
+    ordered behind the copying; a copy on the host waits for its values before anybody reads them. Returns None if the
+    caller has to copy `x` in another way."""
     if not _is_plain(x):
         return None
     if x.is_cpu and native.type == "cuda":
@@ -142,7 +147,7 @@ def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 
 def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
-    """A tensor that calls `wait` before anybody reads its values, `values`."""
+    """Returns a tensor that stands for `values`, and calls `wait` before anybody reads them."""
     made: torch.Tensor = torch.Tensor._make_wrapper_subclass(
         _arriving_type(), values.shape, strides=values.stride(), dtype=values.dtype, device=values.device
     )
@@ -151,7 +156,7 @@ def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
 
 
 def arrive(x: torch.Tensor) -> torch.Tensor:
-    """Waits until the values of `x` have arrived, and returns it as an ordinary tensor."""
+    """Returns `x` as an ordinary tensor. If it is an `Arriving`, waits until its values have arrived."""
     with _arrival:
         if type(x) is not Arriving:
             return x
@@ -170,9 +175,10 @@ _arrival: Final = threading.RLock()
 
 
 class Arriving(torch.Tensor):
-    """A tensor on the host whose values are still being copied. Whatever is done with it waits for them first.
+    """A tensor on the host whose values are still being copied. `arriving` makes it. Each operation on it waits for the
+    values first; only the attributes in `_ABOUT`, such as its shape, can be read at once.
 
-    It has no memory of its own to be read, so that C++ that knows nothing of it fails, instead of reading too early.
+    It has no memory of its own, so that C++ code that does not know this class fails instead of reading too early.
     """
 
     @classmethod
@@ -185,15 +191,15 @@ class Arriving(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """The same for functions that do not call `__torch_function__`: `torch.tensor`, `torch.as_tensor`."""
+        """Waits for the values in functions that bypass `__torch_function__`: `torch.tensor`, `torch.as_tensor`."""
         args, kwargs = tree_map_only(Arriving, arrive, (args, kwargs or {}))
         return func(*args, **kwargs)
 
 
 @cache
 def _arriving_type() -> type[Arriving]:
-    """`Arriving`, marked so that torch.compile leaves it alone. It is marked when it is first needed, because marking
-    imports torch._dynamo, which takes as long as importing PyTorch."""
+    """Returns the class `Arriving`, marked so that torch.compile does not compile its `__torch_function__`. It is
+    marked at the first use, because marking imports torch._dynamo, which takes as long as importing PyTorch."""
     untouched = torch.compiler.disable(Arriving.__torch_function__.__func__)  # type: ignore[attr-defined]
     Arriving.__torch_function__ = classmethod(untouched)  # type: ignore[assignment]
     return Arriving
@@ -202,4 +208,4 @@ def _arriving_type() -> type[Arriving]:
 _ABOUT: Final = frozenset(
     getattr(torch.Tensor, name).__get__ for name in ("device", "dtype", "shape", "layout", "requires_grad", "is_meta")
 )
-"""Attributes that can be read without waiting for the values."""
+"""The getters of the attributes of a tensor that can be read without waiting for the tensor's values."""

@@ -1,4 +1,4 @@
-"""Streams and events: those of `torch.cuda` and `torch.xpu`, which are alike."""
+"""Streams and events on GPUs, made by `torch.cuda` or `torch.xpu`, which have the same functions for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class TorchStreams(Streams):
     _gpu: str
-    """The type that `torch.device` gives `gpu:i`, such as "cuda"."""
+    """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def new_stream(self, device: Device) -> Any:
         return self._streams(device, "streams").Stream(self.to_native(device))
@@ -51,7 +51,8 @@ class TorchStreams(Streams):
             x.record_stream(stream)
 
     def _streams(self, device: Device, what: str) -> Any:
-        """`torch.cuda` or `torch.xpu`, whose streams and events are alike."""
+        """Returns `torch.cuda` or `torch.xpu`, whichever has the streams and events of this device. Raises
+        `UnsupportedError` for a device without them; `what` says in the message which were asked for."""
         if device.kind == "gpu" and self._gpu in accelerators.STREAMS:
             return getattr(torch, self._gpu)
         where = "Apple MPS" if self._gpu == "mps" and device.kind == "gpu" else str(device)

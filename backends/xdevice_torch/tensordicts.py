@@ -1,12 +1,15 @@
 """Moves and rebuilds TensorDicts and tensorclasses of PyTorch's library tensordict, if the program has imported it.
+The library calls both tensor collections.
 
-What must be kept:
-- Their batch size, names, device and non-tensor entries, which a dict lacks. If tensors of other lengths are put in,
-  the batch size follows, and so does the device if they are elsewhere.
-- Their lock, which `clone` opens, and the locks of those inside, which `to` opens too.
-- They hold tensors of PyTorch only: rebuilt with other arrays they become dicts, as their `numpy()` gives.
-- They move no tensors in an entry that is not one, such as a dict.
-- A lazily stacked one makes new tensors whenever it is read, so its tensors cannot be replaced.
+Rules for this module:
+- A rebuilt collection keeps its batch size, names, device and non-tensor entries, which a dict would lose. If its new
+  tensors have another length or another device, its batch size or device changes with them.
+- A locked collection stays locked. `clone` returns an unlocked one, and both `clone` and `to` unlock the collections
+  inside, so they are locked again.
+- A collection can hold only tensors of PyTorch. Rebuilt with other arrays it becomes a dict, like what `numpy()` of a
+  TensorDict returns.
+- A collection does not move tensors inside a non-tensor entry, such as a dict. If there are any, the move is refused.
+- A lazily stacked collection makes new tensors whenever it is read, so its tensors cannot be replaced.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ if TYPE_CHECKING:
 
 
 def container_way(x: Any, backend: Primitives) -> Way | None:
-    """How to walk and move what the library calls a tensor collection; None for anything else."""
+    """Says how to walk, rebuild, move and copy a tensor collection of the library tensordict; None for anything
+    else."""
     library = sys.modules.get("tensordict")
     if library is None or not hasattr(library, "is_non_tensor") or not library.is_tensor_collection(x):
         return None
@@ -58,7 +62,7 @@ def _leaves(x: Any) -> list[tuple[str, Any]]:
 
 
 def _hidden(library: ModuleType, x: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in entries that are not tensors, as in a dict."""
+    """Yields path and tensor of each tensor inside a non-tensor entry of a collection, such as a dict."""
     if hasattr(x, "tensordicts"):
         for i, inner in enumerate(x.tensordicts):
             yield from _hidden(library, inner, f"{name}[{i}]")
@@ -112,7 +116,7 @@ def _locked_as(old: Any, new: Any) -> Any:
 
 
 def _collections(x: Any) -> list[Any]:
-    """The tensor collections directly inside of one, as it stores them."""
+    """Returns the tensor collections directly inside a tensor collection: the stored objects, no copies."""
     if hasattr(x, "tensordicts"):
         return list(x.tensordicts)
     return [inner for _, inner in sorted(x.items()) if hasattr(inner, "is_locked")]

@@ -1,11 +1,11 @@
-"""Sees PyTorch's transfers.
+"""Sees PyTorch's transfers: tensors read by the host, and copies between devices.
 
-Reads are made by methods of `torch.Tensor`, most of which it inherits from a C class that cannot be changed, so hooks
-are attributes of the subclass. Reads that C++ makes by itself (in `clip_grad_norm_`, Adam's steps, masks), and copies
-between devices, are seen by a dispatch mode, which is per thread.
+The host reads by methods of `torch.Tensor`, most of which are inherited from a C class that cannot be changed. So the
+replacements that report a read are set on `torch.Tensor`. A dispatch mode, which each thread has for itself, sees the
+reads that C++ makes by itself (in `clip_grad_norm_`, Adam's steps, masks), and copies between devices.
 
-A TorchFunctionMode would see most reads too. But it works in one thread only, even if others run with a copy of the
-context, it makes torch.compile compile functions anew, and the dispatch mode would still be needed.
+A TorchFunctionMode would see most reads too. But it works in one thread only, even if other threads run with a copy of
+the context, it makes torch.compile compile functions anew, and the dispatch mode would still be needed.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ READS = (
 _aten = torch.ops.aten
 _ONE_VALUE = {_aten._local_scalar_dense.default, _aten.equal.default}
 _A_SIZE = {_aten.nonzero.default, _aten.masked_select.default}
-"""Operations whose result has a shape that depends on values, so that the host has to read a count."""
+"""Operations whose result has a shape that depends on the values of the input, so that the host has to read a count."""
 _COPIES = {_aten._to_copy.default, _aten.copy_.default}
 
 
 _watched = Shared(per_thread=True)
-"""One mode for each thread, however many blocks are open there, because each further mode would report again."""
+"""The mode that reports transfers. A thread has only one, however many blocks are open in the thread, because each
+further mode would report every transfer again."""
 
 
 class _Watch(Mode):
@@ -76,7 +77,8 @@ _COUNT = 8
 
 
 def _named(backend: Primitives, native: Any) -> Device | None:
-    """The device of a `torch.device`, even of a type that xdevice does not know, which a record can name too."""
+    """Returns the `Device` that a record of a transfer names for a `torch.device`. It may be of a type that xdevice
+    does not support."""
     try:
         return backend.from_native(native)
     except UnsupportedError:

@@ -1,14 +1,16 @@
 """Virtual GPUs for PyTorch, in pure Python: `torch.device("vgpu", 1)`, whose memory is the host's.
 
-PyTorch keeps the device type PrivateUse1 free for others, and since 2.13 it can be implemented in Python. Its
-operations are in virtual_operations.py; this module has everything else that PyTorch asks of a device.
+PyTorch reserves the device type PrivateUse1 for other people's devices, and since 2.13 it can be implemented in Python.
+The operations of virtual GPUs are in virtual_operations.py; this module has everything else that PyTorch asks of a
+device.
 
-What must be kept:
-- The device guard for Python knows one device only. So autograd's engine has no queue for index 1 and fails; it needs
-  none without threads, which are therefore off while it runs. And C++ takes a device without an index for index 0; so
-  if another one is current, the index is added before C++ sees the device.
-- PyTorch does not put the contents of a virtual tensor into one on the host (`p.data = x`, as `Module.to` does), so the
-  two tensors are swapped. On CUDA parameters stay the same objects, which optimizers rely on.
+Facts about PyTorch that the code depends on:
+- The device guard (PyTorch's object for the current device) that it has for Python's devices knows only index 0. So
+  autograd's engine has no queue for index 1 and fails. Without threads it needs no queue, so threads are off while it
+  runs. C++ also takes a device without an index for index 0. So if another virtual GPU is current, the index is added
+  before C++ sees the device.
+- `p.data = x`, as `Module.to` does, fails if only one of the two tensors is on a virtual GPU. So the contents of the
+  two tensor objects are swapped. As on CUDA, parameters stay the same objects, which optimizers rely on.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ _libraries: list[torch.library.Library] = []  # kept, because their kernels are 
 
 
 def why_not() -> str | None:
-    """Why this process cannot have virtual GPUs, or None."""
+    """Returns why this process cannot have virtual GPUs; None if it can."""
     if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
         return f"torch {torch.__version__} does not support devices written in Python, as 2.13 does; use a newer torch"
     taken = torch._C._get_privateuse1_backend_name()
@@ -93,8 +95,8 @@ def _without_threads(run_backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets graphs for virtual GPUs run uncompiled: PyTorch's compiler does not support devices in Python, and raises a
-    KeyError."""
+    """Wraps the function by which PyTorch compiles a graph: a graph with tensors on a virtual GPU is returned
+    uncompiled, with a warning. PyTorch's compiler would raise a KeyError for a device written in Python."""
 
     def run(compiler: Any, graph: torch.fx.GraphModule, inputs: Any) -> Any:
         values = [*inputs, *(node.meta.get("example_value") for node in graph.graph.nodes)]
@@ -110,7 +112,7 @@ def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Module:
-    """`torch.vgpu`: what `torch.cuda` is for CUDA."""
+    """The object that stands as `torch.vgpu` in PyTorch. It does for virtual GPUs what `torch.cuda` does for CUDA."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -163,7 +165,8 @@ class _Module:
         return operations.is_in_bad_fork()
 
     def _index(self, device: Any) -> int:
-        """The index of a device that exists, by default the current one."""
+        """Returns the index of a device, that of the current device for None. Raises RuntimeError if no virtual GPU has
+        that index."""
         index = device if device is None or isinstance(device, int) else torch.device(device).index
         if index is None:
             return self.current_device()
@@ -173,8 +176,8 @@ class _Module:
 
 
 def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
-    """Replacements for functions behind `torch.accelerator`, which would ask the device guard or an allocator, and fail
-    or crash."""
+    """Returns replacements for the private functions that `torch.accelerator` calls. PyTorch's own would ask the device
+    guard or an allocator of the device, and fail or crash."""
 
     def exchange(index: int) -> int:
         before = module.current_device()
@@ -216,7 +219,8 @@ def _no_communication(*args: Any) -> Any:
 
 
 class _Indexed:
-    """A function of PyTorch for which `"vgpu"` is the current device. It is equal to the function that it replaces."""
+    """Replaces a function of PyTorch, and calls it with the index of the current virtual GPU added to a device that is
+    given as "vgpu". It is equal to the function that it replaces."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -245,7 +249,8 @@ def _with_index(device: Any) -> Any:
 
 
 class _NewTensor(_Indexed):
-    """`Tensor.new_tensor`, which takes the device guard's index."""
+    """Replaces `Tensor.new_tensor`, and makes the tensor on the device of `x`. PyTorch would take the index from the
+    device guard, which is always 0."""
 
     def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("device") is None:
@@ -254,7 +259,8 @@ class _NewTensor(_Indexed):
 
 
 class _New(_Indexed):
-    """`Tensor.new`, which takes the device guard's index."""
+    """Replaces `Tensor.new`, and makes the tensor on the device of `x`. PyTorch would take the index from the device
+    guard, which is always 0."""
 
     def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         takes_device = not any(isinstance(value, torch.Tensor) for value in args)  # new(tensor) makes an alias
@@ -265,7 +271,8 @@ class _New(_Indexed):
 
 
 def _add_indices() -> None:
-    """Replaces functions to which C++ would give index 0 for a device without one."""
+    """Replaces the functions of PyTorch for which a device without an index would be index 0: `_Indexed` has the
+    current index added."""
     for owner, name in (
         (torch.Tensor, "to"),
         *((torch, name) for name in ("tensor", "as_tensor", "asarray")),
@@ -288,6 +295,8 @@ def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
     contents = new.detach()
     contents.requires_grad = x.requires_grad
     contents._backward_hooks = x._backward_hooks
+    if x._post_accumulate_grad_hooks is not None:
+        contents._post_accumulate_grad_hooks = x._post_accumulate_grad_hooks
     grad, x.grad = x.grad, None
     _private._swap_tensor_impl(x, contents)
     if grad is not None:  # moved too, because a tensor refuses a gradient on another device
@@ -302,7 +311,8 @@ def _can_have_contents(*tensors: torch.Tensor) -> bool:  # with *tensors, becaus
 
 
 def _sent(x: torch.Tensor) -> Any:
-    """How a tensor is pickled for another process: as a copy in the host's shared memory."""
+    """Returns what pickle needs to send a tensor to another process. A tensor on a virtual GPU is sent as a copy in the
+    host's shared memory."""
     if x.device.type != NAME or x.layout is not torch.strided or (x.requires_grad and not x.is_leaf):
         return reduce_tensor(x)
     values = x.detach().cpu()
@@ -323,8 +333,8 @@ def _for_ours(function: Callable[..., Any], ours: Callable[..., Any]) -> Callabl
 
 
 def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes storages of virtual GPUs from those of the host, because PyTorch would ask the device for an allocator and
-    crash."""
+    """Wraps `UntypedStorage.__new__`: a storage on a virtual GPU is made from one on the host, because PyTorch would
+    ask the device for an allocator and crash."""
 
     def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:
         if device is None or torch.device(device).type != NAME:
@@ -344,7 +354,8 @@ def _storage_to_host(storage: Any) -> Any:
 
 
 def _restored(storage: Any, location: str) -> Any:
-    """Puts a storage on the device that `torch.load` asks for, if that is a virtual GPU."""
+    """Returns a storage that `torch.load` has read, on the virtual GPU that `location` names; None if `location` names
+    another device."""
     if not location.startswith(NAME):
         return None
     index = getattr(torch, NAME)._index(location)
@@ -367,7 +378,7 @@ class TorchVirtualGpus(VirtualGpus):
         self._synchronize = accelerators.waiter(NAME)
         self._places.clear()
         self._natives.clear()
-        devices.spell(NAME, devices.of("gpu"))  # as "cuda" is: what `device.type` gives goes back in
+        devices.spell(NAME, devices.of("gpu"))  # as "cuda" does: xdevice takes what `device.type` gives
         for index in range(n):
             devices.spell(f"{NAME}:{index}", devices.of("gpu", index))
 

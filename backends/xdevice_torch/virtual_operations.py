@@ -1,13 +1,16 @@
-"""Operations of PyTorch's virtual GPUs: one function for all of them, which computes on the host.
+"""The operations of PyTorch's virtual GPUs. The function `run` carries out all of them on the host.
 
-A tensor on a virtual GPU is a plain `torch.Tensor`. Its storage states the device, points to the host's memory, and
-keeps a tensor in that memory as `host`; sizes, strides and offset are the tensor's own. So views share their storage,
-and tensors that C++ makes by itself (in `detach`, in autograd, in `as_subclass`) have their values too.
+A tensor on a virtual GPU is a plain `torch.Tensor`. Its storage is labelled with the device, points to the host's
+memory, and has an attribute `host`: a tensor on the host in that memory. Sizes, strides and offset belong to the tensor
+on the virtual GPU itself. So views share their storage, and tensors that C++ makes by itself (in `detach`, in autograd,
+in `as_subclass`) have their values too.
 
-What must be kept:
-- An operation that PyTorch would compose of others has a kernel by name: otherwise each part would cost as much as an
-  operation, and its devices would be checked separately. Views are left to PyTorch, which makes them by `as_strided`.
-- A tensor on another index than 0 is made from a template, which is made by DLPack: nothing else in Python makes one.
+Rules for this module:
+- Operations that PyTorch would compose of other operations get a kernel of their own. Otherwise each of those would
+  cost as much as the whole, and their devices would be checked separately. Views are left to PyTorch, which makes them
+  by `as_strided`.
+- A tensor on another index than 0 is made from a template (an empty tensor there), which comes from DLPack: nothing
+  else in Python can make one.
 """
 
 from __future__ import annotations
@@ -35,11 +38,11 @@ _FROM_HOST = {
     **dict.fromkeys((_aten.index, *_INDEX_PUTS), ("indices",)),
     _aten.ctc_loss: ("input_lengths", "target_lengths"),
 }
-"""Arguments that an operation on a GPU takes from the host."""
+"""The names of the arguments that an operation on a GPU may take from the host."""
 
 _NOTHING: dict[int, Any] = {}
 _templates: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
-"""An empty tensor of each device and dtype."""
+"""An empty tensor for each device and dtype, from which new tensors are made."""
 _there: set[torch.device] = set()
 """The virtual GPUs that are known to exist."""
 _is_forked = False
@@ -54,7 +57,7 @@ def is_in_bad_fork() -> bool:
 
 
 def after_fork() -> None:
-    """Makes virtual GPUs unusable in a forked child, as CUDA's are there."""
+    """Called in a forked child. Makes virtual GPUs unusable there if the parent has used them, as CUDA's GPUs are."""
     global _is_forked
     _is_forked = is_used()
 
@@ -70,7 +73,8 @@ def _in_fork() -> Exception:
 
 
 def placed(host: torch.Tensor, device: torch.device, storage: Any = None) -> torch.Tensor:
-    """The tensor on a virtual GPU whose values are the host's; on `storage`, if they are in it."""
+    """Returns a tensor on a virtual GPU with the values of `host`, in the same memory. It gets the storage `storage`,
+    which must be in that memory, or a new one."""
     if host.layout is not _STRIDED:
         return _placed_sparse(host, device)
     if storage is None:
@@ -87,7 +91,7 @@ _storage_at = _private._construct_storage_from_data_pointer
 
 
 def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
-    """A storage of a virtual GPU on the host's memory."""
+    """Returns a storage of a virtual GPU whose memory is that of `memory`, a storage on the host."""
     if _is_forked:
         raise _in_fork()
     storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
@@ -96,11 +100,13 @@ def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
 
 
 _set_storage = _aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
-"""Sets the fields of a tensor, past the kernel that virtual GPUs have for the operation."""
+"""Sets the storage, offset, sizes and strides of a tensor, without calling the kernel that virtual GPUs have for this
+operation."""
 
 
 def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
-    """A tensor of the host in the memory of a tensor on a virtual GPU. With `is_own` it is a new object."""
+    """Returns a tensor on the host that shares the memory of `x`, a tensor on a virtual GPU. With `is_own` it is a new
+    tensor object; otherwise it may be the one that the storage of `x` keeps."""
     if x.layout is not _STRIDED:
         return _sparse_on_host(x)
     storage = x.untyped_storage()
@@ -118,7 +124,8 @@ def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
 
 
 def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
-    """A tensor of the host in the memory of a storage that C++ has made, as `torch.load` does."""
+    """Returns a tensor on the host that shares the memory of a virtual GPU's storage. It is for storages that C++ has
+    made, as in `torch.load`, which have no attribute `host`."""
     if storage.nbytes() and not storage.data_ptr():
         raise UnsupportedError(
             f"a storage of {storage.device} that C++ made does not have memory; make the tensor on the CPU, and move it"
@@ -145,7 +152,7 @@ _QUANTIZED = ("torch.quint8", "torch.qint8", "torch.qint32", "torch.quint4x2", "
 
 
 class _DLDevice(ctypes.Structure):
-    """The start of a DLManagedTensor."""
+    """The first fields of DLPack's struct `DLManagedTensor`: the address, and the kind and index of the device."""
 
     _fields_ = (("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("index", ctypes.c_int32))
 
@@ -161,7 +168,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 
 class _Facts:
-    """Facts about an operation that each call needs, found out once."""
+    """What `run` has to know about an operation at each call. It is read from the operation's schema once."""
 
     __slots__ = ("changes", "checks", "from_host", "generators", "is_view", "names", "written")
 
@@ -180,7 +187,7 @@ _facts: dict[Any, _Facts] = {}
 
 
 def run(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Computes one operation on the host."""
+    """Carries out one operation on virtual GPUs: computes it on the host, and returns the result as tensors there."""
     if _is_forked:
         raise _in_fork()
     if torch.is_autocast_enabled("cpu"):  # the CPU's autocast does not concern a GPU
@@ -191,7 +198,7 @@ def run(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 _NoOverrides = _private.DisableTorchFunctionSubclass
-"""Inside of it, nothing calls the `__torch_function__` of a user's tensor class."""
+"""A block in which PyTorch does not call the `__torch_function__` of a user's tensor class."""
 
 
 def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -259,7 +266,7 @@ def _check_devices(op: Any, facts: _Facts, tensors: list[torch.Tensor], args: An
 
 
 def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """The tensors on the host that an operation on a GPU refuses."""
+    """Yields the tensors on the host among the arguments that an operation on a GPU must refuse."""
     for name, value in (*zip(facts.names, args, strict=False), *kwargs.items()):
         if name in facts.from_host:
             continue
@@ -279,7 +286,8 @@ def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None
 
 
 def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device | None:
-    """The device of the result, `place` being that of the operands; None for the host."""
+    """Returns the device of the result: the keyword `device` if it is given, else `place`, the device of the operands.
+    None stands for the host."""
     wanted = kwargs.get("device")
     if wanted is None:
         return place
@@ -317,8 +325,8 @@ def _not_pinned() -> Exception:
 def _wrapped(
     result: Any, place: torch.device, known: dict[int, torch.Tensor] = _NOTHING, storages: dict[int, Any] = _NOTHING
 ) -> Any:
-    """The host's result as tensors on the virtual GPU. For a tensor that was written in place, or given as `out=`, it
-    is that tensor itself."""
+    """Returns the result of an operation on the host as tensors on the virtual GPU `place`. A tensor that was written
+    in place, or given as `out=`, is returned itself: `known` has it by the `id` of its tensor on the host."""
     if isinstance(result, torch.Tensor):
         if id(result) in known:
             return known[id(result)]
@@ -334,7 +342,8 @@ def _wrapped(
 
 
 def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
-    """Gives a tensor the new shape of its host tensor, which `unsqueeze_`, `resize_`, `set_` and `out=` may change."""
+    """Gives `x` the shape that its tensor on the host now has: `unsqueeze_`, `resize_`, `set_` and `out=` may have
+    changed it."""
     if host.layout is not _STRIDED:
         set_data(x, placed(host, x.device))
         return
@@ -356,7 +365,7 @@ def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
         raise _unsupported(str(host.layout).removeprefix("torch."))
     parts = [placed(part, device) for part in (host._indices(), host._values())]
     about = {"dtype": host.dtype, "layout": host.layout, "device": device, "is_coalesced": host.is_coalesced()}
-    with getattr(torch, NAME).device(device):  # PyTorch takes the current one
+    with getattr(torch, NAME).device(device):  # PyTorch makes it on the current device
         new: torch.Tensor = _make_sparse(_SPARSE, host.sparse_dim(), host.dense_dim(), host.size(), *parts, **about)
     return new
 
@@ -397,7 +406,7 @@ def _refusing(kind: str) -> Callable[..., Any]:
 
 
 def register() -> list[torch.library.Library]:
-    """Gives PyTorch the kernels, until the libraries returned end."""
+    """Registers the kernels of virtual GPUs with PyTorch. They are removed when the libraries that are returned are."""
     from torch._decomp import decompositions
 
     everything, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
@@ -452,7 +461,7 @@ _OF_STORAGES = ("as_strided", "view", "set_.source_Storage_storage_offset", "set
 
 
 def _composed() -> Iterator[str]:
-    """The operations, other than views, that PyTorch would put together from others."""
+    """Yields the names of the operations, except views, that PyTorch would compose of other operations."""
     has_kernel = _private._dispatch_has_kernel_for_dispatch_key
     for full in _private._dispatch_get_all_op_names():
         if not full.startswith("aten::") or has_kernel(full, "PrivateUse1"):
@@ -470,7 +479,7 @@ def _kernel_by_name(name: str) -> Callable[..., Any]:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         nonlocal op
-        if op is None:  # finding it takes PyTorch half a second for all of them
+        if op is None:  # not earlier: finding all operations takes half a second
             op = getattr(getattr(_aten, packet), overload or "default")
         return run(op, *args, **kwargs)
 
@@ -532,6 +541,7 @@ def _gru_cell(x: Any, h: Any, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = No
 
 
 def _ctc_loss(scores: Any, targets: Any, lengths: torch.Tensor, target_lengths: torch.Tensor, *settings: Any) -> Any:
-    """The CTC loss with the lengths as numbers, as on CUDA: otherwise PyTorch would divide by tensors on the host."""
+    """Computes the CTC loss with the lengths as ints, as PyTorch does on CUDA. Otherwise PyTorch would divide by
+    tensors of lengths, which are on the host."""
 
     return _aten.ctc_loss.IntList(scores, targets, lengths.tolist(), target_lengths.tolist(), *settings)

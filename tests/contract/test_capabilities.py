@@ -15,12 +15,23 @@ SINGLE = ("nn", "memory")
 """Hooks of no capability, or not the needed one of theirs, whose defaults refuse."""
 ALL = (*(part.__name__ for part in CAPABILITIES), *SINGLE)
 LACKS = {
-    "torch": [],
+    "torch": ["Compiling"],
     "tensorflow": ["Streams", "Graphs"],
-    "paddle": ["Graphs"],
-    "mxnet": ["Processes", "Streams", "Graphs"],
+    "paddle": ["Graphs", "Compiling"],
+    "mxnet": ["Processes", "Streams", "Graphs", "Compiling"],
     "jax": ["Models", "Layers", "Operations", "Calls", "Optimizers", "Streams", "Graphs"],
-    "numpy": ["Gradients", "Models", "Layers", "Operations", "Calls", "Optimizers", "Streams", "Graphs", "Parallel"],
+    "numpy": [
+        "Gradients",
+        "Models",
+        "Layers",
+        "Operations",
+        "Calls",
+        "Optimizers",
+        "Streams",
+        "Graphs",
+        "Compiling",
+        "Parallel",
+    ],  # fmt: skip
 }
 
 

@@ -306,6 +306,38 @@ def test_the_machine_code_calls_what_it_says():
 
 
 @pytest.mark.slow
+def test_two_threads_with_a_virtual_gpu_each_compute_there_what_the_cpu_does():
+    code = """
+        import threading
+        def net():
+            paddle.seed(0)
+            nn = paddle.nn
+            return nn.Sequential(nn.Conv2D(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10), nn.LayerNorm(10))
+        def results(net, x):
+            y = net(x)
+            y.sum().backward()
+            made = [y, *(p.grad for p in net.parameters())]
+            net.clear_gradients()
+            return made
+        image = np.random.default_rng(0).normal(size=(4, 1, 8, 8)).astype("float32")
+        wanted = [one.numpy() for one in results(net(), paddle.to_tensor(image))]
+        nets = [xdevice.to_device(net(), gpu) for gpu in ("gpu:0", "gpu:1")]
+        right = []
+        def work(i):
+            x = xdevice.tensor(image, device=f"gpu:{i}")
+            for _ in range(100):
+                made = results(nets[i], x)
+                assert [xdevice.device_of(one) for one in made] == [xdevice.gpu(i)] * len(made)
+                assert all(np.array_equal(one.numpy(), right) for one, right in zip(made, wanted))
+            right.append(i)
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        print(sorted(right))
+    """
+    assert_done(run(code), "[0, 1]")
+
+
 def test_scopes_of_threads_that_overlap_leave_the_device_that_was_there():
     code = """
         import threading

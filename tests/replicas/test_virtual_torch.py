@@ -280,6 +280,17 @@ def test_parameters_stay_the_same_objects_when_a_module_moves(gpu):
             assert p.device == p.grad.device == torch.device(place)
 
 
+def test_hooks_on_a_parameter_are_called_after_a_move(gpu):
+    layer, called = torch.nn.Linear(2, 2), []
+    layer.weight.register_hook(lambda gradient: called.append(("gradient", gradient.device)))
+    layer.weight.register_post_accumulate_grad_hook(lambda p: called.append(("accumulated", p.grad.device)))
+    for place in (gpu, xdevice.gpu(2).native, HOST):
+        called.clear()
+        layer.to(place)
+        layer(torch.ones(1, 2, device=place)).sum().backward()
+        assert called == [("gradient", place), ("accumulated", place)]
+
+
 def test_lazy_modules_move_before_they_have_a_shape(gpu):
     model = torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.LazyBatchNorm1d(), torch.nn.LazyLinear(1))
     linear = torch.nn.Sequential(torch.nn.LazyLinear(3))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from . import (  # noqa: F401  # which fill the list
     arithmetic,
     asynchrony,
+    compiling,
     conversion,
     devices,
     gradients,

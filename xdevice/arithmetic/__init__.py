@@ -1,1 +1,2 @@
-"""Arithmetic without a framework's name in it: the Python Array API standard on every backend, by the same rules."""
+"""Arithmetic without a framework's name in it: the functions of the Python Array API standard, with the same rules on
+every backend."""

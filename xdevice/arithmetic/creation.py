@@ -1,4 +1,5 @@
-"""The standard's functions that make tensors: by default float32 and int64, on the device of `with device:`."""
+"""The functions of the Python Array API standard that make tensors: by default float32 and int64, on the device of
+`with device:`."""
 
 from __future__ import annotations
 
@@ -207,7 +208,7 @@ class Creation:
 
 
 class Types:
-    """Functions of dtypes."""
+    """The functions of the Python Array API standard that convert dtypes or tell about them."""
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
@@ -257,7 +258,8 @@ class Types:
 
 
 def _plain(x: Any) -> Any:
-    """An int of NumPy, or a tensor of one, as an int of Python: `isinstance` tells it from a float."""
+    """Turns a number of NumPy, or a tensor of one number, into a number of Python, so that `isinstance` can tell ints
+    from floats."""
     return creation.item(x) if hasattr(x, "dtype") else x
 
 

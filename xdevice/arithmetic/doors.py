@@ -1,5 +1,4 @@
-"""For `array_namespace` and `xdevice.nn`: finds the object of a backend that has their functions, by a tensor's
-type."""
+"""`Doors`: finds a backend's functions by the type of a tensor, for `array_namespace` and `xdevice.nn`."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Door:
-    """A backend's functions, and `enter`, which each thread has to call before it computes with them."""
+    """The functions of one backend. If `enter` is not None, each thread has to call it before it computes with them."""
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
@@ -31,23 +30,25 @@ _grounds: dict[str, Ground] = {}
 
 
 class Doors(Generic[D]):
-    """Doors of one kind: one for each backend."""
+    """The `Door`s of one sort (for `array_namespace` or for `xdevice.nn`): one for each backend, made by `make`."""
 
     def __init__(self, make: Callable[[Ground], D]) -> None:
         self._make = make
         self._made: dict[str, D] = {}
         self.seen: dict[type, D] = {}
-        """The doors by the types of tensors that came so far: a fast way, valid while a backend's `refusal` is None."""
+        """The doors by the types of the tensors seen so far: a fast lookup, valid while the `refusal` of the backend is
+        None."""
 
     def of(self, backend: Backend) -> D:
-        """The door of a backend, made when it is first asked for."""
+        """The `Door` of a backend, made when it is first asked for."""
         door = self._made.get(backend.name)
         if door is None or door.backend is not backend:
             door = self._made[backend.name] = backend.eagerly(lambda: self._make(_ground(backend)))
         return door
 
     def find(self, x: Any, function: str) -> D:
-        """The door of the backend that a tensor belongs to; raises for anything that is no tensor."""
+        """The `Door` of the backend that `x` belongs to. Raises `NotATensorError` if `x` is neither a tensor nor a
+        variable."""
         found = registry.kind_of(type(registry.as_array(x)))
         if found is None or (found[1] == "model" and found[0].tensor_of(x) is None):
             raise NotATensorError(f"{function} takes tensors, not {shown(x)} of type {type(x).__qualname__}")

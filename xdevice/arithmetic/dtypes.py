@@ -1,4 +1,5 @@
-"""The dtypes of results: the standard's promotion, and one rule for all backends where the standard leaves it open."""
+"""Which dtype a result has: by the promotion of the Python Array API standard, or by one rule for all backends where
+the standard has none."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ WORDS: Final = {
     REAL_FLOATING: "real floats",
     ANY: "numbers or bool",
 }
-"""What an error says that a function takes."""
+"""How an error says what a function takes, by the kinds of dtypes that the function takes."""
 
 
 def kind_of(name: str) -> str:
@@ -36,7 +37,8 @@ def kind_of(name: str) -> str:
 
 
 def promoted(first: str, second: str) -> str:
-    """The dtype of two tensors together: the standard's, or that of the higher kind where the standard has none."""
+    """The dtype of a result computed from tensors of two dtypes: the standard's, or the dtype of the higher kind (bool,
+    integer, float, complex) where the standard has none."""
     if first == second:
         return first
     kinds = kind_of(first), kind_of(second)
@@ -51,7 +53,8 @@ def promoted(first: str, second: str) -> str:
 
 
 def with_number(name: str, value: complex) -> str:
-    """The dtype of a tensor and a number of Python, which counts for its kind only: a float beside ints is float32."""
+    """The dtype of a result computed from a tensor and a number of Python. Of the number only the kind counts: a float
+    beside a tensor of ints gives float32."""
     kind = _KINDS[kind_of(name)]
     if isinstance(value, bool) or (isinstance(value, int) and kind >= 1) or (isinstance(value, float) and kind >= 2):
         return name
@@ -63,7 +66,8 @@ def with_number(name: str, value: complex) -> str:
 
 
 def require_fits(value: complex, name: str) -> None:
-    """Raises `DTypeError` for a number of Python that an integer dtype does not hold, or an int that no float holds."""
+    """Raises `DTypeError` if the dtype is of integers and cannot hold the number, or if the number is an int that no
+    float holds."""
     if kind_of(name) not in "iu":
         _require_float(value, name)
         return
@@ -84,7 +88,7 @@ def _require_float(value: complex, name: str) -> None:
 
 
 def can_cast(source: str, target: str) -> bool:
-    """Whether promotion leads from one dtype to the other."""
+    """Whether values of dtype `source` may become dtype `target`: whether the two promote to `target`."""
     try:
         return promoted(source, target) == target
     except DTypeError:
@@ -92,7 +96,7 @@ def can_cast(source: str, target: str) -> bool:
 
 
 class FInfo(NamedTuple):
-    """What a dtype of floats can hold, as Python's floats."""
+    """The limits of a dtype of floats, as Python's floats: what the standard's `finfo` returns."""
 
     bits: int
     eps: float
@@ -103,7 +107,7 @@ class FInfo(NamedTuple):
 
 
 class IInfo(NamedTuple):
-    """What a dtype of integers can hold."""
+    """The limits of a dtype of integers: what the standard's `iinfo` returns."""
 
     bits: int
     max: int
@@ -142,7 +146,7 @@ def _bits(name: str) -> int:
 
 
 def is_dtype(name: str, kind: str) -> bool:
-    """Whether a dtype is of one of the standard's kinds: "integral", "real floating", ..., or is the dtype named."""
+    """Whether a dtype belongs to one of the standard's kinds: "integral", "real floating", and so on."""
     kinds = {
         "bool": "b",
         "signed integer": "i",

@@ -1,4 +1,5 @@
-"""The standard's elementwise functions: a fast way for tensors of one dtype, and promotion for everything else."""
+"""The standard's elementwise functions. Tensors of one dtype go to the kernel at once; other arguments are promoted
+first."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ ROUNDING: Final = ("ceil", "floor", "round", "trunc")
 """Functions that leave integers as they are."""
 
 TESTING: Final = {"isfinite": True, "isinf": False, "isnan": False}
-"""Functions that test each element, with their answer for any integer."""
+"""Functions that test each element, and the answer that each gives for any integer."""
 
 BINARY: Final = {
     **dict.fromkeys(("add", "multiply", "pow", "subtract"), NUMERIC),

@@ -1,7 +1,8 @@
-"""`value_and_grad`, `grad` and `update`: gradients with respect to containers of tensors, and the step they make.
+"""`value_and_grad`, `grad` and `update`: gradients with respect to containers of tensors, and a training step with
+them.
 
 This module has the rules for all frameworks: what may be a parameter, what may be a loss, and which gradient a
-parameter has that the loss does not depend on. An adapter only differentiates a function of a list of tensors.
+parameter gets if the loss does not depend on it. An adapter only differentiates a function of a list of tensors.
 """
 
 from __future__ import annotations
@@ -36,23 +37,24 @@ _inside: ContextVar[bool] = ContextVar("xdevice_gradients", default=False)
 _backends: dict[type, Backend] = {}
 """The backend of each type of tensor that has been a parameter so far."""
 _are_floats: set[Any] = set()
-"""The frameworks' dtypes of `FLOATS`, as far as they have been seen."""
+"""The frameworks' own dtype objects for the dtypes in `FLOATS`, as far as they have been seen."""
 _usual: Any = None
-"""The last of these that was seen, which is compared first: finding a dtype in a set takes Paddle 5 us."""
+"""The entry of `_are_floats` that was seen last. It is compared first, because finding a dtype in a set takes Paddle
+5 us."""
 
 
 def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
-    """A function that gives the value of `f` and its gradients with respect to its first argument.
+    """Returns a function that computes the value of `f` and its gradients with respect to its first argument.
 
     Young: it may change in a minor version.
 
-    `value_and_grad(f)(params, *args)` calls `f(params, *args)` and gives `(value, grads)`. docs/reference/arithmetic.md
-    says what is promised, and what else may differentiate around it. Costs what the framework takes, and some 10 us.
+    `value_and_grad(f)(params, *args)` calls `f(params, *args)` and returns `(value, grads)`. Costs what the framework
+    takes and some 10 us. docs/reference/arithmetic.md says what is promised, and what may differentiate it again.
 
     Args:
-        f: a function of `params`: a tensor of floats, or a container of nothing but these, on any devices. It gives one
-            float: a tensor without dimensions. `grads` is built as `params`, each gradient like its parameter.
-        has_aux: `f` gives `(loss, aux)`, and the result is `((value, aux), grads)`. `aux` is anything.
+        f: a function of `params`, a tensor of floats or a container of nothing else, on any devices. It returns one
+            float, a tensor without dimensions. `grads` is built as `params`, with their shapes and dtypes.
+        has_aux: whether `f` returns `(loss, aux)`; the result then is `((value, aux), grads)`. `aux` may be anything.
 
     | backend | differentiates by |
     |---|---|
@@ -63,10 +65,10 @@ def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[...
     | jax | `jax.value_and_grad` |
 
     Raises:
-        NotATensorError, DTypeError, ShapeError: a parameter or a loss that is not a tensor of floats of 16, 32 or 64
-            bits; no parameters; a loss with dimensions.
+        NotATensorError, DTypeError, ShapeError: a parameter or a loss is not a tensor of floats of 16, 32 or 64 bits;
+            there are no parameters; the loss has dimensions.
         ArgumentError: tensors of several backends; a loss that depends on none of the parameters.
-        UnsupportedError: NumPy, which has no gradients; a sparse parameter; a second gradient that the backend lacks.
+        UnsupportedError: NumPy, which has no gradients; a sparse parameter; second derivatives that the backend lacks.
 
     Example:
         >>> step = xdevice.value_and_grad(lambda params: (params["w"] * params["w"]).sum())
@@ -85,13 +87,13 @@ def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[...
 
 
 def grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
-    """A function that gives the gradients of `f` with respect to its first argument, and not its value.
+    """Returns a function that computes the gradients of `f` with respect to its first argument, without the value.
 
     Young: it may change in a minor version.
 
     Args:
-        f: a function that gives one float.
-        has_aux: `f` gives `(loss, aux)`, and the result is `(grads, aux)`.
+        f: a function that returns one float.
+        has_aux: whether `f` returns `(loss, aux)`; the result then is `(grads, aux)`.
 
     Arguments, rules, errors and cost are those of `value_and_grad`.
 
@@ -113,26 +115,26 @@ def grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
 
 
 def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
-    """A new container of parameters: `rule(parameter, gradient)` in the place of each.
+    """Returns a new container of parameters, with `rule(parameter, gradient)` in place of each parameter.
 
     Young: it may change in a minor version.
 
     Args:
         params: a tensor or a container of tensors, as `value_and_grad` takes it.
-        grads: one of the same structure. The pairs are found by their places, not by their order.
-        rule: gives the new parameter, of the same shape and dtype. It may write into both of its arguments, which are
-            copies (`p -= 0.1 * g; return p`).
+        grads: a container of the same structure. A gradient belongs to the parameter at its place, such as its key.
+        rule: a function that returns the new parameter, of the same shape and dtype. It may write into both of its
+            arguments, which are copies (`p -= 0.1 * g; return p`).
 
-    The rule computes on the device of its parameter, and nothing is recorded for gradients, unless a `value_and_grad`
-    around it asks for them.
+    The rule computes on the device of its parameter. Nothing is recorded for gradients, unless `update` is called
+    inside a function that `value_and_grad` differentiates.
 
     Raises:
-        NotATensorError: something that is not a tensor, or none at all; the rule gives none (was `return` forgotten?).
+        NotATensorError: something is not a tensor, or there is none; the rule returns none (was `return` forgotten?).
         ContainerError, ArgumentError: `params` and `grads` differ in structure; they are of several backends.
         DeviceMismatchError: a gradient on another device than its parameter.
-        ShapeError, DTypeError: the rule gives a tensor of another shape or dtype.
+        ShapeError, DTypeError: the rule returns a tensor of another shape or dtype.
 
-    Costs what the rule does for each parameter, and where tensors can be written a copy of it and of its gradient.
+    Costs the rule's work for each parameter, and where tensors can be written a copy of it and of its gradient.
 
     Example:
         >>> xdevice.update(xdevice.tensor([1.0, 2.0]), xdevice.tensor([4.0, 2.0]), lambda p, g: p - 0.5 * g).tolist()
@@ -197,7 +199,8 @@ def _require_callable(name: str, f: object) -> None:
 
 
 def _parameters(tree: Tree, name: str, has_floats: bool = False) -> tuple[Backend, list[Any]]:
-    """The backend of a container of parameters, and its tensors."""
+    """The backend of a container of parameters or gradients, and its tensors. With `has_floats`, they must have float
+    dtypes."""
     backend = None
     for x in tree.leaves:
         owner = _backends.get(type(x))
@@ -213,7 +216,7 @@ def _parameters(tree: Tree, name: str, has_floats: bool = False) -> tuple[Backen
 
 
 def _parameters_one_by_one(tree: Tree, name: str, has_floats: bool) -> tuple[Backend, list[Any]]:
-    """Does what `_parameters` does, but slower: for types that were not seen so far, and to say what is wrong."""
+    """Does the same as `_parameters`, but slower: for types that were not seen so far, and to say what is wrong."""
     backend = None
     leaves = []
     for i, x in enumerate(tree.leaves):
@@ -313,7 +316,7 @@ def _rank(x: Any) -> int | None:
 
 
 def _complete(gradients: list[Any], leaves: list[Any], backend: Backend) -> list[Any]:
-    """The gradients, with zeros where the loss does not depend on a parameter."""
+    """The gradients, with zeros for each parameter that the loss does not depend on."""
     if all(g is not None for g in gradients):
         return gradients
     if all(g is None for g in gradients):
@@ -334,7 +337,8 @@ def _zeros(x: Any, backend: Backend) -> Any:
 
 
 def _paired(tree: Tree, other: Tree, gradients: list[Any]) -> list[Any]:
-    """The gradients in the order of the parameters."""
+    """The gradients in the order of their parameters. Raises `ContainerError` if the two containers differ in
+    structure."""
     places, found = tree.paths(), other.paths()
     if places == found:
         return gradients
@@ -357,7 +361,7 @@ def _elsewhere(places: list[Device], others: list[Device], tree: Tree) -> Device
 
 
 def _checked(x: Any, made: Any, backend: Backend, tree: Tree, i: int) -> Any:
-    """What the rule returned; raises if it cannot be the new parameter."""
+    """Returns `made`, what the rule returned for parameter `x`. Raises an error if it cannot be the new parameter."""
     made = registry.as_array(made)
     found = registry.kind_of(type(made))
     if found is None or found.backend is not backend or found.kind == "model":

@@ -1,4 +1,4 @@
-"""`Ground`: what all functions of a namespace use to check tensors, dtypes, devices, shapes and axes."""
+"""`Ground`: the checks of tensors, dtypes, devices, shapes and axes that all functions of a namespace use."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ NUMBERS = (bool, int, float, complex)
 
 
 class AxisError(ShapeError, IndexError):
-    """An axis that a tensor does not have: the standard requires an `IndexError`."""
+    """An axis that a tensor does not have. It is an `IndexError` because the standard requires that."""
 
 
 class Ground:
-    """One backend with its kernels, and what all functions of the namespace need of them."""
+    """One backend with its kernels (the functions of its adapter), and the checks that all functions of the namespace
+    use."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -44,15 +45,17 @@ class Ground:
         self.mine: set[type] = set()
         """The types seen so far that are tensors of this backend."""
         self.looks = not getattr(self.kernels, ONE_DEVICE, False)
-        """Whether devices are compared before a kernel is called, because it would not raise for tensors on two."""
+        """Whether the tensors' devices are compared before a kernel is called, because the kernel would not raise for
+        tensors on two devices."""
         self._may_be_sparse: set[type] = set()
-        """The types in `mine` of which some tensors are dense and some are not."""
+        """The types in `mine` whose tensors may be sparse, so that each tensor has to be asked."""
         self._names: dict[Any, str] = {}
 
     # tensors
 
     def tensor(self, x: Any, function: str) -> Any:
-        """`x` if it is a tensor of this backend, or the tensor of a variable; raises for anything else."""
+        """Returns `x` if it is a tensor of this backend, or its tensor if `x` is a variable. Raises for anything
+        else."""
         if type(x) in self.mine:
             if type(x) in self._may_be_sparse and not self.backend.is_dense(x):
                 raise self._sparse(x)
@@ -105,7 +108,8 @@ class Ground:
         return name
 
     def held(self, name: str) -> str:
-        """The dtype in which this backend holds another one just now: int32 for int64 on JAX without 64 bits."""
+        """The dtype in which this backend now holds the dtype `name`: `name` itself, or int32 for int64 on JAX without
+        64 bits. Raises `DTypeError` if it holds none."""
         if name not in self.backend.dtypes:
             raise DTypeError(f"{self.backend.name} has no {name}; it has {', '.join(sorted(self.backend.dtypes))}")
         refusal = self.backend.dtype_refusal(name)
@@ -116,7 +120,8 @@ class Ground:
         raise DTypeError(f"{self.backend.name} has no {name} here: {refusal}")
 
     def require(self, x: Any, kinds: str, function: str) -> Any:
-        """`x` as a tensor of a dtype that a function takes."""
+        """`x` as a tensor. Raises `DTypeError` if the kind of its dtype is not among `kinds`, which the function
+        takes."""
         x = self.tensor(x, function)
         name = self.name(x)
         if dtypes.kind_of(name) not in kinds:
@@ -131,11 +136,12 @@ class Ground:
         return DTypeError(f"{function} takes {dtypes.WORDS[kinds]}, not {said}; xp.astype(x, {to}) casts it")
 
     def cast(self, x: Any, name: str) -> Any:
-        """`x` in another dtype; `x` itself if it has that dtype."""
+        """`x` cast to the dtype `name`; `x` itself if it has that dtype."""
         return x if self.name(x) == name else self.kernels.astype(x, self.held(name))
 
     def operands(self, function: str, kinds: str, values: Sequence[Any]) -> list[Any]:
-        """The operands as tensors of one dtype; some may have come as numbers of Python, or with other dtypes."""
+        """The operands as tensors of one common dtype. A value may be a number of Python, or a tensor of another
+        dtype."""
         tensors = [x if type(x) in NUMBERS else self.tensor(x, function) for x in values]
         first = next((x for x in tensors if type(x) not in NUMBERS), None)
         if first is None:
@@ -148,7 +154,7 @@ class Ground:
         return [self.number(x, name, first) if type(x) in NUMBERS else self.cast(x, name) for x in tensors]
 
     def common(self, tensors: Sequence[Any], first: Any) -> str:
-        """The dtype of tensors and numbers of Python together."""
+        """The common dtype of tensors and numbers of Python."""
         name = self.name(first)
         for x in tensors:
             if type(x) not in NUMBERS:
@@ -159,14 +165,14 @@ class Ground:
         return name
 
     def number(self, value: complex, name: str, like: Any) -> Any:
-        """A number of Python as a tensor without dimensions beside another tensor."""
+        """A number of Python as a tensor without dimensions, of dtype `name`, on the device of `like`."""
         dtypes.require_fits(value, name)
         if type(value) is int and dtypes.kind_of(name) == "f":
             value = float(value)  # PyTorch makes no tensor of an int beyond 64 bits
         return self.kernels.number(value, name, like)
 
     def constant(self, array: np.ndarray[Any, Any], like: Any) -> Any:
-        """The values of an array as a tensor beside another tensor."""
+        """The values of an array as a tensor on the device of `like`."""
         if array.dtype == "int64":
             array = array.astype(self.held("int64"))
         return self.kernels.constant(array, like)
@@ -174,8 +180,8 @@ class Ground:
     # devices
 
     def require_one_device(self, function: str, *values: Any) -> None:
-        """Raises for tensors on several devices. Traced tensors are on none; those that are spread over several devices
-        are left to the framework."""
+        """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no device, and tensors that
+        are spread over several devices are left to the framework."""
         cls = type(values[0])
         try:
             is_usual = cls in registry.probes and all(type(x) is cls for x in values)
@@ -193,8 +199,8 @@ class Ground:
                 )
 
     def require_fit(self, function: str, *values: Any) -> None:
-        """Called after a kernel has failed: raises the error for devices or shapes that do not fit. Looking at them
-        before takes as long as a small operation."""
+        """Called after a kernel has failed: raises the error for devices or shapes that do not fit. Checking them
+        before each call would take as long as a small operation."""
         tensors = [x for x in values if hasattr(x, "shape")]
         if tensors:
             self.require_one_device(function, *tensors)
@@ -203,7 +209,8 @@ class Ground:
     # shapes
 
     def known(self, x: Any, function: str) -> tuple[int, ...]:
-        """The shape, for a function that needs all of it."""
+        """The shape of `x`, for a function that needs all sizes. Raises `UnsupportedError` if a size is not known while
+        a function is traced."""
         shape = shape_of(x)
         if None in shape:
             raise self.backend.unsupported(
@@ -213,14 +220,15 @@ class Ground:
         return shape
 
     def length(self, x: Any, axes: Sequence[int], name: str) -> Any:
-        """The number of elements along axes; a tensor where it is not known while a function is traced."""
+        """The number of elements along `axes`, as a tensor of dtype `name`: it is not known while a function is traced,
+        so the backend computes it."""
         ones = self.kernels.full_like(x, 1, name)
         counts = self.cast(self.kernels.sum(ones, tuple(axes), False), name)
         left = len(x.shape) - len(axes)
         return self.kernels.max(counts, tuple(range(left)), False) if left else counts
 
     def axis(self, axis: Any, ndim: int, function: str) -> int:
-        """An axis counted from the front."""
+        """The axis, counted from the front. Raises `AxisError` if there is no such axis."""
         try:
             whole = index(axis)
         except TypeError:
@@ -230,7 +238,7 @@ class Ground:
         return whole % ndim
 
     def axes(self, axis: Any, ndim: int, function: str) -> tuple[int, ...]:
-        """Axes counted from the front, in order; None is all of them."""
+        """The axes, counted from the front, in ascending order; all axes if `axis` is None."""
         if axis is None:
             return tuple(range(ndim))
         found = [self.axis(one, ndim, function) for one in listed(axis)]
@@ -240,12 +248,12 @@ class Ground:
 
 
 def shape_of(x: Any) -> tuple[Any, ...]:
-    """The shape as a tuple; what is not known while a function is traced is None."""
+    """The shape of `x` as a tuple. A size that is not known while a function is traced is None."""
     return tuple([None if length is None or length < 0 else length for length in x.shape])
 
 
 def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The shape of tensors together; raises `ShapeError` where they do not fit."""
+    """The shape that tensors of these shapes broadcast to. Raises `ShapeError` if they do not broadcast together."""
     ndim = max([0, *[len(shape) for shape in shapes]])  # written so that torch.compile can follow it
     rows = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
     result = []
@@ -258,7 +266,7 @@ def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def require_broadcast(function: str, *values: Any) -> None:
-    """Raises `ShapeError` for tensors that do not broadcast together."""
+    """Raises `ShapeError`, with the function's name, for tensors that do not broadcast together."""
     shapes = [shape_of(x) for x in values]
     try:
         broadcast_shape(*shapes)

@@ -1,5 +1,5 @@
-"""The standard's functions of shapes, joining and products. Axes and shapes are checked here, alike for all
-backends."""
+"""The Python Array API standard's functions for shapes, joining and products. Axes and shapes are checked here, so that
+all backends refuse the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Manipulation:
-    """Reshaping, joining, and products of matrices."""
+    """The functions of a namespace that reshape and join tensors, and multiply along axes."""
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
@@ -112,7 +112,8 @@ class Manipulation:
         return self._ground.backend.peek(repeats)
 
     def _repeated(self, x: Any, times: int, axis: int) -> Any:
-        """Each element along an axis, several times: beside itself in a new axis, which then goes into the old one."""
+        """Repeats each element along an axis `times` times: in a new axis behind that axis, which is then merged into
+        it."""
         shape = self._ground.known(x, "repeat")
         wide = self._kernels.broadcast_to(
             self._kernels.expand_dims(x, axis + 1), (*shape[: axis + 1], times, *shape[axis + 1 :])
@@ -263,7 +264,7 @@ def _whole(shape: Any, function: str) -> tuple[int, ...]:
 
 
 def _filled(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
-    """A new shape with the length that -1 stands for."""
+    """The new shape, with the length that -1 stands for filled in. Raises `ShapeError` if the elements do not fit."""
     if None in old or not any(length < 0 for length in new):
         if None not in old and prod(old) != prod(new):
             raise ShapeError(f"reshape: {old} has {prod(old)} elements and {new} has {prod(new)}")

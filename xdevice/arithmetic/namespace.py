@@ -1,4 +1,5 @@
-"""`array_namespace`: the standard's functions for a backend, made once from the kernels of its adapter."""
+"""`array_namespace`: the Python Array API standard's functions for a backend, made once from the kernels of its
+adapter."""
 
 from __future__ import annotations
 
@@ -60,8 +61,8 @@ class Namespace:
 
 
 def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a function of a bound method, which Paddle's to_static would take for a method of the object that holds
-    it."""
+    """Makes a plain function of a bound method. Paddle's to_static would take the bound method for a method of the
+    object that holds the function."""
 
     @wraps(method)
     def function(*args: Any, **settings: Any) -> Any:
@@ -71,17 +72,18 @@ def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def array_namespace(*xs: Any) -> Any:
-    """The functions of the Python Array API standard (2024.12) for the backend of these tensors, or the selected one.
+    """Returns the functions of the Python Array API standard (2024.12) for these tensors' backend, or the selected one.
 
     The same names, dtypes and shapes on every backend: `docs/reference/arithmetic.md` lists them and what they promise.
     Young: it may change in a minor version.
 
     Args:
-        xs: tensors of one backend; numbers of Python and None are passed over. Nothing: that of the selected backend.
+        xs: tensors of one backend; numbers of Python and None are skipped. Without tensors: the functions for the
+            selected backend.
 
     Raises:
         ArgumentError: tensors of several backends. NotATensorError: something else.
-        UnsupportedError: the adapter of a third party that has no kernels.
+        UnsupportedError: the backend is a third party's, and its adapter has no kernels.
 
     Costs 0.3 us once a type has been seen.
 

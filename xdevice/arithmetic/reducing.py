@@ -1,4 +1,5 @@
-"""Functions of many elements: sums, extremes, products of matrices, sorting and taking."""
+"""The Python Array API standard's functions of many elements: sums, extremes, products of matrices, sorting and
+taking."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
-    """The functions of this module whose calls must be fast, by name."""
+    """The functions of this module that are made for fast calls, by name."""
     return {"matmul": _matmul(ground), "sum": _sum(ground)}
 
 
@@ -56,7 +57,8 @@ def _require_fit(x1: Any, x2: Any) -> None:
 
 
 def _product(ground: Ground, x1: Any, x2: Any) -> Any:
-    """A product of matrices in which a vector counts as one row or column."""
+    """The product of two matrices. A vector counts as a matrix of one row or one column, and its axis of length 1 is
+    dropped from the result."""
     kernels, vectors = ground.kernels, (len(x1.shape) == 1, len(x2.shape) == 1)
     x1 = kernels.expand_dims(x1, 0) if vectors[0] else x1
     x2 = kernels.expand_dims(x2, 1) if vectors[1] else x2
@@ -94,7 +96,7 @@ class Reducing:
     # statistics
 
     def reduced(self, function: str, x: Any, axis: Axis, dtype: Any, keepdims: bool) -> Any:
-        """Computes `sum` or `prod`. Bools and integers are added as int64, or as uint64 if they are unsigned."""
+        """Computes `sum` or `prod`. Bools and integers are computed as int64, or as uint64 if they are unsigned."""
         ground = self._ground
         x = ground.cast(x, self._accumulated(function, x, dtype))
         axes = ground.axes(axis, len(x.shape), function)
@@ -151,7 +153,7 @@ class Reducing:
         return kernels.divide(total, self._left(x, axes, correction))
 
     def _left(self, x: Any, axes: tuple[int, ...], correction: float) -> Any:
-        """The divisor of a variance: the number of elements less the correction, and at least 0."""
+        """The divisor of a variance: the number of elements less `correction`, and at least 0."""
         ground, kernels, name = self._ground, self._kernels, self._ground.name(x)
         lengths = [shape_of(x)[one] for one in axes]
         if None not in lengths:
@@ -203,7 +205,7 @@ class Reducing:
         return self._place("argmin", x, axis, keepdims)
 
     def _place(self, function: str, x: Any, axis: int | None, keepdims: bool) -> Any:
-        """The index of the first extreme element; of the first NaN where there is one."""
+        """The index of the first extreme element (by `argmax` or `argmin`), or of the first NaN if there is one."""
         ground, kernels = self._ground, self._kernels
         x = ground.require(x, REAL, function)
         shape = shape_of(x)
@@ -259,8 +261,9 @@ class Reducing:
         return kernels.take_along_axis(x, self._checked(x, indices, place, "take_along_axis"), place)
 
     def _checked(self, x: Any, indices: Any, axis: int, function: str) -> Any:
-        """The indices, counted from the front; raises for those outside, which frameworks answer differently. While a
-        function is traced they have no values, and are not checked."""
+        """The indices, with negative ones counted from the front. Raises `IndexError` for indices outside the axis,
+        which frameworks answer differently. While a function is traced the indices have no values, and are not
+        checked."""
         ground, kernels, length = self._ground, self._kernels, shape_of(x)[axis]
         found = registry.kind_of(type(indices))
         if found is None or found[1] != "tensor":

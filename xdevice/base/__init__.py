@@ -1,1 +1,1 @@
-"""What everything stands on: the value `Device` and its spellings, dtypes, the version."""
+"""What the rest of xdevice is built on: the value `Device` and its spellings, dtypes, the version."""

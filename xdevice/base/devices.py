@@ -47,8 +47,8 @@ class Device:
     """A place where tensors live: a kind and an index, the same on every framework.
 
     Immutable and hashable. Compare by `==`: `cuda:1` and `gpu:1` are equal, and need not be one object. `gpu` is the
-    accelerator of the backend, whatever it is; "cuda", "rocm", "mps", "xpu", "npu", "hpu" or a plugin's own name mean
-    that hardware, and where they are used `gpu:i` must be it. Virtual GPUs take every name.
+    accelerator of the backend, whatever it is. "cuda", "rocm", "mps", "xpu", "npu", "hpu" or a plugin's own name means
+    one kind of hardware: a backend on which `gpu:i` is another kind refuses such a name. Virtual GPUs take every name.
 
     | backend | `Device("gpu:1").native` | `Device("cpu").native` |
     |---|---|---|
@@ -93,14 +93,14 @@ class Device:
         return answers.to_native(self)
 
     def __enter__(self) -> Device:
-        """Make this the device of creation functions: xdevice's, and the selected framework's own.
+        """Makes this the device of creation functions, xdevice's and the selected framework's own, inside the block.
 
-        Scopes nest, end after exceptions, and hold for one thread. Paddle's `set_device` is process-wide, so there
-        the framework's own creators of other threads are affected too; xdevice's creators never are.
+        Blocks nest, end after exceptions, and hold for one thread. Paddle keeps one device for the whole process, so
+        there the framework's own creation functions are affected in other threads too; xdevice's never are.
 
         An asyncio task may not `await` inside, because the other tasks of the thread would work on this device: it is
-        cancelled there, and gets a `ScopeError` when it leaves the block. Leaving it in another thread or task than
-        the one that entered it raises `ScopeError` too, and changes nothing.
+        cancelled there, and gets a `ScopeError` when it leaves the block. Leaving the block in another thread or task
+        than the one that entered it raises `ScopeError` too, and changes nothing.
         """
         answers.enter(self)
         return self
@@ -127,7 +127,8 @@ class Device:
 
 
 class Named(Device):
-    """`gpu:i` by a word for hardware: equal to `gpu:i`, and what a backend's `require` makes `gpu:i` of, or refuses."""
+    """`gpu:i`, named by a word for its hardware, such as `cuda:1`. It is equal to `gpu:i`; a backend's `require`
+    returns `gpu:i` for it, or refuses it if the backend's hardware is another."""
 
     __slots__ = ("plain", "word")
 
@@ -145,7 +146,7 @@ class Named(Device):
 
 
 def named(word: str, index: int = 0) -> Device:
-    """`gpu:index` of the hardware that a word of `HARDWARE` means."""
+    """Returns `gpu:index`, named by a word of `HARDWARE`."""
     made = object.__new__(Named)
     plain = of("gpu", index)
     for name, value in (("kind", "gpu"), ("index", index), ("_text", str(plain)), ("plain", plain), ("word", word)):
@@ -154,19 +155,19 @@ def named(word: str, index: int = 0) -> Device:
 
 
 def plain(device: Device) -> Device:
-    """The device as tensors have it, without the word for its hardware."""
+    """Returns the device without a word for its hardware, as `device_of` names it: `gpu:1` for `cuda:1`."""
     return device.plain if type(device) is Named else device
 
 
 _interned: dict[tuple[str, int], Device] = {}
 _MOST_KEPT: Final = 1024
-"""Devices of a higher index, which no machine has, are interned for as long as someone holds them."""
+"""Devices of this index or a higher one, which no machine has, are interned only for as long as someone holds them."""
 spelled: Final[dict[str, Device]] = {}
-"""By the texts that were parsed before."""
+"""The devices of the texts that were parsed before."""
 
 
 def of(kind: str, index: int = 0) -> Device:
-    """The `Device` of a kind and an index. Adapters use it; it checks no spelling."""
+    """Returns the `Device` of a kind and an index. Adapters use it. It does not check that the kind is known."""
     found = _interned.get((kind, index))
     return found if found is not None else _intern(kind, index)
 
@@ -201,7 +202,7 @@ CPU: Final = of("cpu")
 
 
 def parse(spec: object) -> Device:
-    """The device that a spelling or a framework's own device object names; see `xdevice.device`."""
+    """Returns the device that a spelling or a framework's own device object names; see `xdevice.device`."""
     if type(spec) is Device:
         return spec
     if type(spec) is str:
@@ -216,7 +217,7 @@ def parse(spec: object) -> Device:
 
 
 def spell(text: str, device: Device) -> None:
-    """Makes a text a spelling of a device: an adapter says that its framework writes "/CPU:1" for gpu:0."""
+    """Makes a text a spelling of a device. An adapter calls it to say that its framework writes "/CPU:1" for gpu:0."""
     spelled[text] = device
 
 

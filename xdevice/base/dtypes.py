@@ -1,4 +1,4 @@
-"""Names of dtypes: one per dtype, NumPy's, whatever the framework calls it."""
+"""Names of dtypes: each dtype has one name, which is NumPy's, whatever a framework calls it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ DTYPES: Final = (
 """Every dtype that xdevice knows."""
 
 FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
-"""What random numbers are drawn as, what has gradients, and what may be NaN."""
+"""The dtypes in which random numbers are drawn, which can have gradients, and which can be NaN."""
 
 SHORT_FLOATS: Final = ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz")
 """8-bit floats, by ml_dtypes's names: where a framework has them they are moved, saved and loaded, and nothing else."""
 
 SIGNIFICANT_BITS: Final = {"float16": 11, "bfloat16": 8, "float32": 24}
-"""Of a float. A random number in [0, 1) is cut to them, for rounding it would give 1.0 at times."""
+"""How many bits of a float count. Random numbers in [0, 1) are cut to so many, because rounding would at times give
+1.0."""
 
 BITS_AS: Final = {"bfloat16": "int16", **dict.fromkeys(SHORT_FLOATS, "uint8")}
-"""The dtype as which the bits of a float go between NumPy and a framework, where NumPy itself does not know it."""
+"""For each float that NumPy itself does not know, the dtype as which its bits go between NumPy and a framework."""
 
 _PYTHON: Final = {bool: "bool", int: "int64", float: "float32", complex: "complex64"}
 _OTHER_NAMES: Final = {
@@ -43,7 +44,7 @@ _names: dict[np.dtype[Any], str] = {}
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """The name of a NumPy dtype, remembered: `dtype.name` takes 5 us each time."""
+    """Returns the name of a NumPy dtype, which is kept for the next call: `dtype.name` takes 5 us each time."""
     name = _names.get(dtype)
     if name is None:
         name = _names[dtype] = str(dtype.name)
@@ -56,7 +57,7 @@ def state(names: Mapping[Any, str]) -> None:
 
 
 def dtype_name(dtype: object) -> str:
-    """NumPy's name of a dtype in any framework's form.
+    """Returns NumPy's name of a dtype that is given in any framework's form.
 
     `"float32"`, `np.float32`, `torch.float32`, `tf.float32`, `paddle.float32`, `jnp.float32`, `float`.
 
@@ -84,7 +85,7 @@ def dtype_name(dtype: object) -> str:
 
 
 def host_dtype(name: str) -> np.dtype[Any]:
-    """NumPy's dtype of a name, "bfloat16" and 8-bit floats included (by ml_dtypes)."""
+    """Returns NumPy's dtype for a name; for "bfloat16" and 8-bit floats it is that of ml_dtypes."""
     found = _host_dtypes.get(name)
     if found is None:
         found = _host_dtypes[name] = _host_dtype(name)

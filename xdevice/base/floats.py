@@ -5,7 +5,7 @@
 | `float64` | what would be float32 is float64, of the same value; so are the frameworks' own defaults |
 | `jitter:1` | `tensor`, `random`, `load` and `convert_state` move each number by an ULP, up or down; 1 is the seed |
 
-Whole numbers are not moved: zeros, ones, masks and labels are exact on every framework.
+Jitter leaves whole numbers as they are: zeros, ones, masks and labels are exact on every framework.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ JITTER: Final = "jitter:"
 
 _WIDE: Final = {"float32": "float64", "complex64": "complex128"}
 PARTS: Final = {"complex64": "float32", "complex128": "float64"}
-"""What complex numbers are made of."""
+"""The dtype of the real and the imaginary part of a complex number."""
 _JITTERED: Final = ("float32", "float64", *PARTS)
 
 
@@ -44,7 +44,7 @@ _asked = _check(os.environ.get(VARIABLE, "").strip())
 
 
 def setting() -> str:
-    """The value of XDEVICE_FLOATS; "" where it is not set."""
+    """Returns the value of XDEVICE_FLOATS; "" if it is not set."""
     return _asked
 
 
@@ -54,7 +54,8 @@ def is_float64() -> bool:
 
 
 def usual(name: str = "float32") -> str:
-    """The dtype to make where a program would get `name`: that one, or under XDEVICE_FLOATS=float64 a wider one.
+    """Returns the dtype to make where a program would get `name`: `name` itself, or under XDEVICE_FLOATS=float64 a
+    wider one.
 
     Example:
         >>> from xdevice.base import floats
@@ -65,7 +66,8 @@ def usual(name: str = "float32") -> str:
 
 
 def take(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array that a program gave, made wider or moved as XDEVICE_FLOATS asks."""
+    """Returns the array that a program passed in, changed as XDEVICE_FLOATS asks: to float64, or each number by an
+    ULP."""
     if _asked == FLOAT64:
         name = array.dtype.name
         return array.astype(_WIDE[name]) if name in _WIDE else array
@@ -73,9 +75,10 @@ def take(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array, each number of it moved by an ULP if XDEVICE_FLOATS asks for that.
+    """Returns the array, each number changed by an ULP if XDEVICE_FLOATS asks for that; whole numbers stay.
 
-    Equal arrays are moved alike, in any order of calls, so that tied weights stay equal."""
+    Equal arrays are changed alike, in any order of calls, so that tied weights stay equal.
+    """
     return _jitter(array) if _asked.startswith(JITTER) else array
 
 

@@ -6,8 +6,8 @@ import signal
 
 
 def status_text(status: int) -> str:
-    """The words that follow "ended": `status` is an exit status, or the negative number of a signal, as in
-    `subprocess`.
+    """Returns the words that follow "ended" in a message about a process: `status` is an exit status, or the negative
+    number of a signal, as in `subprocess`.
 
     Example:
         >>> from xdevice.base.statuses import status_text

@@ -1,4 +1,4 @@
-"""`xdevice bench`: the experiments of the performance chapters, on this machine, for one backend.
+"""`xdevice bench`: runs the experiments of d2l.ai's performance chapters on this machine, on one backend.
 
 The chapters: https://d2l.ai/chapter_computational-performance/async-computation.html and auto-parallelism.html
 """
@@ -25,10 +25,10 @@ MEGABYTE = 1_000_000
 
 
 class Row(TypedDict):
-    """One figure. `best` is the best possible one, from the same run and in the same unit; `why_not` says why there is
-    none.
+    """One measured figure. `best` is the best value possible here, computed from the same run and in the same unit.
+    `why_not` says why nothing was measured.
 
-    `virtual` is true where the GPUs are virtual: they share the host's cores, so nothing shows what is possible.
+    `virtual` is True if the GPUs are virtual. They share the host's cores, so `best` cannot be known, and is None.
     """
 
     backend: str
@@ -43,7 +43,8 @@ class Row(TypedDict):
 
 
 class Size:
-    """How much work the experiments do: enough to be measured on a GPU, and to end within seconds on a CPU."""
+    """How much work the experiments do: enough to be measured on a GPU, and little enough to end within seconds on a
+    CPU."""
 
     def __init__(self, on_gpu: bool, quick: bool) -> None:
         self.product = 4096 if on_gpu and not quick else 512
@@ -54,7 +55,8 @@ class Size:
 
 
 class Bench:
-    """One backend on this machine: the device it computes on, and a second one if there is one."""
+    """What the experiments run on: a backend, the device on which it computes, and a second device if the machine has
+    one."""
 
     def __init__(self, backend: Backend, quick: bool = False) -> None:
         self.backend = backend
@@ -85,7 +87,8 @@ class Bench:
 
 
 def products(x: Any, count: int) -> Any:
-    """A chain of products, each of the last one's result, with no wait in between."""
+    """Multiplies `x` by itself `count` times in a chain, each product with the result of the last, without waiting in
+    between."""
     with xdevice.device_of(x):  # TensorFlow would copy inputs from other GPUs to the first one, and compute there
         y = x
         for _ in range(count):
@@ -106,7 +109,8 @@ def seconds(work: Callable[[], Any], wait: bool = True) -> float:
 
 
 def settled(work: Callable[[], Any]) -> float:
-    """The median time of five calls, after three that warm up: on a GPU the first ones take up to ten times as long."""
+    """The median time of five calls, after three that warm up: on a GPU the first calls take up to ten times as
+    long."""
     return median([seconds(work) for _ in range(8)][3:])
 
 
@@ -114,7 +118,8 @@ def settled(work: Callable[[], Any]) -> float:
 
 
 def timing(bench: Bench) -> Iterator[Row]:
-    """A computation timed by a clock that does not wait for the work, and by one that does."""
+    """Times a computation twice: with a clock that does not wait for the asynchronous work to end, and with one that
+    does."""
     x = bench.square(bench.device)
     for case, wait in (("not waited for", False), ("waited for", True)):
         taken = seconds(lambda: products(x, bench.size.products), wait)
@@ -122,7 +127,8 @@ def timing(bench: Bench) -> Iterator[Row]:
 
 
 def blocking(bench: Bench) -> Iterator[Row]:
-    """What a computation takes when every operation completes before the next line runs."""
+    """Times a computation with and without `xdevice.blocking()`, in which every operation completes before the next
+    line runs."""
     x = bench.square(bench.device, 256)
     free = seconds(lambda: products(x, bench.size.small))
     yield bench.row("blocking", "off", free)
@@ -132,7 +138,7 @@ def blocking(bench: Bench) -> Iterator[Row]:
 
 
 def two_devices(bench: Bench) -> Iterator[Row]:
-    """Work on two devices, one after the other and side by side."""
+    """Times work on two devices, one after the other and side by side."""
     if bench.second is None:
         yield bench.row("two devices", "-", None, why_not="there is one device")
         return
@@ -145,7 +151,7 @@ def two_devices(bench: Bench) -> Iterator[Row]:
 
 
 def three_tasks(bench: Bench) -> Iterator[Row]:
-    """Three small tasks on one device, in sequence and in parallel."""
+    """Times three small tasks on one device, in sequence and in parallel."""
     xs = [bench.square(bench.device, 256) for _ in range(3)]
     alone = settled(lambda: [products(x, bench.size.small // 3) for x in xs])
     yield bench.row("three tasks", "in sequence", alone)
@@ -160,7 +166,7 @@ def three_tasks(bench: Bench) -> Iterator[Row]:
 
 
 def repeated_task(bench: Bench) -> Iterator[Row]:
-    """A task of small products, called, and captured and replayed."""
+    """Times a task of small products, first as a plain call, then captured as a graph and replayed."""
     x = bench.square(bench.device, 100)
 
     def task() -> Any:
@@ -173,7 +179,8 @@ def repeated_task(bench: Bench) -> Iterator[Row]:
 
 
 def overlap(bench: Bench) -> Iterator[Row]:
-    """Batches from the host: copied and computed on in turn, and copied while the last is computed on."""
+    """Times work on batches from the host: each copied and then computed on, and each copied while the last is computed
+    on."""
     import numpy
 
     n = bench.size.product
@@ -199,7 +206,7 @@ def overlap(bench: Bench) -> Iterator[Row]:
 
 
 def norms(bench: Bench) -> Iterator[Row]:
-    """Norms of products, read one by one, or kept on the device and read at the end."""
+    """Times norms of products that are read one by one, and norms that are kept on the device and read at the end."""
     x = bench.square(bench.device, 100)
     row, column = xdevice.ones(1, 100, device=bench.device), xdevice.ones(100, 1, device=bench.device)
 
@@ -215,7 +222,7 @@ def norms(bench: Bench) -> Iterator[Row]:
 
 
 def bandwidth(bench: Bench) -> Iterator[Row]:
-    """Copies between host and device, and between devices, in GB (1e9 bytes) a second."""
+    """Measures copies between host and device, and between devices, in GB (1e9 bytes) a second."""
     import numpy
 
     count = bench.size.megabytes * MEGABYTE // 4
@@ -245,7 +252,8 @@ EXPERIMENTS: Sequence[Callable[[Bench], Iterator[Row]]] = (
 
 
 def run(backend: Backend, quick: bool = False, step: Callable[[str], None] = lambda name: None) -> list[Row]:
-    """All experiments on one backend; `step` is told the name of each before it begins."""
+    """Runs all experiments on one backend, and calls `step` with the name of each before it begins. Returns the
+    rows."""
     bench, rows = Bench(backend, quick), []
     with xdevice.use(backend):
         for experiment in EXPERIMENTS:
@@ -271,7 +279,7 @@ _VIRTUAL = (
 
 
 def show(rows: Iterable[Row]) -> None:
-    """The rows as a table."""
+    """Prints the rows as a table."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -302,7 +310,8 @@ def _readable(value: float | None, unit: str) -> str:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """One panel per experiment: a bar for each backend and case, and a line where the best possible lies."""
+    """Draws one panel per experiment into a file: a bar for each backend and case, and a line at the best value
+    possible."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -329,7 +338,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         panel.margins(x=0.15)
         panel.set_title(name, fontsize=10, loc="left")
         panel.set_xlabel("seconds", fontsize=8)
-        if group[0]["unit"] == "GB/s":  # logarithmic: from a few across the bus to thousands in a GPU
+        if group[0]["unit"] == "GB/s":  # logarithmic: a bus has a few GB/s, a GPU thousands
             panel.set_xscale("log")
             panel.set_xlabel("GB/s", fontsize=8)
     if lines is not None:

@@ -1,4 +1,4 @@
-"""`xdevice info`: every backend known, and what it can do on this machine.
+"""`xdevice info`: which backends there are, and what each can do on this machine.
 
 Each backend is probed in a process of its own (`python -m xdevice.cli.info NAME`), so that one broken install neither
 hides nor breaks the others.
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class DeviceReport(TypedDict):
-    """A device that a backend sees; `memory` is in bytes, None where the framework does not tell.
+    """A device that a backend sees. `memory` is in bytes, or None if the framework does not say.
 
-    `virtual` is true for a GPU that `xdevice.virtual_gpus` has made of host memory.
+    `virtual` is True for a GPU that `xdevice.virtual_gpus` has made of host memory.
     """
 
     device: str
@@ -34,8 +34,9 @@ class DeviceReport(TypedDict):
 
 
 class Report(TypedDict):
-    """One row of `xdevice info --json`. `engines` are its own for several processes, best first, and `launcher` is who
-    has started this process as one of several, as the processes that xdevice.processes() finds see it."""
+    """What was found out about one backend; a row of `xdevice info --json`. `engines` are the framework's own engines
+    for several processes, the best first. `launcher` names the launcher that started this process as one of several, if
+    any."""
 
     backend: str
     installed: bool
@@ -50,7 +51,7 @@ class Report(TypedDict):
 
 
 def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
-    """The reports of the backends, in their order; shows progress on standard error."""
+    """Probes all backends and returns their reports, in the order of `names`. Shows progress on standard error."""
     from rich.progress import SpinnerColumn, TextColumn
 
     from xdevice.parity.progress import bar
@@ -68,7 +69,7 @@ def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
 
 
 def probe_one(name: str, timeout: float) -> Report:
-    """The report of a backend that a fresh process makes."""
+    """Probes one backend in a fresh process, which may crash or hang, and returns its report."""
     if not registry.is_installed(name):
         return _report(name, error="not installed", installed=False)
     command = [sys.executable, "-m", "xdevice.cli.info", name]
@@ -84,7 +85,7 @@ def probe_one(name: str, timeout: float) -> Report:
 
 
 def probe_here(name: str) -> Report:
-    """The report of a backend, made in this process: imports it, and may start its devices."""
+    """Probes one backend in this process: imports it, and may start its devices. Returns its report."""
     from xdevice.errors import XDeviceError
 
     try:
@@ -132,7 +133,7 @@ def _launcher() -> str | None:
 
 
 def _installed_version(name: str) -> str | None:
-    """The version in the package's metadata, for a framework that cannot be imported."""
+    """The version in the package's metadata, for a framework that cannot be imported; None if there is no package."""
     from importlib import metadata
 
     module = next((known.modules[0] for known in registry.KNOWN if known.name == name), name)
@@ -141,7 +142,7 @@ def _installed_version(name: str) -> str | None:
 
 
 def show(reports: Sequence[Report]) -> None:
-    """The reports as a table."""
+    """Prints the reports as a table, and the engines and the launcher below it."""
     from rich.console import Console
     from rich.table import Table
 
@@ -162,7 +163,7 @@ def show(reports: Sequence[Report]) -> None:
 
 
 def _grouped(seen: Sequence[DeviceReport]) -> list[str]:
-    """One line per device; similar ones such as MXNet's 16 CPUs share one."""
+    """One line per device; devices with the same name and memory, such as MXNet's 16 CPUs, share a line."""
     lines: dict[tuple[str, str, int | None], list[str]] = {}
     for one in seen:
         kind = one["device"].partition(":")[0]

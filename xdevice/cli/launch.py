@@ -1,4 +1,4 @@
-"""`xdevice launch`: runs a program as several processes, itself or by another launcher."""
+"""`xdevice launch`: runs a program as several processes, which it starts itself or through another launcher."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def run(program: Sequence[str], is_module: bool, size: int, host: str, via: str | None, told: Mapping[str, str]) -> int:
-    """Runs the processes, and returns the exit status of the whole."""
+    """Runs the program as `size` processes, through the launcher `via` if it is given. Returns the exit status of the
+    run."""
     secret = {"XDEVICE_TOKEN": spawning.new_token()}
     if via is None:
         return spawning.launch([sys.executable, *["-m"] * is_module, *program], size, host, {**told, **secret})
@@ -32,7 +33,7 @@ def run(program: Sequence[str], is_module: bool, size: int, host: str, via: str 
 
 
 def variables(backend: str | None, engine: str | None, timeout: float | None) -> dict[str, str]:
-    """The variables for all processes that `--backend`, `--engine` and `--timeout` set."""
+    """The environment variables for all processes that the options `--backend`, `--engine` and `--timeout` set."""
     told = {
         selection.VARIABLE: backend,
         "XDEVICE_ENGINE": engine,
@@ -42,7 +43,7 @@ def variables(backend: str | None, engine: str | None, timeout: float | None) ->
 
 
 def _command(via: str, program: Sequence[str], is_module: bool, size: int) -> list[str]:
-    """Another launcher's command for `size` processes on this machine."""
+    """The command of the launcher `via` that starts `size` processes on this machine."""
     module = ["-m"] * is_module
     if via == "torchrun":
         _require("torch", via)

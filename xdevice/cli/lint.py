@@ -1,4 +1,4 @@
-"""`xdevice lint`: chooses the files, and writes the findings."""
+"""The command `xdevice lint`: chooses the files and the codes, and prints the findings."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def lint(
     paths: tuple[Path, ...], select: str | None, ignore: str | None, revision: str | None, baseline: Path | None,
     baseline_to: Path | None, shape: str,
 ) -> None:  # fmt: skip
-    """What is wrong in the device code of scripts, or bound to one vendor.
+    """Reports device code in scripts that is wrong, or bound to one vendor.
 
-    Reads .py, .ipynb and the .md of d2l.ai, and imports none of it; a PATH may be a folder, or - for the input. A
-    comment `# xdevice: ignore[XD202]` ignores a line, `# xdevice: off` and `on` ignore several; [tool.xdevice] of
-    pyproject.toml has select, ignore and per-file-ignores. The exit status is 0 if nothing is found, 1 if something is,
-    and 2 if a file could not be read or an option is wrong.
+    Reads .py, .ipynb and the .md files of d2l.ai, without importing them. A PATH may be a folder, or - for the standard
+    input. The comment `# xdevice: ignore[XD202]` ignores a line, `# xdevice: off` and `on` ignore several; select,
+    ignore and per-file-ignores can be set in [tool.xdevice] of pyproject.toml. The exit status is 0 if nothing is
+    found, 1 if something is, and 2 if a file could not be read or an option is wrong.
     """
     from xdevice.scripts import lint as rules
     from xdevice.scripts import sources
@@ -71,7 +71,8 @@ def _show(found: list[Finding], shape: str) -> None:
 
 
 def _choice(select: str | None, ignore: str | None, root: Path) -> Choice:
-    """The codes to look for: those of the project's settings, unless the command's options name others."""
+    """The codes to look for: those in the project's settings. `--select` replaces the settings' codes, `--ignore`
+    removes more."""
     from xdevice.scripts import lint as rules
 
     choice = rules.configure(root)

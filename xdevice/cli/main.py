@@ -1,4 +1,4 @@
-"""The command line: `xdevice info`, `tour`, `bench`, `parity`, `compare`, `launch`, `scan`, `lint` and `port`."""
+"""The commands of `xdevice`: `info`, `tour`, `bench`, `parity`, `compare`, `launch`, `scan`, `lint` and `port`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 class _Commands(click.Group):
-    """Ends with 130 after Ctrl-C, as shells do, and with 2 on a full disk. Python and Click would end with 1 for both,
-    which here says that something diverges or failed."""
+    """Runs the chosen command. The exit status is 130 after Ctrl-C, as in shells, and 2 if a file cannot be written.
+    Python and Click would end with 1 for both, which here says that a backend diverges or has failed."""
 
     def invoke(self, ctx: click.Context) -> Any:
         for stream in (sys.stdout, sys.stderr):
@@ -56,9 +56,10 @@ class _Commands(click.Group):
 
 
 def _target(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
-    """A file for a report, which is written whole or not at all; - is the output.
+    """Turns the name of a report file into an object with `write`, which writes the file whole or not at all. The name
+    "-" is the standard output.
 
-    It is opened at once, so as not to find out after a long run that it cannot be.
+    The file is opened here, before the run, so that a path that cannot be written is reported before a long run.
     """
     if value is None or value == "-":
         return sys.stdout if value else None
@@ -69,8 +70,8 @@ def _target(ctx: click.Context, param: click.Parameter, value: str | None) -> An
 
 
 class _Whole:
-    """A file that is written beside its path first, so that an interrupt leaves the report of an earlier run as it
-    was."""
+    """A file for a report. It is written under another name beside its path first, so that an interrupt leaves the
+    report of an earlier run unchanged."""
 
     def __init__(self, path: str) -> None:
         self.name = path
@@ -99,9 +100,9 @@ def main() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option("--timeout", default=120.0, show_default=True, help="Seconds that one backend may take.")
 def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
-    """Which backends are here, whether they import, and which devices they see.
+    """Shows which backends are installed, whether they import, and which devices they see.
 
-    Each is probed in a process of its own. The exit status is 0, or 1 if a BACKEND named here fails.
+    Each backend is probed in a process of its own. The exit status is 0, or 1 if a BACKEND that is named fails.
     """
     from . import info as reports
 
@@ -121,7 +122,7 @@ def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
 @click.option("--several", is_flag=True, hidden=True, help="Only the part on several devices.")
 @click.option("--result", type=click.Path(path_type=Path), hidden=True, help="Where to write what came out, as JSON.")
 def tour(name: str | None, every: bool, several: bool, result: Path | None) -> None:
-    """The GPU chapter of d2l.ai, end to end, on real tensors; then several devices, virtual ones if need be.
+    """Runs the GPU chapter of d2l.ai step by step, then a part on several devices, virtual ones if there are no GPUs.
 
     The exit status is 1 if a step failed.
     """
@@ -145,10 +146,10 @@ def tour(name: str | None, every: bool, several: bool, result: Path | None) -> N
 @click.option("--plot", "picture", type=click.Path(path_type=Path), help="Draw the figures into a PNG or SVG file.")
 @click.option("--quick", is_flag=True, help="Less work: to see that it runs; not figures to quote.")
 def bench(name: str | None, every: bool, as_json: bool, picture: Path | None, quick: bool) -> None:
-    """The experiments of the performance chapters, on this machine.
+    """Runs the experiments of d2l.ai's performance chapters on this machine, and shows the times.
 
     Waiting, blocking, two devices side by side, three tasks at once, a captured task, copying while computing, reading
-    values one by one, and the bandwidth of copies. Figures of one run; nothing is asserted.
+    values one by one, and the bandwidth of copies. The figures are of one run; none is checked.
     """
     from . import bench as experiments
 
@@ -167,7 +168,7 @@ def bench(name: str | None, every: bool, as_json: bool, picture: Path | None, qu
 
 
 def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that `parity` and `compare` share: how strictly to compare, and where to report."""
+    """Adds the options that `parity` and `compare` share to a command: how strictly to compare, and where to report."""
     options = [
         click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance; by default each dtype's own."),
         click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance; by default each dtype's own."),
@@ -212,11 +213,11 @@ def parity(
     timeout: float, jobs: int, save: Path | None, overwrite: bool, is_traced: bool, float64: bool, calibrate: bool,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Runs one script once per backend, and compares what it records.
+    """Runs a script once on each backend, and compares the values that the script records.
 
-    The script calls xdevice.record("loss", loss) wherever it likes, or nowhere with --trace. Each backend has a process
-    of its own, in which XDEVICE_BACKEND selects it. The exit status is 0 if all agree, 1 if one diverges, and 2 if one
-    did not run.
+    The script calls xdevice.record("loss", loss) for each value to compare; with --trace it need not record anything.
+    Each backend has a process of its own, in which XDEVICE_BACKEND selects it. The exit status is 0 if all backends
+    agree, 1 if one diverges, and 2 if one did not run.
     """
     from xdevice.parity import run as parity_run
     from xdevice.parity.progress import show
@@ -238,7 +239,7 @@ def parity(
         raise click.UsageError("--overwrite needs --save")
     if save is not None:
         _prepare(save, overwrite)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a CI that cancels leaves no process behind
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # if a CI cancels the run, no process is left behind
     names = [process.name for process in plan.processes()]
     with tempfile.TemporaryDirectory() as scratch, show(names) as watcher:
         folder = save or Path(scratch)
@@ -252,11 +253,11 @@ def parity(
 @click.argument("second", metavar="B", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @_comparison_options
 def compare(first: Path, second: Path, **options: Any) -> None:
-    """Compares recordings that were kept: B with A.
+    """Compares the recordings in the folder B with those in the folder A.
 
     Each is the folder of a run (xdevice parity --save) or of one backend in it. A backend of B is compared with the
-    same one of A, or else with A's reference. The exit status is 0 if all agree, 1 if one diverges, and 2 if one did
-    not run.
+    same backend of A, or if A lacks it, with A's reference. The exit status is 0 if all backends agree, 1 if one
+    diverges, and 2 if one did not run.
     """
     from xdevice.parity import run as parity_run
 
@@ -277,10 +278,10 @@ def launch(
     program: tuple[str, ...], size: int, is_module: bool, name: str | None, engine: str | None, timeout: float | None,
     host: str, via: str | None,
 ) -> None:  # fmt: skip
-    """Runs a script as several processes on this machine, which xdevice.processes() finds.
+    """Runs a script as several processes on this machine; in the script, xdevice.processes() connects them.
 
-    Their lines are prefixed by the rank, as in [2]. The first process that fails ends all of them and gives the exit
-    status; its traceback comes last. Ctrl-C ends all with 130.
+    Each line of output is prefixed by the process's rank, as in [2]. If a process fails, all are ended; the first one
+    to fail gives the exit status, and its traceback is shown last. Ctrl-C ends all processes, with the status 130.
     """
     from . import launch as launching
 
@@ -303,7 +304,7 @@ def _refuse_two_rules(float64: bool, calibrate: bool, rule: Rule) -> None:
 
 
 def _prepare(folder: Path, overwrites: bool) -> None:
-    """Makes the folder for a run, or empties that of an earlier run."""
+    """Makes the folder for a run, or removes an earlier run from it with `--overwrite`."""
     from xdevice.parity import run as parity_run
 
     if folder.is_dir() and any(folder.iterdir()):
@@ -438,12 +439,12 @@ def _tour_several(name: str | None) -> dict[str, Any]:
 
 
 def _tour_in_child(name: str, *options: str, **variables: str) -> dict[str, Any]:
-    """Runs the tour of one framework in a process of its own, so that a crash ends only this framework's tour, and the
-    threads of several frameworks are not in one process."""
+    """Runs the tour of one backend in a process of its own, so that a crash ends only this backend's tour, and several
+    frameworks never have their threads in one process."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.json"
         command = [sys.executable, "-m", "xdevice", "tour", "--backend", name, "--result", str(path), *options]
-        # the part on several devices is a child of a child under --all, and ends with the group of its parent
+        # with --all, the part on several devices (--several) is a child of a child: it ends with its parent's group
         status = _run(command, alone="--several" not in options, env={**os.environ, **variables}).returncode
         if path.exists():
             outcome: dict[str, Any] = json.loads(path.read_text())
@@ -459,7 +460,8 @@ def _canonical(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _backend(name: str | None) -> Backend:
-    """The backend of a name, or the selected one. A wrong name is wrong usage, with the exit status 2."""
+    """The backend called `name`, or the selected backend if that is None. A wrong name is a usage error, with exit
+    status 2."""
     try:
         return selection.backend(name)
     except BackendNotFoundError as error:
@@ -469,8 +471,9 @@ def _backend(name: str | None) -> Backend:
 
 
 def _run(command: list[str], alone: bool, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a child process, and ends it if this process ends. If it is `alone`, it has a process group of its own,
-    which ends as a whole and gets no Ctrl-C from the terminal, so that only this process reports it."""
+    """Runs a child process, and kills it if this process is interrupted. With `alone`, the child leads a process group,
+    which is killed as a whole and does not get Ctrl-C from the terminal, so that only this process reports the
+    interrupt."""
     with subprocess.Popen(command, text=True, start_new_session=alone, **options) as child:
         try:
             out, _ = child.communicate()

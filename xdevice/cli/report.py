@@ -1,4 +1,4 @@
-"""`--report FILENAME` of `scan` and `port`: what was found, as JSON or as one HTML page."""
+"""The option `--report FILENAME` of `scan` and `port`, which writes what was found as JSON or as one HTML page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ option = click.option(
 
 
 def write(made: Examined, paths: tuple[Path, ...]) -> None:
-    """Writes the reports that were asked for; `port` calls it before it changes files."""
+    """Writes the reports that the option asks for. `port` calls this before it changes any file."""
     from xdevice.scripts import html, report
 
     for path in paths:

@@ -1,4 +1,5 @@
-"""`xdevice scan` and `xdevice port`: the device idioms of other people's scripts, and rewriting them."""
+"""The commands `xdevice scan`, which counts device idioms such as `x.cuda()` in other people's scripts, and `xdevice
+port`, which rewrites them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _LEVELS = click.Choice(("proven", "safe", "likely"))
 
 
 def _project(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The arguments and options that `scan` and `port` share."""
+    """Adds the arguments and options that `scan` and `port` share to a command."""
     for decorate in (
         click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True)),
         click.option("--only", type=_LEVELS, default="proven", show_default=True, help="What a rewriting may rest on."),
@@ -35,7 +36,7 @@ def _project(function: Callable[..., Any]) -> Callable[..., Any]:
 @report.option
 @click.option("--by", type=click.Choice(("code", "file", "idiom")), default="code", show_default=True)
 def scan(paths: tuple[Path, ...], only: str, root: Path | None, by: str, reports: tuple[Path, ...]) -> None:
-    """Counts the device idioms in scripts, notebooks and d2l texts, by what port would do with them.
+    """Counts device idioms, such as x.cuda(), in scripts, notebooks and d2l texts, by what port would do with them.
 
     All PATHS are one project; - is a script on the standard input. The exit status is 0, or 2 if a file cannot be read.
     """
@@ -64,11 +65,11 @@ def port(
     quiet: bool,
     reports: tuple[Path, ...],
 ) -> None:
-    """Rewrites device idioms of one framework in the words of xdevice.
+    """Rewrites the device idioms of a framework, such as x.cuda(), as calls of xdevice.
 
-    All PATHS are one project; - is a script on the standard input, whose port goes to the output. What is open is
-    listed on standard error, with the reason. The exit status is 0; 1 with --check if a file would change; 2 if a file
-    cannot be read.
+    All PATHS are one project; - is a script on the standard input, which is rewritten to the standard output. Idioms
+    that it could not rewrite are listed on standard error, with the reason. The exit status is 0; 1 with --check if a
+    file would change; 2 if a file cannot be read.
     """
     from xdevice.scripts import engine
 

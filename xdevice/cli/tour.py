@@ -1,7 +1,7 @@
-"""`xdevice tour`: the GPU chapter of d2l.ai, written once, run on real tensors of one backend.
+"""`xdevice tour`: the steps of the GPU chapter of d2l.ai, written once for all backends, run on one.
 
-Each line shown is the line that runs, and runs when it is pasted into a fresh Python. The chapter:
-https://d2l.ai/chapter_builders-guide/use-gpu.html
+The tour runs exactly the lines that it shows; pasted into a fresh Python they run too. The docstring of a step is
+printed as its heading. The chapter: https://d2l.ai/chapter_builders-guide/use-gpu.html
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ LARGE, SMALL, PRODUCTS = 1500, 10, 1000
 
 
 def run(backend: Backend) -> dict[str, Any]:
-    """Runs the GPU chapter on one backend; gives the outcome of each step, those after a failure too."""
+    """Runs the GPU chapter on one backend. Returns the backend's version and devices, the steps that failed, and the
+    times."""
     page = Page(backend)
     page.console.rule(f"{backend.name} {backend.version}")
     return {
@@ -34,7 +35,7 @@ def run(backend: Backend) -> dict[str, Any]:
 
 
 def run_several(backend: Backend) -> list[str]:
-    """Runs the part on several devices; gives the steps that failed."""
+    """Runs the part of the tour on several devices. Returns the steps that failed."""
     from . import tour_several
 
     page = Page(backend)
@@ -43,7 +44,7 @@ def run_several(backend: Backend) -> list[str]:
 
 
 def walk(page: Page, steps: Sequence[Callable[[Page], None]]) -> list[str]:
-    """Runs the steps, also those after a failure; gives those that failed."""
+    """Runs all steps, also after one has failed. Returns the steps that failed, with their errors."""
     failed = []
     with xdevice.use(page.backend):
         for number, step in enumerate(steps, 1):
@@ -81,7 +82,7 @@ def list_devices(page: Page) -> None:
 
 
 def query_a_device(page: Page) -> None:
-    """Where is a tensor?"""
+    """Where is a tensor? Ask for its device."""
     page.do("x = xdevice.tensor([1, 2, 3])")
     page.expect("xdevice.device_of(x)", xdevice.cpu())
 
@@ -96,14 +97,14 @@ def create_on_a_device(page: Page) -> None:
 
 
 def copy_to_a_device(page: Page) -> None:
-    """Copy: the source stays where it is."""
+    """Copy a tensor to another device: the tensor itself stays where it is."""
     page.do("Z = xdevice.copy_to(X, xdevice.cpu())")
     page.look("xdevice.device_of(X), xdevice.device_of(Z)")
     page.expect("xdevice.device_of(X) == device, xdevice.device_of(Z) == xdevice.cpu(), Z is X", (True, True, False))
 
 
 def move_where_it_is(page: Page) -> None:
-    """Move where it already is: the same object, and nothing is copied."""
+    """Move a tensor to the device where it already is: the same object comes back, and nothing is copied."""
     page.expect("xdevice.to_device(X, device) is X", True)
 
 
@@ -116,7 +117,7 @@ def add_on_one_device(page: Page) -> None:
 
 
 def see_a_mismatch(page: Page) -> None:
-    """Two devices: the mismatch is reported, not mended silently."""
+    """Two tensors on two devices: the mismatch is reported, not mended silently."""
     if page.names["device"] == xdevice.cpu():
         page.say(f"  {page.backend.name} computes on one device here; the part on several devices shows it.")
         return
@@ -134,7 +135,7 @@ def use_a_network(page: Page) -> None:
 
 
 def train_the_network(page: Page) -> None:
-    """A loss, its gradients, and a step of training: the same code for every framework."""
+    """Compute a loss and its gradients, and take a step of training: the same code for every framework."""
     page.do(_LOSS)
     if not page.differentiates("xdevice.value_and_grad(loss)(net, X, T)"):
         return
@@ -147,7 +148,7 @@ def train_the_network(page: Page) -> None:
 
 
 def exercise_1(page: Page) -> None:
-    """Exercise 1: a large and a small product, on the CPU and on the device."""
+    """Exercise 1: the times of a large and of a small matrix product, on the CPU and on the device."""
     page.do(_PRODUCT_TIME)
     page.do("places = list(dict.fromkeys([xdevice.cpu(), device]))")
     for size, figure in ((LARGE, "large"), (SMALL, "small")):
@@ -156,7 +157,7 @@ def exercise_1(page: Page) -> None:
 
 
 def exercise_2(page: Page) -> None:
-    """Exercise 2: read the network's parameters, and write others, all on the device."""
+    """Exercise 2: save the network's parameters, read them back, and compute with others, all on the device."""
     page.do("import os, tempfile\npath = os.path.join(tempfile.mkdtemp(), 'net.safetensors')")
     page.do("xdevice.save(path, net)\nread = xdevice.load(path, device=device)")
     page.look("read")
@@ -167,7 +168,7 @@ def exercise_2(page: Page) -> None:
 
 
 def exercise_3(page: Page) -> None:
-    """Exercise 3: the norms of 1000 products of 100 x 100, read one by one, or kept on the device."""
+    """Exercise 3: compute the norms of 1000 products of 100 x 100 matrices, read one by one, or kept on the device."""
     page.do(_NORMS)
     first, second = page.look("timed(one_by_one)"), page.look("timed(kept)  # seconds, and the last norm")
     page.figures["one by one"], page.figures["on the device"] = first[0], second[0]
@@ -247,7 +248,7 @@ def timed(work):
 
 
 def show_table(outcomes: Sequence[dict[str, Any]]) -> None:
-    """The closing table: the outcome of each step, backend by backend."""
+    """Prints the closing table: the steps that failed and the times, with a row for each backend."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

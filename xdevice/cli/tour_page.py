@@ -1,4 +1,4 @@
-"""The page that the tour writes: lines of Python as at its prompt, which are run, with what they give."""
+"""`Page`, on which the tour prints lines of Python as at its prompt, runs them, and prints their values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Page:
-    """Where the tour writes, and the names its lines have made so far."""
+    """The tour's output on the terminal, and the variables that the lines shown so far have made."""
 
     def __init__(self, backend: Backend) -> None:
         from rich.console import Console
@@ -26,12 +26,12 @@ class Page:
         self.console.print(text, markup=False)
 
     def show(self, code: str) -> None:
-        """Shows one statement, as Python's prompt would."""
+        """Prints one statement as it would look at Python's prompt, without running it."""
         first, *others = code.splitlines()
         self.say("\n".join([f"  >>> {first}", *(f"  ... {line}" for line in others), *["  ..."][: len(others)]]))
 
     def do(self, code: str) -> None:
-        """Shows lines and runs them."""
+        """Prints statements and runs each of them."""
         lines = code.splitlines()
         for statement in ast.parse(code).body:
             text = "\n".join(lines[statement.lineno - 1 : statement.end_lineno])
@@ -39,7 +39,7 @@ class Page:
             exec(text, self.names)
 
     def look(self, line: str) -> Any:
-        """Shows an expression and its value."""
+        """Prints an expression and its value, and returns the value."""
         self.show(line)
         value = eval(line, self.names)
         for row in repr(value).splitlines():
@@ -47,18 +47,20 @@ class Page:
         return value
 
     def expect(self, line: str, wanted: object) -> None:
-        """Shows an expression and its value, and fails unless it is what the chapter says."""
+        """Prints an expression and its value, and raises `AssertionError` unless the value is `wanted`."""
         value = self.look(line)
         if value != wanted:
             raise AssertionError(f"{line} gave {value!r}, and the chapter says {wanted!r}")
 
     def refuse(self, line: str, error: str, name: str) -> None:
-        """Shows a line that xdevice refuses, and the error's text, to which the shown code gives the name `name`."""
+        """Shows a line that raises `xdevice.<error>`, and the text of that error, which the shown code stores in the
+        variable `name`."""
         self.do(f"try:\n    {line}\nexcept xdevice.{error} as error:\n    {name} = str(error)")
         self.look(name)
 
     def differentiates(self, line: str) -> bool:
-        """Whether the backend has gradients; where it has none, shows how it refuses a line that asks for one."""
+        """Whether the backend computes gradients, which `line` asks for. If it does not, shows the error that `line`
+        raises."""
         try:
             eval(line, self.names)
         except UnsupportedError:

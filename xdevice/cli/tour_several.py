@@ -1,6 +1,7 @@
-"""`xdevice tour`, second part: several devices, virtual ones where there are no real ones.
+"""`xdevice tour`, second part: the steps on several devices, which are virtual if there are no GPUs.
 
-The chapter: https://d2l.ai/chapter_computational-performance/multiple-gpus.html
+The docstring of a step is printed as its heading. The chapter:
+https://d2l.ai/chapter_computational-performance/multiple-gpus.html
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def choose_devices(page: Page) -> None:
-    """Two devices. Without GPUs they are virtual: devices of the framework, in host memory."""
+    """Choose two devices. Without GPUs they are virtual: devices of the framework, in host memory."""
     page.do("import xdevice")
     has_gpus = "gpu" in page.backend.kinds
     if page.backend.virtual and has_gpus:
@@ -38,7 +39,7 @@ def see_a_mismatch(page: Page) -> None:
 
 
 def split_a_batch(page: Page) -> None:
-    """Split a batch over them: uneven is fine, and nothing is lost."""
+    """Split a batch of tensors over the two devices: parts of uneven length are allowed, and no row is lost."""
     page.do("batch = xdevice.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])")
     page.do("parts = xdevice.split_batch(batch, devices, even=False)")
     page.expect("[tuple(part.shape) for part in parts]", [(2, 2), (1, 2)])
@@ -46,13 +47,13 @@ def split_a_batch(page: Page) -> None:
 
 
 def copy_the_parameters(page: Page) -> None:
-    """Parameters of their own on each device."""
+    """Copy the parameters, so that each device has its own."""
     page.do("replicas = xdevice.replicate({'w': xdevice.tensor([[1.0], [2.0]])}, devices)")
     page.expect("[xdevice.device_of(replica) for replica in replicas] == devices", True)
 
 
 def take_gradients(page: Page) -> None:
-    """The gradient of sum(part @ w) on each device, of its own part."""
+    """Compute the gradient of sum(part @ w) on each device, from that device's part of the batch."""
     page.do(_LOSS)
     if page.differentiates("xdevice.grad(loss)(replicas[0], parts[0])"):
         page.do("def gradient(i):\n    return xdevice.grad(loss)(replicas[i], parts[i])")
@@ -64,21 +65,21 @@ def take_gradients(page: Page) -> None:
 
 
 def sum_the_gradients(page: Page) -> None:
-    """Sum them: each device then has the gradient of the whole batch."""
+    """Sum the gradients: each device then has the gradient of the whole batch."""
     page.do("gradients = xdevice.all_reduce(gradients)")
     page.expect("[xdevice.to_numpy(g['w']).tolist() for g in gradients]", [[[9], [12]]] * 2)
     page.expect("[xdevice.device_of(g) for g in gradients] == devices", True)
 
 
 def gather_the_batch(page: Page) -> None:
-    """And the parts of the batch, joined again on one device."""
+    """Join the parts of the batch again on one device."""
     page.do("whole = xdevice.gather(parts, devices[0])")
     page.expect("xdevice.to_numpy(whole).tolist()", [[1, 2], [3, 4], [5, 6]])
     page.expect("xdevice.device_of(whole) == devices[0]", True)
 
 
 def exercise_4(page: Page) -> None:
-    """Exercise 4: two products on the two devices, one after the other, and both at once."""
+    """Exercise 4: the time of two products on the two devices, one after the other, and both at once."""
     are_real = not page.backend.virtual and all(device.kind == "gpu" for device in page.names["devices"])
     size = 4000 if are_real else 500
     page.do(_TWO_PRODUCTS.format(size=size))

@@ -1,1 +1,1 @@
-"""How containers are walked and rebuilt, and what is seen in objects that nobody registered."""
+"""Walks containers and rebuilds them, and finds the tensors in objects whose types nobody registered."""

@@ -1,4 +1,5 @@
-"""The attributes of an object: what is in its slots and its `__dict__`, read and put without running its code."""
+"""The attributes of an object, which are in its slots and its `__dict__`: reads and sets them without running the
+object's code."""
 
 from __future__ import annotations
 
@@ -20,17 +21,17 @@ _PLAIN: Final = (bool, int, float, str, bytes)
 _slots: dict[int, tuple[str, ...]] = {}
 
 members: Final[Any] = type.__dict__["__dict__"].__get__
-"""Gives what a class itself defines, without its bases. `vars` would ask its metaclass, which may raise."""
+"""Returns what a class itself defines, without its bases. `vars` would call code of its metaclass, which may raise."""
 
 
 class Attribute(str):
-    """A key that is the name of an attribute."""
+    """A key, on the path into a container, that is the name of an attribute and not the key of an item."""
 
     __slots__ = ()
 
 
 def slots(cls: type) -> tuple[str, ...]:
-    """The slots of a class and its bases, as `setattr` knows them."""
+    """Returns the names of the slots of a class and its bases, as `setattr` takes them."""
     found = _slots.get(id(cls))
     if found is None:
         bases = [members(base) for base in cls.__mro__ if "__slots__" in members(base)]
@@ -40,7 +41,7 @@ def slots(cls: type) -> tuple[str, ...]:
 
 
 def attributes(x: Any) -> dict[str, Any]:
-    """What is in the slots and the `__dict__` of an object."""
+    """Returns what is in the slots and the `__dict__` of an object, by name."""
     found = {}
     for name in slots(type(x)):
         with suppress(Exception):  # not set
@@ -57,8 +58,9 @@ def attributes(x: Any) -> dict[str, Any]:
 
 
 def first_lost(old: Any, new: Any) -> str:
-    """The first attribute that another object of a type lacks, or that is of another type or another plain value
-    there. What a hash was computed from is another."""
+    """Returns the name of the first attribute that `old` has, and that `new`, an object of the same type, lacks or has
+    with another type or another plain value; "" if there is none. Attributes with "hash" in their names do not count,
+    because a stored hash changes with the contents."""
     before, after = attributes(old), attributes(new)
     names = (name for name in before if "hash" not in name)
     return next((name for name in names if name not in after or _differs(before[name], after[name])), "")
@@ -97,7 +99,9 @@ def write(x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
 
 
 def _gone_along(name: str, noted: Any, x: Any, given: dict[str, Any]) -> Any:
-    """The device that an object notes, if its tensors have left it: `device`, and `some_device` beside `some_keys`."""
+    """Returns the value for an attribute in which an object notes a device: if the tensors that the attribute is about
+    were on that device and have moved, their new device, otherwise the old value. `device` is about all tensors of the
+    object, `some_device` about those whose names begin with `some`."""
     owner = registry.owner_of(type(noted))
     place = owner.from_native(noted) if owner is not None else noted
     before, prefix = attributes(x), name.removesuffix("device").strip("_")

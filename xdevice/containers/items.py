@@ -1,6 +1,8 @@
-"""The items of a container, and the attributes beside them: how each sort is read, and made again with others.
+"""How the items of each sort of container, and the attributes beside them, are read, and how such a container is made
+again with other items and attributes.
 
-What is neither item nor attribute comes from the old one. A container that cannot be made again as it was raises.
+What is neither item nor attribute comes from the old container. If the new one would not be as the old one was, an
+error is raised.
 """
 
 from __future__ import annotations
@@ -26,26 +28,30 @@ Names = Iterable[Any]
 Children = Sequence[Any]
 
 _KEYS: Final = Attribute("keys()")
-"""The key under which keys that hold tensors stand beside the values, as one leaf that is never replaced."""
+"""The key of the leaf that stands for all keys of a mapping, beside its values, if keys hold tensors. It is never
+replaced."""
 
 _PARTIAL: Final = tuple(map(Attribute, ("func", "args", "keywords")))
 
 
 class Walk(NamedTuple):
-    """The way into a container of one type."""
+    """How a container of one type is read and rebuilt."""
 
     read: Callable[[Any], tuple[Names, Children]]
     write: Callable[[Any, Names, Children], Any]
-    """Rebuilds it with other children; what is neither child nor key comes from the old one."""
+    """Rebuilds a container with other children (items and attributes); whatever else it has comes from the old
+    container."""
     is_plain: bool = False
-    """Whether it is rebuilt with the same children too, so that a copy of what it is in does not share it."""
+    """Whether a container is rebuilt even with the same children, so that a copy of what contains it does not share
+    it."""
     dense: str = ""
-    """How to make it dense, if its tensors cannot be cut, joined or summed one by one, as those of a sparse array."""
+    """How to make an object dense, if its tensors cannot be cut, joined or summed one by one, as those of a sparse
+    array."""
 
 
 def _find_beside(x: Any) -> dict[str, Any]:
-    """The attributes of a container with items, as far as they hold tensors or models; those that are its items under
-    another name do not count, nor what a framework notes beside its own containers."""
+    """Returns those attributes of a container with items that hold tensors or models. Left out are attributes that are
+    items of the container under another name, and what a framework notes beside the items of its own containers."""
     if registry.owner_of(type(x)) is not None:
         return {}
     found = attributes(x)
@@ -66,7 +72,8 @@ def add_beside(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[Names
 
 
 def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Children]:
-    """Keys and values of a mapping; keys that hold tensors are a leaf too."""
+    """Returns the keys and the values of a mapping. If keys hold tensors, all keys together are added as one more
+    value."""
     names, children = list(keys), list(values)
     if PLAIN.issuperset(map(id, map(type, names))):
         return names, children
@@ -81,7 +88,9 @@ def _read_keyed(x: Any) -> tuple[Names, Children]:
 
 
 def _find_stored(x: Any) -> dict[Any, Any] | None:
-    """What a subclass of dict holds, where its items are others: those of a MultiDict are the first of each list."""
+    """Returns what a subclass of dict stores, if `items()` gives something else: a MultiDict stores lists, and gives
+    the first element of each. Otherwise returns None. Raises `ContainerError` if `items()` gives tensors that are not
+    stored."""
     if not isinstance(x, dict) or looks.is_proxy(type(x)):
         return None
     stored, items = dict(dict.items(x)), list(x.items())
@@ -123,7 +132,8 @@ def write_keyed(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _write_stored(x: Any, keys: Names, children: Children) -> Any:
-    """A dict of the same type with other values and the same attributes, made without the methods of its own."""
+    """Returns a dict of the same type with other values and the same attributes, made without calling methods that the
+    type itself defines."""
     cls = type(x)
     base: Any = OrderedDict if issubclass(cls, OrderedDict) else dict
     new = base.__new__(cls)  # raises for one with more in C
@@ -153,8 +163,8 @@ def _write_frozen(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _make_with(x: Any, forms: Sequence[Any], items: Sequence[Any]) -> Any:
-    """Another one of the type of `x` with these items, by its constructor, or by what it is unpickled by, whichever
-    takes them as they are."""
+    """Returns a container of the type of `x` with these items. It is made by the type's constructor, or by the function
+    that would unpickle `x`, whichever takes the items as they are."""
     reasons = []
     for make in filter(None, (type(x), _find_unpickler(x))):
         for form in forms:
@@ -166,7 +176,7 @@ def _make_with(x: Any, forms: Sequence[Any], items: Sequence[Any]) -> Any:
 
 
 def _attempt(make: Any, form: Any, x: Any, items: Sequence[Any]) -> tuple[Any, str]:
-    """What `make(form)` gives, and why it cannot stand for `x`: an empty text if it can."""
+    """Returns what `make(form)` gives, and why that cannot stand for `x`: an empty text if it can."""
     try:
         new = make(form)
         if type(new) is not type(x) or not _holds(new, items):
@@ -186,7 +196,8 @@ def _find_unpickler(x: Any) -> Any:
 
 
 def _holds(new: Any, items: Sequence[Any]) -> bool:
-    """Whether these are the items of `new`: a mapping may convert them, and a set may have them in another order."""
+    """Whether `new` has these items. Keys may be equal ones, and a mapping may have replaced a value that is no tensor
+    by one of the same type; a set may have another order."""
     if isinstance(new, Mapping):
         found = list(new.items())
         return len(found) == len(items) and all(
@@ -201,8 +212,9 @@ def _is_as(found: Any, given: Any) -> bool:
 
 
 def _write_copied(x: Any, keys: Names, children: Children) -> Any:
-    """Of a mapping that says how it is copied, by putting each item. The copy that Python makes of another holds the
-    very same dict, and one with several values of a key would lose them."""
+    """Returns a mapping with other values. If its type has `__copy__`, they are put into a copy. Without that, Python's
+    copy would share the inner dict of `x`, so the mapping is made anew from its items. So is one with several values
+    for a key, of which a copy would keep one."""
     items = list(x.items())
     if not looks.has_method(type(x), "__copy__") or len(dict(items)) < len(items):
         return _write_frozen(x, keys, children)
@@ -210,7 +222,8 @@ def _write_copied(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _check_taken(new: Any, keys: Names, children: Children) -> Any:
-    """`new`, if it has taken the children as they are: some mappings convert what they are given."""
+    """Returns `new`, or raises `ContainerError` if it has not taken the children as they are: some mappings convert
+    what is put into them."""
     for key, child in zip(keys, children, strict=True):
         if type(key) is not Attribute and type(new[key]) is not type(child):
             raise ContainerError(f"its {shown(key)} became a {type(new[key]).__qualname__}")
@@ -227,7 +240,8 @@ def _read_listed(x: Any) -> tuple[Names, Children]:
 
 
 def _items(x: Any) -> list[Any]:
-    """By its iterator alone: `list(x)` believes a subclass's `__len__`, which may lie."""
+    """Returns the items of `x`, by its iterator alone: `list(x)` believes a subclass's `__len__`, which may be
+    wrong."""
     return list(iter(x))
 
 

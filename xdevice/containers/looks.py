@@ -1,7 +1,7 @@
-"""What an object holds, seen from outside: its slots, its `__dict__`, and the items of the containers in them.
+"""Finds what an object holds: what is in its slots and its `__dict__`, and the items of the containers in these.
 
-None of the object's code is called, no property either, so what it computes is not seen. What an object keeps in C is
-seen as far as it tells Python's garbage collector of it.
+None of the object's code is called, not even a property, so what the object computes is not found. What an object keeps
+in C is found if it tells Python's garbage collector of it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
 _MOST: Final = 10_000
-"""How many things are looked at in one object before that is given up: a training loop holds half of the program."""
+"""How many things are looked at in one object before the search is given up: a training loop holds half of the
+program."""
 
 _DEEPEST: Final = 16
-"""How many levels of plain containers are looked through at once: what contains itself has no end."""
+"""How many levels of plain containers `_is_plain` looks through: a container that contains itself has no end."""
 
 _POINTER: Final = tuple.__itemsize__
 _HAS_REFERENTS: Final = 1 << 14  # Py_TPFLAGS_HAVE_GC
 _VIEWS: Final[tuple[Any, ...]] = (type({}.keys()), type({}.values()), type({}.items()))
 _LISTS: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque, *_VIEWS)
 PLAIN: Final = frozenset(map(id, (type(None), bool, int, float, complex, str, bytes)))
-"""The `id`s of the types that hold nothing: a type may refuse to be hashed."""
+"""The `id`s of the types whose objects hold nothing. They are found by `id`, because a type may refuse to be hashed."""
 
 _FLAT: Final = frozenset(map(id, (dict, list, tuple, set, frozenset)))
 _DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType, property)
@@ -53,14 +54,14 @@ _FIELDS: Final[dict[type, tuple[str, ...]]] = {
     types.BuiltinMethodType: ("__self__",),
     types.MethodWrapperType: ("__self__",),
 }
-"""What is neither in a slot nor in a `__dict__`, and has a name all the same."""
+"""What objects of these types hold under names that are neither slots nor in a `__dict__`."""
 
 _empty: dict[int, bool] = {}
 _views: dict[int, _View] = {}
 
 
 class Inner(NamedTuple):
-    """A tensor or model in an object."""
+    """A tensor or model that was found in an object, and the path from the object to it, such as `.x[0]`."""
 
     path: str
     value: Any
@@ -69,14 +70,15 @@ class Inner(NamedTuple):
 
 
 class MappingKeys(tuple[Any, ...]):
-    """The keys of a mapping, which no others can stand for: the program looks things up by them."""
+    """The keys of a mapping, as one leaf. No other keys may be put in their place, because the program looks things up
+    by the old ones."""
 
     __slots__ = ()
     __qualname__ = "tuple of keys"
 
 
 class _View(NamedTuple):
-    """Where things of a type can hold others; found out once for each type."""
+    """Where objects of a type can hold other objects; found out once for each type."""
 
     is_proxy: bool
     is_closed: bool
@@ -86,15 +88,16 @@ class _View(NamedTuple):
 
 
 def search(x: Any) -> list[Inner]:
-    """The tensors and models in an object that is neither, or in an array of objects. Raises `ContainerError` for one
-    with too much in it."""
+    """Returns the tensors and models in an object that is neither, or in an array of objects. Raises `ContainerError`
+    if there is too much in it to be searched."""
     inside = _objects(x, known_kind(type(x)))
     x = x if inside is None else inside
     return list(_search(x)) if can_hold(type(x)) else []
 
 
 def answers(x: Any) -> bool:
-    """Whether an object and its type let themselves be asked what they are, as `isinstance` and `hasattr` ask."""
+    """Whether Python can ask an object and its type what they are, as `isinstance` and `hasattr` do, without an
+    error."""
     try:
         hash(type(x))
         getattr(type(x), "__xdevice_lacks_it__", None)
@@ -104,12 +107,13 @@ def answers(x: Any) -> bool:
 
 
 def has_method(cls: type, name: str) -> bool:
-    """Whether things of a type have a method of that name; neither they nor their metaclass are asked."""
+    """Whether objects of a type have a method of this name; found out without calling code of theirs or of their
+    metaclass."""
     return callable(next((members(base)[name] for base in cls.__mro__ if name in members(base)), None))
 
 
 def can_hold(cls: type) -> bool:
-    """Whether things of a type may have anything in them that can be seen."""
+    """Whether objects of a type may hold other objects, such that these can be found."""
     found = _empty.get(id(cls))
     if found is None:
         found = issubclass(cls, _NEVER) or not (
@@ -120,8 +124,9 @@ def can_hold(cls: type) -> bool:
 
 
 def is_closed(cls: type) -> bool:
-    """Whether things of a type keep objects in C: the garbage collector asks them, and their memory is larger than
-    their slots and `__dict__`. What is called, and bound as a method is, is a function: those are not looked into."""
+    """Whether objects of a type keep other objects in C: they take part in garbage collection, and have more memory
+    than slots and `__dict__` need. False for a type with both `__call__` and `__get__`: its objects are functions,
+    which are not searched."""
     if not cls.__flags__ & _HAS_REFERENTS or (has_method(cls, "__call__") and has_method(cls, "__get__")):
         return False
     return any(map(_adds_memory, cls.__mro__[:-1]))
@@ -138,8 +143,8 @@ def _adds_memory(cls: Any) -> bool:
 
 
 def is_proxy(cls: type) -> bool:
-    """Whether things of a type stand for another one, whose class `isinstance` sees: TensorFlow's wrappers around the
-    dicts and tuples of its modules do, and `wrapt.ObjectProxy`."""
+    """Whether objects of a type stand for another object, whose class `isinstance` sees. TensorFlow's wrappers around
+    the dicts and tuples of its modules are of this kind, and `wrapt.ObjectProxy`."""
     inner = next((members(base)["__wrapped__"] for base in cls.__mro__ if "__wrapped__" in members(base)), None)
     return issubclass(type(inner), _DESCRIPTORS)
 
@@ -152,8 +157,8 @@ def _unwrap(x: Any) -> Any:
 
 
 def seen_class(x: Any) -> type:
-    """The type of an object, or of what it stands for. What else says that it is of another class, as a mock with a
-    `spec` does, has nothing of that class but the name."""
+    """Returns the type of an object, or for a proxy the type of what it stands for. Other objects may say that they are
+    of another class, as a mock with a `spec` does, but have nothing of that class except its name."""
     while is_proxy(type(x)):
         x = _unwrap(x)
     return type(x)
@@ -184,7 +189,7 @@ def _search(x: Any) -> Iterator[Inner]:
 
 
 def _code(form: str, key: Any) -> str:
-    """A step of the way, as one writes it; an attribute has no key."""
+    """Returns one step of the path to a tensor as one writes it: `[0]`, or `.x`, for which `key` does not matter."""
     return form.replace("{}", shown(key, None)) if form.endswith("[{}]") else form
 
 
@@ -209,7 +214,8 @@ def _view(cls: type) -> _View:
 
 
 def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
-    """What is in an object: each with how its key is written, and that key."""
+    """Yields what is directly in an object. Before each thing come two values: how its key is written (`[{}]`), and the
+    key."""
     cls = type(x)
     view = _view(cls)
     if view.is_proxy:
@@ -234,8 +240,8 @@ def _number(form: str, values: list[Any]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _is_plain(values: list[Any]) -> bool:
-    """Whether there are only numbers and texts, or containers of them: at C's speed, for a tokenizer has 50,000 pairs,
-    and looking at each thing in turn takes ten times as long."""
+    """Whether values are numbers and texts only, or containers of these. It works at C's speed, because a tokenizer has
+    50,000 pairs, and looking at each in turn takes ten times as long."""
     for _ in range(_DEEPEST):
         kinds = set(map(id, map(type, values))) - PLAIN
         if not kinds or not kinds <= _FLAT:
@@ -247,7 +253,7 @@ def _is_plain(values: list[Any]) -> bool:
 
 
 def _objects(x: Any, found: Owned | None) -> Any:
-    """The objects that an array is made of; None for numbers, and for anything else."""
+    """Returns the Python objects that a NumPy array is made of; None for an array of numbers, and for anything else."""
     if found is None or not found.backend.is_host_only:
         return None
     way = found.backend.container_way(x)

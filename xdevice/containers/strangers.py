@@ -1,11 +1,13 @@
-"""Objects that hold tensors and are neither tensor, model nor container: those that move themselves, and strangers.
+"""Strangers: objects that hold tensors and are neither tensors, models nor containers. Some of them can move
+themselves.
 
-An object moves itself if it was registered with `move`, or if its type has the method by which objects around a
-framework do (`Backend.moves_by`) and the tensors seen in it are all of that framework. Any other stays where it is,
-and since then something would stay behind, that is an error where things are moved.
+An object moves itself if its type was registered with `move`, or if the type has the method by which objects around a
+framework move (`Backend.moves_by`, such as `to`) and all tensors seen in it are of that framework. Any other object
+stays where it is. Its tensors would then stay behind, so moving what it is in raises an error.
 
-What an object's own method leaves where it is does not count: a batch of graphs keeps its bookkeeping on the host.
-Which attributes these are is found out, once for a type, when the tensors of one are seen on several devices.
+Tensors that an object's own method leaves where they are do not count: a batch of graphs keeps its bookkeeping on the
+host. Which attributes hold such tensors is found out once for each type, when the tensors of one object are on several
+devices.
 """
 
 from __future__ import annotations
@@ -29,26 +31,27 @@ if TYPE_CHECKING:
 
 
 _staying: Final[dict[int, frozenset[str]]] = {}
-"""The attributes whose tensors the own method of a type leaves where they are, by the `id` of the type."""
+"""By the `id` of a type: the attributes whose tensors stay where they are when the type's own method moves an
+object."""
 
 
 class Stranger:
-    """An object that is neither tensor, model nor container, with the tensors found in it."""
+    """An object that is neither tensor, model nor container, with the tensors and models found in it."""
 
     def __init__(self, x: Any, way: Way | None, held: list[Inner]) -> None:
         self.x = x
         self.way = way
         self.held = held
         self.mover = None if way is not None else _mover(x, held)
-        """The framework by whose device it moves itself."""
+        """The backend of the framework to whose devices the object's own method moves it; None if it has none."""
 
     @property
     def moves(self) -> bool:
         return self.mover is not None or (self.way is not None and self.way.move is not None)
 
     def places(self) -> list[tuple[str, Device]]:
-        """Name and device of each tensor in the object that counts; of its models' variables too, if it moves them
-        itself."""
+        """Returns name and device of each tensor in the object, and of each variable of its models. Tensors that the
+        object's own method leaves where they are do not count."""
         found = self._find_places()
         if self.mover is None or len({place for _, place in found}) < 2:
             return found
@@ -72,7 +75,8 @@ class Stranger:
         return _staying[id(cls)]
 
     def _find_staying(self) -> frozenset[str]:
-        """The tensors that its own method leaves behind, found by moving copies of the object to one of its devices."""
+        """Returns the attributes whose tensors the object's own method leaves where they are. They are found by moving
+        a copy of the object to each of the devices on which it has tensors."""
         staying: set[str] = set()
         for target in {place for _, place in self._find_places()}:
             try:
@@ -92,20 +96,20 @@ class Stranger:
             return False
 
     def without(self, models: Collection[int]) -> Stranger:
-        """The same without these models, which are moved by themselves."""
+        """Returns a `Stranger` for the same object without the models of these `id`s, which are moved by themselves."""
         return Stranger(self.x, self.way, [one for one in self.held if id(one.value) not in models])
 
     def has_tensors(self) -> bool:
-        """Whether the object holds tensors, and not only models."""
+        """Whether the object moves itself, or holds tensors (a single variable is one) and not only models."""
         return self.moves or any(one.kind != "model" or _is_variable(one.backend, one.value) for one in self.held)
 
     def require(self, target: Device) -> None:
-        """Raises `DeviceNotFoundError` if some of its tensors cannot be there."""
+        """Raises `DeviceNotFoundError` if a framework whose tensors are in the object does not have this device."""
         for backend in {held.backend for held in self.held}:
             backend.require(target)
 
     def refusal(self, path: str, target: Device) -> ContainerError:
-        """The text of the error: why the object would stay behind, and a line that mends it."""
+        """Returns the error that says why the object's tensors would stay behind, and which line mends that."""
         places = [place for _, place in self.places()]
         somewhere = "tensors" if places else "models"
         where = next((f"tensors on {place}" for place in places if place is not target), somewhere)
@@ -115,7 +119,8 @@ class Stranger:
         )
 
     def remedy(self, other: str) -> str:
-        """How to make xdevice know the object's tensors: the line that registers its type, if that is possible."""
+        """Returns how to get the object's tensors moved: the line that registers its type, if that is possible, else
+        another way. `other` is the end of that line's sentence."""
         cls = type(self.x)
         if self.way is not None and self.way.instead:
             return self.way.instead
@@ -132,13 +137,14 @@ class Stranger:
         return f"call xdevice.register({cls.__qualname__}) to have its attributes walked, {other}"
 
     def move_to(self, target: Device) -> Any:
-        """The object on a device, moved in its own way; itself if it is there already."""
+        """Returns the object on a device, moved by its own method or the registered one; the object itself if it is
+        there already."""
         if self.is_on(target) and self.held:
             return self.x
         return self._move(self.x, target)
 
     def copy_to(self, target: Device) -> Any:
-        """A copy of it on a device."""
+        """Returns a copy of the object on a device."""
         if self.way is not None and self.way.copy is not None:
             return self.way.copy(self.x, target)
         try:
@@ -186,13 +192,15 @@ class Stranger:
         return moved
 
     def _let_move(self, x: Any, target: Device) -> Any:
-        """What the object's own method returns; the object if it returns None, as methods do that work in place."""
+        """Returns what the object's own method for moving returns, or the object if that is None, as it is of methods
+        that work in place."""
         assert self.mover is not None
         moved = getattr(x, str(self.mover.moves_by))(self.mover.to_native(target))
         return x if moved is None else moved
 
     def _duplicate(self) -> Any:
-        """A deep copy whose tensors are the framework's copies: gradients flow to them, and no storage is shared."""
+        """Returns a deep copy of the object. Its tensors are copied by their framework: gradients flow to the old ones,
+        and no storage is shared."""
         memo: dict[int, Any] = {}
         for _, value, backend, kind in self.held:
             if kind == "tensor":
@@ -201,13 +209,13 @@ class Stranger:
 
 
 def _attribute(path: str) -> str:
-    """The attributes on the way to a tensor, up to the first item."""
+    """Returns the attributes at the start of a path, up to the first item: `.a.b` of `.a.b[0].c`."""
     return path.partition("[")[0]
 
 
 def find(x: Any, way: Way | None) -> Stranger | None:
-    """The `Stranger` for an object that is neither a tensor nor a model, with the way in which its type is registered,
-    if it is; None if nothing in it can be moved."""
+    """Returns the `Stranger` for an object that is neither a tensor nor a model; None if nothing in it can be moved.
+    `way` says how the type of the object was registered, if it was."""
     if way is not None and way.tensors is not None:
         owned = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
         held = [looks.Inner(name, value, *found) for name, value, found in owned if found]

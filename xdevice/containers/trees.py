@@ -1,8 +1,8 @@
 """Containers: walking them, rebuilding them with their tensors replaced, and `register` for types of the user's own.
 
-Python's own containers have their way here, and `ways` says which way others go. A type that is met for the first time
-is asked for its way once; that is forgotten when the type is gone, when a backend is loaded, or when another type is
-registered.
+How Python's own containers are walked is written here; `ways` finds that out for other types. It is found out once,
+when an object of the type is first met, and forgotten when the type is gone, when a backend is loaded, or when a type
+is registered.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T", bound=type)
 
 _UNSEEN: Final = object()
 _DEEPEST: Final = 16
-"""How deep a batch is nested at most; a container that is nested deeper is walked."""
+"""How deeply a batch may be nested; a container that is nested more deeply is walked by `flatten`."""
 
 _PLAINEST: Final = frozenset((dict, list, tuple))
 _movable: Final = registry.movable
@@ -51,17 +51,18 @@ _NO_CONTAINERS: Final[dict[int, Any]] = {}
 
 
 class Leaf(NamedTuple):
-    """A leaf of a container and the way to it, to be written behind the container's name: `['x'][1]`."""
+    """A leaf of a container, which is what is not walked further, and the path to it, as one writes it behind the
+    container's name: `['x'][1]`."""
 
     path: str
     value: Any
 
 
 def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
-    """Every leaf of a container, and what `rebuild` needs to put others in their places.
+    """Returns every leaf of a container, and what `rebuild` needs to put other leaves in their places.
 
-    With `whole`, an object that moves itself is a leaf. With `once`, a container that stands in several places is
-    walked at the first of them: two lists in two lists, thirty deep, have a thousand million places.
+    With `whole`, an object that moves itself is a leaf. With `once`, a container that is in several places is walked at
+    the first of them only: thirty lists, each of which holds the next one twice, have a thousand million places.
     """
     while True:
         ways = known
@@ -85,8 +86,8 @@ def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
 def _walk(
     x: Any, way: Walk, whole: bool, once: dict[int, _Node | None] | None, leaves: list[Any], kinds: dict[int, type]
 ) -> _Node:
-    """Puts the leaves of a container into `leaves`, and their types into `kinds`. `once` has the node of each container
-    that was met before, by its `id`; None for one that is still being walked."""
+    """Walks a container: adds its leaves to `leaves` and their types to `kinds`, and returns its node. `once` has the
+    node of each container that was met before, by its `id`; None for one that is still being walked."""
     keys, children = way.read(x)
     cls: Any = None
     for child in children:  # leaves alone take a third of the time of the loop below
@@ -122,8 +123,9 @@ def _walk(
 
 
 def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) -> Any:
-    """The container with `changed` in the places of its leaves; itself where these are the very same. What holds a leaf
-    of `touched`, by its `id`, is made anew all the same, which raises where it cannot be."""
+    """Returns the container with `changed` in the places of its leaves; the container itself if these are the very same
+    objects. A container in it that holds a leaf whose `id` is in `touched` is made anew even so, which raises if that
+    is impossible."""
     root, leaves, _ = walk
     if root is None:
         return changed[0]
@@ -136,11 +138,12 @@ def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) 
 
 
 def flatten_batch(x: Any, batch: Batch | None = None, depth: int = _DEEPEST) -> Batch | None:
-    """The tensors in a dict, list or tuple, nested or not, that holds nothing beside them but numbers and texts; None
-    for one that holds anything else, or has a container in two places. `batch` is what its outer containers have given.
+    """Returns the tensors in a dict, list or tuple, nested or not, that holds nothing beside them but numbers and
+    texts. Returns None if it holds anything else, or has one container in two places. `batch` has what was found so
+    far, when a container in another one is looked at.
 
-    A training loop moves such a batch at each step. Of three tensors that are there already, `to_device` takes 1.8 us
-    by this and 2.9 us by `flatten`; of 1,000 in lists of ten 0.24 and 0.5 ms.
+    A training loop moves such a batch at each step. For three tensors that are on the device already, `to_device` takes
+    1.8 us with this function and 2.9 us with `flatten`; for 1,000 tensors in lists of ten 0.24 and 0.5 ms.
     """
     tensors, backends, inner = batch = batch or ([], {}, {})
     if type(x) is dict:
@@ -172,7 +175,8 @@ def flatten_batch(x: Any, batch: Batch | None = None, depth: int = _DEEPEST) -> 
 
 
 def rebuild_batch(x: Any, batch: Batch, changed: list[Any]) -> Any:
-    """A batch with others for its tensors, in their order; a tuple in which nothing changes stays the same."""
+    """Returns a batch with other tensors, given in their order. If there are containers in it, a tuple in which nothing
+    changes stays the same object."""
     _, _, inner = batch
     if inner or len(changed) < len(x):
         return _rebuild_inner(x, iter(changed))
@@ -195,7 +199,7 @@ def _rebuild_inner(x: Any, changed: Iterator[Any]) -> Any:
 
 
 class Tree:
-    """A walk through a container, and the ways to its leaves."""
+    """A container that was walked: its leaves, their paths, and how it is rebuilt with other leaves."""
 
     __slots__ = ("is_once", "kinds", "leaves", "root", "walk")
 
@@ -205,7 +209,7 @@ class Tree:
         self.root, self.leaves, self.kinds = self.walk
 
     def paths(self) -> list[tuple[Any, ...]]:
-        """The keys on the way to each leaf."""
+        """Returns the keys on the way to each leaf."""
         if self.root is None:
             return [()]
         try:
@@ -214,36 +218,38 @@ class Tree:
             raise _too_deep(self.root[0]) from None
 
     def has_keys_of(self, other: Tree) -> bool:
-        """Whether another container has the same keys in the same order: whether `paths` are equal."""
+        """Whether another container has the same keys in the same order, so that the `paths` of both are equal."""
         try:
             return _have_same_keys(self.root, other.root)
         except RecursionError:
             raise _too_deep(self.root and self.root[0]) from None
 
     def path(self, index: int) -> str:
-        """The way to a leaf, to be written behind the container's name."""
+        """Returns the path to a leaf, as one writes it behind the container's name."""
         return written(self.paths()[index])
 
     def named_leaves(self) -> list[Leaf]:
-        """Every leaf, tensor or not, in the order of the walk."""
+        """Returns every leaf, tensor or not, in the order of the walk."""
         return [Leaf(written(keys), value) for keys, value in zip(self.paths(), self.leaves, strict=True)]
 
     def rebuilt(self, changed: Sequence[Any]) -> Any:
-        """The container with other leaves; itself where they are the very same."""
+        """Returns the container with other leaves; the container itself if they are the very same objects."""
         return rebuild(self.walk, changed)
 
     def check_rebuilding(self, touched: Container[int]) -> None:
-        """Raises `ContainerError` if it cannot be rebuilt with others for the leaves of these `id`s."""
+        """Raises `ContainerError` if the container cannot be rebuilt with other leaves in the places of those with
+        these `id`s."""
         rebuild(self.walk, self.leaves, touched)
 
     def refuse_strangers(self) -> None:
-        """Raises `ContainerError` for an object whose tensors cannot be replaced."""
+        """Raises `ContainerError` if a leaf is an object that holds tensors, which could not be replaced."""
         for i, value in enumerate(self.leaves):
             if registry.kind_of(type(value)) is None and self.stranger(i) is not None:
                 refuse_stranger(self.path(i), value)
 
     def refuse_sparse(self, name: str, verb: str) -> None:
-        """Raises `UnsupportedError` for a container whose tensors mean something together only, as a sparse array."""
+        """Raises `UnsupportedError` if the container is, or holds, something whose tensors mean something only
+        together, as those of a sparse array do."""
         nodes: list[tuple[tuple[Any, ...], _Node]] = [] if self.root is None else [((), self.root)]
         while nodes:
             path, (container, way, keys, _, inner) = nodes.pop()
@@ -256,7 +262,8 @@ class Tree:
             nodes += [((*path, names[i]), node) for i, node in inner.items()]
 
     def stranger(self, index: int) -> strangers.Stranger | None:
-        """`stranger` of a leaf, named in the error of one that is too large."""
+        """Returns what the function `stranger` returns for a leaf. If a leaf holds too much to be searched, the error
+        says where that leaf is."""
         try:
             return stranger(self.leaves[index])
         except ContainerError as error:
@@ -281,29 +288,29 @@ def refuse_stranger(path: str, x: Any) -> None:
 
 
 def is_container(x: object) -> bool:
-    """Whether there is a way into `x`."""
+    """Whether `x` is walked, and is not a leaf."""
     return way_of(x, False) is not None
 
 
 def leaves(x: object) -> list[Leaf]:
-    """Every leaf of `x`, tensors or not, in the order of the walk."""
+    """Returns every leaf of `x`, tensors or not, in the order of the walk."""
     return Tree(x).named_leaves()
 
 
 def written(keys: Iterable[Any]) -> str:
-    """The keys on the way to a leaf, as one writes them behind the container's name: `['x'][1]`."""
+    """Returns the path that these keys make, as one writes it behind the container's name: `['x'][1]`."""
     return "".join(f".{key}" if type(key) is Attribute else f"[{shown(key, None)}]" for key in keys)
 
 
 def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]]) -> Any:
-    """`x` rebuilt with `change(its leaves)`; `x` itself where that returns the very same leaves."""
+    """Returns `x` rebuilt with `change(its leaves)`; `x` itself if that returns the very same leaves."""
     tree = Tree(x, once=True)
     tree.refuse_strangers()
     return tree.rebuilt(change(tree.leaves))
 
 
 def way_of(x: Any, whole: bool) -> Walk | None:
-    """The way into `x`; None for a leaf."""
+    """Returns how `x` is walked; None if it is a leaf. With `whole`, an object that moves itself is a leaf."""
     cls = type(x)
     way: Any = known.get(id(cls), _UNSEEN)
     if way is _UNSEEN:
@@ -320,7 +327,7 @@ def way_of(x: Any, whole: bool) -> Walk | None:
 
 
 def stranger(x: Any) -> strangers.Stranger | None:
-    """The `Stranger` for a leaf in which something may have to be moved; None for any other leaf."""
+    """Returns the `Stranger` for a leaf in which something may have to be moved; None for any other leaf."""
     cls = type(x)
     if id(cls) in PLAIN:
         return None
@@ -354,8 +361,9 @@ def _have_same_keys(one: _Node | None, other: _Node | None) -> bool:
 def _rebuild(
     node: _Node, changed: Iterator[Any], touched: Container[int], done: dict[int, tuple[_Node, list[Any], Any]]
 ) -> Any:
-    """`done` has each container that was rebuilt, by its `id`, with its new children and the new container: one that
-    stands in two places stays one."""
+    """Returns the container of a node with the next ones of `changed` as its leaves. `done` has each container that was
+    rebuilt, by its `id`, with its node, its new children and the new container, so that a container in two places stays
+    one."""
     container, way, keys, children, inner = node
     before = done.get(id(container))
     if before is not None and before[0] is node:
@@ -430,19 +438,19 @@ def register(
     rebuild: Callable[[Any, Any], Any] | None = None,
     move: Callable[[Any, Device], Any] | None = None,
 ) -> T:
-    """Says how objects of a type of your own, and of its subclasses, are walked or moved; gives the type back.
+    """Says how objects of a type of your own, and of its subclasses, are walked or moved; returns the type.
 
     Young: it may change in a minor version.
 
     Needed for objects that hold tensors and have no `.to(device)` of their own. Without further arguments, also as a
     decorator, their attributes are walked, and rebuilding makes a new object without calling `__init__`. It holds at
-    once, also for types met before, and costs nothing for others. docs/reference/devices.md has more examples.
+    once, also for types met before, and costs nothing for other types. docs/reference/devices.md has more examples.
 
     Args:
         cls: the type. If it is registered again, the last call counts.
-        flatten: gives what is in an object, as a dict or a list.
-        rebuild: `rebuild(old, inside)` gives a new object with this in it, a dict or list as `flatten` gave it.
-        move: `move(x, device)` gives an object on a `Device`, itself or a new one. `copy_to` calls it on a deep copy.
+        flatten: returns what is in an object, as a dict or a list.
+        rebuild: `rebuild(old, inside)` returns a new object that holds `inside`, a dict or list as from `flatten`.
+        move: `move(x, device)` returns `x` itself or a new object, on a `Device`. `copy_to` calls it on a deep copy.
 
     Raises:
         ContainerError: not a type; a type of tensors or models; one of `flatten` and `rebuild` without the other, or
@@ -484,12 +492,13 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
 
 
 def forget(_: Backend | None = None) -> None:
-    """Forgets which way each type goes. The dict is another one then, so that a walk under way begins again."""
+    """Forgets how each type is walked. `known` is another dict then, so that a walk that is in progress notices it, and
+    begins again."""
     global known
     known = dict.fromkeys(PLAIN) | {id(cls): way for cls, way in OWN.items()}
 
 
 known: dict[int, Walk | Whole | None]
-"""The way into things of a type, None for leaves, by the `id` of the type, as `registry.remember` keeps it."""
+"""How objects of a type are walked, None for leaves, by the `id` of the type, as `registry.remember` keeps it."""
 forget()
 registry.on_load.append(forget)

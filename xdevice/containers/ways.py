@@ -1,9 +1,10 @@
-"""Which way a type goes.
+"""Finds out how the objects of a type are walked.
 
-A type that a user has registered goes as it was registered. dict, list, tuple and their subclasses go by their items,
-then what a framework has registered with itself (a pytree of JAX), then other mappings and sets by their items, and
-dataclasses, attrs classes, pydantic models and namespaces by their attributes. Whatever else a container has, as the
-attributes of a subclass of dict, is kept and walked too. All other types are leaves.
+A type that a user has registered is walked as it was registered. dict, list, tuple and their subclasses are walked by
+their items, then what a framework has registered with itself (a pytree of JAX) as the framework says, then other
+mappings and sets by their items, and dataclasses, attrs classes, pydantic models and namespaces by their attributes.
+Whatever else a container has, such as the attributes of a subclass of dict, is kept and walked too. Objects of all
+other types are leaves.
 """
 
 from __future__ import annotations
@@ -22,23 +23,25 @@ from . import looks
 from .items import ATTRIBUTES, BY_BASE, Children, Names, Walk
 
 _FIELDS: Final = ("__attrs_attrs__", "__pydantic_fields__", "__struct_fields__")
-"""What attrs, pydantic and msgspec note in a class whose objects are their attributes."""
+"""What attrs, pydantic and msgspec set in a class. Objects of such a class are walked by their attributes."""
 
 
 class Whole(NamedTuple):
-    """An object that moves itself, or may: it is a leaf where things are moved, and walked elsewhere if it can be."""
+    """What to do with an object that moves itself, or may: it is a leaf where things are moved, and elsewhere it is
+    walked, if that is possible."""
 
     inside: Walk | None
     way: Way | None
-    """As it was registered; None for one that has a method of its own, to be used if it holds tensors."""
+    """How the type was registered; None if it was not, and has a method of its own that moves it if it holds
+    tensors."""
 
 
 registered: Final[WeakKeyDictionary[type, Way]] = WeakKeyDictionary()
-"""What users have registered, for subclasses too."""
+"""How users have registered types; it holds for their subclasses, too."""
 
 
 def way_into(x: Any) -> Walk | Whole | None:
-    """The way into things of the type of `x`; None for a leaf."""
+    """Returns how objects of the type of `x` are walked; None if they are leaves."""
     cls = type(x)
     if cls is looks.MappingKeys or not looks.answers(x):
         return None
@@ -68,7 +71,8 @@ def may_move(cls: type) -> bool:
 
 
 def _ask_frameworks(x: Any) -> Way | None:
-    """The way that a framework knows; of a dict or a list only one that knows its own."""
+    """Returns how a framework says that `x` is walked or moved; None if none says so. About a dict or a list only the
+    framework to which its type belongs is asked."""
     owner = registry.owner_of(type(x))
     asked = [] if owner is None else [owner]  # first: for JAX any named tuple is a pytree, one of PyTorch's too
     if not issubclass(looks.seen_class(x), dict | UserDict | list | UserList):
@@ -92,7 +96,8 @@ def _walk_inside(x: Any) -> Walk | None:
 
 
 def _by_functions(way: Way) -> Walk:
-    """A way by a pair of functions: the children are a mapping or a sequence, and are handed back as one."""
+    """Returns the `Walk` of a type that was registered with two functions: `flatten` returns the children as a mapping
+    or a sequence, and `rebuild` gets the new ones in the same form."""
     flatten, rebuild = way.flatten, way.rebuild
     assert flatten is not None
     assert rebuild is not None

@@ -1,4 +1,5 @@
-"""What an adapter is written on: the contract, and the tools that it may use."""
+"""What the author of an adapter (the package that makes a framework a backend) imports: the contract, which is the
+class `Backend` with its methods, and the types that these methods take and return."""
 
 from .backend import Backend, check
 from .conversion import Takes

@@ -1,4 +1,5 @@
-"""Which accelerator `gpu:i` is, where a framework has several."""
+"""Chooses the accelerator that the name `gpu:i` stands for, if a framework has several, such as CUDA and a plugin of
+another vendor."""
 
 from __future__ import annotations
 
@@ -16,15 +17,17 @@ VARIABLE: Final = "XDEVICE_ACCELERATOR"
 def choose(
     framework: str, names: Sequence[str], words: Callable[[str], Iterable[str]], default: str | None = None
 ) -> str | None:
-    """Of the accelerators of a framework that have devices, the one that `gpu:i` is; None where there is none.
+    """Returns the name of the accelerator that `gpu:i` stands for, out of `names`; None if `names` is empty.
 
     Args:
-        words: those for the hardware of a name, as "cuda" of TensorFlow's "GPU".
-        default: the one on which the framework itself computes, where it tells.
+        framework: what error messages call the framework.
+        names: the framework's accelerators that have devices on this machine.
+        words: gives the words that mean the hardware of an accelerator, as "cuda" for TensorFlow's "GPU".
+        default: the accelerator on which the framework itself computes, if the framework tells that.
 
     Raises:
-        UnsupportedError: there are several, and nobody says which.
-        SettingError: XDEVICE_ACCELERATOR names none of them.
+        UnsupportedError: there are several accelerators, and neither XDEVICE_ACCELERATOR nor `default` names one.
+        SettingError: XDEVICE_ACCELERATOR is set, and names none of them.
     """
     if not names:
         return None

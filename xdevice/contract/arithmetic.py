@@ -1,16 +1,22 @@
-"""Arithmetic: `namespace()` gives the kernels that `xdevice.array_namespace` is written on.
+"""The kernels (functions on tensors) that `Backend.namespace()` returns, and `xdevice.array_namespace` is built from.
 
-A kernel has the name that the Python Array API standard gives its function, and less to do: the core promises that
+A kernel has the name of its function in the Python Array API standard and has less to do, because the core promises
+that
 
-- tensors are dense and of this backend, and those of one call are of one dtype, which the standard allows there;
-- numbers of Python come only as the second operand of what `TAKE_NUMBERS` names, as floats beside floats;
-- `axis` is counted from the front and exists; `axes` is a tuple of such, in order and not empty, or None in `sum`: all;
-- shapes are tuples that fit, without -1 unless a shape is not known while a function is traced;
-- `max`, `min`, `argmax` and `argmin` have elements, `sort` and `argsort` have elements and a dimension;
-- indices are vectors for `take`, fit for `take_along_axis`, and name what is there, counted from the front.
+- tensors are dense and of this backend, and all operands of one call have one dtype, which the standard allows for that
+  function; conditions and indices have their own;
+- a Python number comes only as the second operand of a kernel that `TAKE_NUMBERS` names, as a float beside a tensor of
+  floats;
+- `axis` is counted from the front and exists; `axes` is a tuple of such axes, ascending and not empty. For `sum` it may
+  be None, which means all axes; for `permute_dims` it is the new order of all axes;
+- a shape is a tuple that fits; it contains -1 only if a size is not known while a function is traced;
+- `max`, `min`, `argmax` and `argmin` get tensors with elements, `sort` and `argsort` tensors with elements and at least
+  one dimension;
+- indices are a vector for `take`, have a shape that fits for `take_along_axis`, and are in range, counted from the
+  front.
 
-A kernel gives what the standard says of values: NaN propagates, tensors without dimensions or without elements are
-tensors like any other, and the result is where the operands are. Gradients flow where the framework has them.
+A kernel returns the values that the standard prescribes: NaN propagates, tensors without dimensions or without elements
+are treated like any others, and the result is on the device of the operands. Gradients flow if the framework has them.
 """
 
 from __future__ import annotations
@@ -82,29 +88,31 @@ LEAVE: Final = "leave"
 thread."""
 
 SETTLED: Final = "settled"
-"""An optional function, called with the result of a kernel of two tensors if it is of another type than they are; it
-returns the tensor."""
+"""An optional function that the core calls with the result of a kernel of two tensors, if the result is of another type
+than they are. It returns the result as a tensor."""
 
 KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)
 
 
 class Arithmetic(Primitives):
-    """Kernels of arithmetic and of neural networks. The core calls them only with arguments that keep the promises
-    written in this module and in the module `nn`."""
+    """The capability of computing with tensors: kernels (functions on tensors) for arithmetic and for neural networks.
+    The core calls them only with arguments that keep the promises written in this module and in the module `nn`."""
 
     needs: ClassVar[tuple[str, ...]] = ("namespace",)
 
     def namespace(self) -> Any:
-        """The kernels that `xdevice.array_namespace` is made of, as a module or object; `xdevice.contract.arithmetic`
-        says which, and what they are promised."""
+        """Returns the kernels that `xdevice.array_namespace` is built from, as attributes of a module or object. The
+        docstring of `xdevice.contract.arithmetic` says what the core promises a kernel, and what a kernel must
+        return."""
         raise self.unsupported("array namespace", "compute with the framework's own functions")
 
     def operand_device(self, x: Any) -> Device:
-        """The device of `x` for the check that all operands are on one device. It is another than `device_of(x)` if the
-        framework itself copies such a tensor to the device of the others."""
+        """Returns the device of `x` for the check that all operands are on one device. It differs from `device_of(x)`
+        if the framework itself copies such a tensor to the device of the other operands."""
         return self.device_of(x)
 
     def nn(self) -> Any:
-        """The kernels that `xdevice.nn` is made of, as a module or object; `xdevice.contract.nn` says which, and what
-        they are promised. For a backend with a namespace."""
+        """Returns the kernels that `xdevice.nn` is built from, as attributes of a module or object. The docstring of
+        `xdevice.contract.nn` says what the core promises a kernel, and what a kernel must return. Only called on a
+        backend that also implements `namespace`."""
         raise self.unsupported("neural-network functions", "compute with the framework's own functions")

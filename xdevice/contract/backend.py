@@ -1,4 +1,5 @@
-"""The contract as a whole: `Backend` is the sum of its capabilities, and `check` is made when an adapter is registered.
+"""The contract as a whole: the class `Backend`, which has all capabilities, and `check`, which tests an adapter's class
+when the adapter is loaded. A capability is a part of the contract that an adapter may leave out.
 
 | capability | what it offers |
 |---|---|
@@ -11,11 +12,13 @@
 | `replicas.Replicas` | several devices in one process |
 | `processes.Processes` | engines for several processes |
 | `streams.Streams`, `graphs.Graphs` | streams and events; recorded work |
+| `compiling.Compiling` | functions as programs of the framework |
 | `parallel.Parallel`, `prefetch.Prefetch` | tasks in threads; copies in the background |
 | `blocking.Blocking`, `transfers.Transfers` | waiting after each operation; seeing what crosses the bus |
 | `virtual_gpus.VirtualGpus` | several devices on a machine with one |
 
-What a capability lacks is refused by name, in its own file.
+The class of a capability has defaults for its methods. Most of them raise `UnsupportedError`, which names what is
+missing.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from xdevice.errors import ContractError
 
 from .arithmetic import Arithmetic
 from .blocking import Blocking
+from .compiling import Compiling
 from .conversion import Conversion
 from .gradients import Gradients
 from .graphs import Graphs
@@ -54,6 +58,7 @@ CAPABILITIES: Final[tuple[type[Primitives], ...]] = (
     Processes,
     Streams,
     Graphs,
+    Compiling,
     Parallel,
     Prefetch,
     Blocking,
@@ -64,13 +69,15 @@ CAPABILITIES: Final[tuple[type[Primitives], ...]] = (
 
 class Backend(
     Arithmetic, Gradients, Operations, Calls, Layers, Optimizers, Models, Conversion, Replicas, Processes, Streams,
-    Graphs, Parallel, Prefetch, Blocking, Transfers, VirtualGpus,
+    Graphs, Compiling, Parallel, Prefetch, Blocking, Transfers, VirtualGpus,
 ):  # fmt: skip
-    """One framework. An adapter inherits from this, and from its own class for each capability that it has."""
+    """One framework, as xdevice sees it. The class of an adapter inherits from `Backend`, and usually also from classes
+    of the adapter's own, one for each capability (optional part of the contract) that the framework has."""
 
 
 class Owned(NamedTuple):
-    """What the registry answers about a type: the backend that it belongs to, and what it is there."""
+    """The backend that a type belongs to, and whether objects of the type are tensors, symbols or models there.
+    `core.registry` keeps one for each type that it has seen."""
 
     backend: Backend
     kind: Kind
@@ -82,15 +89,17 @@ HOOKS: Final[dict[str, Any]] = {
     for name, value in vars(part).items()
     if not name.startswith("_") and (callable(value) or isinstance(value, property))
 }
-"""Every method of the contract, in its order."""
+"""Every method and property of the contract by its name, in the contract's order."""
 
 _STATED: Final = ("name", "modules", "minimum", "dtypes")
 _RENAMED: Final = {"way_into": "container_way"}
-"""Methods that the contract had under another name, which nobody calls any more."""
+"""Methods whose name in the contract has changed: nobody calls them by the old name any more."""
 
 
 def check(cls: object, claimed: str, source: str) -> type[Backend]:
-    """The class, if it keeps the contract; else `ContractError` naming adapter, method and signature."""
+    """Returns the class `cls` if it keeps the contract. Otherwise raises `ContractError`, which names the adapter, each
+    method that is wrong, and the signature that it should have. `claimed` is the adapter's entry-point name, and
+    `source` says in errors which class of which distribution that is."""
     import inspect
 
     if not (inspect.isclass(cls) and issubclass(cls, Backend)):
@@ -113,13 +122,14 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
 
 
 def _own(cls: type) -> dict[str, Any]:
-    """The methods that an adapter itself defines, in its class and in those of its capabilities."""
+    """Returns the attributes, methods above all, that an adapter defines in its class and in its own base classes."""
     parts = [base for base in reversed(cls.__mro__) if base not in Backend.__mro__]
     return {name: value for part in parts for name, value in vars(part).items()}
 
 
 def _half(part: type[Primitives], own: dict[str, Any]) -> list[str]:
-    """The methods of a capability that an adapter lacks although it has others of them: first use would fail."""
+    """Returns an error text, in a list, if an adapter has some but not all of the methods that the capability `part`
+    needs, because the first use of the capability would fail; otherwise an empty list."""
     needs: tuple[str, ...] = vars(part)["needs"]
     has = [name for name in needs if name in own]
     if not has or len(has) == len(needs):

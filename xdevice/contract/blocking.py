@@ -1,4 +1,4 @@
-"""Blocking: an operation is done, and has failed if it fails, before the next line runs."""
+"""Blocking mode: every operation has finished, or has raised its error, before the program's next line runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ if TYPE_CHECKING:
 
 
 class Blocking(Primitives):
-    """Waiting after each operation, which changes no result. Blocks may overlap; the last one to end ends the mode."""
+    """The capability of waiting after each operation, which changes no result. Blocks of `blocking()` may overlap; the
+    mode ends with the last of them."""
 
     needs: ClassVar[tuple[str, ...]] = ("blocking",)
 
     def blocking(self) -> AbstractContextManager[Any]:
-        """Every operation inside the block completes before the next line runs, in this thread, and in all threads if
-        the framework can do that. Does nothing if operations always complete, and raises `UnsupportedError` if nothing
-        can make them."""
+        """Returns a context manager. Inside the block every operation is completed before the next line runs, in this
+        thread, and in all threads if the framework can do that. Does nothing if the framework's operations always
+        complete at once; raises `UnsupportedError` if nothing can make them complete."""
         raise self.unsupported("blocking mode", "call xdevice.sync() after the line in question")

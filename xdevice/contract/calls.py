@@ -1,15 +1,18 @@
-"""Sees the calls of a model's layers, in the same way for every framework; an adapter says which layers there are.
+"""Records the calls of a model's layers, with the same code for every framework; an adapter says which layers there
+are.
 
-The class whose `__call__` all layers share is patched while a block is open, which reaches all threads, so each call
-asks first whether its context is watched. Hooks would not do: Keras has none, Gluon's miss a layer that raises, and no
-framework has hooks for all models of a program.
+While a block of `watching` is open, `__call__` is patched in the class from which all layers inherit. The patch acts in
+all threads, so each call first checks whether its own thread or task is being watched. The frameworks' own forward
+hooks would not do: Keras has none, Gluon's miss a layer that raises, and no framework has hooks for all models of a
+program.
 
-What must be kept:
+What this code must keep:
 
 - Inputs and outputs are copied at once: a later layer may write into them.
-- A layer with parameters is one call, whatever it calls inside, except for an activation that it has: then its output
-  is what the activation takes, as where the two are written apart, and the activation is a call of its own after it.
-- A call that raises leaves nothing behind.
+- A layer with parameters is recorded as one call, whatever layers it calls inside. Only an activation that the layer
+  has is recorded too, as a call of its own after it: the layer's output is then what the activation takes, just as if
+  the program had written layer and activation as two layers.
+- A call that raises is not recorded, and leaves nothing behind in this module.
 """
 
 from __future__ import annotations
@@ -36,34 +39,36 @@ if TYPE_CHECKING:
     from .primitives import Primitives
 
 _Go = Callable[[Any], Any]
-"""Calls a layer with arguments: a tuple and a dict."""
+"""A function that calls a layer, given its arguments as a pair of a tuple and a dict."""
 Around = Callable[[Any, Any, Callable[[], Any]], Any]
-"""Given a layer, its arguments and what calls it, returns what the call is to return."""
+"""A function that is called in place of a layer. It gets the layer, its arguments, and a function that makes the call,
+and returns what the call is to return."""
 
 
 class Call(NamedTuple):
-    """One call of a layer. Its tensors are copies on the host."""
+    """One recorded call of a layer. The tensors in it are copies on the host. `Backend.calls` gives a list of these."""
 
     path: str
     """The path from the model to the layer, as in `Layer.path`."""
     layer: Any
-    """The framework's own object; a function, for the activation of a Keras layer."""
+    """The framework's own layer; for the activation of a Keras layer, a function."""
     inputs: tuple[Any, ...]
-    """The tensors among its arguments, in containers too."""
+    """The tensors among the arguments of the call, also those in containers."""
     outputs: tuple[Any, ...]
     gradients: list[Any]
     """For each output, the last gradient that has reached it; None until one does."""
 
 
 class _Frame:
-    """A call of a layer that has begun and not ended."""
+    """A recorded layer's call that is in progress: it has begun, and has not returned yet."""
 
     def __init__(self, watch: Watch, path: str, layer: Any, inputs: tuple[Any, ...]) -> None:
         self._watch, self._path, self._layer, self._inputs = watch, path, layer, inputs
         self._is_told = False
 
     def ends(self, result: Any) -> Any:
-        """Reports the call, once; returns its result, or the stand-in with which the model goes on."""
+        """Records the call with its result, unless that has been done already. Returns what the model goes on with: the
+        result, or what the block of `standing_in` gives in its place."""
         if self._is_told:
             return result
         self._is_told = True
@@ -75,7 +80,8 @@ class _Frame:
 
 
 class Watch:
-    """The calls that one block sees: those of layers with certain `id`s."""
+    """The calls that are recorded in one block: those of the layers whose `id`s are the keys of `paths`. Adapters make
+    one in `Backend.calls`."""
 
     def __init__(
         self,
@@ -92,7 +98,8 @@ class Watch:
         self._here: Any = threading.local()
 
     def run(self, layer: Any, path: str, arguments: Any, go: _Go, is_activation: bool = False) -> Any:
-        """Calls `go`, and reports it as the call of a layer."""
+        """Returns `go(arguments)`, and records it as a call of `layer`. Inside another recorded layer only an
+        activation is recorded."""
         outer: _Frame | None = getattr(self._here, "frame", None)
         if self._is_symbolic(arguments):
             return go(arguments)
@@ -108,7 +115,8 @@ class Watch:
         return frame.ends(result)
 
     def _is_symbolic(self, arguments: Any) -> bool:
-        """Whether the layer is called with symbols, to build a model. Raises if a compiler traces the call."""
+        """Whether a layer is called with symbols (stand-ins for tensors, without values), as when Keras builds a model.
+        Raises `UnsupportedError` if a compiler is tracing the call."""
         tracer = self._backend.tracing()
         if tracer is not None:
             raise self._backend.unsupported(
@@ -117,7 +125,7 @@ class Watch:
         return next(_found(self._backend, arguments, "symbol"), None) is not None
 
     def copies(self, value: Any) -> tuple[Any, ...]:
-        """Copies, on the host, of the tensors in a value."""
+        """Returns copies, on the host, of the tensors in a value and in the containers inside it."""
         return tuple(map(self._copy, tensors(self._backend, value)))
 
     def _copy(self, x: Any) -> Any:
@@ -127,7 +135,8 @@ class Watch:
             return self._backend.copy(self._backend.detached(x), CPU)
 
     def followed(self, call: Call, result: Any) -> Any:
-        """The result, or a stand-in for it, set up so that its gradients are put into the call when they come."""
+        """Returns the result, or a stand-in for it, set up so that its gradients are stored in `call.gradients` when
+        they are computed."""
         if self._follow is None:
             return result
 
@@ -142,7 +151,7 @@ _watches: Final[ContextVar[tuple[Watch, ...]]] = ContextVar("xdevice_watches", d
 _is_inside: Final[ContextVar[bool]] = ContextVar("xdevice_is_inside", default=False)
 """Whether this thread or task is inside of a call of a model."""
 _arounds: Final[list[Around]] = []
-"""The functions of the open blocks of `outermost`; the last one is called."""
+"""The functions `around` of the open blocks of `outermost`; only the last one is called."""
 
 
 _stand_in: Final[ContextVar[Callable[[Call, Any], Any] | None]] = ContextVar("xdevice_stand_in", default=None)
@@ -150,7 +159,8 @@ _stand_in: Final[ContextVar[Callable[[Call, Any], Any] | None]] = ContextVar("xd
 
 @contextmanager
 def standing_in(give: Callable[[Call, Any], Any]) -> Iterator[None]:
-    """While the block is open, the model goes on with `give(call, result)` in the place of each layer's result."""
+    """While the block is open, the model goes on with `give(call, result)` in place of the result of each recorded
+    call."""
     token = _stand_in.set(give)
     try:
         yield
@@ -164,8 +174,8 @@ def _never() -> bool:
 
 @contextmanager
 def watching(watch: Watch, cls: type, is_compiling: Callable[[], bool] = _never) -> Iterator[None]:
-    """While the block is open, calls of layers are seen, but for those that a compiler has compiled. `cls` is the base
-    class of all layers."""
+    """While the block is open, `watch` records calls of its layers in this thread or task, except those made while
+    `is_compiling()` says that a compiler traces. `cls` is the class from which all layers of the framework inherit."""
     with hooks.Patches() as patches:
         patches.replace(cls, "__call__", partial(_seen, is_compiling))
         _watches.set((*_watches.get(), watch))
@@ -177,8 +187,8 @@ def watching(watch: Watch, cls: type, is_compiling: Callable[[], bool] = _never)
 
 @contextmanager
 def outermost(cls: type, around: Around, is_compiling: Callable[[], bool] = _never) -> Iterator[None]:
-    """While the block is open, a call of a layer that is not made by another layer goes through `around`, in any
-    thread."""
+    """While the block is open, each call of a layer, in any thread, that is not made inside the call of another layer
+    is passed to `around`, which makes the call and returns its result."""
     with hooks.Patches() as patches:
         patches.replace(cls, "__call__", partial(_seen, is_compiling))
         _arounds.append(around)
@@ -215,7 +225,8 @@ def _through(watches: tuple[Watch, ...], layer: Any, original: Any, arguments: A
 
 
 def activated(owner: Any, function: Any) -> Any:
-    """A stand-in for the function that a layer calls as its activation; its calls are seen."""
+    """Returns a function to put in place of `function`, which the layer `owner` calls as its activation. It does the
+    same, and its calls are recorded."""
 
     @wraps(function)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
@@ -235,12 +246,13 @@ def _activate(watches: tuple[Watch, ...], function: Any, owner: Any, arguments: 
 
 
 def tensors(backend: Primitives, value: Any) -> Iterator[Any]:
-    """The tensors in a value and in the containers that it is made of, and NumPy's arrays, which Keras takes too."""
+    """Yields the tensors in a value and in the containers inside it, and also NumPy arrays, which Keras's layers take
+    too."""
     return _found(backend, value, "tensor")
 
 
 def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
-    """The value with other tensors, in the order of `tensors`."""
+    """Returns `value` with other tensors: `new` has them in the order in which `tensors` yields the old ones."""
     if isinstance(value, dict):
         return {key: replaced(backend, inside, new) for key, inside in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Functions that the adapters' engines for several processes share."""
+"""Functions that several adapters use in their engines, which move tensors between processes (NCCL, gloo)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ if TYPE_CHECKING:
 
 
 def require_fit(backend: Primitives, name: str, device: Device) -> None:
-    """Raises if the engine cannot reach the device: NCCL takes tensors on GPUs, any other engine those on the host,
-    where virtual GPUs are too."""
+    """Raises `UnsupportedError` if the engine `name` cannot take tensors on `device`: NCCL takes tensors on real GPUs
+    only, every other engine only tensors in host memory, where those of virtual GPUs are too."""
     if (name == "nccl") != (device.kind == "gpu" and not backend.virtual):
         raise backend.unsupported(f"the engine {name} for what is on {device}", "choose engine='auto'")
 
 
 def refusal_of_order(verb: str, op: str | None, dtype: str) -> str | None:
-    """Why no framework can do this: complex numbers have no order, and bools are not added. None if it can."""
+    """Returns why no framework can reduce tensors of this dtype by `op`: complex numbers have no order, and bools are
+    not added. Returns None if neither is the reason."""
     if verb not in ("all_reduce", "reduce_scatter"):
         return None
     if op != "sum" and dtype.startswith("complex"):
@@ -30,13 +31,15 @@ def refusal_of_order(verb: str, op: str | None, dtype: str) -> str | None:
 
 
 def own_part(x: Any, rank: int, size: int) -> Any:
-    """One rank's part along the first axis, as a view."""
+    """Returns the part of `x` that belongs to `rank` if `x` is cut into `size` equal parts along its first axis, as a
+    view."""
     length = x.shape[0] // size
     return x[rank * length : (rank + 1) * length]
 
 
 def free_port(host: str) -> int:
-    """A port of `host` on which nobody listens now. It is bound later, and until then another program could take it."""
+    """Returns a port of `host` on which no program listens now. The caller binds it later, and until then another
+    program could take it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.bind((host, 0))
@@ -45,5 +48,5 @@ def free_port(host: str) -> int:
 
 
 def address(host: str, port: int) -> str:
-    """Host and port in one text, as gRPC and others spell it: an IPv6 address in brackets."""
+    """Returns host and port in one text, as gRPC and others spell it: an IPv6 address is put in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,4 +1,5 @@
-"""Sharing memory with tensors of another framework, and with arrays. `dlpack` beside it reads and relabels capsules."""
+"""How a framework shares memory with tensors of other frameworks and with NumPy's arrays. The module `dlpack` beside
+this one reads and corrects the DLPack capsules that describe such memory."""
 
 from __future__ import annotations
 
@@ -22,23 +23,26 @@ if TYPE_CHECKING:
 
 
 ALIGNMENT: Final = 64
-"""Memory that others are to take over begins at a multiple of so many bytes: on any other memory TensorFlow's first
-operation crashes the process, and JAX makes a copy."""
+"""Memory that other frameworks are to adopt begins at a multiple of this many bytes: on any other memory TensorFlow's
+first operation crashes the process, and JAX makes a copy."""
 
 
 class Takes(NamedTuple):
-    """What memory of another framework a framework can work in: in any other it gives wrong values or crashes."""
+    """In what kind of memory of another framework this framework can compute: in any other memory it gives wrong values
+    or crashes. An adapter returns one from `Conversion.takes`."""
 
     alignment: int = 1
-    """Its first byte is at a multiple of this many bytes."""
+    """The memory must begin at a multiple of this many bytes."""
     strides: Literal["any", "forward", "compact"] = "any"
-    """"forward": none is negative. "compact": those of C order."""
+    """What strides the memory may have. "forward": none is negative. "compact": they are those of C order."""
     labels: Mapping[str, tuple[int, int]] = MappingProxyType({})
-    """The dtypes that it labels differently from DLPack: its code and bits, by name."""
+    """The dtypes that the framework labels differently from DLPack: its own code and number of bits, by the dtype's
+    name."""
 
 
 def aligned(nbytes: int) -> np.ndarray[Any, Any]:
-    """New memory of so many bytes that begins at a multiple of `ALIGNMENT`; NumPy's own does so only by chance."""
+    """Returns `nbytes` bytes of new memory that begin at a multiple of `ALIGNMENT`; memory that NumPy allocates does so
+    only by chance."""
     import numpy
 
     memory = numpy.empty(nbytes + ALIGNMENT, "uint8")
@@ -47,72 +51,84 @@ def aligned(nbytes: int) -> np.ndarray[Any, Any]:
 
 
 class Conversion(Primitives):
-    """Lending the memory of a tensor, and taking memory over. Without it tensors are copied through the host.
+    """The capability of sharing memory: lending the memory of a tensor to another framework, and making a tensor in
+    memory that another framework lends. The tensors of an adapter without it are copied through the host.
 
-    - A capsule keeps the memory alive that it describes, and describes values that are there.
-    - What is adopted is the memory itself: what one framework writes, the other one reads.
-    - Arrays of NumPy's go in by `from_buffer` and come out by `to_numpy` and `peek`; without the capability, as copies.
+    - The capsule that `export` returns keeps the memory that it describes alive, and the tensor's values are in that
+      memory.
+    - The tensor that `adopt` returns uses the lent memory itself: what one framework writes, the other one reads.
+    - NumPy's arrays become tensors by `from_buffer`, and tensors become arrays by `to_numpy` and `peek`. Without the
+      capability these copy.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("export", "takes", "adopt")
 
     def takes(self) -> Takes | None:
-        """What memory `adopt` can take over; None if it cannot take over any."""
+        """Returns in what memory `adopt` can make tensors; None if `adopt` cannot use another framework's memory at
+        all."""
         return None
 
     def shares(self, device: Device) -> bool:
-        """Whether other frameworks can use the memory of a device in place: the host's, and that of a real GPU."""
+        """Whether other frameworks can use the memory of this device in place. Unless overridden, they can use that of
+        the host and of real GPUs, not of virtual ones."""
         return device is devices.CPU or (device.kind == "gpu" and not self.virtual)
 
     def detached(self, x: Any) -> Any:
-        """`x` in the same memory without its gradient; `x` itself if it asks for none. Raises `UnsupportedError` for
-        what is not a dense tensor."""
+        """Returns a tensor in the same memory as `x` that is not part of a gradient computation; `x` itself if it asks
+        for no gradient. Raises `UnsupportedError` if `x` is not a dense tensor."""
         return x
 
     def finish(self, x: Any) -> None:
-        """Waits for work on the memory of `x` that another framework could not know of, and raises its error."""
+        """Waits until all work on the memory of `x` is done, because another framework would not wait for it, and
+        raises the error of that work."""
         self.wait(x)
 
     def lending(self, x: Any) -> AbstractContextManager[Any]:
-        """A block that is open while another framework takes over the memory of `x`."""
+        """Returns a context manager that the core enters while it exports the memory of `x` and another framework
+        adopts it. PyTorch's makes the GPU of `x` the current one."""
         return nullcontext()
 
     def memory_layout(self, x: Any) -> tuple[int, bool, bool] | None:
-        """The address of a detached tensor, whether it is in C order, and whether no stride is negative, if the
-        framework tells these faster than a capsule does. With None the core exports a capsule and reads that."""
+        """Returns the address of a detached tensor, whether it is in C order, and whether none of its strides is
+        negative. Returns None if the framework does not tell these faster than a capsule does: the core then reads a
+        capsule."""
         return None
 
     def export(self, x: Any) -> Any:
-        """An unversioned DLPack capsule of a detached tensor that keeps its memory alive. Raises `BufferError` where
-        the capsule would not describe the values, or the memory must not be given away."""
+        """Returns an unversioned DLPack capsule for a detached tensor. The capsule keeps the tensor's memory alive.
+        Raises `BufferError` where the capsule would not describe the values, or the memory must not be given away."""
         raise self.unsupported("sharing its memory", "its tensors are copied through the host")
 
     def compact(self, x: Any) -> Any:
-        """A copy of a detached tensor on its device that any framework can take over: in C order, at a multiple
-        of `ALIGNMENT`. Asked of NumPy's adapter for everything on cpu:0."""
+        """Returns a copy of a detached tensor, on the same device, that any framework can adopt: in C order, at a
+        multiple of `ALIGNMENT`. On cpu:0 the core calls only NumPy's adapter for that, whatever framework the tensor is
+        of."""
         return self.copy(x, self.device_of(x))
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
-        """A tensor in the memory of another framework, which `takes` allows: `lent.capsule` is consumed, or `lent` as
-        an array of DLPack's protocol."""
+        """Returns a tensor of `dtype` in the memory that `lent` describes, which is such as `takes` says. It must
+        consume either `lent.capsule` or `lent` itself, which the framework's `from_dlpack` takes as it takes an
+        array."""
         raise self.unsupported("taking memory over", "tensors are copied to it through the host")
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        """A tensor on cpu:0 of an array's dtype and values that takes its memory over where the framework can. The
-        array is not empty, C-contiguous, begins at a multiple of `ALIGNMENT`, and is used by nobody else."""
+        """Returns a tensor on cpu:0 with the dtype and values of an array, in the array's own memory if the framework
+        can do that. The array is not empty, is C-contiguous, begins at a multiple of `ALIGNMENT`, and nobody else uses
+        it."""
         return self.from_numpy(array, devices.CPU)
 
     def gives_away(self, x: Any) -> bool:
-        """Whether `to_numpy` of this tensor gives memory that neither the framework nor anybody else keeps. Otherwise
-        the core copies it before a user may write into it; read-only memory it always copies."""
+        """Whether the memory of the array that `to_numpy(x)` returns is used by nobody else, not even by the framework.
+        If not, the core copies the array before a user may write into it; an array that is read-only it always
+        copies."""
         return False
 
     def peek(self, x: Any) -> np.ndarray[Any, Any]:
-        """The values on the host for a caller that reads them at once and keeps nothing: `to_numpy` without the copy
-        that the framework makes of memory that NumPy could read."""
+        """Returns the values of `x` on the host for a caller that reads them at once and does not keep the array.
+        Override it if `to_numpy` makes a copy although NumPy could read the tensor's own memory."""
         return self.to_numpy(x)
 
     def dtype_refusal(self, dtype: str) -> str | None:
-        """Why one of the `dtypes` would be narrowed as the framework is set up now, and what to do about it; None if it
-        would not."""
+        """Returns why the framework, as it is set up now, would turn `dtype`, one of its `dtypes`, into a narrower one,
+        and what to do about that (JAX has 64-bit dtypes only if jax_enable_x64 is set); None if it would not."""
         return None

@@ -1,8 +1,8 @@
-"""DLPack's capsules, read and relabelled before they are consumed.
+"""Reads DLPack's capsules, and corrects them before a framework consumes them.
 
-Every framework that shares memory uses this protocol, and each checks less than it should, so what a capsule says is
-read here. Its dtype is rewritten where two frameworks write one dtype in two ways, and its strides where they differ
-only in dimensions of size 1, along which nobody steps.
+Every framework that shares memory uses the DLPack protocol, and each checks less than it should, so the core reads here
+what a capsule says. The dtype in a capsule is rewritten if the two frameworks label the same dtype differently. The
+strides are rewritten if they differ from C order only along dimensions of size 1, where strides have no effect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CODES: Final = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5}
 BOOL: Final = (6, 8)
 CPU: Final = 1
 GPUS: Final = (2, 10)
-"""CUDA and ROCm. Metal's and oneAPI's pointers are not what another framework expects there."""
+"""DLPack's device types for CUDA and ROCm. A pointer of Metal or oneAPI is not what another framework expects there."""
 
 Label = tuple[int, int]
 """How DLPack writes a dtype: a code for the kind, and the number of bits."""
@@ -47,7 +47,7 @@ class _Tensor(ctypes.Structure):
 
 
 class _Managed(ctypes.Structure):
-    """`DLManagedTensor` of dlpack.h."""
+    """`DLManagedTensor` of dlpack.h, which an unversioned capsule points to."""
 
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
@@ -61,7 +61,7 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 
 
 def label_of(dtype: str) -> Label:
-    """The pair by which DLPack writes a dtype."""
+    """Returns DLPack's code and number of bits for the dtype of this name."""
     if dtype == "bool":
         return BOOL
     kind = dtype.rstrip("0123456789")
@@ -96,22 +96,23 @@ class Lent:
         return True
 
     def relabel(self, label: Label) -> None:
-        """Writes the dtype as the importer reads it."""
+        """Writes into the capsule how the framework that takes it over labels the dtype."""
         self._tensor.code, self._tensor.bits = label
 
     def straighten(self) -> None:
-        """Gives a compact tensor the strides of C order, along dimensions of size 1 too."""
+        """Makes the capsule of a compact tensor state the strides of C order, also along dimensions of size 1."""
         if self.strides != compact_strides(self.shape):
             # no strides mean C order; the list itself may be the source's own, which PyTorch 2.13 does not copy
             self._tensor.strides = None
 
     def hand_over(self, adopt: Callable[[Lent], Any]) -> Any:
-        """Returns what `adopt` makes of this memory. Another thread releases it, once the importer needs it no more.
+        """Returns `adopt(self)`, such that a thread of xdevice's own releases the memory once the importer no longer
+        needs it.
 
-        Needed if the importer or the exporter holds a lock of its own while it releases memory. Memory that it takes
-        over may in turn live in memory of its own, whose release needs that lock again. Memory that it gives away may
-        be released by another framework, which then asks for Python's lock, while the thread that holds Python's lock
-        waits for the framework's.
+        This is needed if the importing or the exporting framework holds a lock of its own while it releases memory.
+        What such a framework takes over may in turn be kept alive by memory of the framework itself, whose release
+        needs that lock again. What it gives away may be released by another framework, which then waits for Python's
+        lock, while the thread that holds Python's lock waits for the lock of the framework.
         """
         import numpy
 
@@ -130,13 +131,14 @@ class Lent:
         return adopt(self)
 
     def seen_by_numpy(self) -> np.ndarray[Any, Any]:
-        """The memory as an array, for reading; it lives as long as the array."""
+        """Returns the memory as a NumPy array, for reading; the memory lives as long as the array."""
         import numpy
 
         return numpy.from_dlpack(self)
 
     def __dlpack__(self, **_: Any) -> Any:
-        """The capsule, to be consumed once. The exporter has waited, so no stream matters."""
+        """Returns the capsule, which can be consumed once. The stream that an importer may pass does not matter,
+        because the exporter has already waited for its work."""
         return self.capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -144,7 +146,7 @@ class Lent:
 
 
 def compact_strides(shape: list[int]) -> list[int]:
-    """The strides of C order, in elements."""
+    """Returns the strides of C order for a shape, in elements."""
     strides = []
     step = 1
     for size in reversed(shape):
@@ -154,8 +156,8 @@ def compact_strides(shape: list[int]) -> list[int]:
 
 
 class _Held(NamedTuple):
-    """What is kept while an importer uses memory that `hand_over` gave it: the array it sees, and the capsule that owns
-    it."""
+    """What is kept while an importer uses memory that it got by `hand_over`: a weak reference that tells when the
+    importer is done, the `DLManagedTensor` that it was given, and the original capsule, which owns the memory."""
 
     released: weakref.ref[Any]
     managed: _Managed
@@ -163,7 +165,7 @@ class _Held(NamedTuple):
 
 
 _held: dict[int, _Held] = {}
-"""What is kept, by the id of its weak reference."""
+"""What is kept for importers, by the `id` of the weak reference in each entry."""
 
 _let_go: SimpleQueue[weakref.ref[Any]] = SimpleQueue()
 _releaser: threading.Thread | None = None
@@ -183,7 +185,7 @@ def _release() -> None:
 
 @atexit.register
 def _leave_to_the_system() -> None:
-    """At exit, takes the deleter off memory that is still used, because it may be released after Python has ended."""
+    """At exit, removes the deleters of memory that importers still use: they could be called after Python has ended."""
     for held in tuple(_held.values()):
         if held.released() is not None:
             held.managed.deleter = None

@@ -1,6 +1,7 @@
-"""What the environment, or the program's first line, asks of every framework that is loaded: virtual GPUs, blocking.
+"""What environment variables, or a call at the program's start, ask of every framework that is loaded: virtual GPUs,
+blocking mode, float64.
 
-Some of it has to be known before a framework is imported, so adapters ask here at their own import.
+Some of this must be known before a framework is imported, so adapters call these functions while they are imported.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ VIRTUAL_GPUS: Final = "XDEVICE_VIRTUAL_GPUS"
 BLOCKING: Final = "XDEVICE_BLOCKING"
 
 _asked = 0
-"""How many GPUs `ask_for_virtual_gpus` was asked for."""
+"""How many virtual GPUs `ask_for_virtual_gpus` was asked for; 0 before it is called."""
 _hides_real_gpus = False
 # two threads may load one backend at the same time, and a framework can be given virtual GPUs only once
 _lock = threading.Lock()
@@ -31,17 +32,18 @@ _forever = ExitStack()
 
 
 def asks() -> bool:
-    """Whether a variable, even one with a wrong value, or the program asks for anything."""
+    """Whether an environment variable, even one with a wrong value, or the program asks for virtual GPUs, blocking mode
+    or other floats."""
     variables = (VIRTUAL_GPUS, BLOCKING, floats.VARIABLE)
     return _asked > 0 or any(os.environ.get(name, "").strip() not in ("", "0") for name in variables)
 
 
 def check() -> None:
-    """Called before a framework is imported: raises for wrong values of the variables, and sets the one that the CUDA
-    driver reads when it starts.
+    """Checks the variables before a framework is imported, and if blocking mode is wanted sets CUDA_LAUNCH_BLOCKING,
+    which the CUDA driver reads when it starts.
 
     Raises:
-        SettingError: as `virtual_gpus_wanted` and `is_blocking_wanted` do.
+        SettingError: XDEVICE_VIRTUAL_GPUS or XDEVICE_BLOCKING has a wrong value.
     """
     virtual_gpus_wanted()
     if is_blocking_wanted():
@@ -49,7 +51,8 @@ def check() -> None:
 
 
 def provide(backend: Backend) -> None:
-    """Sets up a backend that is being loaded as the environment asks: virtual GPUs, float64, blocking mode."""
+    """Called while a backend is loaded: gives it the virtual GPUs, the default of float64 and the blocking mode that
+    the environment asks for."""
     n = virtual_gpus_wanted()
     if n:
         with _lock:
@@ -76,7 +79,8 @@ def is_blocking_wanted() -> bool:
 
 
 def is_set(variable: str, *, usual: bool) -> bool:
-    """Whether a variable is 1, not 0; `usual` if it is unset. Raises `SettingError` for anything else."""
+    """Returns True if an environment variable is "1", False if it is "0", and `usual` if it is unset or empty. Raises
+    `SettingError` for any other value."""
     value = os.environ.get(variable, "").strip()
     if value not in ("", "0", "1"):
         raise SettingError(
@@ -86,7 +90,7 @@ def is_set(variable: str, *, usual: bool) -> bool:
 
 
 def virtual_gpus_wanted() -> int:
-    """How many virtual GPUs are asked for; 0 for none.
+    """Returns how many virtual GPUs the program or XDEVICE_VIRTUAL_GPUS asks for; 0 for none.
 
     Raises:
         SettingError: the value of XDEVICE_VIRTUAL_GPUS is not an int of 0 or more.
@@ -109,7 +113,9 @@ def virtual_gpus_wanted() -> int:
 
 
 def ask_for_virtual_gpus(n: int, backends: Iterable[Backend], *, force: bool) -> None:
-    """Gives `n` virtual GPUs to these backends, and to each that is loaded later."""
+    """Gives `n` virtual GPUs to these backends, and to each backend that is loaded later. `force` allows hiding real
+    GPUs. Raises `ArgumentError` if another number was asked for before, and `UnsupportedError` if a backend cannot have
+    them."""
     global _asked, _hides_real_gpus
     with _lock:
         before = virtual_gpus_wanted()

@@ -1,4 +1,4 @@
-"""Gradients of functions, and the steps that are made with them."""
+"""Gradients of functions, and the steps that an optimization makes with them."""
 
 from __future__ import annotations
 
@@ -11,28 +11,32 @@ if TYPE_CHECKING:
 
 
 class Gradients(Primitives):
-    """Gradients by value: flags and gradients of the user's tensors are as before, also after an error."""
+    """The capability of computing gradients as return values: the user's tensors keep their flags (`requires_grad`) and
+    the gradients stored in them, also after an error."""
 
     needs: ClassVar[tuple[str, ...]] = ("value_and_grad",)
 
     def value_and_grad(
         self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
     ) -> tuple[Any, list[Any], list[Any]]:
-        """Calls `call` once, on tensors that stand for `leaves`, which are dense and of floats, or symbols: it gives a
-        loss, which is one float, and a list of anything. Returns the loss, its gradient for each leaf, and the list. A
-        gradient is dense, with the leaf's shape, dtype and device; None, or zeros, where the loss does not depend on
-        the leaf, and None for all if it depends on none.
+        """Calls `call` once, on tensors that stand for `leaves`. The leaves are dense tensors of floats, or symbols.
+        `call` returns a loss, which is one float, and a list of anything. The method returns the loss, the gradient of
+        the loss for each leaf, and that list. A gradient is dense, with the leaf's shape, dtype and device. It is None
+        or zeros if the loss does not depend on the leaf; if the loss depends on no leaf, all gradients are None.
 
-        Two leaves may be one object, and are two inputs. Leaves, and what else the loss depends on, keep their flags
-        and gradients, also when `call` raises. Recording is on inside, whatever the caller has switched off. What is
-        returned is detached, unless `nested` says that a gradient is asked for of what is computed from it, or a leaf
-        is the result of recorded work: then gradients flow on through it, or it raises `UnsupportedError`."""
+        Two leaves may be the same object, and still are two inputs. The leaves, and whatever else the loss depends on,
+        keep their flags and stored gradients, also if `call` raises. Recording for gradients is on inside `call`, even
+        if the caller has switched it off. What the method returns is detached, with two exceptions: `nested` says that
+        the caller asks for gradients of what is computed from it, or a leaf is itself the result of recorded work. Then
+        gradients flow on through what is returned, or the method raises `UnsupportedError`.
+        """
         raise self.unsupported(
             "gradients", "choose a backend that does: XDEVICE_BACKEND=torch, tensorflow, paddle, mxnet or jax"
         )
 
     def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
-        """`rule(leaf, gradient)` for each pair, on the leaf's device, not recorded for gradients unless `nested`. What
-        the rule gets is not memory of `leaves` and `grads`, where tensors can be written."""
+        """Returns `rule(leaf, gradient)` for each leaf and its gradient, on the leaf's device; recorded for gradients
+        only if `nested`. If the framework's tensors can be written into, the rule gets copies, so that `leaves` and
+        `grads` stay as they are."""
         own = [[self.copy(x, self.device_of(x)) for x in pair] for pair in zip(leaves, grads, strict=True)]
         return [rule(*pair) for pair in own]

@@ -1,4 +1,4 @@
-"""Graphs of recorded work."""
+"""Graphs: work of a device that is recorded once and then replayed, such as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -15,32 +15,35 @@ if TYPE_CHECKING:
 
 
 class Graphs(Primitives):
-    """Work that is recorded once and done again at each replay, without Python."""
+    """The capability of recording the work of a device once, and doing it again at each replay without running
+    Python."""
 
     needs: ClassVar[tuple[str, ...]] = ("new_graph", "only_on", "capture", "replay")
 
     compiler: ClassVar[str] = ""
-    """What takes Python out of a repeated function in the framework's own way: "tf.function"."""
+    """The framework's own means of repeating a function without Python, named in an error: "tf.function"."""
 
     def new_graph(self, device: Device) -> Any:
-        """A graph of work on a device, without any work yet."""
+        """Returns a new graph without any work, which can record work on `device`."""
         raise self.no_graphs()
 
     def only_on(self, device: Device) -> AbstractContextManager[Any]:
-        """Raises `DeviceMismatchError` for work of this thread inside that reads, makes or writes what is elsewhere."""
+        """Returns a context manager. Inside the block, `DeviceMismatchError` is raised when this thread's work reads,
+        makes or writes a tensor on another device than `device`."""
         raise self.no_graphs()
 
     def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:
-        """Calls a task and records the work that it gives to a stream in a graph, instead of doing it. Gives its
-        result without gradients, whose memory each replay writes anew. What the work reads lives as long as the graph.
-        Raises the framework's errors for what cannot be recorded; then all is as before."""
+        """Calls a task, and records the work that the task gives to `stream` in `graph`, instead of doing it. Returns
+        the task's result, detached from gradients; each replay writes new values into the memory of that result. The
+        tensors that the recorded work reads live as long as the graph. Raises the framework's errors for work that
+        cannot be recorded, and leaves everything as before."""
         raise self.no_graphs()
 
     def replay(self, graph: Any) -> None:
-        """Does the work of a graph on this thread's current stream."""
+        """Does the work of a graph again, on this thread's current stream."""
         raise self.no_graphs()
 
     def no_graphs(self) -> UnsupportedError:
-        """The error to raise where a device has no graphs."""
+        """Returns the error to raise if a device has no graphs."""
         cheaper = f", which {self.compiler} makes cheaper" if self.compiler else ""
         return self.unsupported("graphs of recorded work here", f"call the function itself{cheaper}")

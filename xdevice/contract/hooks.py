@@ -1,7 +1,9 @@
-"""Hooks on a framework's own calls, for `Backend.watch`: set for a block, shared by overlapping ones, then gone.
+"""Hooks: functions put in place of a framework's own, by which `Backend.watch` sees each transfer. They are set while a
+block is open, are shared by overlapping blocks, and are removed afterwards.
 
-A hook reaches all threads, so it first asks whether its context is listening. The context does not listen while a
-transfer that was reported is under way: the reads inside, of which one print makes many, are part of that transfer.
+A hook is called in all threads, so it first checks whether its own thread or task is listening (`listening`). While a
+transfer that was reported is in progress, it is not listening: the reads inside, of which one print makes many, are
+part of that transfer.
 """
 
 from __future__ import annotations
@@ -33,12 +35,13 @@ if TYPE_CHECKING:
     Describe = Callable[[tuple[Any, ...], dict[str, Any]], "Transfer | None"]
 
 listening: Final[ContextVar[bool]] = ContextVar("xdevice_listening", default=False)
-"""Whether this thread or task is inside of a block that wants to know, and not of a transfer already reported."""
+"""Whether this thread or task is inside a block that wants reports of transfers, and not inside a transfer that was
+already reported."""
 
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Inside the block, xdevice's own reads are not reported: they are not transfers of the program."""
+    """Inside the block, reads by xdevice itself are not reported, because they are not transfers of the program."""
     token = listening.set(False)
     try:
         yield
@@ -49,7 +52,7 @@ def unseen() -> Iterator[None]:
 _NAMES: Final = {"__repr__": "print", "__str__": "print"}
 _ABSENT: Final = object()
 _readers: Final[list[Hooks]] = []
-"""The hooks of the open blocks for backends whose tensors NumPy reads by itself. They share one hook on NumPy."""
+"""The `Hooks` of open blocks for backends whose tensors NumPy reads by itself. They share one hook on NumPy."""
 _lock = threading.RLock()
 _set: dict[tuple[int, str], _Hook] = {}
 
@@ -73,7 +76,8 @@ class _Hook:
 
 
 class Patches:
-    """Attributes of classes, modules and instances that are replaced until the last block that uses them ends."""
+    """A context manager that replaces attributes of classes, modules and instances. An attribute that several open
+    blocks replace is put back when the last of them ends."""
 
     def __init__(self) -> None:
         self._used: list[tuple[int, str]] = []
@@ -92,7 +96,8 @@ class Patches:
             self._used.clear()
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Sets an attribute to what `make` makes of it; a block that finds it replaced already shares that."""
+        """Sets the attribute `name` of `owner` to `make(its value)`. If another open block has replaced it already,
+        that replacement is used here too."""
         with _lock:
             key = id(owner), name
             if key not in _set:
@@ -102,10 +107,12 @@ class Patches:
 
 
 class Shared:
-    """A mode of a framework, for one thread or the process, that the first block switches on and the last one off.
+    """A mode of a framework, for one thread or the process, that the first of several blocks switches on and the last
+    one off.
 
-    Blocks may end in any order. If a thread's last block ends in another thread, the mode cannot be switched off there:
-    `is_wanted` is False in the first thread then, and the next block of that thread ends the mode.
+    Blocks may end in any order. If the last block of a thread ends in another thread, the mode cannot be switched off
+    there: it stays on in the first thread, although `is_wanted` is False there, until the next block of the first
+    thread ends.
     """
 
     def __init__(self, *, per_thread: bool) -> None:
@@ -113,7 +120,8 @@ class Shared:
 
     @contextmanager
     def on(self, switch: Callable[[], Callable[[], None]]) -> Iterator[None]:
-        """Calls `switch`, which switches the thing on and returns what switches it off."""
+        """Switches the mode on for the block. `switch` does that, and returns the function that switches the mode
+        off."""
         state = self._state()
         with _lock:
             state.blocks += 1
@@ -129,7 +137,7 @@ class Shared:
                     off()
 
     def is_wanted(self) -> bool:
-        """Whether a block is open here."""
+        """Whether a block of this mode is open: in this thread if the mode is `per_thread`, otherwise in any thread."""
         return bool(self._state().blocks)
 
     def _state(self) -> Any:
@@ -143,9 +151,10 @@ class Shared:
 class Hooks(Patches):
     """The hooks of one backend for one block: `with Hooks(backend, report, size) as hooks: hooks.reads(...)`.
 
-    `size` gives the bytes of a tensor. `place` gives its device, None where reading it is not a transfer; without it
-    that is `backend.device_of`. `report` is the one of the block that set the hook first, so it has to be the same
-    for all blocks. Names that this version of a framework does not have are passed over.
+    `size` returns the bytes of a tensor. `place` returns its device, or None if reading the tensor is not a transfer;
+    the default is `backend.device_of`. Overlapping blocks share a hook, which calls the `report` of the block that set
+    it first, so all blocks have to pass the same `report`. Names that this version of a framework does not have are
+    skipped.
     """
 
     def __init__(
@@ -169,15 +178,16 @@ class Hooks(Patches):
                 _readers.remove(self)
 
     def reads(self, owner: Any, *names: str, how: str | None = None) -> None:
-        """Hooks methods and properties by which the host reads the tensor that they are called on."""
+        """Sets hooks on methods and properties of `owner` by which the host reads the tensor that they are called on.
+        `how` is what a report calls the read; left out, it is the method's name."""
         for name in names:
             label = how or _NAMES.get(name) or name.strip("_")
             describe = self._pickled if name == "__reduce_ex__" else self._read_first
             self._wrap(owner, name, partial(describe, label))
 
     def moves(self, owner: Any, name: str, target: Callable[..., Device | None], how: str | None = None) -> None:
-        """Hooks a call that takes its first argument to the device `target(*arguments)`, which is None if it does
-        not."""
+        """Sets a hook on a function that moves its first argument to another device. `target` gets the arguments of the
+        function and returns that device, or None if the call moves nothing."""
         label = how or name.strip("_")
 
         def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
@@ -186,13 +196,14 @@ class Hooks(Patches):
         self._wrap(owner, name, describe)
 
     def verbs(self) -> None:
-        """Hooks xdevice's own moves, copies and reads, so that they are reported, too."""
+        """Sets hooks on the backend's own `move`, `copy` and `to_numpy`, so that what xdevice does is reported, too."""
         self.moves(self._backend, "move", lambda x, device: device, how="to_device")
         self.moves(self._backend, "copy", lambda x, device: device, how="copy_to")
         self.reads(self._backend, "to_numpy")
 
     def numpy_reads(self) -> None:
-        """Hooks `np.asarray` and `np.array`, which read a tensor on the host without calling any method of it."""
+        """Sets hooks on `np.asarray` and `np.array`, which read a tensor on the host without calling any method of
+        it."""
         import numpy
 
         with _lock:
@@ -201,12 +212,12 @@ class Hooks(Patches):
             self._wrap(numpy, name, partial(_read_by_numpy, name))
 
     def read(self, how: str, x: Any) -> Transfer | None:
-        """A record of the read of a tensor by the host; None if `x` is not a tensor with values."""
+        """Returns a record of the read of a tensor by the host; None if `x` is not a tensor with values."""
         source = self._source(x)
         return None if source is None else self.transfer("read", how, source, CPU, self._size(x))
 
     def move(self, how: str, x: Any, target: Device | None) -> Transfer | None:
-        """A record of the move of a tensor to a device; None if it is there already."""
+        """Returns a record of the move of a tensor to a device; None if the tensor is on that device already."""
         source = self._source(x)
         if source is None or target is None or source is target:
             return None
@@ -217,12 +228,13 @@ class Hooks(Patches):
         return Transfer(self._backend.name, kind, how, source, destination, nbytes, physical)
 
     def tell(self, transfer: Transfer | None) -> None:
-        """Reports a transfer that was seen without a hook, if this context is listening."""
+        """Reports a transfer that was seen without a hook, if this thread or task is listening."""
         if transfer is not None and listening.get():
             self._report(transfer)
 
     def _pickled(self, how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
-        """A record of pickling a tensor; None for `copy.copy`, which calls the same method and reads no values."""
+        """Returns a record of pickling a tensor; None for `copy.copy`, which calls the same method and reads no
+        values."""
         return None if sys._getframe(2).f_code is copy.copy.__code__ else self.read(how, args[0])
 
     def _read_first(self, how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:

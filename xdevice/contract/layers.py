@@ -1,7 +1,8 @@
-"""The layers of models: what they are, what they compute, and how their calls are seen.
+"""The layers of models: which layers with parameters there are, what all layers compute, and how their calls are
+recorded.
 
-The kinds of layers with parameters are in the module `layouts`; layers without parameters, and all settings, in
-`operations`; the code by which all adapters see calls in `calls`.
+The kinds of layers with parameters are in the module `layouts`, layers without parameters and all settings in
+`operations`. The code by which all adapters record calls is in `calls`.
 """
 
 from __future__ import annotations
@@ -20,18 +21,21 @@ if TYPE_CHECKING:
 
 
 class Layers(Models):
-    """The layers of a model that have parameters, in PyTorch's terms. Without it a state is converted by `kinds=`."""
+    """The capability of listing the layers of a model that have parameters, in PyTorch's terms. Without it,
+    `convert_state` needs the kinds of a model's layers from the user, as its argument `kinds`."""
 
     needs: ClassVar[tuple[str, ...]] = ("layers",)
 
     def layers(self, model: Any) -> Iterable[Layer]:
-        """The layers of a model whose kind `layouts` knows, each once, in the order of their definition: their
-        parts have the names of `variables`. Layers without parameters, or of another kind, are left out."""
+        """Returns the layers of a model whose kind is one of `layouts.KINDS`, each once, in the order of their
+        definition. The parts (parameter arrays) of a layer have the names that `variables` gives them. Layers without
+        parameters, or of another kind, are left out."""
         raise self.unsupported("layers of models", "give the parameters as a dict, and their kinds")
 
     def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
-        """The parts that a layer of a kind may have: PyTorch's own, unless said otherwise. `settings` are those of a
-        layer of any framework, and may be incomplete."""
+        """Returns the parts (parameter arrays, and how each becomes PyTorch's) that a layer of this kind may have in
+        this framework: those of PyTorch's own layer, unless overridden. `settings` are those of a layer of any
+        framework, and may be incomplete."""
 
         from . import layouts  # needs NumPy
 
@@ -39,43 +43,48 @@ class Layers(Models):
 
 
 class Operations(Layers):
-    """What all layers of a model compute. They are named as `layers` names them. Without it differences between
-    settings are not seen."""
+    """The capability of telling what each layer of a model computes, also the layers without parameters. Layers have
+    the same paths as in `layers`. Without this capability, differences between the settings of layers are not
+    noticed."""
 
     needs: ClassVar[tuple[str, ...]] = ("operations",)
 
     def operations(self, model: Any) -> Iterable[Layer]:
-        """The layers without parameters, which have no parts, among those of `layers`, each once, in the order of their
-        definition: kinds and settings are those that `xdevice.contract.operations` lists, paths those of `calls`, and
-        `line` says between which of them nothing else is called. What a function does is not seen. A layer whose class
-        is from outside of the framework and has its own code for calls is of kind "other", or is followed by one."""
+        """Returns the layers of `layers` and, among them, the layers without parameters, which have no parts: each
+        once, in the order of their definition. Kinds and settings are those that `xdevice.contract.operations` lists,
+        and paths are those of `calls`. `Layer.line` says between which layers nothing else is called. What a function
+        does is not seen. A layer whose class is not the framework's own and has its own code for calls is listed with
+        the kind "other"; if it has parameters, an entry of that kind follows it."""
         raise self.unsupported("settings of layers without parameters", "compare them yourself")
 
 
 class Calls(Layers, Conversion):
-    """Calling models, and seeing the calls of their layers, which are named as `layers` names them.
-    Inputs and outputs of layers are copied without their gradients, for which `detached` is needed."""
+    """The capability of calling models, and of recording the calls of their layers, which have the same paths as in
+    `layers`. The inputs and outputs of layers are copied without their gradients, for which `detached` is needed."""
 
     needs: ClassVar[tuple[str, ...]] = ("calls", "outermost", "infer")
 
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
-        """A list that gets each call of a layer of a model as it ends, while the block is open, in this thread or task
-        and in those that `xdevice.parallel` starts. Layers with the parameters that `layers` knows are seen whatever
-        children they have, other layers only if they have none. Raises `UnsupportedError` for a model whose layers a
-        compiler has hidden, `NotBuiltError` if it has not been built yet. Afterwards nothing is left on the model."""
+        """Returns a context manager that gives a list. While the block is open, each call of a layer of the model is
+        appended when it ends, in this thread or task and in those that `xdevice.parallel` starts. A layer with
+        parameters that `layers` lists is recorded whatever layers it contains, any other layer only if it contains
+        none. Raises `UnsupportedError` for a model whose layers a compiler has hidden, `NotBuiltError` for one that has
+        not been built yet. Afterwards the model is as before."""
         raise self.unsupported("seeing the calls of layers", "compare what the model returns")
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        """While the block is open, each call of a model that is not made inside of another one's call is
-        `around(model, arguments, call)`, in any thread: `call` makes it, `around` returns what it is to return. A layer
-        or a loss that is called by itself is a model too."""
+        """Returns a context manager. While the block is open, each call of a model, in any thread, that is not made
+        inside the call of another model is replaced by `around(model, arguments, call)`: `call()` makes the original
+        call, and `around` returns the result for the program. A layer or a loss that is called by itself counts as a
+        model."""
         raise self.unsupported("seeing the calls of models", "name the model")
 
     def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
-        """What a model returns in evaluation mode, not recorded for gradients. It keeps its own mode."""
+        """Returns what a model returns for these inputs in evaluation mode, not recorded for gradients. Afterwards the
+        model is in the mode that it was in before."""
         raise self.unsupported("calling models", "call the model")
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """Whether the images that a model takes have their channels behind rows and columns; None if the model does not
+        """Whether a model takes images whose channels are the last axis, behind rows and columns; None if it does not
         tell."""
         return None

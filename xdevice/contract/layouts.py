@@ -1,7 +1,9 @@
-"""Layouts of layers: what a parameter of one framework is in PyTorch's terms, which are the common ones here.
+"""How each framework lays out the parameters of layers, described by what they are in PyTorch: its names and layouts
+are the common form here.
 
-An adapter states for each kind of layer its `Part`s: an array of its own, the parameters of PyTorch that it stands for,
-and the `Rule` between them. A rule is written here once, whoever has it. Kinds and PyTorch's names:
+An adapter states the `Part`s of each kind of layer: an array of its framework, the PyTorch parameters that it stands
+for, and the `Rule` (a pair of functions) that converts one into the other and back. A rule that several frameworks need
+is written here once. The kinds, and PyTorch's names:
 
 | kind | parameters |
 |---|---|
@@ -14,8 +16,9 @@ and the `Rule` between them. A rule is written here once, whoever has it. Kinds 
 | multihead_attention | `q_proj.weight` (E, I), `k_proj`, `v_proj`, `out_proj`, `bias_k`, `bias_v` |
 | same | one array, in one layout everywhere |
 
-The gates of an LSTM are i, f, g, o, those of a GRU r, z, n; an LSTM with a projection has `weight_hr_l0` too. The
-projections of an attention are one by one here: PyTorch's `in_proj_weight` is three of them.
+The gates are in PyTorch's order: i, f, g, o for an LSTM, r, z, n for a GRU. An LSTM with a projection has
+`weight_hr_l0` too. The projections of an attention are listed one by one here: PyTorch's `in_proj_weight` is three of
+them.
 """
 
 from __future__ import annotations
@@ -70,54 +73,57 @@ _AXES: Final = {
 COUNTER: Final = "num_batches_tracked"
 """PyTorch's count of batches, which nobody else keeps, and which changes no output."""
 NORMED: Final = ("weight_g", "weight_v")
-"""What a weight norm makes a weight of: `v * g / |v|`. `weight_g` has one number along each axis that |v| sums over."""
+"""The parameters that a weight norm has in place of a weight, which is `v * g / |v|`. `weight_g` has one number along
+each axis that |v| sums over."""
 FOLDED: Final = "folded"
-"""The setting of an attention that was put together from linear layers: the rest of it is code, which is not read."""
+"""The setting of an attention that was put together from linear layers: the rest of the attention is code, which is not
+read."""
 PADDED: Final = "output at padding_idx"
-"""The setting that says what an embedding gives at padding_idx: `ZEROS`, or `ROW` if that row is something else."""
+"""The setting that says what an embedding gives at padding_idx: `ZEROS`, or `ROW` if that row of the weight is not
+zeros."""
 ZEROS: Final = "zeros"
 ROW: Final = "the row of the weight, which is not zeros"
 AXIS: Final = "axis_in_doubt"
 """The setting that says which axis a norm works over, if the norm that it is paired with may work over another."""
 TOLD: Final = ("norm_first", "block_dropout", FOLDED, AXIS, PADDED)
-"""Settings that are compared only if both layers state them. The first two are those of a whole Transformer layer,
-which its first norm states."""
+"""Settings that are compared only if both layers state them. The first two describe a whole Transformer layer, and its
+first norm states them."""
 
 
 class UnfitError(ValueError):
-    """Raised by a rule for values that its framework cannot represent."""
+    """Raised by a `Rule` for values that the framework's layout cannot represent."""
 
 
 class Rule(NamedTuple):
-    """How an array of a framework becomes PyTorch's, and the reverse."""
+    """How an array of a framework is converted into PyTorch's arrays (`canonical`), and those into it (`native`)."""
 
     canonical: Callable[[Array], tuple[Array, ...]]
     native: Callable[..., Array]
     refusal: str | None = None
     """Why values cannot be converted by this rule; shapes still can."""
     is_lossy: bool = False
-    """Whether `canonical` cannot give back what `native` took."""
+    """Whether values that `native` has converted cannot be given back by `canonical`."""
 
 
 class Part(NamedTuple):
-    """One array of a layer."""
+    """One parameter array of a layer, as its framework stores it."""
 
     name: str
     """The framework's name of the array in its layer; in a `Layer` of a model, the name in `Backend.variables`."""
     of: tuple[str, ...]
-    """The parameters of PyTorch that it stands for."""
+    """The parameters of PyTorch that the array stands for."""
     rule: Rule
 
 
 class Layer(NamedTuple):
-    """One layer of a model, or of a flat state."""
+    """A description of one layer of a model, or of a layer whose parameters are given in a plain dict."""
 
     path: str
     """The path to the layer from the model, with dots; empty for the model itself."""
     kind: str
     parts: tuple[Part, ...]
     settings: Mapping[str, object]
-    """What changes its output, in PyTorch's terms: eps, momentum, groups, padding, ..."""
+    """What changes the output of the layer, in PyTorch's terms: eps, momentum, groups, padding, ..."""
     line: str = ""
     """The name of the row in which the layer stands: layers of one row are called in the order of `Backend.operations`,
     with nothing between them. Empty if the model's own code decides what is called."""
@@ -135,7 +141,8 @@ def _unchanged(x: Array) -> Array:
 
 
 def _kernel_last(x: Array) -> Array:
-    """The last two axes exchanged and put first: (3, 2, 0, 1) of four axes."""
+    """Returns the array with its last two axes exchanged and moved to the front, as `transpose(3, 2, 0, 1)` does to
+    four axes."""
     return np.transpose(x, (x.ndim - 1, x.ndim - 2, *range(x.ndim - 2)))
 
 
@@ -165,14 +172,15 @@ def _joined(*parts: Array) -> Array:
 
 SAME: Final = _one(_unchanged, _unchanged)
 FLAT: Final = _one(_unchanged, _flattened)
-"""A flat array for PyTorch's of any shape, which the flat one does not keep."""
+"""The rule for an array that is flat in the framework and of any shape in PyTorch; the flat array does not keep that
+shape."""
 TRANSPOSED: Final = _one(np.transpose, np.transpose)
 KERNEL_FIRST: Final = _one(_kernel_last, _kernel_first)
-"""(*kernel, I, O) for (O, I, *kernel)."""
+"""The rule for an array that is (*kernel, I, O) in the framework and (O, I, *kernel) in PyTorch."""
 CHANNELS_LAST: Final = _one(lambda x: np.moveaxis(x, -1, 0), lambda x: np.moveaxis(x, 0, -1))
-"""(*rows and columns, C) for (C, *rows and columns)."""
+"""The rule for an array that is (*rows and columns, C) in the framework and (C, *rows and columns) in PyTorch."""
 SUMMED: Final = Rule(lambda x: (x, np.zeros_like(x)), lambda ih, hh: ih + hh, is_lossy=True)
-"""One bias for PyTorch's two: for PyTorch it becomes the first, and the second is 0."""
+"""The rule for one bias where PyTorch has two: for PyTorch it becomes the first, and the second is 0."""
 GATES_ZRN: Final = _one(lambda x: _swapped_gates(x.T), lambda x: _swapped_gates(x).T)
 BIASES_ZRN: Final = Rule(
     lambda x: (_swapped_gates(x[0]), _swapped_gates(x[1])),
@@ -181,12 +189,12 @@ BIASES_ZRN: Final = Rule(
 
 
 PACKED: Final = Rule(_thirds, _joined)
-"""One array for PyTorch's three, one behind the other."""
+"""The rule for one array that has three of PyTorch's parameters one behind the other."""
 
 
 def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
-    """The rule for an array (*inputs, *outputs), whose axes have these sizes, that is (O, I) in PyTorch. One of the
-    inputs and one of the outputs may be -1: any size."""
+    """Returns the rule for a weight of the shape (*inputs, *outputs) that is a matrix (O, I) in PyTorch: O is the
+    product of `outputs`, I that of `inputs`. One number of each may be -1, which stands for any size."""
 
     def way(x: Array) -> Array:
         return x.reshape(math.prod(x.shape[: len(inputs)]), -1).T
@@ -199,9 +207,9 @@ def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
 
 
 def per_group(groups: int, channels: int | None = None) -> Rule:
-    """The rule for a weight that a framework stores as one number per group, and PyTorch as one per channel. The way
-    back, from PyTorch, refuses numbers that differ within a group. `channels` is None if the framework does not know
-    how many there are: then nothing is repeated, and the rule is lossy."""
+    """Returns the rule for a weight that a framework stores as one number per group, and PyTorch as one per channel.
+    Conversion from PyTorch refuses numbers that differ within a group. `channels` is None if the framework does not
+    know how many there are: then no number is repeated for PyTorch, and the rule is lossy."""
 
     def way(x: Array) -> tuple[Array, ...]:
         return (np.repeat(x, (channels or groups) // groups),)
@@ -216,17 +224,18 @@ def per_group(groups: int, channels: int | None = None) -> Rule:
 
 
 def shaped(shape: Sequence[int]) -> Rule:
-    """The rule for an array of this shape that is flat in PyTorch."""
+    """Returns the rule for an array that has this shape in the framework, and is flat (one axis) in PyTorch."""
     return _one(_flattened, lambda x: x.reshape(shape))
 
 
 def flat(shape: Sequence[int]) -> Rule:
-    """The rule for a flat array that has this shape in PyTorch."""
+    """Returns the rule for an array that is flat (one axis) in the framework, and has this shape in PyTorch."""
     return _one(lambda x: x.reshape(shape), _flattened)
 
 
 def depthwise(multiplier: int) -> Rule:
-    """The rule for an array (*kernel, I, multiplier) that is (I * multiplier, 1, *kernel) in PyTorch."""
+    """Returns the rule for a depthwise kernel (*kernel, I, multiplier) that is (I * multiplier, 1, *kernel) in
+    PyTorch."""
 
     def way(x: Array) -> Array:
         return np.moveaxis(x, (-2, -1), (0, 1)).reshape(-1, 1, *x.shape[:-2])
@@ -238,7 +247,8 @@ def depthwise(multiplier: int) -> Rule:
 
 
 def unfit(rule: Rule, why: str) -> Rule:
-    """The rule for a layout that the framework does not have: converting back to it raises, with this reason."""
+    """Returns `rule` for a layout of PyTorch that the framework does not have: conversion from PyTorch raises
+    `UnfitError` with this reason."""
 
     def back(*arrays: Array) -> Array:
         raise UnfitError(why)
@@ -247,7 +257,7 @@ def unfit(rule: Rule, why: str) -> Rule:
 
 
 def refused(rule: Rule, why: str) -> Rule:
-    """The rule, usable for shapes only: values raise, with this reason."""
+    """Returns `rule` for shapes only: the conversion of values is refused, with this reason."""
     return rule._replace(refusal=why)
 
 
@@ -255,8 +265,9 @@ def refused(rule: Rule, why: str) -> Rule:
 
 
 def normed(parts: Iterable[Part], names: tuple[str, str], shape: Sequence[int], own: Sequence[int]) -> tuple[Part, ...]:
-    """The parts of a layer with a weight norm, which holds g and v under these names. g has `shape` with all axes of v,
-    and the shape `own` in the framework, which may leave out axes of length 1."""
+    """Returns the parts of a layer whose weight is weight-normed: two parts, g and v, take the place of `weight`, and
+    `names` are their names in the framework. g has `shape`, with as many axes as v; the framework stores g in the shape
+    `own`, which may leave out axes of length 1."""
     found = []
     for part in parts:
         ways = [_reshaped(part.rule, shape, own), part.rule]
@@ -270,13 +281,14 @@ def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
 
 
 def of_norm(g: Array, v: Array) -> Array:
-    """The weight that g and v of a weight norm stand for."""
+    """Returns the weight that a weight norm computes from its parameters g and v."""
     found: Array = (v * (g / _norm(v, g.shape))).astype(v.dtype)
     return found
 
 
 def to_norm(weight: Array, shape: Sequence[int]) -> tuple[Array, Array]:
-    """g, in this shape, and v of a weight norm that has this weight."""
+    """Returns the parameters g (of this shape) and v with which a weight norm computes `weight`; v is `weight`
+    itself."""
     return _norm(weight, shape).astype(weight.dtype), weight
 
 
@@ -292,8 +304,9 @@ def parts(
     names: Mapping[str, Mapping[str, str | None]] = MappingProxyType({}),
     rules: Mapping[str, Mapping[str, Rule]] = MappingProxyType({}),
 ) -> tuple[Part, ...]:
-    """The parts of a layer that differ from PyTorch's by these names and rules only: `{kind: {parameter: ...}}`. None
-    stands for a parameter that does not exist."""
+    """Returns the parts of a layer of a framework that differs from PyTorch only by `names` and `rules`. Both are given
+    as `{kind: {PyTorch's parameter: ...}}`: the framework's name, None if it does not have the parameter, and the
+    rule."""
     own, ways = names.get(kind, {}), rules.get(kind, {})
     if kind == ATTENTION and not own and not ways:
         why = f"PyTorch's heads have embed_dim / num_heads numbers, and these have {settings.get('head_dim')}"
@@ -305,7 +318,8 @@ def parts(
 
 
 def _attention(settings: Mapping[str, object]) -> Iterator[Part]:
-    """The parts of PyTorch's own attention, which packs the three weights into one if they have the same shape."""
+    """Yields the parts of PyTorch's own attention. If the weights of queries, keys and values have the same shape, it
+    stores them as one array."""
     weights, biases = (tuple(f"{name}.{what}" for name in _IN) for what in _NORM)
     found = [Part("in_proj_bias", biases, PACKED), *(Part(name, (name,), SAME) for name in _OUT)]
     if settings.get("packed", True):
@@ -316,12 +330,13 @@ def _attention(settings: Mapping[str, object]) -> Iterator[Part]:
 
 
 def is_packed(shapes: Mapping[str, Sequence[int]]) -> bool:
-    """Whether PyTorch holds attention weights of these shapes in one array."""
+    """Whether PyTorch stores the weights of queries, keys and values in one array, given the shapes of all
+    parameters."""
     return len({tuple(shapes[f"{name}.weight"]) for name in _IN if f"{name}.weight" in shapes}) == 1
 
 
 def cells(kind: str, settings: Mapping[str, object]) -> Iterator[str]:
-    """PyTorch's parameters of all cells of a recurrent layer."""
+    """Yields PyTorch's names of the parameters of all cells of a recurrent layer."""
     for suffix in suffixes(settings):
         yield from (f"{name}_{suffix}" for name in KINDS[kind])
         if settings.get("projection"):
@@ -329,7 +344,8 @@ def cells(kind: str, settings: Mapping[str, object]) -> Iterator[str]:
 
 
 def suffixes(settings: Mapping[str, object]) -> Iterator[str]:
-    """The names "l0", "l0_reverse", "l1", ... of the cells of a recurrent layer."""
+    """Yields the suffixes "l0", "l0_reverse", "l1", ... of a recurrent layer's cells, one for each layer and
+    direction."""
     for number in range(int(str(settings.get("layers", 1)))):
         yield f"l{number}"
         if settings.get("bidirectional"):
@@ -339,14 +355,16 @@ def suffixes(settings: Mapping[str, object]) -> Iterator[str]:
 def bound(
     path: str, kind: str, found: Sequence[Part], names: Container[str], settings: Mapping[str, object]
 ) -> Layer | None:
-    """A layer with those of the parts that a model has under this path, by their full names; None if it has none."""
+    """Returns the layer at `path` with those of the parts whose full names are among `names`, a model's variables; None
+    if there is no such part."""
     prefixed = (part._replace(name=join(path, part.name)) for part in found)
     there = tuple(part for part in prefixed if part.name in names)
     return Layer(path, kind, there, settings) if there else None
 
 
 def in_order(found: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> list[Layer]:
-    """The layers, those inside of a block in the order in which the block calls them: `{path: names}`."""
+    """Returns the layers in the order given, except that those directly inside one of `blocks` (path of the block:
+    names of its layers as it calls them) come in the order of the calls, at the place of the block's first layer."""
     every = list(found)
     firsts: dict[str, int] = {}
     for place, layer in enumerate(every):
@@ -366,7 +384,8 @@ def _parent(layer: Layer) -> str:
 
 
 def order_of_block(norm_first: bool, *attentions: str) -> tuple[str, ...]:
-    """The names of the layers inside a Transformer layer, in the order in which it calls them."""
+    """Returns the names of the layers inside a Transformer layer, in the order in which the Transformer layer calls
+    them."""
     norms = [f"norm{number}" for number in range(1, len(attentions) + 2)]
     works = [*((name,) for name in attentions), ("linear1", "linear2")]
     pairs = [(norm, *work) if norm_first else (*work, norm) for norm, work in zip(norms, works, strict=True)]
@@ -374,19 +393,21 @@ def order_of_block(norm_first: bool, *attentions: str) -> tuple[str, ...]:
 
 
 def same_setting(one: object, other: object) -> bool:
-    """Whether two settings are equal; floats to 1e-6, because some frameworks keep them in float32."""
+    """Whether two settings are equal. Floats are compared to a relative 1e-6, because some frameworks keep them in
+    float32."""
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-6)
     return one == other
 
 
 def join(path: str, name: str) -> str:
-    """The full name of a part."""
+    """Returns the full name of a part: the path of its layer, a dot, and its name in the layer."""
     return f"{path}.{name}" if path and name else path or name
 
 
 def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
-    """Why a layer whose parameters have these shapes in PyTorch's layout is not of this kind; "" if it may be."""
+    """Returns why a layer cannot be of this kind if its parameters have these shapes in PyTorch's layout; "" if it
+    can."""
     for name, shape in shapes.items() if kind in _AXES else ():
         axes = _AXES[kind] if "weight" in name else (0, 1) if name == COUNTER else (3,) if name in _ADDED else (1,)
         if len(shape) not in axes:
@@ -403,14 +424,15 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
 
 
 def per_axis(value: Any, axes: int) -> Any:
-    """A size for each axis; one number stands for all of them, and texts stay."""
+    """Returns a setting as one size for each axis. One number stands for all axes; a text is returned as it is."""
     if isinstance(value, int):
         return (value,) * axes
     return tuple(value) if isinstance(value, list | tuple) else value
 
 
 def sides(value: Any, axes: int) -> Any:
-    """The padding of each axis: one number where both sides get as much, else a pair; texts stay."""
+    """Returns a padding as one number per axis if both sides of each axis get the same, otherwise as one pair per axis.
+    A text is returned as it is."""
     found = per_axis(value, axes)
     if isinstance(found, tuple) and len(found) == 2 * axes:
         found = tuple(zip(found[::2], found[1::2], strict=True))
@@ -421,15 +443,16 @@ def sides(value: Any, axes: int) -> Any:
 
 
 def between(layers: int, dropout: float) -> float:
-    """The dropout of a recurrent layer: 0 with one layer, because it applies between layers only."""
+    """Returns the dropout that a recurrent layer applies: 0 if it has one layer, because dropout comes between layers
+    only."""
     return float(dropout) if layers > 1 else 0.0
 
 
 def same_padding(
     kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], image: Sequence[int | None] = ()
 ) -> object:
-    """What padding="same" adds on each side, or "same" if the two sides differ or that is unknown. With a stride it
-    depends on the size of the `image`."""
+    """Returns how much padding="same" adds on each side of each axis, or "same" if the two sides of an axis differ or
+    the padding is not known: with a stride above 1 it depends on the sizes of the `image`, which may be None."""
     sizes = [step * (size - 1) + 1 for size, step in zip(kernel, dilation, strict=True)]
     each = zip(sizes, stride, image or [None] * len(sizes), strict=True)
     found = [size - 1 if step == 1 else _added(size, step, given) for size, step, given in each]

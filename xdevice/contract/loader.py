@@ -1,4 +1,5 @@
-"""`importing`, in which every adapter imports its framework, so that several frameworks work in one process."""
+"""The context manager `importing`, in which every adapter imports its framework, so that several frameworks work in one
+process."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ import_lock = threading.RLock()
 
 
 def _new_lock() -> None:
-    """Replaces the lock in a forked child, in which the thread that would release it does not exist."""
+    """Makes a new lock in a forked child, because the thread that would release the old one does not exist there."""
     global import_lock
     import_lock = threading.RLock()
 
@@ -27,13 +28,13 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def importing(*, own_symbols_after: str | None = None) -> Iterator[None]:
-    """The surroundings in which an adapter imports its framework.
+    """A context manager in which an adapter imports its framework.
 
-    If the module `own_symbols_after` is imported already, the libraries loaded inside look for their symbols in
-    themselves first. Paddle after TensorFlow needs that: both contain protobuf, and Paddle would call TensorFlow's and
-    segfault (measured on paddlepaddle 3.3.1 with tensorflow 2.21). This is decided under the lock, because another
-    thread may be importing that module. Warnings are silenced, because Paddle and MXNet fail to import if warnings are
-    errors.
+    If the module `own_symbols_after` is imported already, shared libraries that are loaded in the block look for their
+    linker symbols in themselves first. Paddle after TensorFlow needs that: both contain protobuf, and Paddle would call
+    TensorFlow's and segfault (measured on paddlepaddle 3.3.1 with tensorflow 2.21). Whether the module is imported is
+    checked under the lock, because another thread may be importing it. Warnings are silenced, because Paddle and MXNet
+    fail to import if warnings are errors.
     """
     import warnings
 
@@ -47,7 +48,8 @@ def importing(*, own_symbols_after: str | None = None) -> Iterator[None]:
 
 
 def import_apart(name: str, *, beside: str) -> None:
-    """Imports a module, if it is installed and `beside` is imported, so that its libraries use their own symbols.
+    """Imports the module `name`, if it is installed and `beside` is imported, so that its shared libraries use their
+    own linker symbols.
 
     Call it inside `importing()`. PyTorch's builds for GPUs come with triton, and import it for the first optimizer.
     TensorFlow 2.20 and 2.21 make the symbols of their LLVM global, so triton would call those and segfault

@@ -1,4 +1,4 @@
-"""Models: their variables, where these are, and moving, copying and calling a model."""
+"""Models: their variables, the devices of these, and moving and copying a model."""
 
 from __future__ import annotations
 
@@ -14,69 +14,77 @@ if TYPE_CHECKING:
 
 
 class Models(Primitives):
-    """Models, optimizers and lone variables: what `classify` calls a model.
+    """The capability of handling models, optimizers and single variables: everything that `classify` calls a model.
 
-    - A move is in place, and leaves nothing behind: what a user holds of the model is part of it afterwards too.
-    - A copy shares no storage with the model, and what was one variable in it stays one.
-    - What was not built has no place; it raises `NotBuiltError` before anything has moved.
+    - A model is moved in place and as a whole: variables and submodels of it that a user holds are still parts of the
+      model after the move.
+    - A copy shares no storage with the model. A variable that the model has under two names is one variable in the
+      copy, too.
+    - A model that has not been built yet is on no device: it raises `NotBuiltError` before anything has moved.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("model_devices", "variables", "move_model", "copy_model")
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        """Name and device of each variable that says where a model is; raises `NotBuiltError` if the
-        model has not been built yet."""
+        """Yields the name and the device of each variable that decides on which device a model is. Raises
+        `NotBuiltError` if the model has not been built yet."""
         raise self._no_models()
 
     def require_built(self, model: Any) -> None:
-        """Raises `NotBuiltError` for a model with a variable that has no values yet: each copy would draw its own."""
+        """Raises `NotBuiltError` if a variable of the model has no values yet, because each copy of the model would
+        draw its own."""
         for _ in self.model_devices(model):
             pass
 
     def is_all_on(self, model: Any, device: Device) -> bool:
-        """Whether `move_model` has nothing to do. A model may own more than the variables that say where it is,
-        metrics for instance, and one without variables may hold tensors that its framework does not list."""
+        """Whether the whole model is on `device`, so that `move_model` has nothing to do. Override it if a model may
+        own more than the variables that `model_devices` lists, metrics for instance. For a model without variables it
+        is False, because such a model may hold tensors that the framework does not list."""
         places = [place for _, place in self.model_devices(model)]
         return bool(places) and all(place is device for place in places)
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
-        """Name and value of each variable, as the framework's own state dict has them: with running statistics, but
-        without unsaved buffers or an optimizer that the model owns; a shared one under each of its names, as one
-        object. An optimizer gives its state, a lone variable the name "". Names are unique, and for a model the same
-        whenever it is built in the same way. A value is what `device_of` and `to_numpy` take: a tensor, or a
-        `tf.Variable`. Raises `NotBuiltError` if the model has not been built yet."""
+        """Yields the name and the value of each variable, as the framework's own state dict lists them: with running
+        statistics, but without unsaved buffers, and without an optimizer that the model owns. A shared variable comes
+        under each of its names, as the same object. For an optimizer the variables are its state; a single variable has
+        the name "". Names are unique, and a model has the same names whenever it is built in the same way. A value is
+        what `device_of` and `to_numpy` take: a tensor, or a `tf.Variable`. Raises `NotBuiltError` if the model has not
+        been built yet."""
         raise self._no_models()
 
     def move_model(self, model: Any, device: Device) -> Any:
-        """Moves every variable in place, with the state of an optimizer that the model owns. What it returns, if not
-        None, replaces the model."""
+        """Moves every variable of a model in place, and the state of an optimizer that the model owns. Returns None, or
+        an object that takes the place of the model."""
         raise self._no_models()
 
     def copy_model(self, model: Any, device: Device) -> Any:
-        """A new model on `device` that shares no storage with this one."""
+        """Returns a new model on `device` that shares no storage with this one."""
         raise self._no_models()
 
     def model_parts(self, model: Any) -> Iterable[Any]:
-        """The parts of a model that a user may hold beside it: its variables, as the model hands them out, and its
-        submodels. A copy has as many, in the same order, so that `copy_to` can match them."""
+        """Returns the parts of a model that a user may hold beside the model: its variables, as the model hands them
+        out, and its submodels. For a copy it returns as many parts, in the same order, so that `copy_to` can match
+        them."""
         return ()
 
     def rebind(self, model: Any, new: Mapping[int, Any]) -> None:
-        """Replaces the model's tensors that have these `id`s: what two models share stays shared, where a move makes
-        new tensors of some."""
+        """Replaces those tensors of the model whose `id`s are the keys of `new` by the values of `new`. The core calls
+        it after a move that made a new tensor for each of two models that shared one, so that they share one again."""
         raise self.unsupported("models that share tensors", "override Backend.rebind()")
 
     def tensor_of(self, model: Any) -> Any | None:
-        """The tensor, to be read, of a model that is one variable (`tf.Variable`, a Gluon `Parameter`); else None."""
+        """Returns the tensor, to be read, of a model that is one variable (`tf.Variable`, a Gluon `Parameter`); None
+        for any other."""
         return None
 
     def gradients(self, model: Any) -> Iterable[tuple[str, Any | None]]:
-        """Name and gradient of each variable of a model that is trained, in an order that is the same in each process;
-        None where it has none yet. Raises `UnsupportedError` where the framework keeps gradients apart from models."""
+        """Yields the name and the gradient of each variable of a model that is trained, in an order that is the same in
+        each process. The gradient is None if the variable has none yet. Raises `UnsupportedError` if the framework does
+        not keep gradients in its models."""
         raise self.unsupported("gradients that a model keeps", "pass the gradients as a list or a dict")
 
     def no_copy_of_optimizer(self, instead: str) -> UnsupportedError:
-        """The error to raise in `copy_model` for an optimizer."""
+        """Returns the error to raise in `copy_model` for an optimizer."""
         return self.unsupported("copying an optimizer, which belongs to its parameters", instead)
 
     def _no_models(self) -> UnsupportedError:

@@ -1,17 +1,17 @@
-"""What `Backend.nn()` gives: the kernels that `xdevice.nn` is written on.
+"""The kernels (functions on tensors) that `Backend.nn()` returns, and `xdevice.nn` is built from.
 
-Each is the framework's own function, corrected where that does not keep the rules below. The core promises a kernel
-that
+A kernel is the framework's own function, corrected where that function does not keep the rules below. The core promises
+a kernel that
 
-- tensors are dense, of this backend and on one device, `x`, `logits`, `kernel` and `bias` of floats and of one dtype;
-- images are (N, C, H, W), kernels (O, C, kh, kw), biases (O,), logits (N, C), and sizes fit. Nothing but a batch of
-  images, and what `relu` and `sigmoid` take, is empty;
+- tensors are dense, of this backend and on one device; `x`, `logits`, `kernel` and `bias` are floats of one dtype;
+- images are (N, C, H, W), kernels (O, C, kh, kw), biases (O,), logits (N, C), and their sizes fit. Nothing is empty but
+  a batch of images and what `relu` and `sigmoid` take;
 - `axis` is counted from the front and exists; `stride`, `padding` and `size` are pairs of ints for height and width;
-- `labels` and `indices` are int32 or int64, and in range, except where a function is traced;
-- `padding` is at most half of the window in pools, and every window fits into what is padded.
+- `labels` and `indices` are int32 or int64, and in range, except while a function is traced;
+- in pools `padding` is at most half of the window, and every window fits into the padded image.
 
-The result has the dtype of `x` and is where `x` is. Gradients flow to all floats that are given, where the framework
-has them: that of `relu` is 0 at 0, that of `max_pool2d` goes to the first of equal elements in a window.
+The result has the dtype of `x` and is on the device of `x`. If the framework has gradients, they flow to all floats
+that are given: the gradient of `relu` is 0 at 0, that of `max_pool2d` goes to the first of equal elements in a window.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ KERNELS: Final = {
 }
 
 ENDS: Final = "ends"
-"""`ends(indices)`, where there is one, gives the least and the greatest of some integers as ints, by one read of the
-host. Without it the core reads them all."""
+"""The name of an optional function: `ends(indices)` returns the least and the greatest of some integers as ints, by one
+read of the host. Without it the core reads them all."""
 
 REFUSES: Final = "refuses"
-"""`refuses(labels)`, where there is one, says whether `cross_entropy` here and now raises IndexError by itself for each
-label that is below 0 or not below the number of classes: then the core does not read them."""
+"""The name of an optional function: `refuses(labels)` says whether `cross_entropy`, here and now, itself raises
+IndexError for each label that is below 0 or not below the number of classes. If so, the core does not read the
+labels."""

@@ -1,8 +1,9 @@
-"""Layers without parameters: what a setting of one framework is in PyTorch's terms, which are the common ones here.
+"""Layers without parameters: what they compute, in the terms of PyTorch's settings, which are the common form here.
 
-An adapter states the kind and the settings of each in a `Table`, and what its modules are made of in a `Tree`; `read`
-does the rest. Different spellings of one setting become one here. `ndim` is the number of axes, if a model knows it, by
-which `axis` can be counted from either end.
+An adapter states in a `Table` how the settings of each class of layers are read, and in a `Tree` how its modules are
+walked; `read` does the rest. Different spellings of one setting become one here. `ndim` is the number of axes that a
+layer's input has, if a model knows it: with it, an `axis` counted from the end can be compared with one counted from
+the front.
 
 | kind | settings |
 |---|---|
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 OTHER: Final = "other"
 WHOLE: Final = "the whole model"
-"""The row of layers in a model that consists of this row only."""
+"""The name of the row of a model that consists of one row of layers only."""
 OUTSIDE_TOO: Final = "with windows that begin behind the image"
 UPSCALE: Final = "upscale_in_train"
 """The usual mode of a dropout: outputs in training are divided by 1 - p, and in evaluation are the inputs."""
@@ -72,20 +73,22 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
 
 
 Row = Callable[[str, Any], Layer | None]
-"""Reads the settings of a layer, given its path and itself; None if it has nothing to tell."""
+"""A function that reads the settings of a layer, given its path and the layer; None if there is nothing to tell about
+it."""
 
 
 class Table(NamedTuple):
-    """The layers without parameters of a framework: for each class, how its settings are read."""
+    """How the settings of a framework's layers without parameters are read: a function for each class of layers."""
 
     package: str
     """The framework's package: layers of its classes can be given to `describe`."""
     rows: Mapping[type, Row | None]
-    """How the layers of a class are read; of a layer's base classes the nearest counts. None: nothing to tell."""
+    """How the layers of a class are read; for a layer of another class its nearest base counts. None: there is nothing
+    to tell."""
     is_rewritten: Callable[[Any], bool]
     """Whether a layer's class is from outside of the framework and has code of its own for calls, which is not read."""
     describe: Callable[[Any], str] = lambda layer: ""
-    """A text with the settings of a layer of the framework that is in no row."""
+    """Returns a text with the settings of a layer of the framework's that is in no row."""
 
     def read(self, path: str, layer: Any) -> Layer | None:
         if self.is_rewritten(layer):
@@ -99,18 +102,20 @@ class Table(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """How to read the modules of a framework: functions that give the parts of a module, and what classes do."""
+    """How the modules of a framework are walked: functions that return what a module contains, and which classes of
+    modules do what."""
 
     children: Callable[[Any], Sequence[tuple[str, Any]]]
     """The modules directly inside a module, by their names."""
     parameters: Callable[[Any], Iterable[Any]]
-    """The parameters that a module itself has; None may stand for one that it lacks."""
+    """The parameters that a module itself has; None may stand for one that the module lacks."""
     lines: tuple[type, ...]
     """Classes of modules that call their children one after another, unless their code is rewritten."""
     blocks: tuple[type, ...] = ()
-    """Classes of modules whose layers with parameters state all that the module does between them."""
+    """Classes of modules whose layers with parameters state, in their settings, all that the module does between
+    them."""
     is_told_inside: bool = False
-    """Whether modules inside a layer with parameters are listed too, because they work on its output."""
+    """Whether modules inside a layer with parameters are listed too, because they work on the output of that layer."""
     follow: Callable[[Layer], Iterable[Layer]] = lambda layer: ()
     """The operations that a layer with parameters itself applies to its output."""
     hooks: Callable[[Any], Iterable[object]] = lambda module: ()
@@ -128,8 +133,8 @@ def read(
     tree: Tree,
     saved: Iterable[Any] = (),
 ) -> Iterator[Layer]:
-    """What `Operations.operations` gives, of the modules of a model by their paths, its layers with parameters, and the
-    tensors that are in its state."""
+    """Yields what `Operations.operations` returns for a model. `modules` are the model's modules with their paths,
+    `layers` its layers with parameters, and `saved` the tensors that are in its state."""
     known = {layer.path: layer for layer in layers}
     found = _each(modules, known, table, tree, set(map(id, saved)))
     lines = _Lines(known, tree.children, lambda x: isinstance(x, tree.lines) and not table.is_rewritten(x)).of(model)
@@ -167,13 +172,14 @@ def _is_inside(path: str, layers: Container[str]) -> bool:
 
 
 def _hooked(path: str, module: Any, tree: Tree) -> Iterator[Layer]:
-    """An entry for a layer with hooks, which may change its inputs or outputs."""
+    """Yields an entry for a module on which hooks (functions that the framework calls with its inputs or outputs) are
+    set, because they may change these. Hooks of the packages in `tree.observers` do not count."""
     if any(_root(hook) not in tree.observers for hook in tree.hooks(module)):
         yield other(f"{path}()", module, "a hook")
 
 
 def _stateless(path: str, name: str) -> Layer:
-    """An entry for a tensor of a layer that its state does not hold: a buffer that is not persistent, or an
+    """Returns an entry for a tensor of a layer that is not in the layer's state: a buffer that is not persistent, or an
     attribute."""
     return Layer(f"{path}.{name}".lstrip("."), OTHER, (), {"type": f"tensor {name} (in no state)"})
 
@@ -183,7 +189,8 @@ def _root(thing: object) -> str:
 
 
 class _Lines:
-    """Finds the row of each layer. A layer that is called in two places ends a row, because it is listed only once."""
+    """Finds for each layer the row in which it is: layers that are called one after another, with nothing in between. A
+    layer that is called in two places ends a row, because it is listed only once."""
 
     def __init__(
         self,
@@ -235,7 +242,7 @@ class _Lines:
 
 
 def function_name(name: str) -> str:
-    """PyTorch's name of a function of activation, by a framework's: `swish` is `silu`."""
+    """Returns PyTorch's name of an activation function, given any framework's name: for `swish` it is `silu`."""
     return _SAME_FUNCTIONS.get(name.lower(), name.lower())
 
 
@@ -251,8 +258,8 @@ def activation(path: str, name: str, **settings: object) -> Layer:
 
 
 def activations(rows: Mapping[type, Mapping[str, str]]) -> dict[type, Row | None]:
-    """Entries of a table for functions, which are named as their classes; each setting is read from the attribute
-    given."""
+    """Returns rows of a `Table` for activation functions whose classes are named as the functions. For each class,
+    `rows` gives the settings and the attributes of the layer from which they are read."""
     return {cls: partial(_activation_of, cls, attributes) for cls, attributes in rows.items()}
 
 
@@ -263,13 +270,14 @@ def _activation_of(cls: type, attributes: Mapping[str, str], path: str, layer: A
 
 
 def row(kind: str, **attributes: str) -> Row:
-    """An entry of a table: a layer of this kind, whose settings are read from attributes."""
+    """Returns a row of a `Table`: layers of this kind, each setting of which is read from the attribute given for
+    it."""
     return lambda path, layer: plain(path, kind, **_settings(layer, attributes))
 
 
 def over_axes(module: object, name: str, row: Callable[[int, str, Any], Layer | None]) -> dict[type, Row | None]:
-    """Entries for the layers over one, two and three axes that a module has, such as "MaxPool{}d"; `row` gets the
-    number too."""
+    """Returns rows of a `Table` for the classes that a Python module has for layers over one, two and three axes, such
+    as "MaxPool{}d". `row` is called with the number of axes, the path and the layer."""
     names = {axes: name.format(axes) for axes in (1, 2, 3)}
     return {getattr(module, one): partial(row, axes) for axes, one in names.items() if hasattr(module, one)}
 
@@ -279,7 +287,8 @@ def _settings(layer: Any, attributes: Mapping[str, str]) -> dict[str, object]:
 
 
 def dropout(path: str, p: float, mode: str = UPSCALE, axes: object = "each number") -> Layer:
-    """`axes` says what is dropped together: "each number", "whole channels", or the axes of the mask."""
+    """Returns the entry for a dropout. `axes` says what is dropped together: "each number", "whole channels", or the
+    axes of the mask."""
     return Layer(path, "dropout", (), {"p": float(p), "mode": mode, "axes": axes})
 
 
@@ -293,7 +302,8 @@ def max_pool(
     dilation: Any = 1,
     image: Sequence[int | None] = (),
 ) -> Layer:
-    """`image` is the size of what the pool takes, where that is known: "same" depends on it."""
+    """Returns the entry for a max pool. `image` is the size of what the pool takes, if that is known: padding="same"
+    depends on it."""
     settings = _window(axes, kernel, stride, padding, image)
     settings["ceil_mode"] = _ceil(ceil_mode, settings)
     return Layer(path, "max_pool", (), settings | {"dilation": per_axis(dilation, axes)})
@@ -323,7 +333,7 @@ def adaptive_pool(path: str, kind: str, axes: int, output_size: Any) -> Layer:
 def upsample(
     path: str, axes: int | None, size: Any, scale_factor: Any, mode: str, align_corners: object = False
 ) -> Layer:
-    """`axes` is None where the framework does not tell it."""
+    """Returns the entry for an upsampling. `axes` is None if the framework does not tell the number of axes."""
     scale = per_axis(scale_factor, axes) if axes and isinstance(scale_factor, int) else scale_factor
     if isinstance(scale, list | tuple):
         scale = tuple(map(float, scale)) if len(set(scale)) > 1 else float(scale[0])
@@ -337,21 +347,23 @@ def upsample(
 
 
 def pad(path: str, around: Sequence[tuple[int, int]], mode: str = "constant", value: object = 0.0) -> Layer:
-    """`around` are the two sides of each axis of the image, the first axis first."""
+    """Returns the entry for a padding. `around` has the padding of both sides of each axis of the image, the first axis
+    first."""
     settings: dict[str, object] = {"padding": tuple((int(one), int(two)) for one, two in around), "mode": mode}
     known = value if mode == "constant" else None
     return Layer(path, "pad", (), settings | {"value": float(known) if isinstance(known, int | float) else known})
 
 
 def last_axis_first(padding: Sequence[int]) -> list[tuple[int, int]]:
-    """The two paddings of each axis, from a flat list that begins with the last axis, as PyTorch and Paddle write
-    it."""
+    """Returns the padding of both sides of each axis, the first axis first, from a flat list that begins with the last
+    axis, as PyTorch and Paddle write it."""
     pairs = list(zip(padding[::2], padding[1::2], strict=True))
     return pairs[::-1]
 
 
 def flatten(path: str, first: int, last: int) -> Layer | None:
-    """A layer that flattens; None if it flattens all axes but the first, which most models do by a function."""
+    """Returns the entry for a layer that flattens these axes; None if it flattens all axes but the first, because most
+    models call a function for that."""
     return None if (first, last) == (1, -1) else plain(path, "flatten", first=first, last=last)
 
 
@@ -360,27 +372,29 @@ def plain(path: str, kind: str, **settings: object) -> Layer:
 
 
 def other(path: str, layer: object, told: str = "") -> Layer:
-    """The entry for a layer of an unknown class, or for something about a layer that no setting expresses. Two entries
-    of one framework with the same text are equal."""
+    """Returns the entry for a layer of an unknown class, or for something about a layer that no setting expresses. Two
+    such entries of one framework with the same text count as equal."""
     name = type(layer).__name__
     return Layer(path, OTHER, (), {"type": f"{name}({told})" if told else name})
 
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
-    """Whether one of these methods of a layer is defined outside of the framework's package, so that nothing tells what
-    it computes."""
+    """Whether one of these methods of a layer is defined outside of the framework's package, so that nobody can tell
+    what the layer computes."""
     owner = next((cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)), object)
     return _root(owner) != package
 
 
 def own_code(path: str, layer: object) -> Layer:
-    """The entry for the code of a layer with parameters whose class is from outside of the framework."""
+    """Returns the entry that follows a layer with parameters if its class is from outside of the framework and has its
+    own code."""
     return other(f"{path}()", layer, "its own code")
 
 
 def _ceil(mode: object, window: Mapping[str, Any]) -> object:
-    """The setting ceil_mode: PyTorch leaves out a last window that begins behind the image; frameworks that keep it say
-    `OUTSIDE_TOO`."""
+    """Returns the setting ceil_mode of a pool. PyTorch leaves out a last window that begins behind the image; an
+    adapter of a framework that keeps such a window gives the mode `OUTSIDE_TOO`, and the setting says so if there is
+    one."""
     if mode == OUTSIDE_TOO and isinstance(window["padding"], tuple):
         each = zip(window["kernel"], window["stride"], window["padding"], strict=True)
         if any(step > size - (max(pad) if isinstance(pad, tuple) else pad) for size, step, pad in each):

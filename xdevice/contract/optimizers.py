@@ -51,7 +51,8 @@ KINDS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
         "adagrad": {"lr": None, "lr_decay": 0.0, "eps": None, "eps_enters": ADDED, "initial_accumulator_value": 0.0},
     }
 )  # fmt: skip
-"""The settings of each kind, and what they are where an adapter does not state them; None must be stated."""
+"""The settings of each kind, with the values that they have if an adapter does not state them; a setting with None must
+be stated."""
 
 COMMON: Final[Mapping[str, object]] = MappingProxyType(
     {
@@ -80,42 +81,45 @@ SLOTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "adagrad": ("sum",),
     }
 )
-"""What each kind keeps for a parameter, as PyTorch names it; beside it `STEP`, or `POWERS`."""
+"""The names, PyTorch's, of what an optimizer of each kind keeps for a parameter, beside `STEP` or `POWERS`."""
 STEP: Final = "step"
 """How many steps a parameter has taken."""
 POWERS: Final = ("beta1_power", "beta2_power")
-"""beta^(t + 1) after t steps, in place of `STEP`."""
+"""What some frameworks keep in place of `STEP`: beta1^(t + 1) and beta2^(t + 1) after t steps."""
 FORMS: Final[Mapping[str, int]] = MappingProxyType({"lr * momentum_buffer": 1, "-lr * momentum_buffer": -1})
-"""What a momentum may hold in place of `momentum_buffer`, and the sign of it."""
+"""What an optimizer may keep in place of `momentum_buffer`, and with which sign."""
 
 
 class Parameter(NamedTuple):
-    """One parameter that an optimizer updates."""
+    """One parameter (weight) that an optimizer updates, with the settings and the state that the optimizer has for
+    it."""
 
     variable: Any
-    """The object that `Backend.variables` of its model gives."""
+    """The parameter as `Backend.variables` of its model gives it."""
     settings: Mapping[str, object]
     state: Mapping[str, str]
-    """The names of its state in `Backend.variables` of the optimizer, or in `Backend.state_to_come`: `{"exp_avg":
-    "0.exp_avg"}`. One name may stand for several parameters, if it is their count of steps."""
+    """The names of the parameter's state in `Backend.variables` of the optimizer, or in `Backend.state_to_come`:
+    `{"exp_avg": "0.exp_avg"}`. Several parameters may have one name, if it is that of a count of steps which they
+    share."""
 
 
 class Optimizer(NamedTuple):
-    """What an optimizer computes."""
+    """What one optimizer computes: its kind, its settings and the parameters that it updates. Adapters make it."""
 
     kind: str
     name: str
-    """The name of its class."""
+    """The name of the optimizer's class."""
     settings: Mapping[str, object]
     """The settings of the parameters that have none of their own."""
     parameters: tuple[Parameter, ...]
-    """In the framework's order; empty where the optimizer does not know them yet."""
+    """The parameters in the framework's order; empty if the optimizer does not know them yet."""
     arguments: Mapping[str, str]
     """The framework's own names of the settings that a user can choose: `{"lr": "learning_rate"}`."""
 
 
 def kind_of(optimizer: Any, kinds: Mapping[Any, str], unsupported: Callable[[str, str], Exception]) -> str:
-    """The kind of an optimizer, by its class; raises what `Backend.unsupported` makes of another."""
+    """Returns the kind of an optimizer, by its class. Raises the error that `Backend.unsupported` makes if `kinds` does
+    not have the class."""
     kind = kinds.get(type(optimizer))
     if kind is None:
         known = ", ".join(cls.__name__ for cls in kinds)
@@ -124,12 +128,13 @@ def kind_of(optimizer: Any, kinds: Mapping[Any, str], unsupported: Callable[[str
 
 
 def settings_of(kind: str) -> dict[str, object]:
-    """All settings of a kind."""
+    """Returns all settings of a kind of optimizer, each with its default; None if there is no default."""
     return {**KINDS[kind], **COMMON}
 
 
 def settings(kind: str, **stated: object) -> dict[str, object]:
-    """All settings of a kind: those stated, and the rest as in `KINDS` and `COMMON`."""
+    """Returns all settings of a kind of optimizer: those stated, and the rest as in `KINDS` and `COMMON`. Raises
+    `ValueError` for a setting that does not exist, and for one without a default that is not stated."""
     unknown = stated.keys() - settings_of(kind).keys()
     missing = [name for name, value in KINDS[kind].items() if value is None and name not in stated]
     if unknown or missing:
@@ -138,7 +143,7 @@ def settings(kind: str, **stated: object) -> dict[str, object]:
 
 
 def keeps(slot: str, settings: Mapping[str, object]) -> bool:
-    """Whether the optimizer keeps this slot of state for a parameter with these settings."""
+    """Whether an optimizer with these settings keeps this slot (a named tensor of its state) for a parameter."""
     if slot.endswith("momentum_buffer"):
         return bool(settings["momentum"])
     asked = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered"}.get(slot)
@@ -146,24 +151,26 @@ def keeps(slot: str, settings: Mapping[str, object]) -> bool:
 
 
 class Optimizers(Models):
-    """What the framework's optimizers compute, and the state that they keep."""
+    """The capability of telling what the framework's optimizers compute, and of making and loading the state that they
+    keep."""
 
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
-        """Tensors for the state that an optimizer makes only in its first step, by their names: all of the state of
-        each parameter that `names` mentions and that does not have any yet. The optimizer owns it after `take_state`,
-        and computes as before until then. Empty for any other model."""
+        """Returns, by name, new tensors for state that an optimizer would make only in its first step: the whole state
+        of each parameter that `names` mentions and that has no state yet. The optimizer takes them with `take_state`,
+        and computes as before until then. Empty for a model that is no optimizer."""
         return {}
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:  # most frameworks have nothing to do
-        """Called by `load` and `load_state` after they have written into these variables of a model, and into its
-        `state_to_come`. A network may have state to take, too."""
+        """Called by `load` and `load_state` after they have written values into `state`: variables of a model, and
+        tensors that `state_to_come` returned, which the optimizer is to use from now on. Called for networks, too,
+        which may also have to be told of new values."""
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """What an optimizer computes, in PyTorch's terms: `xdevice.contract.optimizers` has the kinds and settings.
-        Asked of any object of the framework's; raises `UnsupportedError` by name for a class whose formula is not
-        among them, and for a subclass, which may compute anything."""
+        """Returns what an optimizer computes, in PyTorch's terms: `xdevice.contract.optimizers` lists the kinds and
+        settings. It may be called with any object of the framework. Raises `UnsupportedError`, with the name of the
+        class, if the formula of the class is not among the kinds, and for a subclass, which may compute anything."""
         raise self.unsupported(
             f"reading what a {type(optimizer).__qualname__} computes", "compare its settings by hand"
         )

@@ -1,4 +1,4 @@
-"""Tasks side by side: what a framework keeps for each thread."""
+"""Tasks that run side by side in threads: how a thread takes over what the framework keeps per thread."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ if TYPE_CHECKING:
 
 
 class Parallel(Primitives):
-    """Tasks in threads of their own go on in the state of the thread that has started them. Without it a framework
-    keeps nothing for a thread."""
+    """The capability of running tasks in threads of their own, each with the state of the thread that has started it,
+    such as its device and its gradient mode. If an adapter does not have it, its framework keeps no state per
+    thread."""
 
     needs: ClassVar[tuple[str, ...]] = ("thread_state",)
 
     threads: Literal["many", "one"] = "many"
-    """Whether tasks may run in a thread each, or must share one enqueueing thread. Either way methods are called in any
-    thread: an adapter whose framework is for one at a time holds a lock."""
+    """Whether tasks may run in a thread each ("many"), or one after another in one thread that enqueues their work
+    ("one"). Either way the adapter's methods are called in any thread: if its framework allows only one at a time, they
+    hold a lock."""
 
     scope_reach: ClassVar[Literal["thread", "process"]] = "thread"
-    """Whether `scope` places what its own thread creates, or what all threads do that are in no scope themselves."""
+    """Whether `scope` decides where its own thread creates tensors ("thread"), or also where all other threads do that
+    are in no scope themselves ("process")."""
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Reads the calling thread's state (device scope, gradient mode, autocast, recording, ...) and gives a function
-        that makes a context manager of it for another thread. What threads may not do at once is serialised inside.
-        If it has an attribute `rejoin`, that is called in the first thread when the other one has given a result."""
+        """Reads the state of the calling thread (device scope, gradient mode, autocast, recording, ...). Returns a
+        function that makes a context manager; another thread that enters it has that state inside. The context manager
+        also makes threads take turns at what they must not do at the same time. If the function has an attribute
+        `rejoin`, the core calls that in the first thread once the other thread has given a result."""
         return nullcontext

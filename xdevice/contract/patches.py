@@ -1,4 +1,5 @@
-"""The lists in which an adapter states what it replaces in its framework, and which private names of it it uses.
+"""Types for two lists of each adapter: what it replaces in its framework, and which private names of the framework it
+uses.
 
 Each built-in adapter has a `patches.py` with `PATCHES` and `PRIVATE`. The tests compare them with the adapter's source
 and with what is replaced at run time, and ask the installed framework for each name.
@@ -17,15 +18,15 @@ class Patch(NamedTuple):
 
     owner: str
     names: tuple[str, ...]
-    """`("*",)` stands for all its functions."""
+    """`("*",)` stands for all functions of the owner."""
     why: str
     until: Literal["block", "process"]
-    """When they are put back: at the end of the last block that needs them, or never."""
+    """When the attributes are put back: at the end of the last block that needs the replacements, or never."""
     only: Only = ""
 
 
 class Private(NamedTuple):
-    """Names of a framework that it does not promise to keep."""
+    """Names that an adapter uses although its framework does not promise to keep them."""
 
     owner: str
     names: tuple[str, ...]

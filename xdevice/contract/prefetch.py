@@ -1,4 +1,4 @@
-"""Copying in the background, ahead of what is computed."""
+"""Copying batches to a device in the background, while the device computes with earlier ones."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ if TYPE_CHECKING:
 
 
 class Prefetch(Primitives):
-    """Copies to a device while the device computes, and iterating over the loaders whose batches are copied."""
+    """The capability of copying to a device while the device computes, and of iterating over the framework's loaders,
+    whose batches are copied."""
 
     needs: ClassVar[tuple[str, ...]] = ("stage",)
 
     def stage(self, x: Any, device: Device) -> Any:
-        """Begins to copy a tensor, or a NumPy array as a tensor, from the host to a device through pinned memory where
-        the framework has it. The copy is ordered on this thread's current stream. On return `x` has been read, so that
-        its owner may write into it, and the result is not an alias of what can be written into."""
+        """Begins to copy a tensor, or a NumPy array, from the host to a device, and returns the new tensor. The copy
+        goes through pinned memory where the framework has it, and is ordered on this thread's current stream. When the
+        method returns, `x` has been read, so that its owner may write into it, and the new tensor shares no memory that
+        anybody can write into."""
         raise self.unsupported("copying in the background", "override Backend.stage()")
 
     def iterate(self, source: Any) -> Iterator[Any]:
-        """An iterator over a loader of this framework that raises what the loader's own code raised and never hangs;
-        its `close()`, if it has one, ends its threads and processes. May be advanced in another thread."""
+        """Returns an iterator over a loader of this framework. The iterator raises what the loader's own code raised,
+        never hangs, and may be advanced in another thread. Its `close()`, if it has one, ends the loader's threads and
+        processes."""
         return iter(source)

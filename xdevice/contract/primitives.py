@@ -1,14 +1,16 @@
-"""What every adapter must provide: the devices and tensors of a framework. The capabilities stand beside it.
+"""What every adapter must provide: the devices and the tensors of a framework. What a framework may have beside these
+is in the other modules of this folder, the capabilities.
 
-The rules that are the same for all frameworks are not here but in the core, the rooms above this one. It promises an
-adapter that
+The rules that are the same for all frameworks are not written in adapters but in the core, the packages of xdevice that
+call them. The core promises an adapter that
 
-- a `device` handed to it exists on this backend, except in `to_native` and `from_native`;
-- `move` is called only for a symbol, or for a tensor that is not on the device, or for which `device_of` raises
-  `UnsupportedError` because it is in no one place, or in one that the adapter does not know; `move_model` only if
-  `is_all_on` says no; `device_of` and `wait` only for tensors;
-- a `dtype` handed to it is one of its `dtypes`, and none that the device `lacks`;
-- containers, fallback, device spellings and error texts are the core's business.
+- a `device` passed to a method exists on this backend; only `to_native` and `describe_missing` may get one that does
+  not exist, and `from_native` the framework's object for one that does not exist;
+- `move` is called only for a symbol (see `Kind`), for a tensor that is not on the device, or for a tensor for which
+  `device_of` raises `UnsupportedError`, because it is on several devices or on one that the adapter does not know.
+  `move_model` is called only if `is_all_on` returns False, `device_of` and `wait` only for tensors;
+- a `dtype` passed to a method is one of the adapter's `dtypes`, and not one that the device `lacks`;
+- containers, fallback to the CPU, device spellings and error texts are the core's business.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ function is traced, so that it has no device yet and every move is recorded; a m
 
 
 class DeviceInfo(NamedTuple):
-    """The name of a device, and its memory in bytes where the framework tells."""
+    """The name of a device, and its memory in bytes; None if the framework does not tell the memory."""
 
     name: str
     memory: int | None
@@ -60,63 +62,69 @@ class Memory(NamedTuple):
 
 
 class Way(NamedTuple):
-    """How an object that is neither a tensor nor a model is walked or moved: what `xdevice.register` is told of its
-    type, or what an adapter knows of types registered with its framework. If nothing is stated, its attributes are
-    walked."""
+    """How an object that is neither a tensor nor a model is walked for tensors, or moved. `xdevice.register` makes one
+    of what the user says about a type; an adapter's `container_way` returns one for types that are registered with its
+    framework. If no field is set, the attributes of the object are walked."""
 
     flatten: Callable[[Any], Any] | None = None
-    """What is in it, as a dict or a list."""
+    """Returns what is in an object, as a dict or a list."""
     rebuild: Callable[[Any, Any], Any] | None = None
-    """Makes an object like the first argument that holds the second, a dict or a list as `flatten` gives it."""
+    """`rebuild(old, inside)` returns an object like `old` that holds `inside`, a dict or a list as `flatten` gives
+    it."""
     move: Callable[[Any, Device], Any] | None = None
-    """The object on a device: itself or a new one."""
+    """`move(x, device)` returns the object on a device: `x` itself or a new one."""
     copy: Callable[[Any, Device], Any] | None = None
-    """A copy of it on a device, in new storage; left out, `copy.deepcopy` and then `move`."""
+    """`copy(x, device)` returns a copy on a device, in new storage; left out, `copy.deepcopy` and then `move` are
+    called."""
     tensors: Callable[[Any], Iterable[tuple[str, Any]]] | None = None
-    """For an object that moves itself: the tensors that tell where it is, each with the suffix that reaches it from the
-    object, such as ".x"; left out, all tensors that can be seen in it."""
+    """For an object that moves itself: returns the tensors that decide on which device it is, each with the path from
+    the object to it, such as ".x". Left out, all tensors that can be found in the object count."""
     instead: str = ""
-    """Of an object that can be neither walked nor moved, what to do instead: the end of the error that says so."""
+    """For an object that can be neither walked nor moved: what to do instead. The error that says so ends with it."""
     dense: str = ""
-    """Of a sparse or packed array, whose indices and lengths are tensors too: how to make it dense. It is moved and
-    copied, and not cut, joined or summed by its parts; this is the end of the error that says so."""
+    """For a sparse or packed array, whose indices and lengths are tensors too: how to make it dense. It can be moved
+    and copied, but not cut, joined or summed tensor by tensor, and the error that says so ends with this text."""
 
 
 class Primitives(ABC):
-    """One framework, seen through the primitives that the core is written on.
+    """What every adapter must implement for its framework: the methods on devices and tensors from which the core
+    builds all else.
 
-    A subclass states the class attributes, then the methods in this order. `x` is a tensor of the framework, and in
-    `move` and `copy` it may be a symbol.
+    A subclass states the class attributes, then the methods in this order. An argument `x` is a tensor of the
+    framework; in `move` and `copy` it may also be a symbol (see `Kind`).
     """
 
     name: ClassVar[str]
-    """The name users select it by."""
+    """The name by which users select the backend."""
     modules: ClassVar[tuple[str, ...]]
-    """The top-level modules whose types belong to it."""
+    """The top-level modules of the framework: their types belong to this backend."""
     minimum: ClassVar[tuple[int, ...]]
     """The oldest version of the framework that works."""
     dtypes: ClassVar[frozenset[str]]
-    """The dtypes that it supports, by NumPy's names, and "bfloat16"."""
+    """The dtypes that the framework supports, by NumPy's names, and "bfloat16"."""
     dtype_names: ClassVar[Mapping[Any, str]] = MappingProxyType({})
-    """Its own dtype objects and their names in `dtypes`, if their `name` or text is not that name: {half: "float16"}.
-    Left out, `x.dtype` is read as `xdevice.base.dtypes.dtype_name` reads it."""
+    """The framework's dtype objects and their names in `dtypes`, {half: "float16"}: needed if the `name` or the text of
+    an object is not that name. Left out, `x.dtype` is read as `xdevice.base.dtypes.dtype_name` reads it."""
     short_floats: frozenset[str] = frozenset()
     """The 8-bit floats, by ml_dtypes's names, that `from_numpy`, `to_numpy` and `move` also take; nothing else does."""
     kinds: ClassVar[tuple[str, ...]] = ("cpu", "gpu")
-    """The device kinds it may have, in the order in which they are listed."""
+    """The kinds of devices that the framework may have, in the order in which they are listed."""
     guests: ClassVar[tuple[str, ...]] = ()
-    """Libraries over several frameworks whose models it can move when they run on it: ("keras",)."""
+    """Libraries over several frameworks whose models the adapter can move when they run on its framework:
+    ("keras",)."""
     moves_by: ClassVar[str | None] = None
-    """The method by which objects of libraries around the framework move themselves to a native device: "to"."""
+    """The name of the method by which objects of libraries around the framework move themselves to a native device:
+    "to"."""
     releases_under_lock: ClassVar[bool] = False
-    """Whether it holds a lock while it releases memory: `xdevice.contract.dlpack` says what is done about it."""
+    """Whether the framework holds a lock of its own while it releases memory: `xdevice.contract.dlpack` says what is
+    done about that."""
     refusal: str | None = None
-    """Why it cannot be used in this process any more; set by the core in a forked child."""
+    """Why the backend cannot be used in this process any more; set by the core in a forked child."""
     virtual: int = 0
-    """The number of its GPUs if they are virtual, else 0; set by the core after `make_virtual_gpus`."""
+    """The number of the backend's GPUs if they are virtual, else 0; set by the core after `make_virtual_gpus`."""
     answered: frozenset[str] = frozenset()
-    """The words for hardware that it has answered to, so that it is not asked again: which accelerator `gpu:i` is does
-    not change, unless its GPUs become virtual, which answer to every word. Kept by `answers_to`."""
+    """The words for hardware that `answers_to` has said yes to, so that `hardware` is not asked again: which
+    accelerator `gpu:i` is does not change, unless GPUs become virtual, and then every word is right."""
     most_axes: int = 64
     """How many axes a tensor may have; values come through NumPy, which does not allow more."""
     longest_axis: int = 2**63 - 1
@@ -133,43 +141,48 @@ class Primitives(ABC):
 
     @property
     def version(self) -> str:
-        """The framework's version, as it states it."""
+        """The framework's version, as the framework itself states it."""
         return str(self.framework.__version__)
 
     @abstractmethod
     def classify(self, cls: type) -> Kind | None:
-        """Whether objects of this type are tensors, symbols, models, or none of these. Asked once per type."""
+        """Returns what objects of this type are: tensors, symbols or models; None if they are none of these. Called
+        once per type."""
 
     # devices
 
     @abstractmethod
     def count(self, kind: str) -> int:
-        """How many devices of a kind there are, without starting one: 0 of any kind that it does not know."""
+        """Returns how many devices of a kind there are, without initializing any of them; 0 for a kind that the adapter
+        does not know."""
 
     @abstractmethod
     def describe(self, device: Device) -> DeviceInfo:
-        """Name and memory of a device, `VIRTUAL_GPU` for a virtual one. May start it."""
+        """Returns the name and the memory of a device; `VIRTUAL_GPU` for a virtual GPU. May initialize the device."""
 
     def hardware(self) -> frozenset[str]:
-        """The words for the hardware that `gpu:i` is, of `devices.HARDWARE`: "cuda"; empty, it answers to each."""
+        """Returns those words of `devices.HARDWARE` that mean the hardware which `gpu:i` is here, such as "cuda". If
+        there are none, every word is taken to mean `gpu:i`."""
         return frozenset()
 
     def lacks(self, device: Device) -> frozenset[str]:
-        """The dtypes that the framework has and tensors on this device cannot have, as float64 on Apple's GPUs: nothing
-        of such a dtype is made or moved there. Asked at each move to another device than cpu:0, which lacks nothing; it
-        may start the device where nothing else tells."""
+        """Returns those dtypes of the framework that tensors on this device cannot have, as float64 on Apple's GPUs.
+        The core makes no tensor of such a dtype there, and moves none there. Called at each move to another device than
+        cpu:0, which lacks no dtype. May initialize the device if nothing else tells."""
         return frozenset()
 
     def is_started(self, device: Device) -> bool:
-        """Whether this process has used a GPU: asking anything else about one that it has not used starts it."""
+        """Whether this process has used (initialized) a GPU. The core calls it first, because asking anything else
+        about a GPU that was not used would initialize it."""
         return True
 
     @abstractmethod
     def to_native(self, device: Device) -> Any:
-        """The framework's own object for a device."""
+        """Returns the framework's own object for a device."""
 
     def describe_missing(self, device: Device) -> Any:
-        """The framework's own object for a device that is not here, where it makes one without asking the hardware."""
+        """Returns the framework's own object for a device that does not exist here, if the framework can make one
+        without asking the hardware; otherwise raises `UnsupportedError`."""
         raise self.unsupported(
             f"a native object for {device}, which is not here",
             f"keep xdevice.device({str(device)!r}), and take its .native where the device exists",
@@ -177,43 +190,51 @@ class Primitives(ABC):
 
     @abstractmethod
     def from_native(self, native: Any) -> Device | None:
-        """The device of a framework's own object; None if that object is not a device."""
+        """Returns the device that a framework's own object stands for; None if that object is not a device."""
 
     @abstractmethod
     def scope(self, device: Device) -> AbstractContextManager[Any]:
-        """Makes the framework's own creation functions place on `device`, and restores."""
+        """Returns a context manager that makes the framework's own creation functions place tensors on `device`, and
+        that restores what held before."""
 
     # tensors
 
     @abstractmethod
     def device_of(self, x: Any) -> Device:
-        """Where the memory of `x` is. It has to be as fast as possible: every verb calls it. Raises `UnsupportedError`
-        for what is spread over several devices, and on a device of a kind that is not one of its `kinds`."""
+        """Returns the device on which the memory of `x` is. It has to be as fast as possible, because nearly every
+        function of xdevice calls it. Raises `UnsupportedError` for a tensor that is spread over several devices, and
+        for one on a device of a kind that is not in `kinds`."""
 
     def probe(self, cls: type) -> Callable[[Any], Device]:
-        """`device_of` for tensors of just this type, where that can be told faster. Asked once per type."""
+        """Returns a function that does what `device_of` does, for tensors of exactly this type: a faster one, if there
+        is one. Called once per type."""
         return self.device_of
 
     def devices_of(self, cls: type, tensors: Sequence[Any]) -> set[Device]:
-        """Where tensors of just this type are, one or more: each device once. Raises what `device_of` raises."""
+        """Returns the set of devices on which one or more tensors of exactly this type are. Raises what `device_of`
+        raises."""
         return set(map(self.device_of, tensors))
 
     @abstractmethod
     def move(self, x: Any, device: Device) -> Any:
-        """`x` on a device other than its own: same values, dtype, shape, `requires_grad`; gradients flow."""
+        """Returns `x` on a device other than its own, with the same values, dtype, shape and `requires_grad`. Gradients
+        flow."""
 
     def move_all(self, tensors: Sequence[Any], device: Device) -> list[Any]:
-        """Different tensors, none of which is on the device, there: what `move` gives for each."""
+        """Returns what `move` returns for each of these tensors. They are different objects, and none is on the device
+        yet."""
         return [self.move(x, device) for x in tensors]
 
     def start_move(self, x: Any, device: Device) -> Any:
-        """As `move`, but the values may arrive later: whatever reads them waits for them first, `wait` of the result
-        and `synchronize` of both devices do. What `x` is read from may not be written until then."""
+        """Does what `move` does, but may return before the values have arrived. Whatever reads the result must wait for
+        them first, as `wait` of the result and `synchronize` of either device must. Until then nobody may write into
+        the memory of `x`."""
         return self.move(x, device)
 
     @abstractmethod
     def copy(self, x: Any, device: Device) -> Any:
-        """New storage on `device`, also on the same one: never an alias of `x`; gradients flow."""
+        """Returns a copy of `x` in new storage on `device`, which may be the device of `x`; never an alias of `x`.
+        Gradients flow."""
 
     @abstractmethod
     def synchronize(self, device: Device | None) -> None:
@@ -227,100 +248,107 @@ class Primitives(ABC):
 
     @abstractmethod
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
-        """A new tensor of the array's dtype and values; never an alias of it."""
+        """Returns a new tensor on `device` with the dtype and the values of an array; never an alias of the array."""
 
     @abstractmethod
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
-        """The values on the host, whatever the device, dtype or gradient; it may share the memory of `x`. Raises
-        `UnsupportedError` for what NumPy has no array for, and says what to read instead."""
+        """Returns the values of `x` as an array, whatever the device, the dtype or the gradient of `x`; the array may
+        share the memory of `x`. Raises `UnsupportedError` for a tensor that no array can represent, and says in it what
+        to read instead."""
 
     @abstractmethod
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
-        """A tensor filled with one value, made on the device."""
+        """Returns a tensor filled with one value, made on the device itself."""
 
     @abstractmethod
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> Any:
-        """Uniform in [0, 1), made on the device where the framework can, by its own generator and seed."""
+        """Returns random numbers, uniform in [0, 1), from the framework's own generator and seed, made on the device
+        itself if the framework can do that."""
 
     def tracing(self) -> str | None:
-        """What is tracing the function that runs now, such as "jax.jit": what is drawn on the host there is drawn once,
-        and is the same at each call. None if nothing is, and where Python runs at each call."""
+        """Returns what is tracing (compiling) the function that runs now, such as "jax.jit". Random numbers that are
+        drawn on the host while a function is traced are the same at each later call. None if nothing traces, or if
+        Python code runs again at each call."""
         return None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:
-        """Calls a function of NumPy's as it is, where a compiler would make the framework's own operations of it."""
+        """Returns `function()`, called outside of the framework's compiler, which would otherwise replace NumPy's
+        functions in it by the framework's own operations."""
         return function()
 
     # containers
 
     def container_way(self, x: Any) -> Way | None:
-        """How to walk or move an object of a type that the framework knows without it being a tensor or a model (a
-        registered pytree); None for any other. The same for all objects of a type. Of a tensor, where the framework
-        has host memory only: what objects it is made of; None for one of numbers."""
+        """Returns how to walk or move an object of a type that the framework knows although it is neither a tensor nor
+        a model (a registered pytree); None for any other object. The answer is the same for all objects of a type. An
+        adapter for host memory only is asked about its tensors, too: for an array of Python objects it returns how to
+        get these objects, for an array of numbers None."""
         return None
 
     # several devices
 
     def is_dense(self, x: Any) -> bool:
-        """Whether a tensor is one block of numbers in memory: False for the sparse, the ragged and the masked ones, and
-        for what is made of other tensors, as a sharded one is."""
+        """Whether a tensor is one block of numbers in memory. False for sparse, ragged and masked tensors, and for a
+        tensor that is made of other tensors, as a sharded one is."""
         return True
 
     def is_host_bound(self, x: Any) -> bool:
-        """Whether a tensor cannot be anywhere but on the host, as one of texts. In a container it stays there."""
+        """Whether a tensor cannot leave the host: a tensor of texts, for example. When a container is moved, such a
+        tensor stays on the host."""
         return False
 
     # memory
 
     def memory(self, device: Device) -> Memory:
-        """Total, free, allocated and peak bytes of a device; None for what the framework does not tell."""
+        """Returns total, free, allocated and peak bytes of a device; None for what the framework does not tell."""
         raise self.unsupported("memory()", "override Backend.memory()")
 
     def reset_peak(self, device: Device) -> None:
-        """Resets the peak to what is allocated now."""
+        """Resets the peak of a device's memory to the bytes that are allocated now."""
         raise self.unsupported("resetting the peak of memory", "read xdevice.memory(device).allocated instead")
 
     # what people ask
 
     def why_no_gpu(self) -> str:
-        """Why `count("gpu")` is 0 here, in a few words, for `xdevice info`."""
+        """Returns why `count("gpu")` is 0 here, in a few words, for `xdevice info`."""
         return "no GPU is visible"
 
     # the process
 
     def on_choice(self) -> None:  # noqa: B027  # most frameworks need not be told
-        """Called where the program chooses this backend, by `use`, `set_backend` or XDEVICE_BACKEND, in the thread that
-        does; for the variable also when the program imports the framework."""
+        """Called when the program chooses this backend by `use`, `set_backend` or XDEVICE_BACKEND, in the thread that
+        does so. If the variable chooses it, also called when the program imports the framework."""
 
     def after_fork(self) -> str | None:
-        """Called in a forked child. Why this backend cannot be used there, or None."""
+        """Called in a forked child. Returns why this backend cannot be used there, or None if it can."""
         return None
 
     def samples(self) -> Samples:
-        """What the conformance suite needs beside the contract: a network, a gradient, a second device."""
+        """Returns what the conformance suite needs beside the contract: a network, a gradient, a second device."""
         raise self.unsupported("samples", "override Backend.samples() to run the conformance suite")
 
     # the same for every backend
 
     @property
     def is_host_only(self) -> bool:
-        """Whether its tensors can only be in host memory: in a container with tensors of other backends they are data,
-        like numbers."""
+        """Whether the tensors of this backend can only be in host memory. In a container with tensors of other backends
+        they count as data, like numbers, and are not moved."""
         return self.kinds == ("cpu",)
 
     def devices(self) -> tuple[Device, ...]:
-        """Every device that exists."""
+        """Returns every device of this backend that exists here."""
         return tuple(devices.of(kind, index) for kind in self.kinds for index in range(self.count(kind)))
 
     def has(self, device: Device) -> bool:
-        """Whether the device exists, and is the hardware that it names."""
+        """Whether the device exists here. For a device that was named by its hardware (`cuda:1`), also whether it is
+        that hardware."""
         if device.kind not in self.kinds or device.index >= self.count(device.kind):
             return False
         return type(device) is Device or self.answers_to(device)
 
     def require(self, device: Device) -> Device:
-        """The device under its plain name: `gpu:1` for `cuda:1`. Raises `DeviceNotFoundError` unless it exists, and is
-        the hardware that its name says."""
+        """Returns the device under its plain name: `gpu:1` for `cuda:1`. Raises `DeviceNotFoundError` if it does not
+        exist, or if it is not the hardware that its name says."""
         if self.has(device):
             return device if type(device) is Device else devices.plain(device)
         there = ", ".join(map(str, self.devices()))
@@ -339,7 +367,8 @@ class Primitives(ABC):
         raise DeviceNotFoundError(f"{name} does not exist on {self.name}, which has {there}{hint}")
 
     def answers_to(self, device: Device) -> bool:
-        """Whether a device, here or not, is named by a word for the hardware that `gpu:i` is, or by none."""
+        """Whether the name of a device fits this backend, even if the device does not exist: it is a plain one
+        (`gpu:1`), or a word for hardware (`cuda:1`) that means what `gpu:i` is here."""
         if type(device) is not devices.Named or device.word in self.answered:
             return True
         words = frozenset() if self.virtual else self.hardware()
@@ -349,7 +378,8 @@ class Primitives(ABC):
         return True
 
     def refuse_if_frozen(self, draw: str, instead: str = "draw outside and pass the numbers in") -> None:
-        """Raises `UnsupportedError` in a traced function, where a draw would give the same numbers at each call."""
+        """Raises `UnsupportedError` in a function that a compiler traces, where a draw of random numbers would give the
+        same numbers at each call. `draw` says in the message what is drawn, `instead` what to do."""
         by = self.tracing()
         if by is not None:
             raise self.unsupported(
@@ -359,7 +389,8 @@ class Primitives(ABC):
             )
 
     def unsupported(self, what: str, instead: str) -> UnsupportedError:
-        """The error to raise for a capability that this backend lacks: "models", "copying a sparse tensor"."""
+        """Returns the error to raise for something that this backend does not support (`what`: "models", "copying a
+        sparse tensor"); `instead` says what to do."""
         return UnsupportedError(f"{self.name} does not support {what}; {instead}")
 
     def __repr__(self) -> str:

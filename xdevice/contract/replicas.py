@@ -1,4 +1,4 @@
-"""Tensors on several devices: splitting, joining, copying to each, and reducing over all."""
+"""Tensors on several devices of one process: splitting, joining, copying to each device, and reducing over all."""
 
 from __future__ import annotations
 
@@ -14,59 +14,66 @@ if TYPE_CHECKING:
 
 
 class Replicas(Primitives):
-    """One program on several devices. Gradients flow through `split` and `join`, and through nothing else here.
+    """The capability of using several devices in one program. Gradients flow through `split` and `join`, and through no
+    other method here.
 
-    - What is reduced is bit for bit the same on each device.
-    - Where tensors can be written, a result is in their memory; else it is a new tensor.
+    - The result of a reduction is bit for bit the same on each device.
+    - If tensors can be written into, a reduction writes its result into them; otherwise it makes new tensors.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("join", "leaf", "total")
 
     def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
-        """Parts of `x` of these sizes along its first axis, where `x` is; they may be views of it; gradients flow."""
+        """Returns parts of `x` with these sizes along its first axis, on the device of `x`; they may be views of `x`.
+        Gradients flow."""
         ends = list(accumulate(sizes))
         return [x[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
     def join(self, parts: list[Any]) -> Any:
-        """New storage for the parts along the first axis, numbers as a vector. They are on one device, of one dtype,
-        and alike but for their length; gradients flow."""
+        """Returns the parts joined along their first axis, in new storage; parts without axes become a vector. The
+        parts are on one device, of one dtype, and differ at most in the length of that axis. Gradients flow."""
         raise self.unsupported("gather", "override Backend.join()")
 
     def leaf(self, x: Any, device: Device) -> Any:
-        """What one differentiates with respect to: a copy of `x` on `device`, in storage of its own, with no gradient
-        link to `x`, requiring its gradient if it holds floats. A parameter is a parameter again, with its flags."""
+        """Returns a copy of `x` on `device` with respect to which gradients can be taken: in its own storage, with no
+        gradient link to `x`, and requiring its gradient if it holds floats. The copy of a parameter is a parameter with
+        the same flags."""
         raise self.unsupported("replicate", "override Backend.leaf()")
 
     def can_write(self, x: Any) -> bool:
-        """Whether `write` works for this tensor."""
+        """Whether `write` can write into this tensor."""
         return False
 
     def memory_of(self, x: Any) -> tuple[int, tuple[int, ...]] | None:
-        """Where `write` writes: address of the first element and strides in bytes of a dense tensor. Waits for the
-        tensor, and for nothing else, where the framework makes its memory with its values: an address that is asked
-        for before may not be the one. None where no two tensors can share memory that is written."""
+        """Returns the memory into which `write` writes: the address of the first element of a dense tensor, and its
+        strides in bytes. If the framework allocates a tensor's memory only when it computes the values, the method
+        waits for this tensor, and for nothing else, because the address may change until then. Returns None if no two
+        tensors that can be written into share memory."""
         return None
 
     def write(self, x: Any, value: Any) -> None:
-        """Puts values into the memory of a tensor, or of a model that is one variable: `value` is a tensor of the same
-        shape and dtype on the same device, and never aliased. Not recorded for gradients; flags stay."""
+        """Writes values into the memory of `x`, a tensor or a model that is one variable. `value` is a tensor of the
+        same shape and dtype on the same device, and `x` never becomes an alias of it. The write is not recorded for
+        gradients, and the flags of `x` (`requires_grad`) stay."""
         raise self.unsupported("tensors that can be written", "use the new tensor instead of the old one")
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
-        """The sum or mean of tensors of one device, in new storage, added in their order; not recorded for gradients.
-        16-bit floats are added as float32, and rounded once. `tensors` is one or more, and can be walked only once."""
+        """Returns the sum or the mean of one or more tensors on one device, in new storage, added in the order given;
+        not recorded for gradients. 16-bit floats are added as float32, and rounded once. `tensors` can be iterated over
+        only once."""
         raise self.unsupported("all_reduce", "override Backend.total()")
 
     def all_reduce(self, tensors: list[Any], mean: bool) -> list[Any]:
-        """Gives each of two or more dense tensors, alike but for their devices, the sum or mean of all, bit for bit the
-        same: in place where it can be written, else as a new one. Never through the host if devices reach each other.
-        """
+        """Takes two or more dense tensors that differ in device and values only, and returns the sum or the mean of all
+        on the device of each, bit for bit the same: in the tensor itself if it can be written into, otherwise as a new
+        tensor. The data never goes through the host if the devices reach each other."""
         first = self.device_of(tensors[0])
         total = self.total((x if self.device_of(x) is first else self.move(x, first) for x in tensors), mean)
         return [self._given(x, total) for x in tensors]
 
     def _given(self, x: Any, value: Any) -> Any:
-        """`x` with these values, or a new tensor of them where `x` is."""
+        """Returns `x` with these values written into it; if `x` cannot be written into, a new tensor with them on the
+        device of `x`."""
         device = self.device_of(x)
         if not self.can_write(x):
             return self.copy(value, device)
@@ -75,8 +82,9 @@ class Replicas(Primitives):
 
 
 def add_up(total: Any, rest: Iterable[Any], mean: bool) -> Any:
-    """The loop of `total`, the same in every framework: `total`, in storage of its own and in the dtype to add in, with
-    the rest added in their order; divided by their number for the mean. In place where tensors can be written."""
+    """The loop in the adapters' `total`, the same for every framework. `total` is the first tensor, in storage of its
+    own and in the dtype in which to add; the rest is added to it in the order given, in place if tensors can be written
+    into. If `mean`, the sum is divided by the number of tensors."""
     count = 1
     for x in rest:
         total += x

@@ -1,4 +1,5 @@
-"""What the conformance suite needs of a framework beside the contract: its own networks and gradients."""
+"""What the conformance suite (`xdevice.testing`) needs of an adapter beside the contract: the framework's own networks
+and gradients."""
 
 from __future__ import annotations
 
@@ -13,113 +14,125 @@ if TYPE_CHECKING:
 
 
 class Work(NamedTuple):
-    """Asynchronous work under way: its result, and whether it is done, asked without waiting."""
+    """Asynchronous work in progress: its result, and a function that tells, without waiting, whether the work is
+    done."""
 
     result: Any
     is_done: Callable[[], bool]
 
 
 class Samples(ABC):
-    """One framework's samples, each written as its users would write it, without xdevice.
+    """One framework's samples, each written as the framework's users would write it, without xdevice.
 
-    A sample that a framework does not have is None: the suite then says which checks it had to skip.
+    A method returns None for a sample that the framework does not have: the suite then says which checks it had to
+    skip.
     """
 
     can_block: bool = False
     """Whether `blocking()` waits for what `long_work` and `failing_work` start."""
     makes_memory_first: bool = False
-    """Whether a tensor has its memory before it is computed, so that the address can be asked for at once."""
+    """Whether a tensor has its memory before it is computed, so that `address` works at once."""
 
     @abstractmethod
     def other_device(self) -> Device | None:
-        """A second device for the tests of this machine, made if need be: called before the framework is used, and
-        often. None where there is no other than cpu:0 and real or virtual GPUs."""
+        """Returns a second device on which the suite can test on this machine, made if need be; None if there is no
+        other device than cpu:0 and real or virtual GPUs. Called often, and for the first time before the framework is
+        used."""
 
     @abstractmethod
     def native_ones(self, *shape: int) -> Any:
-        """Ones by the framework's own function, called without naming a device."""
+        """Returns ones of this shape, made by the framework's own function, which is called without naming a device."""
 
     def add(self, x: Any, y: Any) -> Any:
-        """`x + y` by the framework."""
+        """Returns `x + y`, computed by the framework."""
         return x + y
 
     @abstractmethod
     def address(self, x: Any) -> int | None:
-        """Where the memory of a tensor begins, once it is computed; None where the framework does not tell. Of a view
-        that is where its own first element is, or where the memory that it shares begins. Not asked of one without
-        elements."""
+        """Returns the address at which the memory of a tensor begins, once the tensor is computed; None if the
+        framework does not tell. For a view that is the address of the view's own first element, or of the memory that
+        the view shares. Not called for a tensor without elements."""
 
     @abstractmethod
     def gradient(self, function: Callable[[Any], Any], x: Any) -> Any:
-        """The gradient of `sum(function(x))` with respect to `x`; None if the framework has none."""
+        """Returns the gradient of `sum(function(x))` with respect to `x`; None if the framework has no gradients."""
 
     def requires_grad(self, x: Any) -> bool | None:
         """Whether a tensor asks for its gradient; None where tensors are not marked so."""
         return None
 
     def marked(self, x: Any) -> Any:
-        """The tensor, asking for its gradient."""
+        """Returns the tensor marked as asking for its gradient; the tensor itself if the framework does not mark
+        tensors so."""
         return x
 
     def native_devices(self) -> Sequence[Any] | None:
-        """The framework's own objects for all its devices, the CPU first; None if it has no list of them."""
+        """Returns the framework's own objects for all its devices, the CPU first; None if the framework has no list of
+        them."""
         return None
 
     def floats(self) -> Any:
-        """A tensor of floats whose dtype the framework chooses by the default that `default_to_float64` changes; None
-        where it does not have one."""
+        """Returns a tensor of floats whose dtype is the framework's default, which `default_to_float64` changes; None
+        if the framework has no such default."""
         return self.native_ones(2)
 
     def modes(self) -> Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], bool]]]:
-        """Modes of the framework that each thread has for itself, such as "no gradients": by name, how to enter one,
-        and whether this thread is in it."""
+        """Returns modes of the framework that each thread has for itself, such as "no gradients". For each name there
+        are two functions: one makes a context manager that enters the mode, the other tells whether this thread is in
+        it."""
         return {}
 
     def seed(self, number: int) -> object:
-        """Makes `rand` repeatable by the framework's own means; `NotImplemented` where there are none."""
+        """Seeds the framework's own generator, so that `rand` can be repeated; returns `NotImplemented` if the
+        framework has no seed."""
         return NotImplemented
 
     def loader(self, items: Iterable[Any]) -> Any:
-        """A loader of the framework over NumPy arrays, one a batch; None if it has no loaders."""
+        """Returns a loader of the framework over NumPy arrays, each of which is a batch; None if the framework has no
+        loaders."""
         return None
 
     def network(self, inputs: int, outputs: int) -> Any:
-        """One linear layer in the framework's own classes, built, on cpu:0; None if it has no models."""
+        """Returns a model of one linear layer in the framework's own classes, built, on cpu:0; None if the framework
+        has no models."""
         return None
 
     def settings(self) -> Any:
-        """Layers in the framework's own classes, built, on cpu:0: a linear layer of 3 inputs and 4 outputs, a leaky
-        ReLU with a slope of 1/4, and in a block of their own a dropout of 3/8 and a max pool of 2 axes, with windows
-        of 3 x 2 at a stride of 1 x 2. It is called on a tensor of the shape (1, 3, 3, 3). None if it has no models, or
-        the adapter does not know their settings."""
+        """Returns a model of the framework's own layers, built, on cpu:0: a linear layer of 3 inputs and 4 outputs, a
+        leaky ReLU with a slope of 1/4, and in a block of their own a dropout of 3/8 and a max pool of 2 axes, with
+        windows of 3 x 2 at a stride of 1 x 2. The suite calls the model on a tensor of the shape (1, 3, 3, 3). None if
+        the framework has no models, or the adapter does not know the settings of layers."""
         return None
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
-        """Built models on cpu:0 of every kind that the adapter moves, made anew at each call: by name."""
+        """Returns functions by name, one for every kind of model that the adapter moves: each call makes a new, built
+        model on cpu:0."""
         return {}
 
     def variables(self, model: Any) -> Mapping[str, Any]:
-        """The variables of a model as tensors, by name, read by the framework's own means."""
+        """Returns the variables of a model as tensors, by name, read by the framework's own means."""
         return {}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]] | None:
-        """A model with a shared parameter, and whether it is still shared."""
+        """Returns a model with a shared parameter, and a function that tells whether a model still shares it."""
         return None
 
     def sharing(self) -> tuple[Any, Any, Callable[[], bool]] | None:
-        """Two models that share a tensor which a move makes anew (a buffer), and whether they still share it."""
+        """Returns two models that share a tensor in whose place a move puts a new one (a buffer), and a function that
+        tells whether they still share it."""
         return None
 
     def spread(self, device: Device) -> Any:
-        """A model with one part on cpu:0 and one on `device`; None if it has no models."""
+        """Returns a model with one part on cpu:0 and one on `device`; None if the framework has no models."""
         return None
 
     def unbuilt(self) -> Any:
-        """A model that has no variables yet; None where there is no such thing."""
+        """Returns a model that has no variables yet; None if the framework builds every model at once."""
         return None
 
     def trainable(self) -> tuple[Any, Callable[[Any, Any], float]] | None:
-        """A model of 4 inputs and 1 output on cpu:0, and one step of training it on `x, y` that returns the loss.
+        """Returns a model of 4 inputs and 1 output on cpu:0, and a function that trains it on `x, y` by one step and
+        returns the loss.
 
         The first weights are the same at each call. The step keeps the state of an optimizer (momentum at least).
         """
@@ -127,27 +140,30 @@ class Samples(ABC):
         return None if made is None else (made[0], made[2])
 
     def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]] | None:
-        """As `trainable`, with the optimizer between the two; None where optimizers are not models of the adapter's, or
-        have their state from the start."""
+        """Returns what `trainable` returns, with the optimizer between the two. None if the adapter does not treat
+        optimizers as models, or if optimizers have their state from the start."""
         return None
 
     def holders(self, x: Any) -> Mapping[str, tuple[Any, Callable[[Any], tuple[Any, object]]]]:
-        """Objects around a tensor that the framework knows without their being tensors or models: by name, the object,
-        and how to read the tensor in it and something beside it."""
+        """Returns objects that hold the tensor `x`, and that the framework knows although they are neither tensors nor
+        models. For each name there are the object, and a function that reads the tensor and something else from such an
+        object."""
         return {}
 
     def failing_work(self) -> Any:
-        """A tensor whose computation is under way and fails; None where errors appear at the line."""
+        """Returns a tensor whose computation is in progress and will fail; None if errors are raised at the line that
+        causes them."""
         return None
 
     def settle(self) -> None:  # noqa: B027  # most have switched nothing
         """Switches off again what `failing_work` and `long_work` have switched on."""
 
     def pinned_copies(self, x: Any) -> tuple[Callable[[], Any], Callable[[], Any]] | None:
-        """For benchmarks: two functions, which copy pinned memory to the GPU of `x`, and `x` to pinned memory. None
-        where the framework has no pinned memory."""
+        """Returns two functions for benchmarks: one copies pinned memory to the GPU of `x`, the other copies `x` to
+        pinned memory. None if the framework has no pinned memory."""
         return None
 
     def long_work(self, device: Device) -> Work | None:
-        """Work of a tenth of a second or more on a device; None where it cannot be asked whether it is done."""
+        """Starts work of a tenth of a second or more on a device, and returns it; None if one cannot ask whether it is
+        done."""
         return None

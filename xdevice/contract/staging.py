@@ -1,12 +1,14 @@
-"""Copies between the host and a GPU of NVIDIA's by way of page-locked memory, as adapters make them for `move`.
+"""Copies between the host and an NVIDIA GPU by way of page-locked memory, which adapters use in `move`.
 
-The ring, `xdevice.cuda.ring`, reads and writes memory behind a framework's back. So what an adapter gives it keeps to:
+The ring (the page-locked buffers of `xdevice.cuda.ring`) reads and writes memory without the framework's knowledge. So
+an adapter that gives it memory must see to it that
 
-- What is read is computed, and stays until it is read. What is written was made for the copy, and nobody else has seen
-  it yet.
-- The copy is ordered with the work before and behind it: by the stream that is named, or by waits of the host.
-- Tensors are plain: dense, in C order, on one device; and nothing traces, maps or records what is done with them.
-- Where the ring gains nothing or refuses, the framework's own way is taken, which raises the framework's own errors.
+- memory that is read has been computed, and stays until it is read; memory that is written was made for the copy, and
+  nobody else has seen it yet;
+- the copy is ordered with the work before and after it: by the stream that is named, or by waits of the host;
+- tensors are plain: dense, in C order, on one device, and no compiler, vmap or gradient computation follows what is
+  done with them;
+- where the ring gains nothing or refuses, the framework's own copy is made, which raises the framework's own errors.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
 def read(
     x: Any, address: int, shape: Sequence[int], dtype: np.dtype[Any], stream: int | None = None
 ) -> np.ndarray[Any, Any] | None:
-    """The values at an address on a GPU, which are those of `x`, in memory of their own that begins at a multiple of
-    `ALIGNMENT`; None where the framework's own way is to be taken, as for the address 0."""
+    """Returns the values at an address on a GPU, which are those of `x`, as an array whose memory is new and begins at
+    a multiple of `ALIGNMENT`. Returns None, for the address 0 for instance, if the framework's own copy is to be
+    made."""
     values = aligned(math.prod(shape) * dtype.itemsize)
     is_done = address != 0 and ring.to_host(x, address, values, values.ctypes.data, values.nbytes, stream)
     return values.view(dtype).reshape(shape) if is_done else None

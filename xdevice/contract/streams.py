@@ -1,4 +1,4 @@
-"""Streams of work on a device, and events in them."""
+"""Streams, which are queues of work on a device, and events in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class Streams(Primitives):
-    """Streams and events. Without them `Stream`, and an `Event` on such a device, are refused by name."""
+    """The capability of streams and events. Without it, making an `xdevice.Stream` or an `xdevice.Event` raises
+    `UnsupportedError`."""
 
     needs: ClassVar[tuple[str, ...]] = (
         "new_stream", "current_stream", "stream_scope", "stream_wait", "new_event", "record", "wait_event", "elapsed",
@@ -23,43 +24,44 @@ class Streams(Primitives):
     """Whether `stream_scope` sends the work of its own thread to a stream, or that of all threads."""
 
     def new_stream(self, device: Device) -> Any:
-        """A new stream of work on a device."""
+        """Returns a new stream of work on a device."""
         raise self._no_streams()
 
     def current_stream(self, device: Device) -> Any:
-        """The stream that this thread's work on a device goes to."""
+        """Returns the stream to which this thread's work on a device goes."""
         raise self._no_streams()
 
     def stream_scope(self, stream: Any) -> AbstractContextManager[Any]:
-        """Sends this thread's work to a stream inside the block."""
+        """Returns a context manager that sends this thread's work to a stream inside the block."""
         raise self._no_streams()
 
     def stream_wait(self, stream: Any, event: Any) -> None:
-        """Makes later work of a stream wait for an event; the host goes on."""
+        """Makes work that a stream gets later wait for an event. The host does not wait."""
         raise self._no_streams()
 
     def new_event(self, device: Device) -> Any:
-        """A new event that can be timed."""
+        """Returns a new event, between which and another one `elapsed` can measure the time."""
         raise self._no_events()
 
     def require_events(self, device: Device) -> None:
-        """Raises `UnsupportedError` where a device has no events. To be overridden where `new_event` starts it."""
+        """Raises `UnsupportedError` if a device has no events. Override it if `new_event` initializes the device."""
         self.new_event(device)
 
     def record(self, event: Any, stream: Any) -> None:
-        """Marks the point that a stream's work has reached."""
+        """Records an event in a stream: it happens when the work that the stream has got so far is done."""
         raise self._no_events()
 
     def wait_event(self, event: Any) -> None:
-        """Waits on the host until a recorded event has happened."""
+        """Makes the host wait until a recorded event has happened."""
         raise self._no_events()
 
     def elapsed(self, start: Any, end: Any) -> float:
-        """Seconds of device time between two events that have happened."""
+        """Returns the seconds of device time between two events that have happened."""
         raise self._no_events()
 
     def keep_for(self, x: Any, stream: Any) -> None:  # nothing to do if memory is never given away
-        """Tells the allocator that a stream uses `x`, whose memory is then kept until that stream is done."""
+        """Tells the framework's allocator that a stream uses `x`, so that the memory of `x` is kept until that stream's
+        work is done."""
 
     def _no_streams(self) -> UnsupportedError:
         return self.unsupported("streams", "it orders its work by itself; xdevice.parallel() runs tasks side by side")

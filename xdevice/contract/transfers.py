@@ -31,11 +31,13 @@ class Transfer(NamedTuple):
 
 
 class Transfers(Primitives):
-    """Each transfer is reported once, whether it goes through xdevice or not. No hook stays behind."""
+    """The capability of seeing transfers. Each transfer is reported once, whether the program makes it by xdevice or by
+    the framework itself. Afterwards the framework's functions are as before."""
 
     needs: ClassVar[tuple[str, ...]] = ("watch",)
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        """Calls `report` for every read by the host and every implicit copy between devices, by hooks that are removed
-        afterwards. `xdevice.contract.hooks` sets them."""
+        """Returns a context manager. Inside the block, `report` is called for every read by the host and every copy
+        between devices, also an implicit one. To see them, an adapter puts functions of its own in place of the
+        framework's, for which `xdevice.contract.hooks` has tools, and takes them away afterwards."""
         raise self.unsupported("watching transfers", "unload it, or build its watch() on xdevice.contract.hooks")

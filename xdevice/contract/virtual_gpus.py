@@ -8,17 +8,20 @@ from .primitives import Primitives
 
 
 class VirtualGpus(Primitives):
-    """Virtual GPUs refuse what real GPUs refuse: what is on one is not on another."""
+    """The capability of virtual GPUs. They refuse what real GPUs refuse: a tensor on one of them cannot be used with a
+    tensor on another."""
 
     needs: ClassVar[tuple[str, ...]] = ("why_no_virtual_gpus", "make_virtual_gpus")
 
     def why_no_virtual_gpus(self) -> str | None:
-        """Why it cannot have virtual GPUs, or not any more, and what to do about it; None if it can."""
+        """Returns why the framework cannot have virtual GPUs, or can no longer have them, and what to do about it; None
+        if it can have them."""
         return "its adapter does not have make_virtual_gpus()"
 
     def make_virtual_gpus(self, n: int) -> None:
-        """Makes `n` other devices of the framework, in host memory, its gpu:0 to gpu:{n-1}, and leaves cpu:0 as the
-        only CPU. Real GPUs are hidden from then on. A second adapter may ask again for the same number."""
+        """Makes `n` further devices of the framework, in host memory, its gpu:0 to gpu:{n-1}, and leaves cpu:0 as the
+        only CPU. Real GPUs are hidden from then on. A second instance of the adapter may ask again for the same
+        number."""
         raise self.unsupported("virtual GPUs", "leave XDEVICE_VIRTUAL_GPUS unset for it")
 
     def default_to_float64(self) -> None:

@@ -1,4 +1,5 @@
-"""Which thread and asyncio task has entered a block: they may share one `with` object, and leave it in any order."""
+"""Keeps track of which thread and asyncio task has entered a block: several of them may use one object in their `with`
+statements, and leave their blocks in any order."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class Owned(Protocol):
-        """A native context manager with its key, and the thread and task that entered it."""
+        """An open block: the object with which it was entered (`key`), and the thread and task that entered it
+        (`owner`)."""
 
         key: Any
         owner: tuple[int, Any]
@@ -24,7 +26,8 @@ _lock = _thread.allocate_lock()
 
 
 def owner() -> tuple[int, Any]:
-    """This thread, and the asyncio task that it runs; None outside of one."""
+    """Returns the id of this thread, and the asyncio task that the thread is running; None in place of the task if it
+    runs none."""
     return _thread.get_ident(), current_task()
 
 
@@ -36,10 +39,11 @@ def current_task() -> Any:
 
 
 def place_in(stack: Sequence[Owned], key: object, what: str) -> int:
-    """The place, in a stack of this context, of the last block that this thread and task entered by `key`.
+    """Returns the index, in a stack of open blocks, of the last block that this thread and task entered with the object
+    `key`.
 
     Raises:
-        ScopeError: there is none.
+        ScopeError: there is no such block.
     """
     here = owner()
     for place in reversed(range(len(stack))):
@@ -52,7 +56,8 @@ def place_in(stack: Sequence[Owned], key: object, what: str) -> int:
 
 
 class Entered:
-    """The open blocks of one `with` object, each with its owner."""
+    """The open blocks of all `with` statements that use one object, each with its owner: the thread and task that
+    entered it."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -62,11 +67,11 @@ class Entered:
         self._open.append((owner(), block))
 
     def take(self) -> tuple[Any, int]:
-        """Removes a block that is left here, and gives it with the thread that entered it: the last one of this thread
-        and task, else the last of any.
+        """Removes the block that is being left, and returns it with the id of the thread that entered it. That is the
+        last block of this thread and task; if they have none, the last block of any.
 
         Raises:
-            ScopeError: none is open.
+            ScopeError: no block is open.
         """
         here = owner()
         with _lock:

@@ -1,4 +1,5 @@
-"""What is known of the built-in backends before they are loaded. `import xdevice` imports this, so it must be light."""
+"""What is known of the built-in backends before they are loaded. `import xdevice` imports this module, so it must
+import little."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Known:
         self.modules = modules
         self.install = install
         self.brings = brings
-        """The backends whose frameworks this one's framework imports by itself, without the user having chosen them."""
+        """The backends whose frameworks are imported by this backend's framework, without the user having chosen
+        them."""
         self.is_fragile = is_fragile
         """Whether a plain import of the framework may fail or leave it broken, even with no other framework there."""
 
@@ -48,12 +50,13 @@ KNOWN: Final = (
 """The built-in backends, in the order in which one is chosen when the program does not choose."""
 
 GUESTS: Final = {"keras": ("keras.config", "backend")}
-"""Libraries that run on one of several frameworks, and the function that names it."""
+"""Libraries that run on one of several frameworks: the module and its function that name that framework."""
 
 wanted: Final[set[str]] = set()
 """The backends that xdevice itself is loading, or has loaded."""
 
 
 def list_imported() -> list[Known]:
-    """The frameworks that are imported already, but for NumPy, which all of them import."""
+    """Returns the `Known` of each framework that is imported already, except NumPy's, because all of them import
+    NumPy."""
     return [known for known in KNOWN[:-1] if sys.modules.get(known.modules[0]) is not None]

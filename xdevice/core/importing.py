@@ -2,8 +2,9 @@
 
 `import xdevice` imports this module, so it imports nothing that takes time.
 
-Python holds a lock for each module that is being imported, so whoever loads a backend takes them in one order: the
-framework's, the adapter's, `loader.import_lock`. `registry.load` therefore begins by importing the framework.
+Python holds a lock for each module that is being imported. To avoid deadlocks, all code that loads a backend takes its
+locks in one order: that of the framework, that of the adapter, `loader.import_lock`. `registry.load` therefore begins
+by importing the framework.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ _taken: Final = {known.modules[0]: known for known in frameworks.KNOWN[:-1]} | {
 _handing: Final[list[tuple[int, Known]]] = []
 """The frameworks whose import is being handed over to xdevice, each with the thread that does it."""
 _asking: Final[list[tuple[int, Known]]] = []
-"""The same for frameworks that the other finders are being asked for."""
+"""The frameworks that the other finders of `sys.meta_path` are being asked for, each with the thread that asks."""
 _IMPORTLIB: Final = "<frozen importlib._bootstrap>"
 _PATIENCE: Final = 60.0
 
 
 class _Finder:
-    """Hands the import of a framework to xdevice if a plain import may not work: if variables ask something of every
-    framework, if another framework is imported, and for fragile frameworks."""
+    """Hands the import of a framework to xdevice if a plain import may not work: if environment variables ask something
+    of every framework, if another framework is imported, and for fragile frameworks (`Known.is_fragile`)."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -88,8 +89,9 @@ class _Loader:
         module.__spec__ = self._spec  # undoes Python's replacing it by the spec with this loader
 
     def _is_brought(self) -> bool:
-        """Whether this import is made by another framework's, whose thread may hold `import_lock` and wait for it. If
-        another thread is importing what this framework itself imports, first waits until that is done."""
+        """Whether another framework imports this one, as TensorFlow imports JAX: the other one's thread may hold
+        `import_lock` and wait for this import. If another thread is importing a framework that this one imports by
+        itself, first waits until that import is done."""
         if any(self._known.name in other.brings for _, other in tuple(_handing)):
             return True
         while any(other.name in self._known.brings for _, other in tuple(_handing)):
@@ -130,7 +132,7 @@ def _is_needed(known: Known) -> bool:
 
 
 def install() -> None:
-    """Puts the finder in place: from now on xdevice takes over imports of frameworks."""
+    """Installs the finder: from now on xdevice takes over imports of frameworks."""
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
 
@@ -139,8 +141,9 @@ def install() -> None:
 
 
 def _before_fork() -> None:
-    """Waits for imports that other threads make by xdevice, because the child has no thread to release the locks of
-    these modules. Waits a minute at most, because those threads may be waiting for this one."""
+    """Waits, before a fork, for imports that other threads make by xdevice: the child would have no thread that
+    releases the locks of the modules being imported. Waits a minute at most, because those threads may be waiting for
+    this one."""
     deadline = time.monotonic() + _PATIENCE
     while _is_importing_elsewhere() and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -152,7 +155,8 @@ def _is_importing_elsewhere() -> bool:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Whether a thread runs the body of a module of ours, or an import that a function of ours has begun."""
+    """Whether a thread with this innermost frame is running the body of a module of xdevice, or an import that a
+    function of xdevice has begun."""
     is_inside = False
     while frame is not None:
         code = frame.f_code

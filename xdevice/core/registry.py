@@ -1,4 +1,4 @@
-"""Which adapters exist, which are loaded, and which one a type belongs to."""
+"""Which adapters exist, which of them are loaded, and to which backend a type belongs."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ GROUP: Final = "xdevice.backends"
 
 
 probes: Final[dict[type, Callable[[Any], devices.Device]]] = {}
-"""For each tensor type seen so far, the `probe` of its backend: the verbs' fast path."""
+"""For each tensor type seen so far, the `probe` of its backend, with which `device_of` is fast."""
 
 movable: Final[dict[type, Backend]] = {}
-"""The backend of each tensor type seen so far, but for backends whose tensors are always on the host."""
+"""The backend of each tensor type seen so far, except backends whose tensors are always on the host."""
 
 on_load: Final[list[Callable[[Backend], None]]] = []
 """Functions that are called with every backend that is loaded from now on."""
@@ -55,7 +55,8 @@ _found: dict[str, EntryPoint] | None = None
 
 
 def canonical(name: str) -> str:
-    """The backend's own name for a name or alias in any case; raises `BackendNotFoundError` for any other."""
+    """Returns the backend's own name for a name or alias in upper or lower case; raises `BackendNotFoundError` for an
+    unknown one."""
     wanted = name.strip().lower() if isinstance(name, str) else ""
     for known in KNOWN:
         if wanted == known.name or wanted in known.aliases:
@@ -67,7 +68,7 @@ def canonical(name: str) -> str:
 
 
 def names() -> tuple[str, ...]:
-    """Every backend known: the built-in ones in order of preference, then third-party ones."""
+    """Returns the names of all known backends: the built-in ones in order of preference, then third-party ones."""
     built_in = tuple(known.name for known in KNOWN)
     return built_in + tuple(sorted(set(entry_points()) - set(built_in)))
 
@@ -81,7 +82,7 @@ def is_installed(name: str) -> bool:
 
 
 def install_hint(name: str) -> str:
-    """The command that installs a backend."""
+    """Returns the command that installs the framework of a backend."""
     for known in KNOWN:
         if name == known.name:
             return known.install
@@ -90,7 +91,8 @@ def install_hint(name: str) -> str:
 
 
 def imported_frameworks() -> tuple[str, ...]:
-    """The built-in backends whose framework the user has imported. NumPy does not count: all frameworks import it."""
+    """Returns the built-in backends whose framework the user has imported. NumPy does not count, because all frameworks
+    import it, nor does a framework that another imported one imports by itself."""
     imported = frameworks.list_imported()
     brought = {name for known in imported for name in known.brings}
     return tuple(known.name for known in imported if known.name not in brought)
@@ -107,7 +109,8 @@ def _is_imported(module: str) -> bool:
 
 
 def entry_points() -> dict[str, EntryPoint]:
-    """The adapters that are installed, ours and third parties', by name; imports none of them."""
+    """Returns the entry points of the adapters that are installed, built-in and third-party, by backend name. Imports
+    none of them."""
     global _found
     if _found is None:
         from importlib.metadata import entry_points as installed
@@ -161,10 +164,10 @@ def _overview() -> str:
 
 
 def load(name: str) -> Backend:
-    """The backend of a name or alias, imported on first use.
+    """Returns the backend of a name or alias, which is imported on first use.
 
-    Safe from several threads, and the thread that loads may end first: the import is guarded by Python's own import
-    locks and by `loader.importing`, what follows it by a lock of its own.
+    Several threads may call this at once, and the thread that loads a backend may end before the others use it.
+    Python's import locks and `loader.importing` guard the import, and a lock of this module guards what follows it.
     """
     backend = _loaded.get(name) or _load(canonical(name))
     if backend.refusal is not None:
@@ -173,7 +176,7 @@ def load(name: str) -> Backend:
 
 
 def list_loaded() -> tuple[Backend, ...]:
-    """The backends loaded so far."""
+    """Returns the backends loaded so far."""
     return tuple(_loaded.values())
 
 
@@ -200,7 +203,8 @@ def _load(name: str) -> Backend:
 
 
 def make(name: str) -> Backend:
-    """The backend of a name, made once its framework is imported, or while this thread imports it."""
+    """Returns the backend of a name, and makes it if it is not loaded yet. The framework has been imported before, or
+    this thread is importing it."""
     if name in _loaded:
         return _loaded[name]
     from xdevice.contract import check, environment
@@ -271,7 +275,7 @@ def _register(backend: Backend) -> None:
 
 
 def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
-    """How a backend is pickled: by its name, because each process has one of its own."""
+    """Returns how a backend is pickled: by its name, because each process has its own backend of that name."""
     return load, (backend.name,)
 
 
@@ -279,13 +283,14 @@ def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
 
 
 def owner_of(cls: type) -> Backend | None:
-    """The backend that a type belongs to, by the module it comes from; loads its adapter if need be."""
+    """Returns the backend that a type belongs to, found by the modules in which the type and its bases are defined;
+    None if there is none. Loads the adapter if need be."""
     found = _look_up(cls)
     return found.backend if found is not None else None
 
 
 def kind_of(cls: type) -> Owned | None:
-    """Backend and kind of a type of tensors or models; None for every other type."""
+    """Returns the backend and the kind of a type of tensors, symbols or models; None for any other type."""
     found = _look_up(cls)
     return found if found is not None and found.kind is not None else None
 
@@ -299,8 +304,8 @@ devices.answers.from_native = _from_native
 
 
 def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:
-    """Keeps a fact about a type, by its `id`, for as long as the type lives. A `WeakKeyDictionary` is three times
-    slower to read."""
+    """Stores a fact about a type in `facts`, under the type's `id`, for as long as the type lives. A
+    `WeakKeyDictionary` would be three times slower to read."""
     from weakref import finalize
 
     facts[id(cls)] = fact
@@ -308,15 +313,15 @@ def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:
 
 
 def forget_types() -> None:
-    """Forgets all facts about types: they depend on the devices, which have changed."""
+    """Forgets which backend and kind each type has, because that depends on the devices, which have changed."""
     probes.clear()
     movable.clear()
     _owners.clear()
 
 
 def as_array(x: Any) -> Any:
-    """A NumPy scalar, such as `x.sum()` gives, as an array without dimensions; everything else as it is. In containers,
-    a NumPy scalar is a number."""
+    """Returns a NumPy scalar, such as `x.sum()` gives, as an array without dimensions, and everything else as it is.
+    (In a container, a NumPy scalar counts as a number.)"""
     numpy = sys.modules.get("numpy")
     if numpy is None or not issubclass(type(x), numpy.generic):
         return x
@@ -345,8 +350,8 @@ def _learn(cls: type) -> Owned | None:
 
 
 def eagerly(function: Callable[[], Any]) -> Any:
-    """Calls a function outside of every loaded backend's compiler, which cannot compile it: torch.compile fails at
-    looking up types and at walking containers."""
+    """Returns `function()`, called outside of every loaded backend's compiler, which could not compile it:
+    torch.compile fails at looking up types and at walking containers."""
     for backend in list_loaded():
         function = _guard(backend, function)
     return function()
@@ -392,7 +397,7 @@ def _owner_of_module(root: str) -> Backend | None:
 
 
 def host_of(guest: str) -> Backend:
-    """The backend that a guest runs on, a library over several frameworks such as Keras."""
+    """Returns the backend on which a guest, a library over several frameworks such as Keras, is running."""
     from importlib import import_module
 
     module, function = GUESTS[guest]
@@ -409,7 +414,8 @@ def host_of(guest: str) -> Backend:
 
 
 _imported_before_fork: frozenset[str] = frozenset()
-"""The modules that a forked child has from its parent: their adapters, loaded only now, are asked too."""
+"""The modules that a forked child has from its parent: if an adapter for one is loaded only now, its `after_fork` is
+called."""
 
 
 def _after_fork() -> None:

@@ -1,9 +1,9 @@
-"""`with device:`, `with stream:` and `set_device`.
+"""Implements `with device:`, `with stream:` and `set_device`.
 
-xdevice keeps the current device in a context variable, which survives an `await`. The frameworks keep it per thread,
-Paddle for the whole process, so during an `await` it would hold for whichever task runs next. So if an asyncio task
-waits inside of a block, the block is undone and refused at the await. Blocks that overlap in one task, as those of
-generators may, can end in any order.
+xdevice keeps the current device in a context variable, which survives an `await`. The frameworks keep theirs per
+thread, Paddle even for the whole process, so during an `await` the device would hold for whichever task runs next.
+Therefore, if an asyncio task waits inside of a block, the block is undone at that point, and the task gets a
+`ScopeError`. Blocks that overlap in one task, as those in generators may, can end in any order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _cancelled: set[Any] = set()
 
 
 def current() -> Device | None:
-    """The device of the innermost `with device:` of this thread or task, else that of `set_device`."""
+    """Returns the device of the innermost `with device:` of this thread or task, else that of `set_device`, else
+    None."""
     stack = _entered.get()
     return stack[-1].key if stack else _threads.device
 
@@ -43,8 +44,8 @@ def current_device() -> Device:
 
     Young: it may change in a minor version.
 
-    That is the device of xdevice's creators where no `device=` is given. What a framework's own functions have set,
-    `torch.set_default_device` for instance, does not count.
+    `xdevice.ones` and xdevice's other creation functions use it where no `device=` is given. What a framework's own
+    functions have set, `torch.set_default_device` for instance, does not count.
 
     Example:
         >>> xdevice.current_device()
@@ -56,14 +57,14 @@ def current_device() -> Device:
 def set_device(device: object) -> None:
     """Sets the device on which creation functions, xdevice's and the selected framework's own, make tensors here.
 
-    It holds for this thread as `with device:` does, but until the thread ends or until another call; with None, what
-    held before the first call holds again. A `with device:` takes precedence. In Paddle, the framework's own creators
-    of other threads are affected too, as by `paddle.set_device`.
+    The device holds for this thread, as in a `with device:`, but until the thread ends or calls this again. With None,
+    what held before the first call holds again. A `with device:` takes precedence. In Paddle, the framework's own
+    creation functions are affected in other threads too, as by `paddle.set_device`.
 
     Young: it may change in a minor version.
 
     Raises:
-        DeviceError: it is not a device; expected is what `xdevice.device` takes, or None.
+        DeviceError: the argument is not a device; expected is what `xdevice.device` takes, or None.
         DeviceNotFoundError: the selected backend has no such device.
         ScopeError: a `with device:` or `with stream:` of this thread is open. In each case nothing changes.
 
@@ -111,10 +112,10 @@ def push(stack: ContextVar[tuple[Block, ...]], block: Block) -> None:
 
 
 def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException | None) -> None:
-    """Takes the last block off the stack that this thread and task entered by `key`.
+    """Ends the last block that this thread and task entered with the object `key`, and takes it off the stack.
 
     Raises:
-        ScopeError: there is none, or its task has waited inside of it.
+        ScopeError: there is no such block, or its task has waited inside of it.
     """
     entered = stack.get()
     place = blocks.place_in(entered, key, f"`with {key}:`")
@@ -123,8 +124,8 @@ def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException 
 
 
 class _Threads(_thread._local):
-    """The blocks that a thread has open with its framework, in the order in which they were entered; and below them
-    what `set_device` has entered."""
+    """What each thread has open in its framework: its blocks in the order in which they were entered, and beneath them
+    the device that `set_device` has set."""
 
     def __init__(self) -> None:
         self.open: list[Block] = []
@@ -136,7 +137,7 @@ _threads = _Threads()
 
 
 class Block:
-    """An entered `with device:` or `with stream:`; `make` gives the framework's own context manager for it."""
+    """An entered `with device:` or `with stream:`; `make` returns the framework's own context manager for it."""
 
     def __init__(self, key: Any, make: Callable[[], AbstractContextManager[Any]]) -> None:
         self.key = key
@@ -173,8 +174,9 @@ class Block:
         self._native.__enter__()
 
     def _undo(self) -> None:
-        """Leaves the framework's context managers in the order that they require. None is told of an exception:
-        contextlib would write into it, and a frozen dataclass refuses that."""
+        """Leaves the framework's context manager of this block. Those that were entered after it are left first and
+        entered again afterwards. No exception is passed to them: contextlib would write into it, and a frozen dataclass
+        refuses that."""
         place = _threads.open.index(self)
         above = _threads.open[place + 1 :]
         for block in reversed(above):
@@ -207,7 +209,7 @@ class Block:
 
 
 def _calling_coroutine() -> FrameType | None:
-    """The innermost coroutine that is running."""
+    """Returns the frame of the innermost coroutine that is running; None if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not frame.f_code.co_flags & 0x180:  # inspect's CO_COROUTINE and CO_ITERABLE_COROUTINE
         frame = frame.f_back
@@ -215,7 +217,7 @@ def _calling_coroutine() -> FrameType | None:
 
 
 def _waits_in(task: Any, coroutine: FrameType | None) -> bool:
-    """Whether a task waits in something that this coroutine awaits; True also if that cannot be seen."""
+    """Whether a task is waiting in this coroutine or in something that it awaits; True also if that cannot be seen."""
     awaited = task.get_coro()
     while awaited is not None:
         if hasattr(awaited, "cr_frame"):

@@ -1,5 +1,5 @@
-"""Which backend is used when no tensor decides: that of `use`, of `set_backend`, of XDEVICE_BACKEND, or an imported
-one."""
+"""Which backend is used if no tensor decides: the one chosen by `use`, by `set_backend` or by XDEVICE_BACKEND, else one
+whose framework is imported or installed."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _KEY: Any = getattr(os.environ, "encodekey", str)(VARIABLE)
 
 
 def current() -> Backend:
-    """The selected backend: that of `use`, else of `set_backend`, else of XDEVICE_BACKEND, else the first one
-    installed."""
+    """Returns the selected backend: that of `use`, else of `set_backend`, else of XDEVICE_BACKEND, else the only one
+    whose framework is imported, else the first one that is installed."""
     backend = _scope.get() or _default
     if backend is None:
         if _resolved is None or _resolved_from != _environ.get(_KEY):
@@ -50,18 +50,19 @@ def current() -> Backend:
 
 
 def explicit_choice() -> Backend | None:
-    """What the program itself has chosen, by `set_backend`, or by `use` where the environment says nothing."""
+    """Returns the backend that the program itself has chosen by `set_backend`, or by `use` if XDEVICE_BACKEND is not
+    set; None if it has chosen none."""
     return _default or (None if os.environ.get(VARIABLE) else _scope.get())
 
 
 def default() -> Backend | None:
-    """The backend given to `set_backend`; None if there is none."""
+    """Returns the backend given to `set_backend`; None if there is none."""
     return _default
 
 
 def restore_default(before: Backend | None) -> None:
-    """Makes the default again what `default` returned before; unlike `set_backend(None)` it keeps what the environment
-    chose."""
+    """Makes `before`, which `default` returned earlier, the default again. Unlike `set_backend(None)`, it keeps the
+    backend that the environment chose."""
     global _default
     _default = before
 
@@ -95,8 +96,8 @@ def _from_variable() -> Backend | None:
 
 
 def hand_over(module: str, known: Known) -> None:
-    """Loads the backend of a module that the program is importing. If variables ask something of every framework, also
-    loads the backends of frameworks that this one has imported.
+    """Loads the backend of a module that the program is importing. If environment variables ask something of every
+    framework, also loads the backends of the frameworks that the module has imported.
 
     Raises:
         XDeviceError: as `registry.load` does.
@@ -189,11 +190,11 @@ def set_backend(name: str | Backend | None) -> None:
 class use:
     """Selects a backend for the block: `with xdevice.use("paddle"): ...`, for this thread or task only.
 
-    Nests, ends after exceptions, may be entered again and by several threads, and holds across an `await`. The backend
-    is loaded when the block is entered.
+    Blocks nest, and end after exceptions. One object may be entered again, and by several threads. The choice holds
+    across an `await`. The backend is loaded when the block is entered.
 
     Raises:
-        ScopeError: it is left in another thread or asyncio task than the one that entered it, whose choice stays.
+        ScopeError: the block is left in another thread or asyncio task than entered it; the choice of the latter stays.
         BackendNotFoundError, BackendImportError: as `backend` does, on entering.
 
     Example:
@@ -221,7 +222,7 @@ class use:
 
 
 class _Used:
-    """An entered `use`."""
+    """A block of `use` that is open, with the thread and task that entered it, and the backend that it chose."""
 
     def __init__(self, key: use, chosen: Backend) -> None:
         self.key = key

@@ -1,9 +1,9 @@
 """xdevice's own threads, and how they end with the program.
 
-Python lets a daemon thread run on while it exits, and ends it as soon as it asks for Python's lock: inside a
-framework's C++ that ends the whole process, by SIGABRT (measured on PyTorch, TensorFlow, JAX and NumPy). A thread that
-is not a daemon is waited for first, without being told to end. So these are daemons, which are told at exit, and then
-waited for.
+While Python exits, it lets daemon threads run on, and ends each as soon as it asks for Python's lock: inside a
+framework's C++ that ends the whole process, by SIGABRT (measured on PyTorch, TensorFlow, JAX and NumPy). For a thread
+that is not a daemon Python waits, without telling it to end. So xdevice's threads are daemons, which xdevice tells to
+end when Python exits, and then waits for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _is_ending = False
 
 
 def at_exit(end: Callable[[], None]) -> None:
-    """Calls `end` when the program ends, before frameworks and modules do. It is to end threads and open blocks."""
+    """Registers a function that is called when the program ends, before frameworks and modules are torn down. `end` has
+    to end threads and open blocks."""
     _ends.append(end)
     _be_first()
 
@@ -45,7 +46,8 @@ class Worker(threading.Thread):
 
 
 def park() -> None:
-    """Makes a daemon thread that calls this while the program is ending wait for ever, where it does no harm.
+    """If the program is ending and the calling thread is a daemon of the program's, makes it wait for ever, where it
+    does no harm.
 
     The thread would not live to see its results, and must not go on with half of them.
     """
@@ -68,7 +70,8 @@ def _end() -> None:
 
 
 def _be_first(*_: object) -> None:
-    """Registers `_end` anew after a framework has registered its own: the last one registered is called first."""
+    """Registers `_end` again after a framework has registered an exit function: the one registered last is called
+    first."""
     atexit.unregister(_end)
     atexit.register(_end)
 

@@ -1,1 +1,1 @@
-"""Calls of NVIDIA's driver, for all frameworks: which GPUs there are, and copies to and from them."""
+"""Calls of NVIDIA's driver, for all frameworks: which GPUs there are, and copies between them and the host."""

@@ -1,7 +1,7 @@
-"""How many NVIDIA GPUs a CUDA program will see, and which ones, asked of NVML.
+"""Asks NVML, NVIDIA's management library, how many GPUs a CUDA program will see, and which ones.
 
-The CUDA runtime's own count initialises CUDA, and no child of a fork can use CUDA after that. NVML makes no CUDA
-context and leaves forks free.
+The CUDA runtime's own count initialises CUDA, and after that no forked child can use CUDA. NVML makes no CUDA context,
+so forked children can still use CUDA.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ import os
 
 
 def count() -> int | None:
-    """How many GPUs CUDA_VISIBLE_DEVICES leaves; None if there is a driver but no NVML to ask."""
+    """How many GPUs the program sees under CUDA_VISIBLE_DEVICES; None if there is a driver but no NVML to ask."""
     uuids = _uuids()
     return None if uuids is None else len(visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES")))
 
 
 def uuid(index: int) -> str | None:
-    """The unique id of a program's GPU; None if it cannot be told."""
+    """The unique id of the GPU that the program knows by this index; None if NVML does not tell."""
     chosen = visible(_uuids() or (), os.environ.get("CUDA_VISIBLE_DEVICES"))
     return chosen[index] if index < len(chosen) else None
 
 
 @functools.cache
 def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
-    """The driver's GPUs that CUDA_VISIBLE_DEVICES leaves: those named before the first wrong name."""
+    """The GPUs of the driver that are left by `wanted`, the value of CUDA_VISIBLE_DEVICES: all that it names, in that
+    order, up to the first name that is wrong."""
     if wanted is None:
         return uuids
     seen: list[str] = []
@@ -50,7 +51,7 @@ def _named(uuids: tuple[str, ...], name: str) -> str | None:
 
 @functools.cache
 def _uuids() -> tuple[str, ...] | None:
-    """The ids of the driver's GPUs; None if there is a driver but no NVML."""
+    """The unique ids of all GPUs of the driver; None if there is a driver but no NVML."""
     is_windows = hasattr(ctypes, "WinDLL")
     if not is_windows and not any(map(os.path.exists, ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))):
         return ()

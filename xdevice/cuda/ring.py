@@ -1,19 +1,22 @@
-"""Copies between ordinary host memory and NVIDIA's GPUs, by several threads, through a ring of page-locked memory.
+"""Copies between ordinary host memory and NVIDIA's GPUs, by several threads, through a ring of page-locked buffers.
 
 The driver copies ordinary memory with one thread, which also touches each new page for the first time: 2 GB/s to the
-host and 8 to the GPU, on a bus of 55 (docs/explanation/performance.md). Here each of some threads copies a chunk
-between the caller's memory and a slot of the ring, which the GPU reads or writes at the rate of the bus.
+host and 8 to the GPU, on a bus of 55 (docs/explanation/performance.md). Here several threads copy one chunk each
+between the caller's memory and a slot of the ring (a buffer of 4 MB), which the GPU reads or writes at the speed of the
+bus.
 
-What must be kept:
+Rules that a change of this module must keep:
 
-- The GPU's part of each copy is work on the stream that the caller names: so it comes after what is on that stream, and
-  before what is put there later. A slot is given on with the event after which the GPU does not use it any more.
-- Only threads of the ring hold slots: an exception that Ctrl-C raises in the caller's thread could come between the
-  copy and its event. They keep the memory on both sides alive until they have done their part, caller or no caller.
-- Nobody may wait in `os.fork`: a child of a fork begins without a ring.
-- It is asked of CUDA's driver by ctypes, so that it is one ring for all frameworks, and no framework's allocator. What
-  was not measured keeps the framework's way: other systems than Linux, other GPUs, few cores, and sizes that gain
-  nothing.
+- The GPU's part of each copy is queued on the stream that the caller names, so it comes after the work that is on that
+  stream, and before work that is put there later. Each slot has an event, after which the GPU no longer uses the slot;
+  the next user of the slot waits for it.
+- Only threads of the ring hold slots: in the caller's thread, Ctrl-C could raise an exception between a copy and the
+  recording of its event. The threads keep the memory on both sides alive until they have done their part, even if the
+  caller no longer waits.
+- `os.fork` must not have to wait for the ring: a forked child begins without one.
+- The ring calls CUDA's driver by ctypes, so that one ring serves all frameworks, without any framework's allocator.
+  Copies that were not measured are left to the framework: on other systems than Linux, on other GPUs, with few cores,
+  and of sizes that gain nothing.
 """
 
 from __future__ import annotations
@@ -28,9 +31,10 @@ from typing import Any, Final
 
 SLOT: Final = 4 << 20
 SLOTS: Final = 16
-"""64 MB in all."""
+"""How many buffers of `SLOT` bytes the ring has: 64 MB in all."""
 _PER_THREAD: Final = 2
-"""CUDA's handle for the default stream of the calling thread, which means nothing in the ring's threads."""
+"""CUDA's handle for the default stream of the calling thread. In the ring's own threads it would mean another
+stream, so copies on it are left to the framework."""
 _THREADS_TO_GPU: Final = 12
 _LEAST_CORES: Final = 4
 _PORTABLE: Final = 1
@@ -44,12 +48,12 @@ _MADV_HUGEPAGE: Final = 14
 
 
 class DriverError(Exception):
-    """Raised if CUDA's driver refuses something. The copy is then made by the framework, which may raise its own
-    error."""
+    """Raised if a call of CUDA's driver fails. The copy is then left to the framework, which may raise an error of its
+    own."""
 
 
 def is_measured() -> bool:
-    """Whether the ring can be used here: Linux, enough cores, and a CUDA driver, as where it was measured."""
+    """Whether the ring can be used here. It needs what it was measured with: Linux, enough cores, and a CUDA driver."""
     global _driver
     if _driver is None:
         _driver = _loaded() or False
@@ -57,26 +61,28 @@ def is_measured() -> bool:
 
 
 def to_host(x: Any, address: int, array: Any, target: int, nbytes: int, stream: int | None) -> bool:
-    """Copies `nbytes` from `address` on a GPU, the memory of `x`, to `target`, the memory of `array`, after the work of
-    a stream (None: at once). Everything has arrived on return. False if the framework must make the copy."""
+    """Copies `nbytes` from `address` on a GPU, in the memory of `x`, to `target`, in the memory of `array`, after the
+    work on `stream`, or at once if that is None. The copy is complete on return. Returns False if the framework must
+    make it."""
     _advise(target, nbytes)
     return _done(_ToHost((x, array), address, target, nbytes, stream))
 
 
 def to_gpu(array: Any, source: int, x: Any, address: int, nbytes: int, stream: int | None) -> bool:
-    """Copies `nbytes` from `source`, the memory of `array`, to `address` on a GPU, the memory of `x`. On return the
-    source has been read, and the copy goes on as work of a stream (None: it is done). False as in `to_host`."""
+    """Copies `nbytes` from `source`, in the memory of `array`, to `address` on a GPU, in the memory of `x`. On return
+    the source has been read, and the copy goes on as work on `stream`; if that is None, the copy is complete. Returns
+    False if the framework must make the copy."""
     return _done(_ToGpu((x, array), address, source, nbytes, stream))
 
 
 def held() -> int:
-    """Bytes of page-locked memory that this process keeps for the ring."""
+    """The bytes of page-locked memory that this process keeps for the ring; 0 if there is no ring."""
     ring = _ring
     return 0 if ring is None else SLOT * SLOTS
 
 
 def free() -> None:
-    """Waits for the copies under way, and gives the ring's memory back. The next copy makes another one."""
+    """Waits for the copies under way, and returns the ring's memory to the system. The next copy makes a new ring."""
     global _ring
     with _making:
         ring, _ring = _ring, None
@@ -100,7 +106,8 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 def _asked(name: str, kind: Any, *arguments: Any) -> Any:
-    """Calls a function of the driver, and returns what it has written to the memory that its first argument names."""
+    """Calls a function of the driver that writes its result to its first argument, and returns that result, of type
+    `kind`."""
     found = kind()
     _call(name, ctypes.byref(found), *arguments)
     return found
@@ -133,7 +140,8 @@ def _place_of(address: int) -> _Place:
 
 
 class _Place:
-    """A GPU: its context, which the runtimes of all frameworks share, and a stream for copies that name none."""
+    """A GPU: its CUDA context, which the runtimes of all frameworks share, and a stream for copies that name no
+    stream."""
 
     def __init__(self, index: int) -> None:
         device = _asked("cuDeviceGet", ctypes.c_int, index)
@@ -143,7 +151,7 @@ class _Place:
 
 
 class _Current:
-    """Inside the block, the GPU's context is this thread's current one."""
+    """A block in which the GPU's CUDA context is the current one of this thread."""
 
     def __init__(self, place: _Place) -> None:
         self._place = place
@@ -162,7 +170,8 @@ class _Slot:
         self._last: Any = None
 
     def mark(self, place: _Place, stream: Any) -> None:
-        """Records the point in the stream after which the slot is free again. The GPU's context must be current."""
+        """Records an event in the stream: once the GPU reaches it, the slot is free again. The GPU's context must be
+        current."""
         if place not in self._events:
             self._events[place] = _asked("cuEventCreate", ctypes.c_void_p, _NO_TIMING)
         _call("cuEventRecord", self._events[place], stream)
@@ -180,7 +189,7 @@ class _Slot:
 
 
 class _Copy:
-    """One copy, chunk by chunk, on as many threads as come to it."""
+    """One copy, which is made chunk by chunk by several threads of the ring."""
 
     threads = SLOTS
 
@@ -197,7 +206,7 @@ class _Copy:
         self.parts = 0
 
     def run(self, slots: SimpleQueue[_Slot]) -> None:
-        """Copies chunks of this copy, in a thread of the ring; an error is kept for `wait` to raise."""
+        """Runs in a thread of the ring: copies chunks until none is left. An error is kept for `wait` to raise."""
         try:
             stream = self.place.stream if self.stream is None else ctypes.c_void_p(self.stream)
             with _Current(self.place):
@@ -226,10 +235,10 @@ class _Copy:
         raise NotImplementedError
 
     def end(self) -> None:
-        """Called in each thread after its last step, even if that has failed."""
+        """Called in each thread after its last chunk, even if that chunk has failed."""
 
     def wait(self) -> None:
-        """Waits in the caller's thread; raises the error of the copy."""
+        """Waits in the caller's thread until all threads have done their part. Raises the error of the copy, if any."""
         try:
             for _ in range(self.parts):
                 self._ended.get()
@@ -315,8 +324,8 @@ _making = threading.Lock()
 
 
 def _advise(target: int, nbytes: int) -> None:
-    """Asks the system for large pages in new memory, as NumPy does: the first write to each page is slow, and there are
-    512 times fewer."""
+    """Asks the system for huge pages in the new memory, as NumPy does: the first write to each page is slow, and there
+    are 512 times fewer of them."""
     start = -(-target // _HUGE_PAGE) * _HUGE_PAGE
     length = (target + nbytes - start) // _HUGE_PAGE * _HUGE_PAGE
     if length > 0:

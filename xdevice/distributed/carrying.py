@@ -1,8 +1,8 @@
-"""Takes one tensor through an engine: converts it to the engine's framework and back, and computes what the engine
-does not: means, weights, sums of 16-bit floats.
+"""Takes one tensor through an engine: converts it to the engine's framework and back, and computes what engines do not:
+means, weights, sums of 16-bit floats.
 
-A tensor that can be written is written, in its own memory where the engine's framework can use that; for any other a
-new tensor is made. Nothing here asks the other ranks: they have agreed on the call before.
+A tensor that can be written in place receives the result, without a copy if the engine's framework can use its memory;
+for any other a new tensor is made. Nothing here asks the other ranks: they have voted on the call before.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 OPS: Final = ("sum", "mean", "max", "min")
 _MOST: Final = sys.float_info.max
 _WIDE: Final = {"float16": "float32", "bfloat16": "float32"}
-"""The dtypes in which 16-bit floats are summed."""
+"""The dtype in which floats of each 16-bit dtype are summed."""
 
 
 def check_op(held: Operand, op: str) -> None:
-    """Raises for a dtype that cannot be reduced by `op`."""
+    """Raises `DTypeError` if the tensor's dtype cannot be reduced by `op`."""
     dtype = dtype_of(held)
     if op in ("max", "min"):
         if dtype.startswith("complex"):
@@ -57,7 +57,8 @@ def weight_of(value: Any) -> float:
 
 
 class Carrier:
-    """An engine and the backend whose tensors it takes."""
+    """An engine, together with the backend whose tensors it takes. It runs one collective on one tensor of any backend.
+    A `Session` makes it."""
 
     def __init__(self, backend: Backend, engine: Engine, size: int, device: Device) -> None:
         self.backend = backend
@@ -67,7 +68,8 @@ class Carrier:
         self._known: set[tuple[str, Any, str, str | None]] = set()
 
     def require(self, held: Operand, verb: str, op: str | None = None) -> None:
-        """Raises for a tensor that the engine cannot take; called before the other ranks are told anything."""
+        """Raises if the engine cannot take this tensor for the method `verb`. Called before the other ranks are told
+        anything."""
         backend, x = held.backend, read(held)
         key = backend.name, x.dtype, verb, op
         if key not in self._known:
@@ -117,7 +119,8 @@ class Carrier:
         return self._back(part, held.backend)
 
     def reduce(self, y: Any, dtype: str, op: str, weight: Weight | None, verb: str) -> Any:
-        """The sum, mean, max or min over the ranks of `y`, a tensor of the engine's framework that may be written."""
+        """The sum, mean, max or min of `y` over the ranks. `y` is a tensor of the engine's framework, and may be
+        overwritten."""
         engine, wide = self.engine, _WIDE.get(dtype)
         if wide is not None:
             y = engine.cast(y, wide)
@@ -132,8 +135,8 @@ class Carrier:
         return engine.cast(found, dtype) if wide is not None else found
 
     def _extreme(self, y: Any, op: str, reduce: Callable[[Any, str], Any]) -> Any:
-        """The max or min, with NaN where a rank has NaN: the gloo of Paddle and JAX loses NaN in some orders of
-        ranks."""
+        """The max or min over the ranks, NaN if any rank has NaN. This takes two reductions, because the gloo of Paddle
+        and JAX loses NaN in some orders of ranks."""
         xp = array_namespace(y)
         is_nan = xp.isnan(y)
         several = reduce(xp.astype(is_nan, y.dtype), "max")
@@ -178,14 +181,15 @@ class Carrier:
     # in and out
 
     def read_only(self, held: Operand) -> Any:
-        """The operand as a tensor of the engine's framework, which must not be written."""
+        """The operand, the caller's tensor, as a tensor of the engine's framework. The two may share memory, so the
+        result must not be written."""
         x = read(held)
         held.backend.finish(x)
         return convert(x, self.backend)
 
     def _lend(self, held: Operand) -> tuple[Any, bool]:
-        """The operand as a tensor of the engine's framework that may be written, and whether it has the operand's
-        memory."""
+        """The operand, the caller's tensor, as a tensor of the engine's framework that may be written, and whether the
+        two share memory."""
         backend, x = held.backend, read(held)
         backend.finish(x)
         plain = backend.detached(x)
@@ -199,8 +203,9 @@ class Carrier:
             return convert(plain, self.backend, copy=True), False
 
     def _give(self, held: Operand, y: Any, is_own: bool, new: Any) -> Any:
-        """The result of a verb: the tensor that came in, with the new values; or a new one if that cannot be
-        written."""
+        """Returns the result of a collective to the caller: the caller's tensor with the new values in it, or a new
+        tensor if the caller's cannot be written. `y` and `is_own` are what `_lend` returned, `new` is the engine's
+        result."""
         if is_own:
             if new is not y:
                 self.backend.write(y, new)
@@ -208,8 +213,8 @@ class Carrier:
         return self.place(held, new)
 
     def place(self, held: Operand, new: Any) -> Any:
-        """Writes `new`, a tensor of the engine's framework, into the operand; returns a new tensor if that cannot be
-        written."""
+        """Writes `new`, a tensor of the engine's framework, into the operand, the caller's tensor, and returns that. If
+        the operand cannot be written, returns `new`, converted to the operand's framework."""
         back = self._back(new, held.backend)
         if held.kind != "model" and not held.backend.can_write(held.backend.detached(held.value)):
             return back

@@ -1,7 +1,7 @@
-"""The collectives of containers: each checks its argument, says what it calls, and rebuilds the container.
+"""The collectives on containers of tensors: each checks its argument, votes with the other ranks on the call, calls the
+engine, and rebuilds the container around the results.
 
-Each checks its whole argument before it says anything to the other ranks. In a world of one the argument is checked
-and comes back.
+The whole argument is checked before the other ranks are told anything. In a world of one, it is checked and returned.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from .session import Session
 
 _known: set[tuple[type, Any, str]] = set()
-"""Types and dtypes that passed the checks of a verb in a world of one, where the checks take most of the time."""
+"""The types of tensors, dtypes and operations that have passed the checks of a collective in a world of one rank. They
+are not checked again, because in such a world the checks take most of the time."""
 
 
 def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
@@ -117,7 +118,8 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
 
 
 def _exchange_lengths(session: Session, call: str, found: list[Operand]) -> list[list[int] | None]:
-    """For each tensor its lengths on all ranks, which the ranks tell each other in the vote."""
+    """For each tensor, the lengths of its first axis on all ranks, which are exchanged in the vote; None for a 0-d
+    tensor."""
     own = [operands.shape_of(held)[:1] for held in found]
     rows = [json.loads(text) for text in session.vote(call, json.dumps(own))]
     return [[row[i][0] for row in rows] if own[i] else None for i in range(len(found))]
@@ -216,7 +218,7 @@ def _summands(x: Any) -> list[Operand]:
 
 
 def _variables(held: Operand) -> list[Operand]:
-    """A tensor, or the variables of a model, each once."""
+    """What to send for `held`: the variables of a model, each once; for a tensor, `held` itself."""
     backend = held.backend
     if held.kind != "model" or backend.tensor_of(held.value) is not None:
         return [held]
@@ -228,7 +230,8 @@ def _variables(held: Operand) -> list[Operand]:
 
 
 def _sort(found: list[Operand]) -> list[Operand]:
-    """The operands in the order of their paths: two ranks may have filled a dict in different orders."""
+    """The tensors and models to send, sorted by their paths, because two ranks may have filled a dict in different
+    orders."""
     return sorted(found, key=lambda held: held.name) if len(found) > 1 else found
 
 

@@ -1,8 +1,8 @@
-"""A rank's side of the control connection: joining, votes, waiting for the engine, and news of failures.
+"""A rank's side of the control connection: joining, voting, waiting for the engine, and hearing of failures.
 
-Every rank has two connections to rank 0's `hub`; those of rank 0 itself are pairs of sockets. On the first, the program
-says what it is about to call, and waits for the answer. On the second, a thread answers the hub's question whether
-anything moves in this process.
+Every rank has two connections to rank 0's `hub`; rank 0's own are socket pairs. On the first, the program says what it
+is about to call, and waits for the answer. On the second, a thread answers the hub's question whether this process
+still works.
 """
 
 from __future__ import annotations
@@ -34,21 +34,23 @@ SOCKET: Final = "XDEVICE_SOCKET"
 """The variable with the number of a listening socket that rank 0 inherits from the process that started it."""
 
 _EXPLAINED: Final = 1.5
-"""How many seconds after an engine's error the hub may still name a failed rank as its reason."""
+"""How many seconds `raise_reason` waits, after an engine's error, for the hub to name a failed rank as the reason."""
 _listeners: dict[tuple[str, int | None, str], socket.socket] = {}
-"""The sockets that rank 0 listens on. They are kept until the process ends, because its next world uses them too."""
+"""The sockets that rank 0 listens on. They are kept until the process ends, because the next world of this process
+uses them too."""
 _worlds = 0
 
 
 class Line:
-    """A rank's connections to the hub. `started` counts the collectives that have begun."""
+    """A rank's two connections to the hub, the thread in rank 0 that hears all ranks. Made by `join`. `started` counts
+    the collectives that this rank has begun."""
 
     def __init__(self, vote: socket.socket, pulse: socket.socket, host: str, timeout: float, hub: Hub | None) -> None:
         self.host = host
         """The address at which the other ranks reach this process."""
         self.started = 0
         self.is_first_busy = False
-        """Whether rank 0 is in a block of `first`, which may take as long as it likes."""
+        """Whether this rank is rank 0 and runs a block of `World.first`, which may take any time."""
         self.failure: PeerError | CollectiveMismatchError | None = None
         """The error that every verb raises from now on."""
         self.signs = Signs()
@@ -59,7 +61,8 @@ class Line:
         self._clock = Clock(4 * self._beat)
         self._heard = 0.0
         self._lock = threading.RLock()
-        """Held by the thread that reads the connection: the program's, or the engine's while the engine starts."""
+        """Held by the thread that reads the connection: the program's thread, or, while the engine starts, the
+        engine's."""
         self._poll = _poller(self._vote)
         self._answers = Conn(pulse)
         thread = threading.Thread(target=self._answer, name="xdevice pulse", daemon=True)
@@ -67,7 +70,7 @@ class Line:
         thread.start()
 
     def wait_for_all(self, join_timeout: float) -> None:
-        """Waits until the hub says that all ranks have joined, or ends the world because one has not in time."""
+        """Waits until the hub says that all ranks have joined. Raises `PeerError` if one has not joined in time."""
         self._timeout += join_timeout
         self._heard = self._clock.tick()
         while not any(kind == b"J" for kind, _ in self._frames(self._beat)):
@@ -77,20 +80,21 @@ class Line:
     # what is said
 
     def vote(self, call: str, payload: str = "") -> list[str]:
-        """Says what this rank is about to call, and waits until all ranks have said the same. Returns their payloads,
-        by rank, or an empty list if nobody had one.
+        """Tells the hub what this rank is about to call, and waits until all ranks have said the same. Returns the
+        payloads of all ranks, by rank, or an empty list if no rank sent one.
 
         Raises:
-            PeerError: a rank has failed or does not come. CollectiveMismatchError: a rank says something else.
+            PeerError: a rank has failed or does not come. CollectiveMismatchError: a rank calls something else.
         """
         return self._ask(b"V", call, payload)
 
     def pair(self, verb: str, other: int, what: str) -> None:
-        """A vote between this rank and another: `verb` is "send" or "recv", `what` the dtype and shape."""
+        """Votes with one other rank on a transfer between the two: `verb` is "send" or "recv", `what` the dtypes and
+        shapes."""
         self._ask(b"P", f"{verb} {'to' if verb == 'send' else 'from'} rank {other}: {what}", f"{verb} {other} {what}")
 
     def exchange(self, text: str) -> list[str]:
-        """The texts of all ranks, by rank."""
+        """Sends every rank this rank's text. Returns the texts of all ranks, by rank."""
         return [json.loads(payload) for payload in self.vote("exchange", json.dumps(text))]
 
     def _ask(self, kind: bytes, call: str, payload: str) -> list[str]:
@@ -107,7 +111,7 @@ class Line:
                         raise _mismatch(json.loads(text), "nothing was sent or written, and the world can be used on")
 
     def fail(self, why: str, text: str) -> None:
-        """Tells all ranks that this one has failed."""
+        """Tells the hub, and so all ranks, that this rank has failed."""
         if self.failure is None:
             self._vote.send(b"F", json.dumps({"why": why, "text": text}))
             until = time.monotonic() + 1
@@ -118,7 +122,8 @@ class Line:
     # what is heard
 
     def _frames(self, seconds: float) -> list[tuple[bytes, str]]:
-        """The frames that the hub sends within this time. Raises if one of them ends the world, or the hub is gone."""
+        """The messages that the hub sends within `seconds`. Raises if one of them closes the world after a failure, or
+        if the hub is gone or silent."""
         ready = self._poll(seconds)
         now = self._clock.tick()
         if not ready and now - self._heard > self._timeout + self._beat:
@@ -135,14 +140,14 @@ class Line:
             if kind == b"E":
                 error = self.end(_error(json.loads(text)))
                 if any(kind == b"M" for kind, _ in frames):
-                    break  # an earlier error says more; this one is for the next call
+                    break  # this call raises the mismatch, which says more; the next call raises `error`
                 raise error
         if not self._vote.is_open and not any(kind == b"G" for kind, _ in frames):
             raise self.end(PeerError("rank 0 has died: its process has ended without a word", 0, "died"))
         return frames
 
     def end(self, error: PeerError | CollectiveMismatchError) -> PeerError | CollectiveMismatchError:
-        """Keeps the error for every later call to raise, unless one is kept already. Returns the one that is kept."""
+        """Stores the error that every later call raises, unless one is stored already. Returns the stored error."""
         if self.failure is None:
             self.failure = error
         return self.failure
@@ -150,8 +155,9 @@ class Line:
     # while the engine works
 
     def wait(self, done: Callable[[float], bool], told: Callable[[], tuple[str, float]], is_counted: bool) -> None:
-        """Waits until the engine is done, or a rank fails. `done(seconds)` waits that long at most and returns whether
-        the engine is done. `told()` gives the call and the seconds that it may take; only slow calls need it."""
+        """Waits until the engine is done, or raises when a rank fails. `done(seconds)` waits at most that long and
+        returns whether the engine is done. `told()` returns the text of the call and the seconds that it may take; only
+        slow calls need it."""
         if done(0.1):
             return
         call, seconds = told()
@@ -175,15 +181,15 @@ class Line:
             self._vote.send(b"D")
 
     def raise_reason(self) -> None:
-        """Called after an engine's error: waits a moment whether the hub names a rank that has failed, and raises
-        that."""
+        """Called after an engine's error: waits 1.5 s for the hub to name a rank whose failure is the reason, and
+        raises that failure. Returns if the hub names none."""
         until = time.monotonic() + _EXPLAINED
         while time.monotonic() < until:
             self._heard = self._clock.tick()
             self._frames(0.05)
 
     def _answer(self) -> None:
-        """Runs in a thread: answers the hub's questions on the second connection."""
+        """Runs in a thread: answers the hub's questions on the second connection, whether this process still works."""
         poll = _poller(self._answers)
         with suppress(OSError, ValueError):  # the connection was closed meanwhile
             while self._answers.is_open:
@@ -205,7 +211,8 @@ class Line:
 
 
 def _poller(conn: Conn) -> Callable[[float | None], bool]:
-    """A function that waits up to some seconds until the connection can be read, or written if frames wait for that."""
+    """Returns a function that waits until the connection can be read, or written if frames wait to be sent, and says
+    whether it can. The function's argument is the most seconds to wait."""
     if not hasattr(select, "poll"):
         return lambda seconds: bool(select.select([conn], [conn] if conn.out else [], [], seconds)[0])
     reading, both = select.poll(), select.poll()
@@ -235,7 +242,8 @@ def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
 
 
 def _in_a_line(call: str) -> str:
-    """The text of a call without line breaks, which names of tensors may contain: in a frame, one ends the call."""
+    """The text of a call without line breaks, which the names of tensors may contain: in a frame, a line break ends the
+    call."""
     return call.replace("\n", "\\n")
 
 
@@ -246,7 +254,7 @@ def _name_ranks(ranks: list[int]) -> str:
 
 
 def _short(call: str, calls: list[str], most: int = 300) -> str:
-    """The call, or of a long one its beginning and the place where it first differs from the other calls."""
+    """The text of a call; a long one is cut to its beginning and the first item that differs from the other calls."""
     if len(call) <= most:
         return call
     items = [one.split("; ") for one in calls]
@@ -262,7 +270,8 @@ def join(place: Launch, timeout: float, join_timeout: float) -> Line:
     """Opens the control connection of this process, and waits until all ranks have joined.
 
     Raises:
-        PeerError: a process has not joined in time. LaunchError: beyond loopback without a token, or refused.
+        PeerError: a process has not joined in time. LaunchError: rank 0's address is not loopback and no token is set,
+            or the hub refuses this process.
     """
     global _worlds
     token = (os.environ.get(TOKEN) or "").strip()
@@ -295,7 +304,7 @@ def _serve(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> 
 
 
 def _allow_files(count: int) -> None:
-    """Raises this process's limit of open files to `count`, because each rank has two connections."""
+    """Raises this process's limit of open files to `count`, because rank 0 needs two connections for each rank."""
     try:
         import resource
     except ImportError:  # Windows
@@ -309,7 +318,7 @@ def _allow_files(count: int) -> None:
 
 
 def _after_fork() -> None:
-    """Closes the listening sockets in a forked child, which would keep the port if it outlived rank 0."""
+    """Closes the listening sockets in a forked child: they would keep the port in use if the child outlived rank 0."""
     for listener in _listeners.values():
         listener.close()
     _listeners.clear()
@@ -387,7 +396,7 @@ def _reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> 
 
 
 def _connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket | None:
-    """A connection to this run's hub; None if the hub does not listen on this port."""
+    """Opens a connection to this run's hub; returns None if the hub does not listen on this port."""
     try:
         family, kind, protocol, _, address = _addresses(place.host, port)[0]
         sock = socket.socket(family, kind, protocol)
@@ -415,8 +424,8 @@ def _connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket
 
 
 def _greet(sock: socket.socket, place: Launch, terms: Terms, line: str) -> dict[str, Any] | None:
-    """Makes the handshake, in which both sides prove that they belong to this run. Returns the reason of a refusal,
-    or None."""
+    """Makes the handshake, in which both sides prove that they belong to this run. Returns None, or the reason why the
+    hub refuses this process."""
     kind, text = _read(sock)
     greeting = wire.GREETING.decode()
     if kind != b"H" or not text.startswith(greeting):
@@ -435,7 +444,7 @@ def _greet(sock: socket.socket, place: Launch, terms: Terms, line: str) -> dict[
 
 
 def _read(sock: socket.socket) -> tuple[bytes, str]:
-    """One frame, without reading a byte of the next."""
+    """Reads one frame (a message of the control connection), and no byte of the next."""
     head = _exactly(sock, 5)
     length = int.from_bytes(head[:4], "big")
     if length > wire.MOST_BEFORE:

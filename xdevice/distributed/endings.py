@@ -1,4 +1,5 @@
-"""Ends a process after a failure: with its traceback, and without the exit hooks of engines, which may never return.
+"""Ends a process after a failure: prints the traceback, and skips the exit hooks (`atexit`) of collective libraries
+such as JAX's or gloo, which may never return.
 
 The exit hooks of JAX and MXNet wait for the rank that has died, and a thread of gloo that is still waiting can crash
 the process. So an error that nobody catches ends the process with status 1 as soon as it has been printed.
@@ -18,15 +19,16 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PATIENCE: Final = 5
-"""Seconds that the exit hooks of other packages have, if the program has caught the error and ends by itself."""
+"""Seconds that the exit hooks (`atexit`) of other packages may take, if the program has caught the error and ends by
+itself."""
 
 _armed_in: int | None = None
 _status: int | None = None
 
 
 def arm(error: BaseException | None) -> None:
-    """Makes the process end without exit hooks. Called after a failure; `error` is what leaves the block, if
-    anything."""
+    """Makes this process end without exit hooks (`atexit`). Called after a rank has failed; `error` is the exception
+    that leaves the block of `processes`, or None."""
     global _armed_in, _status
     if isinstance(error, SystemExit):
         _status = error.code if isinstance(error.code, int) else int(error.code is not None)

@@ -1,4 +1,5 @@
-"""Chooses the engine that moves the tensors: the one asked for, or the best that all ranks have; and starts it."""
+"""Chooses the engine that moves tensors between processes (NCCL, gloo, ...), the one asked for or the best that all
+ranks have, and starts it."""
 
 from __future__ import annotations
 
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def candidates(asked: str, own: Backend, device: Device) -> list[str]:
-    """The engines that this process could start, the best first, as "torch:gloo".
+    """The names of the engines that this process could start, the best first, such as "torch:gloo".
 
-    `auto` takes PyTorch's gloo on the host, wherever PyTorch is installed: at 64 MB it was measured 2 to 5 times as
-    fast as JAX's, TensorFlow's and MXNet's own. Paddle's own was as fast there, and twice as fast at 4 KB, but it
-    listens on all addresses, and gives up after 30 s. Without PyTorch it takes the framework's own, and on GPUs always.
-    `asked` may be "auto", "torch", "torch:gloo".
+    `asked` may be "auto", a framework ("torch") or an engine ("torch:gloo"). On the host, "auto" prefers PyTorch's gloo
+    if PyTorch is installed: at 64 MB it was measured 2 to 5 times as fast as the engines of JAX, TensorFlow and MXNet.
+    Paddle's engine was as fast at 64 MB, and twice as fast at 4 KB, but it listens on all addresses, and gives up after
+    30 s. On GPUs, and without PyTorch, "auto" prefers the engine of `own`, the framework in use.
 
     Raises:
-        LaunchError: `auto` finds none. BackendNotFoundError, UnsupportedError: what was asked for is not there.
+        LaunchError: "auto" finds no engine. BackendNotFoundError, UnsupportedError: the engine asked for is not here.
     """
     if asked == "auto":
         return _automatic(own, device)
@@ -59,12 +60,13 @@ def _automatic(own: Backend, device: Device) -> list[str]:
 
 
 def _fitting(names: list[str], device: Device) -> list[str]:
-    """The engines that can reach the device: NCCL for GPUs, the others for the host."""
+    """The engines of `names` that can serve the device: all of them for a GPU, all but NCCL for the host."""
     return names if device.kind != "cpu" else [name for name in names if not name.endswith(":nccl")]
 
 
 def agree(lists: list[str]) -> str:
-    """The first engine of rank 0's list that all ranks have."""
+    """The engine on which all ranks settle: the first in rank 0's list that every rank has. `lists` has a JSON list for
+    each rank."""
     rows: list[list[str]] = [json.loads(text) for text in lists]
     for name in rows[0]:
         if all(name in row for row in rows):
@@ -74,12 +76,13 @@ def agree(lists: list[str]) -> str:
 
 
 def gpu_of(device: Device) -> str:
-    """A text that identifies the GPU of this process, which `require_gpu_each` reads."""
+    """A JSON text that identifies the GPU of this process by its UUID. The ranks exchange it for `require_gpu_each`."""
     return json.dumps([str(device), nvidia.uuid(device.index) if device.kind == "gpu" else None])
 
 
 def require_gpu_each(engine: str, gpus: list[str]) -> None:
-    """Raises if two processes have one GPU: PyTorch's NCCL fails then, and JAX's waits for ever."""
+    """Raises `LaunchError` if two processes share a GPU: otherwise PyTorch's NCCL would fail, and JAX's would wait for
+    ever."""
     ranks: dict[str, int] = {}
     for rank, text in enumerate(gpus):
         device, uuid = json.loads(text)
@@ -93,14 +96,16 @@ def require_gpu_each(engine: str, gpus: list[str]) -> None:
 
 
 def start(name: str, group: Group) -> tuple[Backend, Engine]:
-    """Starts an engine. Returns the backend whose tensors it takes, and the engine."""
+    """Starts an engine by its name ("torch:gloo"). Returns the backend whose tensors the engine takes, and the
+    engine."""
     framework, _, kind = name.partition(":")
     backend = registry.load(framework)
     return backend, backend.start_engine(kind, group)
 
 
 def setting(value: Any, name: str, default: Any, read: Callable[[str], Any], what: str) -> Any:
-    """The argument `value`; if that is None the variable `name`, read by `read`; if that is not set the default."""
+    """Returns the argument `value`; if it is None, the environment variable `name`, parsed by `read`; if that is not
+    set, `default`."""
 
     if value is not None:
         return value

@@ -1,4 +1,5 @@
-"""`average_gradients`: sends many small gradients as a few long vectors, each of one dtype and of 25 MB at most."""
+"""`average_gradients`: averages gradients over the ranks. Many small gradients are sent as a few long vectors, called
+buckets, each of one dtype and of 25 MB at most."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from .session import Session
 
 MOST: Final = 25 * 2**20
-"""The most bytes in a bucket. A longer gradient has a bucket to itself."""
+"""The most bytes in a bucket. A gradient with more bytes has a bucket to itself."""
 
 
 class Gradient(NamedTuple):
-    """A gradient by its name, or None where there is none."""
+    """A gradient's name, and the gradient with its backend; None if the parameter has no gradient."""
 
     name: str
     held: Operand | None
@@ -55,7 +56,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
 
 
 def gradients_in(x: Any) -> list[Gradient]:
-    """The gradients of a model or in a container, in their order."""
+    """The gradients of the model `x`, or of the container `x`, in their order."""
     found = registry.kind_of(type(x))
     if found is not None and found.kind == "model" and found.backend.tensor_of(x) is None:
         pairs: list[tuple[str, Any]] = list(found.backend.gradients(x))
@@ -77,7 +78,8 @@ def _as_operand(name: str, value: Any) -> Operand:
 
 
 def fill(gradients: list[Operand]) -> list[list[Operand]]:
-    """The gradients in buckets of one dtype, backend and device, in the same order on all ranks; each object once."""
+    """Sorts the gradients into buckets of one dtype, backend and device, the same on all ranks. A gradient that comes
+    twice is in one bucket once."""
     buckets: list[list[Operand]] = []
     open_ones: dict[tuple[Any, ...], tuple[list[Operand], int]] = {}
     for held in {id(held.value): held for held in gradients}.values():
@@ -93,8 +95,8 @@ def fill(gradients: list[Operand]) -> list[list[Operand]]:
 
 
 def average(carrier: Carrier, bucket: list[Operand], weight: Weight | None) -> dict[int, Any]:
-    """The mean over the ranks of each gradient in a bucket, by the gradient's `id`: the gradient itself, with the mean
-    in it, or a new tensor if it cannot be written."""
+    """Averages the gradients of a bucket over the ranks. Returns the means by the gradients' `id`: the gradient itself,
+    with the mean written into it, or a new tensor if the gradient cannot be written."""
     if len(bucket) == 1:
         return {id(bucket[0].value): carrier.all_reduce(bucket[0], "mean", weight)}
     engine, backend = carrier.engine, carrier.backend

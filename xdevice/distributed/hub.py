@@ -1,8 +1,9 @@
-"""Rank 0's side of the control connection: which ranks have joined, what each calls, which have died or are late.
+"""The hub, rank 0's side of the control connection: it knows which ranks have joined, what each calls, and which ranks
+have died or are late.
 
-The hub is one thread, which holds no tensor and never blocks. The ranks, rank 0 too, send it what they are about to
-call, and it answers when all have said the same. It tells all ranks when one has failed. While ranks wait for another
-one, it asks that one whether anything moves in its process (`signs`).
+The hub is one thread, which holds no tensor and never blocks. All ranks, rank 0 too, tell it what they are about to
+call, and it answers when all have said the same. When a rank has failed, it tells all ranks. While ranks wait for
+another rank, the hub asks that one whether its process still works (`signs`).
 """
 
 from __future__ import annotations
@@ -25,38 +26,40 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 LEAVE: Final = "leave the block"
-"""The call by which a rank says that it leaves the block without an error."""
+"""The text of the call by which a rank says that it leaves the block of `processes` without an error."""
 
 _HANDSHAKE: Final = 10.0
-"""Seconds that a new connection has for the handshake."""
+"""Seconds within which a new connection must have completed the handshake."""
 _LINGER: Final = 2.0
-"""Seconds for which the hub stays after the end, so that all ranks can read its last frames."""
+"""Seconds for which the hub's thread goes on at most after the world has ended, so that all ranks can read its last
+frames."""
 _log: Final = logging.getLogger("xdevice")
 
 
 class Terms(NamedTuple):
-    """What is the same for all processes of a world, which is checked when they connect."""
+    """The values that must be equal in all processes of a world. The hub checks them when a process connects."""
 
     key: str
-    """The secret; empty if none was set, which is allowed on loopback."""
+    """The secret in the variable XDEVICE_TOKEN; empty if none was set, which is allowed if rank 0 listens on
+    loopback."""
     run: str
     world: int
-    """The number of this world among those that the processes make one after the other."""
+    """The number of this world, from 1: the processes can make several worlds, one after the other."""
     size: int
 
 
 class Pending(NamedTuple):
-    """A call of a rank that waits for the other ranks."""
+    """The call of one rank, which waits in the hub for the calls of the other ranks."""
 
     kind: bytes
-    """b"V": a vote of all ranks; b"P": a vote of two; b"S": a call of the engine that takes long."""
+    """b"V": a vote of all ranks; b"P": a vote of two ranks; b"S": a call of the engine that takes long."""
     number: int
     call: str
     payload: str
 
 
 class Peer:
-    """One rank, as the hub knows it."""
+    """The state of one rank, as the hub knows it: its two connections, its pending call, and its signs of life."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -64,9 +67,9 @@ class Peer:
         self.pulse: Conn | None = None
         self.pending: Pending | None = None
         self.quiet: float | None = None
-        """The time since which nothing was seen to move in this rank; None while nobody waits for it."""
+        """The time since which this rank has shown no sign of life; None while no other rank waits for it."""
         self.answered = False
-        """Whether the rank has answered since `quiet`."""
+        """Whether the rank has answered a question of the hub since other ranks began to wait for it."""
         self.at = ""
         self.pid = ""
 
@@ -76,7 +79,7 @@ class Peer:
 
 
 class _Stranger:
-    """A connection whose other side has not yet proved that it belongs to this run."""
+    """A connection whose other side has not yet proved in the handshake that it belongs to this run."""
 
     def __init__(self, conn: Conn, until: float) -> None:
         self.conn = conn
@@ -85,8 +88,8 @@ class _Stranger:
 
 
 class Clock:
-    """A clock that stands still while this process is stopped or its machine sleeps: the other ranks would seem late
-    otherwise."""
+    """A clock that stands still while this process is stopped or its machine sleeps. With an ordinary clock, the other
+    ranks would seem late afterwards."""
 
     def __init__(self, step: float) -> None:
         self.now = 0.0
@@ -101,12 +104,13 @@ class Clock:
 
 
 def beat_of(timeout: float) -> float:
-    """Seconds between two questions to a rank that is waited for."""
+    """The seconds between two questions of the hub to a rank that others wait for."""
     return min(0.5, timeout / 4)
 
 
 class Hub(threading.Thread):
-    """The hub's thread in rank 0. It is started when the ranks connect, and ends when they have left or one failed."""
+    """The hub's thread, in rank 0. It is started when the ranks connect, and ends when they have left or one has
+    failed."""
 
     def __init__(self, listener: socket.socket | None, terms: Terms, timeout: float, join_timeout: float) -> None:
         super().__init__(name="xdevice control", daemon=True)
@@ -122,17 +126,18 @@ class Hub(threading.Thread):
         self._strangers: list[_Stranger] = []
         self._joined = False
         self._waiting: dict[int, Peer] = {}
-        """The ranks whose call has no answer yet."""
+        """The ranks whose call the hub has not answered yet."""
         self._slow: set[int] = set()
-        """Those of the waiting ranks whose engine takes long."""
+        """Those of the waiting ranks that have reported a call of the engine that takes long."""
         self._left: Peer | None = None
         self._all_here = 0.0
-        """The time since which every rank has called something."""
+        """The time since which all ranks are in a call, at least one of them in a slow call of the engine."""
         self._waiting_since: float | None = None
         self._said = timeout
 
     def attach(self, rank: int, vote: socket.socket, pulse: socket.socket) -> None:
-        """Adds a rank without a handshake, before the thread is started: rank 0 itself."""
+        """Adds rank 0, which is in the hub's own process and needs no handshake. Called before the thread is
+        started."""
         peer = self.peers[rank]
         peer.vote, peer.pulse = Conn(vote), Conn(pulse)
         self._register(peer.vote, lambda: self._hear(peer))
@@ -195,7 +200,7 @@ class Hub(threading.Thread):
         conn.close()
 
     def _linger(self) -> None:
-        """Waits until every rank has received the last frame or is gone, two seconds at most, and closes all
+        """Waits until every rank has received its last frame or has gone, two seconds at most, and closes all
         connections."""
         until = time.monotonic() + _LINGER
         conns = [peer.vote for peer in self.peers if peer.vote is not None and peer.vote.is_open]
@@ -344,7 +349,7 @@ class Hub(threading.Thread):
             if told.get("moved") or is_past:
                 peer.quiet = self._clock.now
         if not peer.pulse.is_open and not self.ended:
-            self._hear(peer)  # the other connection may hold the reason why it ends
+            self._hear(peer)  # its other connection may hold the reason why this one was closed
         if not peer.pulse.is_open and not self.ended:
             self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
 
@@ -364,8 +369,9 @@ class Hub(threading.Thread):
         self._slow.discard(peer.rank)
 
     def _decide(self, came: Peer) -> None:
-        """Called after each call of a rank: answers if all have called the same, and ends the world if they never can.
-        Loops over all ranks only when the last one has called, for worlds of many."""
+        """Called after each call of a rank. When all ranks have called, tells them to go on, or that their calls
+        differ. Raises an error on all ranks if a call can never be matched. Loops over all ranks only after the last
+        call, so that large worlds stay fast."""
         pending = came.pending
         if pending is None or self._left_alone():
             return
@@ -416,7 +422,8 @@ class Hub(threading.Thread):
         self._rest()
 
     def _left_alone(self) -> bool:
-        """Ends the world if one rank has left, and another calls a verb that needs that one. Returns whether it did."""
+        """Raises an error on all ranks, which ends the world, if one rank has left the block and another calls a
+        collective that needs that rank. Returns whether it has."""
         left = self._left
         if left is None or left.pending is None:
             return False
@@ -436,8 +443,8 @@ class Hub(threading.Thread):
         return False
 
     def _compare_unvoted(self) -> bool:
-        """Ends the world if two ranks differ in a call that there was no vote on, since the engine is in the middle of
-        it. Returns whether it did."""
+        """Raises an error on all ranks, which ends the world, if a rank is in a call of the engine on which there was
+        no vote (`check=False`), and another rank makes a different call. Returns whether it has."""
         for one in [self.peers[rank] for rank in self._slow]:
             for peer in self.peers:
                 if one.pending is None or peer.pending is None or peer is one:
@@ -491,7 +498,8 @@ class Hub(threading.Thread):
             )
 
     def _is_stuck(self, now: float) -> bool:
-        """Ends the world if all ranks have called the engine, and it has not finished in the time that it may take."""
+        """Raises an error on all ranks, which ends the world, if all have called the engine, and it has not finished in
+        the time that the call may take. Returns whether it has."""
         rank = min(self._slow)
         pending = self.peers[rank].pending
         seconds = float(pending.payload) if pending is not None else 0.0
@@ -531,7 +539,8 @@ class Hub(threading.Thread):
 
 
 def _finish(conn: Conn) -> None:
-    """Closes our direction of the connection: the other side reads the last frame, and then the end."""
+    """Closes the sending direction of the connection: the other side reads the last frame, and then the end of the
+    stream."""
     try:
         conn.sock.shutdown(socket.SHUT_WR)
     except OSError:
@@ -539,7 +548,8 @@ def _finish(conn: Conn) -> None:
 
 
 def _is_delivered(conn: Conn) -> bool:
-    """Whether all that was sent has reached the other machine's system, where the program can read it later."""
+    """Whether everything sent has been acknowledged by the other machine's system, which keeps it until the program
+    reads it."""
     if conn.out:
         return False
     try:

@@ -1,6 +1,6 @@
-"""Reads the variables that launchers set: which rank this process is, of how many, and where rank 0 is reached.
+"""Reads this process's rank, the number of ranks and the address of rank 0 from the environment variables of launchers.
 
-If two launchers have set theirs, those of the inner one count, as in `xdevice.local_device`.
+If two launchers have set their variables, those of the inner launcher count, as in `xdevice.local_device`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 LOOPBACK: Final = "127.0.0.1"
 _FIRST_PORT: Final = 20000
 _PORTS: Final = 12768
-"""How many ports there are to choose from, up to 32767: from 32768 on, systems hand out ports by themselves."""
+"""How many ports rank 0 can choose from. The last is 32767: operating systems assign the ports from 32768 on."""
 _TRIES: Final = 16
 
 
 class Launch(NamedTuple):
-    """This process's place among those that a launcher has started."""
+    """The rank of this process and the address of rank 0, as a launcher's environment variables give them. Made by
+    `place`."""
 
     launcher: str
     """The launcher's name, as `xdevice info` shows it: "torchrun", "srun", "xdevice launch"."""
@@ -37,21 +38,22 @@ class Launch(NamedTuple):
     host: str
     """The host at which the other ranks reach rank 0; "127.0.0.1" if all are on one machine."""
     port: int | None
-    """The port that rank 0 listens on, if a variable says so; else those of `ports` are tried."""
+    """The port that rank 0 listens on, if an environment variable gives it; otherwise rank 0 tries those of
+    `ports()`."""
     run: str
-    """A text that no other run on the same machines has."""
+    """A text that identifies this run: no other run on the same machines has the same."""
 
     def ports(self) -> list[int]:
-        """The ports that rank 0 tries, in this order."""
+        """The ports that rank 0 tries to listen on, in this order."""
         if self.port is not None:
             return [self.port]
         return [_FIRST_PORT + zlib.crc32(f"{self.run}/{i}".encode()) % _PORTS for i in range(_TRIES)]
 
 
 def place() -> Launch | None:
-    """Where this process stands among those that a launcher has started; None where no launcher says anything.
+    """Reads this process's rank from the environment variables of its launcher; None if no launcher has set any.
 
-    | launcher | what it says | address of rank 0 |
+    | launcher | variables that it sets | address of rank 0 |
     |---|---|---|
     | `xdevice launch`, or whoever sets it | `XDEVICE_RANK`, `_SIZE`, `_LOCAL_RANK`, `_LOCAL_SIZE` | `XDEVICE_ADDRESS` |
     | torchrun | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE` | `MASTER_ADDR` |
@@ -63,12 +65,14 @@ def place() -> Launch | None:
     | TensorFlow's | `TF_CONFIG` | its first worker |
     | srun | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_LOCALID` | the first of `SLURM_STEP_NODELIST` |
 
-    `XDEVICE_ADDRESS=host:port` holds with each of them. Where all processes are on one machine, rank 0 is on loopback
-    whatever address is said. A port that a launcher names is its own: rank 0 listens on another one, which is made of
-    it and tried in 16 places, unless `XDEVICE_ADDRESS` has one.
+    `XDEVICE_ADDRESS=host:port` overrides the address that any of these launchers gives. If all processes are on one
+    machine, rank 0 listens on loopback whatever address the launcher gives. A port that the launcher names is in use by
+    the launcher, so rank 0 listens on another one, unless `XDEVICE_ADDRESS` names a port. That other port is a hash of
+    the launcher's variables; up to 16 of them are tried.
 
     Raises:
-        LaunchError: what is said is incomplete, or contradicts itself. SettingError: a number that is not one.
+        LaunchError: the variables are incomplete, or contradict each other. SettingError: a variable that should hold
+            a number holds something else.
     """
     for read in _READERS:
         said = read()
@@ -84,7 +88,8 @@ def place() -> Launch | None:
 class _Said(NamedTuple):
     launcher: str
     rank: tuple[str, int]
-    """The name of a variable and the number in it, like the three that follow."""
+    """The name of an environment variable and the number in it; `size`, `local_rank` and `local_size` are such pairs
+    too."""
     size: tuple[str, int]
     local_rank: tuple[str, int] | None
     local_size: tuple[str, int] | None
@@ -162,7 +167,7 @@ def _tensorflow() -> _Said | None:
 
 def _srun() -> _Said | None:
     if _text("SLURM_STEP_NUM_TASKS") is None:
-        return None  # this is a job's script or a shell in it, which srun has not started
+        return None  # this process is a Slurm job's script, or a shell in one: srun has not started it
     nodes = _text("SLURM_STEP_NODELIST") or _text("SLURM_NODELIST") or ""
     said = _numbers(
         "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", _first_node(nodes),
@@ -238,8 +243,9 @@ def _check(said: _Said) -> Launch:
 
 
 def _starter(*names: str) -> int:
-    """The process that has started the ranks of this machine: the nearest ancestor whose environment does not have this
-    process's rank, unlike that of a script around the program. If the system does not show environments, the parent."""
+    """The id of the process that started the ranks of this machine: the nearest ancestor whose environment does not
+    have this process's rank; a shell script that runs the program has it. If the system does not show environments, the
+    parent's id."""
     own = [_told_to("self", name) for name in (*names, "PMI_FD")]
     pid = os.getppid()
     while pid > 1 and any(own) and [_told_to(pid, name) for name in (*names, "PMI_FD")] == own:
@@ -248,7 +254,7 @@ def _starter(*names: str) -> int:
 
 
 def _told_to(pid: int | str, name: str) -> bytes | None:
-    """The line "name=value" in the environment that a process was started with; None if there is none."""
+    """The entry "name=value" in the environment that a process was started with; None if the variable was not set."""
     with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         return next((one for one in file.read().split(b"\0") if one.startswith(f"{name}=".encode())), None)
     return None
@@ -274,7 +280,7 @@ def _address() -> tuple[str | None, int | None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or name is this machine's loopback, which no other machine reaches."""
+    """Whether a host name or address is this machine's loopback interface, which no other machine can reach."""
     if host == "localhost":
         return True
     try:
@@ -301,12 +307,12 @@ def _host_of(address: str | None) -> str | None:
 
 
 def _first_node(nodes: str) -> str | None:
-    """The first name in Slurm's list of nodes: a01 in `a[01-03,07],b2`."""
+    """The first name in Slurm's list of nodes: a01 for `a[01-03,07],b2`."""
     first = re.match(r"([^,\[]+)(?:\[(\w+)[^\]]*\])?([^,]*)", nodes)
     return first[1] + (first[2] or "") + (first[3] if first[2] else "") if first else None
 
 
 def _tasks_per_node(text: str) -> Iterator[int]:
-    """The numbers in Slurm's notation: 2, 2, 2, 1 in `2(x3),1`."""
+    """Yields the number of tasks on each node, from Slurm's notation: 2, 2, 2, 1 for `2(x3),1`."""
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         yield from [int(count)] * int(times or 1)

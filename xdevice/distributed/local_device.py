@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 RANKS: Final = (
-    "XDEVICE_LOCAL_RANK",  # xdevice launch, and who sets it by hand
+    "XDEVICE_LOCAL_RANK",  # xdevice launch, or whoever sets it by hand
     "LOCAL_RANK",  # torchrun, and launchers that imitate it (accelerate, deepspeed)
-    "FLAGS_selected_gpus",  # paddle.distributed.launch: the GPU itself, which --gpus 2,3 makes another than the rank
-    "PADDLE_LOCAL_RANK",  # the same where it has chosen no GPU
+    "FLAGS_selected_gpus",  # paddle.distributed.launch: the GPU's index, not the rank, if --gpus 2,3 chooses GPUs
+    "PADDLE_LOCAL_RANK",  # paddle.distributed.launch, if it has chosen no GPU
     "OMPI_COMM_WORLD_LOCAL_RANK",  # mpirun of Open MPI
     "MPI_LOCALRANKID",  # mpiexec of MPICH and Intel MPI (Hydra)
     "MV2_COMM_WORLD_LOCAL_RANK",  # MVAPICH2
     "SLURM_LOCALID",  # srun; last, because other launchers are often started inside of a Slurm job
 )
-"""The variables in which launchers tell a process its local rank. The first that is set counts, which is that of the
-inner one of two launchers."""
+"""The variables in which launchers tell a process its local rank. The first variable that is set counts: if one
+launcher was started by another, it is that of the inner launcher."""
 
 _VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
@@ -34,14 +34,16 @@ _VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_
 def local_device() -> Device:
     """The device of this process: `gpu:k` for the k-th process that a launcher has started on this machine.
 
-    The selected backend's, as everywhere. Without GPUs it is `cpu:0`, and without a launcher what `try_gpu()` gives, so
-    a script for many processes runs as one process too. Where the launcher shows each process one GPU of its own
-    (`CUDA_VISIBLE_DEVICES=3`, or Slurm's `--gpus-per-task=1`), that is `gpu:0` in each. Costs 5 us, and starts no GPU.
+    The GPUs are those that the selected backend sees. Without GPUs the device is `cpu:0`, and without a launcher it is
+    `try_gpu()`, so a script for many processes also runs as one process. If the launcher shows each process only one
+    GPU (`CUDA_VISIBLE_DEVICES=3`, or Slurm's `--gpus-per-task=1`), that GPU is `gpu:0` in each process. Costs 5 us, and
+    does not initialize a GPU.
 
-    The variables of each launcher, and which one counts where there are several: docs/reference/processes.md.
+    docs/reference/processes.md lists each launcher's variables, and says which count if several launchers set theirs.
 
     Raises:
-        DeviceNotFoundError: more processes than GPUs. SettingError: the variable does not hold an int of 0 or more.
+        DeviceNotFoundError: there are more processes than GPUs. SettingError: the launcher's variable does not hold an
+            int of 0 or more.
 
     Example:
         >>> xdevice.local_device() == xdevice.try_gpu()

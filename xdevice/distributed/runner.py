@@ -1,4 +1,5 @@
-"""The one thread in which the engine is called, so that the program's thread can react when a rank fails."""
+"""The one thread in which the engine (NCCL, gloo, ...) is called, so that the program's thread can stop waiting when a
+rank fails."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ if TYPE_CHECKING:
 
 
 class Runner(threading.Thread):
-    """A thread that does one job after another. If a job never ends, the thread stays until the process ends."""
+    """A thread that runs one job after another, here the calls of an engine. If a job never returns, the thread stays
+    until the process ends."""
 
     def __init__(self) -> None:
         super().__init__(name="xdevice engine", daemon=True)
@@ -27,7 +29,7 @@ class Runner(threading.Thread):
         self._begin.release()
 
     def ends_within(self, seconds: float) -> bool:
-        """Waits for the end of the job, `seconds` at most; returns whether it has ended."""
+        """Waits until the current job has ended, for at most `seconds`. Returns whether it has ended."""
         return self._end.acquire(timeout=seconds)
 
     def result(self) -> Any:

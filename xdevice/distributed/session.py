@@ -1,7 +1,7 @@
-"""`Session`: joins this process to the others, leaves them, and makes each call of an engine.
+"""`Session`: joins this process to the other ranks, leaves them at the end, and makes each call of an engine between.
 
-A verb says what it is about to do, and waits until all ranks have said the same. Only then the engine is called, in a
-thread of its own, so that the program's thread can stop waiting when a rank fails.
+A collective first tells the other ranks what it is about to do, and waits until all have said the same. Only then the
+engine is called, in a thread of its own, so that the program's thread can stop waiting when a rank fails.
 """
 
 from __future__ import annotations
@@ -45,9 +45,11 @@ if TYPE_CHECKING:
 NO_WEIGHT: Final = "the weights of all ranks are 0, and a mean of nothing is not a number"
 
 _SLOWEST: Final = 10e6
-"""Bytes per second that an engine moves at least: a call may take the time for its bytes, and the timeout."""
+"""The speed in bytes per second that is expected of the slowest engine: a call may take the time that its bytes need at
+this speed, plus the timeout."""
 _COUNTED: Final = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
-"""The verbs of engines that all ranks call, which count as collectives."""
+"""The methods of an engine (the library that moves tensors, such as NCCL) that all ranks call at the same time. Their
+calls are numbered; those of `send` and `recv` are not."""
 _ALONE: Final = launchers.Launch("none", 0, 1, 0, 1, launchers.LOOPBACK, None, "")
 
 _failed: BaseException | None = None
@@ -55,7 +57,7 @@ _failed: BaseException | None = None
 
 
 class Options(NamedTuple):
-    """The arguments of `processes`, in its order."""
+    """The arguments of `processes`, in the order of its signature."""
 
     engine: str
     timeout: float
@@ -67,11 +69,12 @@ class Options(NamedTuple):
 
 
 class _OnAllError(ArgumentError):
-    """An error that all ranks raise at the same point, so that they can go on together."""
+    """An error that every rank raises at the same point. It does not close the world: all ranks can go on together."""
 
 
 class Session:
-    """The connections of this process to the others: the control connection, and the engine's."""
+    """This process's connections to the other ranks: the control connection, and the engine that moves tensors. Each
+    `World` has one."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -129,7 +132,7 @@ class Session:
         return Carrier(backend, engine, self.size, self.device)
 
     def leave(self, error: BaseException | None) -> None:
-        """Leaves the world at the end of its block, which has raised `error`, if anything."""
+        """Leaves the world at the end of its block. `error` is the exception that the block raised, or None."""
         self.is_open = False
         if self._line is None or os.getpid() != self._pid:
             return
@@ -145,7 +148,7 @@ class Session:
         self._close()
 
     def _close(self) -> None:
-        """Closes the engine and the control connection after all ranks have left without an error."""
+        """Closes the engine and the control connection, after all ranks have left the block without an error."""
         runner, carrier, line = self._runner, self._carrier, self._line
         self._line = self._carrier = self._runner = None
         try:
@@ -161,7 +164,7 @@ class Session:
                 line.close()
 
     def _shut(self, error: BaseException | None) -> None:
-        """Closes the world after a failure, of this rank or another."""
+        """Closes the world after a failure of this rank or of another one."""
         global _failed
         line = self._line
         if line is None:
@@ -175,7 +178,7 @@ class Session:
         _failed = line.failure
 
     def _fail(self, text: str) -> None:
-        """Tells the others that this rank has raised an error, unless the world has failed already."""
+        """Tells the other ranks that this rank has raised an error, unless the world has failed already."""
         if self.line.failure is None:
             self.line.fail("raised", text)
             self.line.end(PeerError(text, self.rank, "raised"))
@@ -189,8 +192,8 @@ class Session:
         return self._line
 
     def ready(self, verb: str, tensors: Iterable[Operand] = (), op: str | None = None) -> Carrier:
-        """Raises if no verb can be called here, or if the engine cannot take a tensor; the other ranks have not been
-        told anything then. Returns the carrier."""
+        """Raises if no collective can be called here, or if the engine cannot take one of the tensors; the other ranks
+        have not been told anything by then. Returns the carrier, through which tensors go to the engine."""
         if os.getpid() != self._pid:
             raise UnsupportedError(
                 f"{verb} in a forked child: rank {self.rank} of this world is the process {self._pid}; call it there"
@@ -208,8 +211,8 @@ class Session:
 
     @contextmanager
     def alone(self, verb: str) -> Iterator[None]:
-        """The block in which a verb works: only one at a time. An error raised in the block ends the world, unless it
-        came from another rank or is raised by all."""
+        """The block in which a collective works; raises `ScopeError` if another thread is in one. An error raised in
+        the block closes the world on all ranks, unless the error came from another rank or all ranks raise it."""
         if not self._busy.acquire(blocking=False):
             raise ScopeError(
                 f"{verb} while another thread is in {self._verb}: the order of the two would not be that of the other "
@@ -239,8 +242,9 @@ class Session:
         return payloads
 
     def agree(self, call: Callable[[], str], own: float | None = None) -> Weight | None:
-        """Votes on the call, or only counts it if `check` is False and there is no weight. Returns the weights, if this
-        rank has one."""
+        """Votes on the call: tells the other ranks what this rank is about to call, and waits until all have told the
+        same. With `check=False` and no weight, it only counts the call. If this rank has a weight, `own`, returns it
+        with the sum of all ranks' weights."""
         if own is not None:
             total = sum(map(float, self.vote(call(), repr(own))))
             if total == 0:
@@ -260,7 +264,8 @@ class Session:
             return self.call(verb, call, job, tensors)
 
     def call(self, verb: str, call: Callable[[], str], job: Callable[[], Any], tensors: list[Operand]) -> Any:
-        """Calls the engine by `job`, and waits for its result or the failure of a rank. `verb` is the engine's."""
+        """Calls the engine by running `job`, and waits until `job` returns or a rank fails. `verb` is the name of the
+        engine's method."""
         self._waits = call, tensors
         try:
             if self._carrier is not None and verb in self._carrier.engine.in_steps:
@@ -278,12 +283,12 @@ class Session:
             raise
 
     def _tell_call(self) -> tuple[str, float]:
-        """The engine's call, and the seconds that it may take."""
+        """The text of the current call of the engine, and the seconds that it may take."""
         call, tensors = self._waits
         return call(), self.options.timeout + _bytes_of(tensors) * self.size / _SLOWEST
 
     def _wait(self, done: Callable[[float], bool]) -> None:
-        """Waits for an engine that works in the program's thread; `done` as in `Line.wait`."""
+        """Waits for an engine that works in the program's thread, until `done(seconds)` is true; see `Line.wait`."""
         self.line.wait(done, self._tell_call, True)
 
 

@@ -1,8 +1,8 @@
-"""Signs of life: whether anything moves in this process, and where its program is.
+"""Signs of life: finds out whether this process is working or stands still, and which line its program has reached.
 
 A rank that does not come to a collective may be compiling, loading or saving, and should be waited for. Or it may stand
-still for ever: asleep, in a deadlock, waiting for an answer that never comes. The difference is whether anything moves
-in the process: the line that the program is at, or the use of the processor or disk. An endless loop looks like work.
+still for ever: asleep, in a deadlock, waiting for an answer that never comes. A process works if the program's current
+line changes, or if it uses the processor or waits for the disk. An endless loop looks like work.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 BUSY: Final = 0.01
-"""The share of a core above which the other threads and the child processes together count as working."""
+"""If the other threads and the child processes together use more than this share of a core, they count as working."""
 _STILL: Final = 5e-6
-"""Seconds of processor time above which the thread has moved: waiting uses less, one turn of a sleeping loop more."""
+"""If the thread has used more processor time than this since the last look, in seconds, it has moved: a blocked thread
+uses less, one turn of a loop that sleeps uses more."""
 
 
 class _Reading(NamedTuple):
@@ -28,17 +29,18 @@ class _Reading(NamedTuple):
 
 
 class Signs:
-    """Watches the thread that calls the verbs, and the rest of the process."""
+    """Watches this process for signs of life: the thread that calls the collectives, the other threads, and the child
+    processes."""
 
     def __init__(self) -> None:
         self.thread = threading.current_thread()
-        """The thread that calls the verbs."""
+        """The thread of the program that calls the collectives."""
         self.ours: list[threading.Thread] = []
-        """xdevice's own threads, whose work is no sign of life of the program."""
+        """xdevice's own threads: that they work is no sign that the program does."""
         self._last: _Reading | None = None
 
     def has_moved(self) -> bool:
-        """Whether anything has moved since the last call; True at the first."""
+        """Whether the process has done any work since the last call; True at the first call."""
         reading = self._read()
         last, self._last = self._last, reading
         if last is None or reading.place != last.place or reading.own - last.own > _STILL:
@@ -46,7 +48,7 @@ class Signs:
         return reading.rest - last.rest > BUSY * (reading.when - last.when) or self._waits_for_disk()
 
     def at(self) -> str:
-        """The line at which the program is: the innermost one that is not of xdevice."""
+        """The file, line and function that the program is at: the innermost frame that is not xdevice's own."""
         frame = sys._current_frames().get(self.thread.ident or 0)
         while frame is not None and frame.f_globals.get("__name__", "").startswith("xdevice."):
             frame = frame.f_back
@@ -69,7 +71,7 @@ class Signs:
 
 
 def _time_of(thread: threading.Thread) -> float:
-    """The processor time that a thread has used, in seconds; 0 where the system does not tell."""
+    """The processor time that a thread has used, in seconds; 0 if the operating system does not tell."""
     if thread.ident is None or not thread.is_alive() or not hasattr(time, "pthread_getcpuclockid"):
         return 0.0
     with suppress(OSError):
@@ -78,8 +80,8 @@ def _time_of(thread: threading.Thread) -> float:
 
 
 def _children_time(pid: int) -> float:
-    """The processor time that the living descendants of a process have used, in seconds; 0 where the system does not
-    tell."""
+    """The processor time that the living descendants of a process have used, in seconds; 0 if the operating system does
+    not tell."""
     total = 0.0
     with suppress(OSError, ValueError, IndexError):
         for task in os.listdir(f"/proc/{pid}/task"):

@@ -1,8 +1,8 @@
 """`xdevice launch`: starts the processes of one world on this machine, shows what they print, and ends them.
 
 Each rank leads a process group of its own, so that the processes that it has started end with it. A terminal's Ctrl-C
-reaches only the launcher, which passes it on. A guard, a process of ten lines, ends the groups if the launcher itself
-is killed.
+reaches only the launcher, which passes it on. If the launcher itself is killed, a guard, which is a process of ten
+lines, ends the groups.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 PATIENCE: Final = 3.0
-"""Seconds between the signal that asks a process to end and SIGKILL."""
+"""Seconds between the signal that asks a process to end, and SIGKILL, which ends it."""
 _ECHO: Final = 0.25
-"""Seconds after the first failure in which others are collected: a rank that failed because of another may be noticed
-before that other."""
+"""Seconds after the first failure in which further failures are collected: a rank that failed because of another rank
+may be noticed before that rank."""
 _UPDATE: Final = 1.0
-"""Seconds between two states that are shown of a line that its program overwrites, such as a progress bar."""
+"""A line that a program keeps overwriting, such as a progress bar, is shown again only after this many seconds."""
 _KEPT: Final = 400
 """How many of the last lines of a rank's standard error are kept, to be shown again at the end."""
 _SHOWN: Final = 5
-"""How many of these lines are shown if there is no traceback among them."""
+"""How many of the kept lines are shown if there is no traceback among them."""
 _LONGEST: Final = 2**16
 """The most bytes in a line: output without line breaks, such as a dump of bytes, is shown in pieces of this length."""
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _DERIVED: Final = "PeerError: "
-"""What a rank prints if it ends because another one has failed."""
+"""The text in the error of a rank that ends only because another rank has failed."""
 _HAS_GROUPS: Final = hasattr(os, "killpg")
 _ASKS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 _PR_SET_CHILD_SUBREAPER: Final = 36
-"""The constant of this name in linux/prctl.h."""
+"""The constant PR_SET_CHILD_SUBREAPER of linux/prctl.h."""
 _NOTHING: Final = 0
-"""The signal that does nothing but tell whether the group has a process."""
+"""Signal 0, which does nothing: sending it only tells whether a process group still has a process."""
 _GUARD: Final = f"""
 import os, signal, sys, time
 def end(number):
@@ -67,21 +67,22 @@ if groups:
 
 
 class Failure(NamedTuple):
-    """The process that failed first."""
+    """A process that has failed; `_Ranks` reports the one that failed first."""
 
     rank: int
     status: int
-    """As `subprocess` counts: negative for a signal."""
+    """The exit status as `subprocess` gives it: -n if signal n ended the process."""
     last_lines: Sequence[str]
-    """Its traceback, or the last lines that it wrote to standard error."""
+    """The traceback of the process, or the last lines that the process wrote to standard error."""
 
 
 def launch(command: Sequence[str], size: int, host: str, variables: Mapping[str, str]) -> int:
     """Runs `command` once for each rank, on this machine, and returns the exit status: 0 if all ranks ended with 0.
 
-    When a rank fails, the others are ended: SIGTERM to each rank's group, SIGKILL three seconds later. The status of
-    the rank that failed first is returned, 128 + n if signal n ended it, and its traceback is shown last. SIGINT,
-    SIGTERM and SIGHUP are passed on to the ranks and end the run likewise, with 128 + n; a second one kills at once.
+    When a rank fails, the others are ended: SIGTERM to each rank's process group, SIGKILL three seconds later. `launch`
+    returns the status of the rank that failed first, 128 + n if signal n ended it, and shows its traceback last. If the
+    launcher receives SIGINT, SIGTERM or SIGHUP, it passes the signal on to the ranks, ends them in the same way and
+    returns 128 + n; a second such signal kills the ranks at once.
 
     The ranks find each other by `XDEVICE_ADDRESS`, or torch's `MASTER_ADDR` and `MASTER_PORT`; both ports stay reserved
     until the end. `variables` are added to the environment of each rank.
@@ -97,7 +98,8 @@ def launch(command: Sequence[str], size: int, host: str, variables: Mapping[str,
 
 
 def follow(command: Sequence[str], size: int, variables: Mapping[str, str]) -> int:
-    """Runs the command of another launcher, which starts the ranks and prints by itself. Ends as `launch` does."""
+    """Runs the command of another launcher, which starts the ranks and prints their output itself. A failure and a
+    signal end the run as in `launch`."""
     with ExitStack() as stack:
         launcher = _Ranks(stack.enter_context(_guard()), tells=False)
         with launcher.listening():
@@ -106,7 +108,7 @@ def follow(command: Sequence[str], size: int, variables: Mapping[str, str]) -> i
 
 
 def environment_of(rank: int, size: int, host: str, ports: Sequence[int]) -> dict[str, str]:
-    """The variables by which a process knows its rank, under xdevice's names and torch's."""
+    """The environment variables that tell a process its rank, under xdevice's names and torch's."""
     own = {"RANK": rank, "LOCAL_RANK": rank, "SIZE": size, "LOCAL_SIZE": size}
     torch = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     return {
@@ -120,27 +122,28 @@ def environment_of(rank: int, size: int, host: str, ports: Sequence[int]) -> dic
 
 
 def _usual(size: int) -> dict[str, str]:
-    """Variables with which several processes on one machine run better; those that are set already stay."""
+    """Environment variables with which several processes on one machine run better. Those that are set already are left
+    out."""
     usual = {
         "PYTHONUNBUFFERED": "1",
-        "PYTHONFAULTHANDLER": "1",  # a segmentation fault then tells its line
+        "PYTHONFAULTHANDLER": "1",  # a segmentation fault then prints the line of Python
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size)),  # else each rank starts a thread for every core
     }
     return {name: text for name, text in usual.items() if name not in os.environ}
 
 
 def new_token() -> str:
-    """The secret in `XDEVICE_TOKEN`, else a new one for the processes of this launch."""
+    """The secret that `XDEVICE_TOKEN` holds, or a new one for the processes of this launch."""
     return os.environ.get("XDEVICE_TOKEN") or secrets.token_hex(16)
 
 
 @contextmanager
 def reserve(host: str) -> Iterator[int]:
-    """A free port that no other program is given until the end of the block, and that a child can listen on.
+    """Yields a free port, which no other program is given until the end of the block. A child process can listen on it.
 
     Linux lets two sockets be bound to one port if both set SO_REUSEADDR, as servers do, and neither listens yet; and it
-    gives such a port to nobody who asks for any free one. On a system that does not allow this, the port is released
-    before the children start. If another program takes it meanwhile, rank 0 cannot listen on it and says so.
+    does not give such a port to a program that asks for any free one. On a system that does not allow two such sockets,
+    the port is released before the children start. If another program takes it then, rank 0 raises an error.
     """
     family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
     with socket.socket(family, socket.SOCK_STREAM) as keeper:
@@ -156,7 +159,7 @@ def reserve(host: str) -> Iterator[int]:
 
 
 class _Ranks:
-    """Starts, watches and ends the processes of a launch."""
+    """Starts, watches and ends the processes of one `xdevice launch`."""
 
     def __init__(self, guard: IO[bytes] | None, tells: bool = True) -> None:
         self._guard = guard
@@ -168,15 +171,16 @@ class _Ranks:
         self._failed: dict[int, int] = {}
         self._asked = 0
         self._events: SimpleQueue[tuple[str, int, int]] = SimpleQueue()
-        """("ended", rank, status) for a rank that has ended, ("signal", number, 0) for a signal that has come."""
+        """("ended", rank, status) for a rank that has ended, ("signal", number, 0) for a signal that this process
+        received."""
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Inside the block, signals become events. At its end, all processes are ended."""
+        """A block in which signals are queued as events for `run`. All processes are ended when the block ends."""
         _adopt_orphans()
         before = {number: signal.getsignal(number) for number in _ASKS}
         for number in before:
-            if before[number] is signal.SIG_IGN:  # nohup, for one, has SIGHUP ignored, which stays so
+            if before[number] is signal.SIG_IGN:  # by nohup, for example: it stays ignored
                 continue
             signal.signal(number, lambda number, frame: self._events.put(("signal", number, 0)))
         try:
@@ -207,7 +211,8 @@ class _Ranks:
                 self._guard.write(f"{line}\n".encode())
 
     def _wait(self, rank: int) -> None:
-        """Runs in a thread: waits for a rank to end, and then ends the processes that it left in its group."""
+        """Runs in a thread: waits for a rank to end, and then ends the processes that it has left behind in its process
+        group."""
         process = self._processes[rank]
         status = process.wait()
         self._events.put(("ended", rank, status))
@@ -224,7 +229,8 @@ class _Ranks:
         self._tell_guard(f"-{process.pid}")
 
     def run(self) -> int:
-        """Waits until the last process has ended, and returns the exit status."""
+        """Waits until the last process has ended, or ends all of them after a failure or a signal. Returns the exit
+        status."""
         while self._alive and not self._failed and not self._asked:
             self._take(None)
         if self._asked:
@@ -243,7 +249,7 @@ class _Ranks:
         return failure.status if failure.status > 0 else 128 - failure.status
 
     def _take(self, timeout: float | None) -> None:
-        """Waits for the next event and handles it."""
+        """Waits for the next event, a rank that has ended or a signal, and handles it."""
         what, number, status = self._events.get(timeout=timeout)
         if what == "signal":
             self._asked, is_first = number, not self._asked
@@ -261,7 +267,7 @@ class _Ranks:
                 self._take(max(0.0, deadline - time.monotonic()))
 
     def _end(self, number: int) -> None:
-        """Sends all processes a signal to end, and kills those that stay."""
+        """Sends all processes the signal `number`, and kills those that have not ended three seconds later."""
         failed = dict(self._failed)
         self._send_all(number)
         self._collect(time.monotonic() + PATIENCE)
@@ -283,11 +289,11 @@ class _Ranks:
 
 
 def _send(process: int, number: int) -> bool:
-    """Sends a signal to the group of a process; returns whether the group had any process."""
+    """Sends a signal to a process group; returns whether the group had any process."""
     try:
         if _HAS_GROUPS:
             os.killpg(process, number)
-        else:  # Windows has no groups to kill, and a command that follows parents to their children
+        else:  # Windows has no process groups, but this command ends the children too
             done = subprocess.run(["taskkill", "/T", "/F", "/PID", str(process)], capture_output=True, check=False)
             return done.returncode == 0
     except (ProcessLookupError, PermissionError):  # macOS raises PermissionError for zombies
@@ -296,9 +302,10 @@ def _send(process: int, number: int) -> bool:
 
 
 def _adopt_orphans() -> None:
-    """Makes processes that outlive their rank children of the launcher, which then learns when they end.
+    """Makes processes that outlive their rank children of the launcher, so that the launcher learns when they end.
 
-    Works on Linux only. Elsewhere process 1 takes them over, and the end may take up to three seconds longer.
+    Works on Linux only. Elsewhere such processes become children of process 1, and ending the run may take up to three
+    seconds longer.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -312,8 +319,8 @@ def _bury(group: int) -> None:
 
 @contextmanager
 def _guard() -> Iterator[IO[bytes] | None]:
-    """Starts the guard, and yields the pipe by which the guard is told the groups. When the pipe closes, it ends
-    them."""
+    """Starts the guard, a process that ends the ranks' process groups when its input pipe closes. Yields that pipe,
+    through which the launcher tells the guard the groups; None on Windows, which has no process groups."""
     if not _HAS_GROUPS:
         yield None
         return
@@ -341,7 +348,7 @@ _printing = threading.Lock()
 
 
 def _write(stream: TextIO, lines: bytes) -> None:
-    """Writes whole lines at once, in the bytes that the program wrote."""
+    """Writes whole lines at once, as the bytes that the program wrote."""
     with _printing, suppress(BrokenPipeError):  # training goes on if nobody reads its output
         stream.buffer.write(lines)
         stream.flush()
@@ -352,7 +359,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 class _Screen:
-    """Shows what one rank prints: a thread reads each of its two streams."""
+    """Shows what one rank prints: two threads read its standard output and its standard error."""
 
     def __init__(self, rank: int, process: subprocess.Popen[bytes]) -> None:
         self._said: deque[str] = deque(maxlen=_KEPT)
@@ -365,8 +372,8 @@ class _Screen:
                 thread.start()
 
     def close(self) -> None:
-        """Waits for the last output of the rank, half a second at most: a process that it left behind may keep the
-        stream open."""
+        """Waits for the last output of the rank, half a second at most: a process that the rank has left behind may
+        keep the streams open."""
         for thread in self._threads:
             thread.join(0.5)
 
@@ -384,10 +391,10 @@ def _read(source: IO[bytes], lines: Lines) -> None:
 
 
 class Lines:
-    """Takes bytes as they come, and writes whole lines with a prefix.
+    """Takes a program's output as bytes, in pieces of any length, and writes whole lines with a prefix.
 
-    A line that its program overwrites by carriage returns, as progress bars do, is shown once a second, and in its last
-    state. Colours are kept, and reset at the end of their line.
+    A line that the program overwrites by carriage returns, as progress bars do, is shown once a second, and in its last
+    state. Colours are kept, and reset at the end of the line.
     """
 
     def __init__(self, prefix: bytes, target: TextIO, kept: deque[str] | None = None) -> None:
@@ -427,5 +434,6 @@ def _reset(line: bytes) -> bytes:
 
 
 def _last_state(line: bytes) -> bytes:
-    """The text that a terminal shows after a line with carriage returns; one before the line break changes nothing."""
+    """The text that a terminal shows after a line with carriage returns in it. One before the line break changes
+    nothing."""
     return next((state for state in reversed(line.split(b"\r")) if state), b"")

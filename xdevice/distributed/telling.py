@@ -1,4 +1,5 @@
-"""Texts that a rank sends to the others: what it is about to do with which tensors, and which error it has raised."""
+"""The texts that a rank sends to the other ranks: the name of a collective and the tensors in it, or an error it
+raised."""
 
 from __future__ import annotations
 
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
     from xdevice.replicas.operands import Operand
 
 _LONGEST: Final = 60
-"""The length of the longest number or text that is sent in full; a longer one is sent as a digest."""
+"""Numbers and texts of at most this many characters are sent in full, longer ones as a digest."""
 
 
 def signatures(tensors: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
-    """The tensors as the ranks vote on them. A tensor that comes twice is sent once, so that is part of the text."""
+    """The text for several tensors, on which the ranks vote before a collective. It says which tensors are the same
+    object, because such a tensor is sent only once."""
     first: dict[int, int] = {}
     told = []
     for i, one in enumerate(tensors):
@@ -32,7 +34,8 @@ def signatures(tensors: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
 
 
 def signature(one: Operand, but_length: bool = False) -> str:
-    """One tensor as the ranks vote on it: name, dtype, shape and kind of device."""
+    """The text for one tensor, on which the ranks vote before a collective: its name, dtype, shape and kind of device.
+    With `but_length` the length of the first axis is left out."""
     shape = shape_of(one)
     told = f"[{', '.join(['any', *map(str, shape[1:])])}]" if but_length else str(list(shape))
     place = one.backend.device_of(read(one))
@@ -41,13 +44,15 @@ def signature(one: Operand, but_length: bool = False) -> str:
 
 
 def overlap(parts: list[Operand]) -> str:
-    """Names two tensors that share memory, if there are any. The ranks vote on it, because writing one changes both."""
+    """A text that names two tensors that share memory, or "". The ranks vote on it, because writing one of the two
+    changes both."""
     twins = first_overlap(parts) if len(parts) > 1 else None
     return f"; {twins[0]} and {twins[1]} share memory" if twins is not None else ""
 
 
 def unsent(x: Any) -> str:
-    """The leaves of a container that are no tensors. They are not sent, so the ranks vote on them."""
+    """A text for the numbers, strings and other objects in a container that are not tensors. They are not sent, so the
+    ranks compare this text in the vote."""
     if registry.kind_of(type(x)) is not None:
         return ""
     others = [leaf for leaf in trees.leaves(x) if registry.kind_of(type(leaf.value)) is None]
@@ -55,8 +60,8 @@ def unsent(x: Any) -> str:
 
 
 def _same_everywhere(value: Any) -> str:
-    """A text for an object that is the same on all ranks: of an unknown type only the name of that, because its `repr`
-    may have an address in it."""
+    """A text for an object, the same on all ranks if the object is: for an unknown type only the type's name, because
+    the object's `repr` may contain a memory address."""
     import numpy as np
 
     if value is None or isinstance(value, Number | str | bytes | np.generic | Enum):
@@ -71,13 +76,13 @@ def _shorten(text: str) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """An error's type and text, and the file and line that raised it."""
+    """A text for an error, for the other ranks: its type and message, and the file and line that raised it."""
     where = error.__traceback__
     while where is not None and where.tb_next is not None:
         where = where.tb_next
     place = f" ({where.tb_frame.f_code.co_filename}:{where.tb_lineno})" if where is not None else ""
     try:
         text = str(error)[:2000]
-    except Exception as unsaid:  # an error whose text cannot be had must be told all the same
+    except Exception as unsaid:  # an error whose str() fails must be reported nevertheless
         text = f"its text cannot be had: {type(unsaid).__name__}"
     return f"{type(error).__name__}: {text}{place}"

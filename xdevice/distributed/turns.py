@@ -1,4 +1,4 @@
-"""`barrier` and `first`, which use the control connection only: no device is waited for."""
+"""`barrier` and `first`: collectives that use only the control connection, and wait for no device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The protocol of the control connection: frames of text, and the proofs of the handshake. It carries no tensors."""
+"""The protocol of the control connection between the ranks: framed text messages, and the handshake that proves who
+connects. Tensors do not travel on it."""
 
 from __future__ import annotations
 
@@ -16,18 +17,19 @@ if TYPE_CHECKING:
 
 GREETING: Final = b"xdevice control 1 "
 NONCE: Final = 32
-"""Hexadecimal digits of a nonce."""
+"""How many hexadecimal digits a nonce has (the random text that the other side must answer in the handshake)."""
 MOST: Final = 64 * 2**20
-"""Bytes of a frame, at most."""
+"""The most bytes that a frame (a message on the control connection) may have."""
 MOST_BEFORE: Final = 4096
-"""The same before the other side has proved that it knows the token."""
+"""The most bytes that a frame may have before the other side has proved that it knows the token."""
 
 _HEAD: Final = struct.Struct("!Ic")
 _open: weakref.WeakSet[Conn] = weakref.WeakSet()
 
 
 class Conn:
-    """One end of a connection that never blocks: it keeps frames until they can be sent, or have come completely."""
+    """One end of a socket connection that never blocks: it buffers outgoing frames until they can be sent, and incoming
+    ones until they are complete."""
 
     def __init__(self, sock: socket.socket, most: int = MOST) -> None:
         sock.setblocking(False)
@@ -44,8 +46,8 @@ class Conn:
         return self.sock.fileno()
 
     def send(self, kind: bytes, text: str = "") -> None:
-        """Sends a frame, and keeps for `flush` what cannot be sent yet. Does not fail: `frames` notices a lost
-        connection."""
+        """Sends a frame; what the socket does not take now is kept for `flush`. Never raises: a lost connection shows
+        in `frames`."""
         body = text.encode("utf-8", "backslashreplace")
         frame = _HEAD.pack(len(body), kind) + body
         if self.out:
@@ -72,7 +74,8 @@ class Conn:
             del self.out[:sent]
 
     def frames(self) -> Iterator[tuple[bytes, str]]:
-        """The frames that have come. Sets `is_open` to False if the other end is gone."""
+        """Yields the frames that have arrived completely. Sets `is_open` to False if the other end has closed the
+        connection."""
         while True:
             try:
                 data = self.sock.recv(65536)
@@ -103,7 +106,8 @@ class Conn:
 
 
 def _after_fork() -> None:
-    """Closes all connections in a forked child: kept open there, they would hide the parent's death from the others."""
+    """Closes all connections in a forked child: open in the child, they would hide the parent's death from the other
+    ranks."""
     for conn in list(_open):
         conn.close()
 
@@ -120,7 +124,7 @@ def nonce() -> str:
 
 
 def proof(key: str, *parts: object) -> str:
-    """A text that only somebody with the key can compute from these parts."""
+    """A text that only somebody who knows the key can compute from these parts (an HMAC)."""
     return hmac.new(key.encode(), json.dumps(parts).encode(), hashlib.sha256).hexdigest()
 
 
@@ -131,7 +135,7 @@ def is_proof(claimed: object, key: str, *parts: object) -> bool:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The JSON object in a frame; {} if it holds anything else."""
+    """The JSON object in the text of a frame; {} if the text is anything else."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

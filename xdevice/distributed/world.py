@@ -1,4 +1,5 @@
-"""`processes` and `World`: the verbs between processes, and the block in which they work together."""
+"""`processes` and `World`: the block in which several processes work together, and the collectives that they call
+there."""
 
 from __future__ import annotations
 
@@ -24,25 +25,25 @@ def processes(
     join_timeout: float | None = None,
     check: bool | None = None,
 ) -> World:
-    """The block in which the processes of a launcher work together. Without a launcher it is a world of one.
+    """The block in which the processes that a launcher started work together. Without a launcher: a world of one.
 
     Young: it may change in a minor version.
 
-    A block inside the block gives the same world. docs/reference/processes.md says which launchers there are, and when
-    a rank counts as late: one that the others wait for while nothing happens in it. XDEVICE_ENGINE, XDEVICE_TIMEOUT,
-    XDEVICE_JOIN_TIMEOUT and XDEVICE_CHECK (1 or 0) set what is left out here.
+    A nested block has the same world. A rank counts as late if the others wait for it while nothing happens in its
+    process; docs/reference/processes.md explains this, and lists the launchers. XDEVICE_ENGINE, XDEVICE_TIMEOUT,
+    XDEVICE_JOIN_TIMEOUT and XDEVICE_CHECK (1 or 0) set the arguments that are left out.
 
     Args:
         engine: what moves the tensors: "auto", a framework ("paddle"), or one of its engines ("torch:gloo"). "auto",
-            the default, is PyTorch's gloo on the host, and the framework's own on GPUs; `world.engine` names it.
+            the default, takes PyTorch's gloo on the host, and on GPUs the framework's own engine.
         timeout: seconds after which a rank counts as late: 30 by default.
         join_timeout: seconds in which all processes have to enter the block: 300 by default.
         check: whether the ranks vote before each collective on what they call: by default they do.
 
     Raises:
-        LaunchError: the launcher's variables are incomplete or contradict each other; no secret; no engine.
-        PeerError, CollectiveMismatchError: a process has not come, or has failed; it came with other arguments.
-        ArgumentError: a wrong argument, or one that differs from that of the block around.
+        LaunchError: incomplete or contradictory variables of the launcher; no XDEVICE_TOKEN, although rank 0 is not on
+            loopback; no engine that all ranks have. CollectiveMismatchError: the ranks' arguments differ. PeerError: a
+            process has failed or not joined. ArgumentError: a wrong argument; a nested block with different ones.
 
     Costs 20 ms and the start of the engine, which may import PyTorch; a world of one starts nothing.
 
@@ -70,12 +71,12 @@ def processes(
 
 
 def world() -> World:
-    """The world whose block this process is in.
+    """Returns the `World` of the `with xdevice.processes()` block that this process is in.
 
     Young: it may change in a minor version.
 
     Raises:
-        LaunchError: this process is in no such block.
+        LaunchError: this process is not in such a block.
 
     Example:
         >>> with xdevice.processes() as world:
@@ -88,18 +89,18 @@ def world() -> World:
 
 
 class World:
-    """The processes that work together, as one of them sees them: what `xdevice.processes()` gives.
+    """All processes that work together, seen from one of them. `xdevice.processes()` returns it.
 
     Young: it may change in a minor version.
 
-    Its attributes are `rank`, `size`, `local_rank`, `local_size`, `launcher`, `device`, which is what
-    `xdevice.local_device()` gives, and `engine`, the name of what moves the tensors ("none" in a world of one).
+    Its attributes are `rank`, `size`, `local_rank`, `local_size`, `launcher`, `device`, which is
+    `xdevice.local_device()`, and `engine`, the name of what moves the tensors ("none" in a world of one).
 
-    Every rank calls the same verbs in the same order, from one thread. Each verb takes tensors of any backend, on
-    `device` or on the host, and containers of them. Each raises PeerError where a rank has failed or is late; the world
-    is closed then: the tensors of that call may hold anything, and each later verb raises the same at once. Each raises
-    CollectiveMismatchError where the ranks call different things; then nothing was sent or written. No gradients flow
-    through any of them.
+    Every rank must call the same methods in the same order, from one thread. The methods take tensors of any backend,
+    on `device` or on the host, and containers of them. They raise PeerError if a rank has failed or is late; that
+    closes the world: the tensors of the call may hold anything, and every later call raises the same error at once.
+    They raise CollectiveMismatchError if the ranks call different methods or pass tensors that do not match; then
+    nothing was sent or written. No gradients flow through any of the methods.
     """
 
     def __init__(self, options: Options) -> None:
@@ -112,7 +113,7 @@ class World:
 
     @property
     def engine(self) -> str:
-        """The engine that moves the tensors: "torch:gloo"; "none" in a world of one."""
+        """The name of the engine that moves the tensors, such as "torch:gloo"; "none" in a world of one."""
         return self._session.engine
 
     @property
@@ -122,7 +123,7 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0."""
+        """Whether this process is rank 0."""
         return self.rank == 0
 
     def __repr__(self) -> str:
@@ -147,16 +148,16 @@ class World:
             self._session.leave(error)
 
     def all_reduce(self, x: Any, op: str = "sum", weight: float | None = None) -> Any:
-        """The sum, mean, max or min over all ranks, on each of them, bit for bit the same. Use the result.
+        """Returns the sum, mean, max or min of `x` over all ranks, bit for bit the same on each. Use the return value.
 
-        Where a tensor can be written it is written, and comes back: `xdevice.all_reduce` lists which can. 16-bit floats
-        are added as float32 and rounded once; integers wrap around.
+        A tensor that can be written (`xdevice.all_reduce` lists which can) receives the result and is returned itself;
+        for others a new tensor is made. 16-bit floats are added as float32 and rounded once; integers wrap around.
 
         Args:
             x: a tensor, or a container of tensors, with the same keys, dtypes and shapes on each rank.
             op: "sum", "mean", "max" or "min". Bools have only the last two, complex numbers only the first two.
-            weight: with "mean", what this rank's `x` counts, as the number of its samples: sum(weight * x) divided by
-                sum(weight). 0 where this rank has none; then its values do not matter, NaN included.
+            weight: for "mean", the weight of this rank's `x`, such as its number of samples: the mean is
+                sum(weight * x) / sum(weight). With weight 0 the values of `x` do not matter, even if they are NaN.
 
         Raises:
             NotATensorError, DTypeError, ArgumentError, UnsupportedError: as `xdevice.all_reduce`. ArgumentError also
@@ -165,94 +166,101 @@ class World:
         return collectives.all_reduce(self._session, x, op, weight)
 
     def broadcast(self, x: Any, root: int = 0) -> Any:
-        """One rank's values on all. Use the result.
+        """Gives every rank the values that `x` has on rank `root`. Use the return value.
 
         Args:
-            x: a tensor, a model, or a container of them, with the same keys, dtypes and shapes on each rank. Of a model
-                all variables are written in place, running statistics included. Tensors are written where they can be.
-                Numbers and texts in a container are not sent: they must be the same on all ranks, or it is a
-                CollectiveMismatchError. Make a tensor of a number that only one rank knows.
-            root: the rank whose values they are.
+            x: a tensor, a model, or a container of them, with the same keys, dtypes and shapes on each rank. All
+                variables of a model are written in place, running statistics included. So are tensors that can be
+                written; others are returned as new tensors. Numbers and texts in a container are not sent: they must
+                be the same on all ranks, or CollectiveMismatchError is raised. To send a number that only one rank
+                knows, make it a tensor.
+            root: the rank that has the values.
 
         Raises:
-            NotATensorError: nothing that holds a tensor. NotBuiltError: a model without variables yet. ArgumentError:
-                a root that is not a rank.
+            NotATensorError: `x` holds no tensor. NotBuiltError: a model has no variables yet. ArgumentError: `root` is
+                not a rank.
         """
         return collectives.broadcast(self._session, x, root)
 
     def all_gather(self, x: Any, even: bool = True) -> Any:
-        """The tensors of all ranks joined along the first axis, in the order of ranks, on each of them. New tensors.
+        """Returns, on every rank, the tensors of all ranks joined along the first axis, in the order of ranks.
+
+        The tensors returned are new; `x` is not written.
 
         Args:
-            x: a tensor, or a container of tensors, alike on each rank; 0-d tensors become a vector. Numbers and texts
-                in a container are not sent, as in `broadcast`.
-            even: True: all have the same shape. False: the lengths of the first axis may differ, 0 included.
+            x: a tensor, or a container of tensors, with the same keys, dtypes and shapes on each rank; 0-d tensors
+                become a vector. Numbers and texts in a container are not sent and must be the same on all ranks.
+            even: False allows the length of the first axis to differ between ranks, and to be 0.
 
         Raises:
-            NotATensorError: a model, or nothing that holds a tensor.
+            NotATensorError: `x` is a model, or holds no tensor.
         """
         return collectives.all_gather(self._session, x, even)
 
     def reduce_scatter(self, x: Any, op: str = "sum") -> Any:
-        """This rank's part, along the first axis, of what `all_reduce` gives. New tensors; `x` stays as it is.
+        """Reduces `x` over all ranks as `all_reduce` does, and returns this rank's part of it along the first axis.
+
+        The tensors returned are new; `x` is not written.
 
         Raises:
-            ShapeError: a length of the first axis that the number of ranks does not divide. Others as `all_reduce`.
+            ShapeError: the number of ranks does not divide the length of the first axis. Also the errors of
+                `all_reduce`.
         """
         return collectives.reduce_scatter(self._session, x, op)
 
     def send(self, x: Any, to: int) -> None:
-        """Gives a tensor, or a container of tensors, to one rank, which calls `recv` with one like it.
+        """Sends a tensor, or a container of tensors, to the rank `to`, which must call `recv` with the same structure.
 
-        The two agree before, also with `check=False`; the others do not take part. Numbers and texts in a container are
-        not sent, as in `broadcast`.
+        The two ranks compare dtypes and shapes first, even in a world that was opened with `check=False`; the other
+        ranks do not take part. Numbers and texts in a container are not sent and must be the same on both ranks.
         """
         collectives.send(self._session, x, to)
 
     def recv(self, like: Any, source: int) -> Any:
-        """What one rank gives by `send`. Use the result: `like` is written where it can be, else a new tensor comes."""
+        """Receives what the rank `source` passes to `send`. Use the return value: tensors of `like` that can be written
+        in place receive the values and are returned themselves; for others a new tensor is made."""
         return collectives.recv(self._session, like, source)
 
     def barrier(self) -> None:
-        """Waits until all ranks are here. The hosts wait, by the control connection; no device is waited for."""
+        """Waits until all ranks have called `barrier`. It does not wait for work that is queued on devices."""
         turns.barrier(self._session)
 
     def split_batch(self, x: Any, even: bool = True) -> Any:
-        """This rank's part of a batch that all ranks have, along the first axis, where it is. Nothing is sent.
+        """Returns this rank's part, along the first axis, of a batch that every rank has whole. Nothing is sent or
+        moved to another device.
 
         Args:
-            x, even: as `xdevice.split_batch`: with `even=False` the first parts may be longer by one, and the last ones
-                empty.
+            x, even: as in `xdevice.split_batch`: with `even=False` the first parts may be longer by one, and the last
+                ones empty.
 
         Raises:
-            ShapeError, NotATensorError, UnsupportedError: as `xdevice.split_batch`.
+            ShapeError, NotATensorError, UnsupportedError: as in `xdevice.split_batch`.
         """
         return collectives.split_batch(self._session, x, even)
 
     def average_gradients(self, model_or_gradients: Any, weight: float | None = None) -> Any:
-        """The mean of each gradient over all ranks, on each of them. Use the result.
+        """Averages each gradient over all ranks, and gives every rank the means. Use the return value.
 
         Args:
-            model_or_gradients: a model that keeps its gradients (torch, paddle, mxnet), which are written; or a
-                container of gradients, in which each is written where it can be.
-            weight: as in `all_reduce`: the number of samples of this rank, where they differ.
+            model_or_gradients: a model that keeps its gradients (torch, paddle, mxnet), which are written in place; or
+                a container of gradients. Those that can be written are; for others new tensors are made.
+            weight: as in `all_reduce`: the number of samples of this rank, if it differs between ranks.
 
-        A gradient that is None on all ranks stays None; one that is None on some is a CollectiveMismatchError, which
-        names it. Small gradients go together, in buckets of one dtype and of 25 MB at most.
+        A gradient that is None on all ranks stays None. If it is None on some only, CollectiveMismatchError names it.
+        Small gradients are sent together, in buckets of one dtype and of 25 MB at most.
 
         Raises:
-            UnsupportedError: a model of a framework that keeps gradients apart: pass them. NotATensorError, DTypeError,
-                ArgumentError: as `all_reduce`.
+            UnsupportedError: a model whose framework does not keep gradients in the model: pass the gradients instead.
+                NotATensorError, DTypeError, ArgumentError: as in `all_reduce`.
         """
         return gradients.average_gradients(self._session, model_or_gradients, weight)
 
     def first(self) -> AbstractContextManager[bool]:
-        """Rank 0 runs the block first; the others wait, and run it afterwards. Gives whether this is rank 0.
+        """Lets rank 0 run the block first; the other ranks wait, and run it afterwards. Yields whether this is rank 0.
 
-        With `with world.first(): data = load()` rank 0 downloads the data, and the others find it there. Code for rank
-        0 alone asks: `with world.first() as is_first: if is_first: xdevice.save(...)`. Rank 0 may take as long as it
-        likes. An error that it raises in the block is raised on all ranks, on the others as a PeerError, after which
-        the world can still be used. No verb of the world can be called inside.
-
+        With `with world.first(): data = load()` rank 0 downloads the data, and the others find it on disk. Code for
+        rank 0 alone: `with world.first() as is_first: if is_first: xdevice.save(...)`. Rank 0 may take any time. An
+        error that rank 0 raises in the block is raised on the other ranks as a PeerError, and the world can still be
+        used afterwards. No collective of the world can be called inside the block.
         """
         return turns.first(self._session)

@@ -1,4 +1,5 @@
-"""Blocking mode: every operation completes before the next line runs, so an error appears where it was caused."""
+"""`blocking`: a mode in which every operation completes before the next line runs, so that an error appears where it
+was caused."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ class blocking:
     """Every operation inside the block completes before the next line runs: `with xdevice.blocking(): ...`.
 
     An error of asynchronous work then appears at the line that caused it, and a clock around a line shows what that
-    line takes. Work no longer overlaps: use it to find a fault. Nests, and ends after exceptions.
+    line takes. Work no longer overlaps: use it to find a fault. Blocks nest, and end after exceptions.
 
     Args:
-        backends: names of backends, or backends; without any the selected one, as with `sync`.
+        backends: names of backends, or backends; without any, the selected backend, as with `sync`.
 
-    XDEVICE_BLOCKING=1 does the same to every backend from when xdevice loads it to the end of the process, and by
-    the framework's own switch where that works only before its import or start.
+    XDEVICE_BLOCKING=1 does the same to every backend, from when xdevice loads the backend to the end of the process. It
+    uses the framework's own switch where that works only before the framework is imported or started.
 
     | backend | blocks by |
     |---|---|
@@ -36,9 +37,9 @@ class blocking:
     | numpy | computes synchronously: nothing to do |
 
     Raises:
-        ScopeError: it is left in another thread than the one that entered it (docs/reference/async.md).
+        ScopeError: the block is left in another thread than the one that entered it (docs/reference/async.md).
         SettingError: XDEVICE_BLOCKING holds something other than 1, 0 or nothing; when a backend is loaded.
-        UnsupportedError: JAX in a version whose private API differs: set XDEVICE_BLOCKING=1 before the start.
+        UnsupportedError: JAX in a version whose private API differs: set XDEVICE_BLOCKING=1 before the program starts.
         BackendNotFoundError, BackendImportError: as `backend` does.
 
     Example:

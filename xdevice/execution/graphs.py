@@ -1,7 +1,7 @@
-"""`capture`: the work of a repeated task, recorded once and replayed without Python.
+"""`capture`: records the GPU work of a task once, so that it can be replayed many times without Python.
 
 A GPU does a product of two 100x100 matrices in less time than Python takes to ask for it
-(docs/explanation/hardware.md). A graph asks for all the work of a task at once.
+(docs/explanation/hardware.md). A graph (such a recording) asks for all the work of a task at once.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
 
     Young: it may change in a minor version.
 
-    Calls the task twice: as it is, which counts, and to record its work without doing it. A replay reads and writes the
+    Calls the task twice: first to do its work, then to record the work without doing it. A replay reads and writes the
     same memory, and runs no Python: write new inputs into the tensors that the task reads (`x.copy_(batch)`). See
     docs/reference/async.md. Costs these two calls, a wait for the device, and the task's memory while the graph lives.
 
     Args:
-        task: a function without arguments that works on one GPU, with shapes that do not change, and does not read.
+        task: a function without arguments that works on one GPU, with constant shapes, and reads nothing on the host.
         device: any spelling that `xdevice.device` takes; left out, that of `with device:`, else the only GPU.
 
     | backend | a graph is | instead |
@@ -47,10 +47,10 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
     | numpy | none: it computes at once | the task itself |
 
     Raises:
-        UnsupportedError: the backend, or that device of it, has no graphs; it names what to use instead.
+        UnsupportedError: the backend has no graphs, or none on that device; the error names what to use instead.
         CaptureError: the task reads, waits, calls `parallel`, `prefetch` or `capture`, or cannot be recorded.
         DeviceMismatchError: the task works on another device, which a replay would leave out.
-        ArgumentError, DeviceError: not a function; several GPUs, and none is named. And what the task raises.
+        ArgumentError, DeviceError: not a function; several GPUs, and none is named. Also what the task raises.
 
     Example:
         >>> try:
@@ -80,21 +80,22 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
 
 
 def refuse_in_capture(verb: str) -> None:
-    """Raises `CaptureError` in a task that is being captured: work of another thread would not be recorded."""
+    """Raises `CaptureError` if a task is being captured: the function `verb` works in other threads or records by
+    itself, and that work would not be recorded."""
     if _capturing.get():
         raise CaptureError(f"xdevice.{verb} is called in a task that is being captured; capture the tasks inside of it")
 
 
 class Graph:
-    """The work of a task on one GPU, as `capture` recorded it. Calling it does that work again.
+    """The work of a task on one GPU, as `capture` recorded it. Calling the graph does that work again.
 
     Young: it may change in a minor version.
 
     `graph()` runs on this thread's stream of the graph's device, so it is ordered like any other work there. It returns
     at once with the task's result: each time the same tensors, whose values the next call overwrites. Copy what you
-    keep (`xdevice.copy_to`). It is a task: `xdevice.parallel(graph_0, graph_1)`.
+    keep (`xdevice.copy_to`). A graph can be a task of `parallel`: `xdevice.parallel(graph_0, graph_1)`.
 
-    Costs one request to the GPU, and its time for the work.
+    A call costs one request to the GPU, and the GPU's time for the work.
     """
 
     def __init__(self, backend: Backend, device: Device, native: Any, result: Any) -> None:
@@ -112,8 +113,8 @@ class Graph:
 
 
 def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
-    """Runs the task once for real before it is recorded: memory that only its first call allocates could not be
-    allocated while recording, and if the task reads on the host, the error names the line."""
+    """Runs the task once for real before it is recorded. Memory that only a first call allocates could not be allocated
+    while recording; and if the task reads on the host, the error names the line."""
     from .transfers import transfers
 
     caller = streams.Stream.current(stream.device)

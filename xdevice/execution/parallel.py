@@ -1,14 +1,14 @@
-"""`parallel`: independent tasks side by side, each enqueued by a thread of its own.
+"""`parallel`: runs independent tasks side by side, each in a thread of its own, which enqueues the task's work.
 
 One thread cannot feed two GPUs from Python, so streams alone gain little (figures: docs/reference/async.md). Threads
-are kept for the next call: starting one takes ten times as long as waking it, and three times that on TensorFlow.
+are kept for the next call: starting one takes ten times as long as waking one, and three times that on TensorFlow.
 A call uses `MOST` threads at most. Tasks that call `parallel` themselves could wait for free threads for ever, so a
-nested call gets those that are left of the `MOST`, and its caller's thread does the other tasks.
+nested call gets those threads that are left of the `MOST`, and its caller's thread does the other tasks.
 
-On a backend with streams of threads, a task works on streams that belong to its thread, one for each GPU in use. They
-wait for what the caller has enqueued, and the caller's streams wait for them, so results are ready for use. Memory that
-a task makes beside its result, such as a gradient, belongs to such a stream: the next task there waits for its caller
-too, and so does not write into that memory while it is still read.
+On a backend where each thread can have its own streams, a task works on streams that belong to its thread, one for each
+GPU in use. These wait for what the caller has enqueued, and the caller's streams wait for them, so results are ready
+for use. Memory that a task makes beside its result, such as a gradient, belongs to the task's stream. The next task on
+that stream waits for its own caller too, and so does not write into the memory while the caller still reads it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 MOST: Final = max(32, os.cpu_count() or 1)
-"""How many tasks of a call run at the same time, at most."""
+"""How many tasks of one call of `parallel` run at the same time, at most."""
 
 
 def parallel(*tasks: Callable[[], Any]) -> list[Any]:
@@ -45,8 +45,8 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
 
     Each task gets a thread, and on PyTorch a stream on every GPU in use; it inherits `with device:`, the selected
     backend, context variables and the framework's own state of the thread. 32 tasks run at once, or as many as there
-    are cores if those are more; the others wait. Calls nest. docs/reference/async.md has more. Costs some tens of
-    microseconds a task, ten times that for the first thread, and on GPUs a few for each tensor in a result.
+    are cores if there are more than 32; the others wait. Calls nest. docs/reference/async.md has more. Costs some tens
+    of microseconds a task, ten times that for the first thread, and on GPUs a few for each tensor in a result.
 
     Args:
         tasks: functions without arguments; `functools.partial` or a lambda makes one. `parallel()` is `[]`.
@@ -61,10 +61,10 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
     | numpy | in a thread each | has none |
 
     Raises:
-        ArgumentError: an argument that cannot be called; no task has started.
-        CaptureError: inside a task that `capture` records.
-        What the first task by their order raised, once the others have ended, with a note that names the task. The
-        errors of other tasks are its `other_errors`.
+        ArgumentError: an argument cannot be called; no task has started.
+        CaptureError: called inside a task that `capture` records.
+        The error of the first task in order that raised one, once the other tasks have ended, with a note that names
+            the task. Its `other_errors` are the errors of the other tasks.
 
     Example:
         >>> x = xdevice.ones(1)
@@ -95,12 +95,13 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
 
 
 def close_pool() -> None:
-    """Ends the threads that `parallel` keeps for its next call, and waits for them. Those at work stay.
+    """Ends the threads that `parallel` keeps for its next call, and waits for them. Threads that are at work stay.
 
     Young: it may change in a minor version.
 
-    The next `parallel` starts new ones. A program need not call it at its end: it is done then, after the tasks at
-    work, which a program that ends with a daemon thread inside of `parallel` waits for up to 10 seconds.
+    The next `parallel` starts new ones. A program need not call this at its end: the threads end by themselves then,
+    after the tasks at work. A program that ends with a daemon thread inside of `parallel` waits for these up to 10
+    seconds.
 
     Example:
         >>> xdevice.close_pool()
@@ -112,14 +113,14 @@ def close_pool() -> None:
 
 
 class _Fork(NamedTuple):
-    """A GPU in use, and the point that the caller's stream there had reached."""
+    """A GPU in use, and an event at the point that the caller's stream on it had reached when `parallel` was called."""
 
     device: Device
     event: Any
 
 
 class _Run:
-    """One task: the caller's state that it takes along, and its result or error."""
+    """One task of a call of `parallel`: the caller's state that the task takes along, and its result or error."""
 
     def __init__(self, task: Callable[[], Any], backend: Backend, forks: Sequence[_Fork]) -> None:
         self.task = task
@@ -166,12 +167,14 @@ class _Run:
 
 
 def carry_states() -> list[Callable[[], AbstractContextManager[Any]]]:
-    """What this thread's state is in every loaded backend, as context managers that restore it in another thread."""
+    """This thread's state in every loaded backend, as functions that make context managers, which restore the state in
+    another thread."""
     return [backend.thread_state() for backend in registry.list_loaded() if backend.refusal is None]
 
 
 def rejoin(states: Iterable[Callable[[], AbstractContextManager[Any]]]) -> None:
-    """Ends the carrying of states. Called in the thread they come from, once the other thread's results are there."""
+    """Calls the method `rejoin` of those states that have it. This is done in the thread that the states come from,
+    once a thread that works in them has given results."""
     for state in states:
         getattr(state, "rejoin", _nothing)()
 
@@ -223,17 +226,17 @@ def _name(task: Any) -> str:
 
 
 TURN: Final = 0.0005
-"""Seconds after which a thread must hand over Python's lock while tasks feed GPUs."""
+"""Seconds after which a thread must hand over Python's global lock to another thread while tasks feed GPUs."""
 
 _turns_lock = threading.Lock()
 _turns: list[float] = []
-"""The process's own setting, once for each call of `parallel` under way."""
+"""The interval that `sys.getswitchinterval` gave before `TURN` was set, once for each call of `parallel` under way."""
 
 
 @contextmanager
 def _short_turns(backend: Backend) -> Iterator[None]:
-    """Inside the block, threads hand over Python's lock sooner than after Python's 5 ms, in which a GPU that another
-    thread feeds would run out of work (docs/explanation/hardware.md)."""
+    """Inside the block, threads hand over Python's lock (the GIL) after 0.5 ms instead of Python's 5 ms, in which a GPU
+    that another thread feeds would run out of work (docs/explanation/hardware.md)."""
     if not _feeds_gpus(backend):
         yield
         return
@@ -277,7 +280,8 @@ _streams = threading.local()
 
 
 def _own_stream(backend: Backend, device: Device) -> Any:
-    """This thread's stream on a device. A task inside a task runs in another thread, so it has another one."""
+    """This thread's stream on a device. A task that is started inside a task runs in another thread, so it has another
+    stream."""
     mine = _streams.__dict__
     key = f"{backend.name} {device}"
     if key not in mine:
@@ -286,7 +290,8 @@ def _own_stream(backend: Backend, device: Device) -> Any:
 
 
 def _join(runs: Sequence[_Run], backend: Backend, forks: Sequence[_Fork]) -> None:
-    """Makes the caller's streams wait for the tasks', and the allocator keep the results for the caller's."""
+    """Makes the caller's streams wait for the tasks' streams, and the allocator keep the results for the caller's
+    streams."""
     if not forks:
         return
     streams = {fork.device: backend.current_stream(fork.device) for fork in forks}
@@ -297,7 +302,7 @@ def _join(runs: Sequence[_Run], backend: Backend, forks: Sequence[_Fork]) -> Non
 
 
 def keep(x: Any, backend: Backend, streams: dict[Device, Any]) -> None:
-    """Tells a backend's allocator that these streams use the tensors in `x` that are on their devices."""
+    """Tells a backend's allocator that `streams` use the tensors in `x` that are on their devices."""
     from xdevice.tensors.contents import owned
 
     for owner, kind, value in owned(x):
@@ -311,7 +316,7 @@ def keep(x: Any, backend: Backend, streams: dict[Device, Any]) -> None:
 
 
 class _Call:
-    """The tasks of one call of `parallel` that no thread has taken yet, and a queue that tells which have ended."""
+    """One call of `parallel`: the tasks that no thread has taken yet, and a queue that tells which tasks have ended."""
 
     def __init__(self, runs: Sequence[_Run]) -> None:
         self.count = len(runs)
@@ -325,12 +330,12 @@ class _Call:
             return None
 
     def drop(self) -> None:
-        """Forgets the tasks that still wait for a thread, so that none of them starts."""
+        """Forgets the tasks that still wait for a thread, so that they never start."""
         self._waiting.clear()
 
     def work(self, run: _Run | None, rest: Callable[[], None] = lambda: None) -> None:
-        """Runs a task, and then those that wait for a thread, one after another. Calls `rest` before it reports the end
-        of the last one, so that this thread is free for the caller's next call of `parallel`."""
+        """Runs a task, and then the tasks that wait for a thread, one after another. Calls `rest` before it reports the
+        end of the last task, so that this thread is free for the caller's next call of `parallel`."""
         while run is not None:
             run()
             run = self.next()  # before the report, since the name `run` would keep the last result alive
@@ -357,8 +362,8 @@ class _Worker(workers.Worker):
 
 
 class _Pool:
-    """Threads that `parallel` keeps, as many as were ever busy at once, and one more for the tasks of a backend that
-    needs all of them in one thread."""
+    """The threads that `parallel` keeps: as many as were ever busy at once, and one more thread for a backend whose
+    tasks must all run in the same thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -366,12 +371,12 @@ class _Pool:
         self._idle: list[_Worker] = []
         self._busy = 0
         self._calls: set[_Call] = set()
-        """The calls under way that threads of the program made, not tasks."""
+        """The calls of `parallel` under way, without those that tasks have made."""
         self._enqueuer: _Worker | None = None
 
     def run(self, call: _Call) -> None:
-        """Runs the tasks of a call in threads of their own. If a task has made the call, its thread does some of them
-        too."""
+        """Runs the tasks of a call in threads of their own. If a task made the call, that task's thread does some of
+        them too."""
         if isinstance(threading.current_thread(), _Worker):
             self._start(call, is_nested=True)
             call.work(call.next())
@@ -392,7 +397,7 @@ class _Pool:
         try:
             yield
         finally:
-            call.drop()  # after Ctrl-C there may be some
+            call.drop()  # after Ctrl-C, tasks may be left
             self._calls.discard(call)
 
     def _start(self, call: _Call, *, is_nested: bool) -> None:
@@ -451,7 +456,8 @@ class _Pool:
             worker.join()
 
     def end(self) -> None:
-        """At exit: waits some seconds for the tasks at work, starts no others, and ends the threads if all is done."""
+        """At exit: waits some seconds for the tasks at work, starts no other tasks, and ends the threads if no task is
+        left."""
         for call in tuple(self._calls):
             call.drop()
         with self._lock:

@@ -1,8 +1,8 @@
 """`prefetch`: copies batches to the device before they are asked for.
 
-A thread pulls batches from the source and stages them. It works on a stream of its own where the backend has streams
-of threads, and marks each batch with an event that the consumer's stream waits for; elsewhere the framework's own
-scheduler orders the copies.
+A thread pulls batches from the source and copies them. Where each thread of a backend can have its own stream, it works
+on a stream of its own, and marks each batch with an event that the consumer's stream waits for; elsewhere the
+framework's own scheduler orders the copies.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ __all__ = ["prefetch"]
 def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generator[Any, None, None]:
     """Yields the batches of `iterable` on a device, copying the next ones while the current one is computed on.
 
-    Tensors stay with their backend, NumPy arrays become tensors of the selected backend, and what is not a number
-    passes through. No batch shares memory with its source, which may fill one buffer again and again. The source runs
-    in a thread, which ends with the source, with an exception, and when the consumer leaves its loop.
+    Tensors stay with their backend, NumPy arrays become tensors of the selected backend, and objects that are no
+    numbers pass through. No batch shares memory with its source, which may fill one buffer again and again. The source
+    runs in a thread, which ends with the source, with an exception, and when the consumer leaves its loop.
 
     Args:
         iterable: a `torch.utils.data.DataLoader`, a `tf.data.Dataset`, a Gluon or Paddle `DataLoader`, a list, ...
         device: any spelling that `xdevice.device` takes.
-        depth: how many batches are made in advance, and wait on the device at most.
+        depth: how many batches are made in advance; at most as many wait on the device.
 
     | backend | copies to a GPU |
     |---|---|
-    | torch | through pinned memory, from 24 MB on xdevice's own ring of it, on a side stream |
-    | paddle | as on torch, the ring from 16 MB on, but on the stream of the computation, which is the process's |
+    | torch | through pinned memory, from 24 MB on through xdevice's own ring of pinned buffers, on a side stream |
+    | paddle | as on torch, the ring from 16 MB on, but on the stream of the computation: the process has one |
     | jax | from the thread, from 16 MB on through xdevice's ring of pinned memory; one more batch of room is kept |
     | tensorflow | from the thread, by its own scheduler, or by the ring: arrays from 16 MB on, tensors from 64 MB on |
     | mxnet | through pinned memory by MXNet's engine, from 16 MB on by the ring, from the thread |
 
     Raises:
-        ArgumentError, DeviceNotFoundError: a depth below 1, or nothing to iterate; no such device.
-        ContainerError: a batch with an object whose tensors would stay behind, as `to_device`.
-        UnsupportedError: a batch with a model or a variable that is elsewhere.
-        What the source raised, where the batch would have been; Paddle and tf.data change it: docs/reference/async.md.
+        ArgumentError, DeviceNotFoundError: a depth below 1, or `iterable` is not one; no such device.
+        ContainerError: a batch with an object whose tensors would stay behind, as with `to_device`.
+        UnsupportedError: a batch with a model or a variable that is not on the device.
+        What the source raised, in place of the batch; Paddle and tf.data change the error: docs/reference/async.md.
 
     Costs some 50 us a batch beside the copy, in the thread.
 
@@ -106,14 +106,15 @@ def _batches(source: Iterable[Any], place: Device, depth: int, backend: Backend)
 
 
 class _Made(NamedTuple):
-    """A batch that is ready, and for each backend the event that its stream has to wait for before using it."""
+    """A batch that is ready, and an event for each backend that copied part of it: the consumer's stream waits for the
+    event before it uses the batch."""
 
     batch: Any
     events: list[tuple[Backend, Any]]
 
 
 class _Lane:
-    """A backend's stream for copies, entered by the producer's thread when it first has something to copy."""
+    """A backend's stream for copies. The producer's thread enters it when it first has something to copy."""
 
     def __init__(self, backend: Backend, place: Device) -> None:
         self.backend = backend
@@ -144,7 +145,8 @@ class _Lane:
 
 
 class _Producer(workers.Worker):
-    """The thread that takes batches from the source and copies them. At most `depth` copied batches wait to be used."""
+    """The thread that takes batches from the source and copies them. At most `depth` copied batches wait for the
+    consumer."""
 
     def __init__(self, source: Iterable[Any], place: Device, depth: int, backend: Backend) -> None:
         super().__init__("xdevice-prefetch")
@@ -164,7 +166,7 @@ class _Producer(workers.Worker):
         self._made: SimpleQueue[_Made | BaseException | None] = SimpleQueue()
         self._stopping = False
         self.is_awaited = False
-        """Whether the end of the program waits for this thread."""
+        """True from when the program ends: its exit hook waits for this thread, so `stop` does not."""
 
     # the consumer's side
 
@@ -282,7 +284,8 @@ class _Producer(workers.Worker):
         return leaves.stage(backend, value, self._place)
 
     def _refuse_elsewhere(self, backend: Backend, model: Any, path: Callable[[], str]) -> None:
-        """Raises for a model that is not on the device: it would move in place while the consumer computes with it."""
+        """Raises `UnsupportedError` for a model that is not on the device: it would move in place while the consumer
+        computes with it."""
         if any(place is not self._place for _, place in backend.model_devices(model)):
             raise backend.unsupported(
                 f"prefetching batch{path()}, a {type(model).__qualname__}, which would move in place",
@@ -290,8 +293,8 @@ class _Producer(workers.Worker):
             )
 
     def _stage_object(self, x: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]) -> Any:
-        """Moves an object that has its own `.to`, on the stream of its framework; raises for an object whose tensors
-        would stay where they are."""
+        """Moves an object that has its own method `.to`, on the stream of its framework. Raises for an object whose
+        tensors would stay where they are."""
         from xdevice.containers import trees
 
         stranger = trees.stranger(x)
@@ -316,9 +319,9 @@ class _Producer(workers.Worker):
 
 _running: set[_Producer] = set()
 _kept_streams: dict[tuple[str, Device, int], list[Any]] = {}
-"""Streams for copies that no producer uses now, by backend, device, and number of virtual GPUs, which may have replaced
-the real ones. They are used again, because an allocator keeps memory for each stream: with a new stream for each epoch
-it would keep batches of all epochs."""
+"""Streams for copies that no producer uses now, by backend, device, and number of virtual GPUs, because virtual GPUs
+may replace the real ones. The streams are used again, because an allocator keeps memory for each stream: with a new
+stream for each epoch, the allocator would keep the batches of all epochs."""
 
 
 def _end_all() -> None:
@@ -342,8 +345,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:
-    """A stream for copies for each backend that tensors in a batch may belong to, if it has streams of single threads
-    on the device."""
+    """A stream for copies for each backend that tensors in a batch may belong to, if threads of that backend can have
+    their own streams on the device."""
     if place.kind != "gpu":
         return {}
     lanes = {}

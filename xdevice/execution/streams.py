@@ -1,6 +1,7 @@
-"""Streams and events: which work of a device waits for which, and how long it took there.
+"""`Stream` and `Event`: say which work on a device waits for which other work, and how long work took on the device.
 
-What a stream or an event is used on is checked here: the frameworks do not check it, and give wrong times or no order.
+The device and the backend that a stream or an event is used with are checked here: the frameworks do not check them,
+and give wrong times or no order.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _entered: ContextVar[tuple[scopes.Block, ...]] = ContextVar("xdevice_streams", d
 
 
 class Stream:
-    """A queue of work on one device: in order within itself, side by side with the other streams of the device.
+    """A queue of work on one device: in order within the queue, at the same time as the device's other streams.
 
-    `with stream:` sends this thread's work on the stream's device there. Nothing else is ordered for you: work that
-    reads what another stream writes must `wait` for it first, and a tensor that another stream still uses must be
-    given to `keep` before its last name goes. Costs some 10 us on a GPU that is started.
+    `with stream:` sends this thread's work on the stream's device to the stream. Nothing else is ordered for you: work
+    that reads what another stream writes must `wait` for it first, and a tensor that another stream still uses must be
+    given to `keep` before you drop your last reference to it. Costs some 10 us on a GPU that is in use.
 
     | backend | a stream is | the block `with stream:` holds for |
     |---|---|---|
@@ -40,7 +41,7 @@ class Stream:
         device: any spelling that `xdevice.device` takes; left out, that of `with device:`, else the first GPU.
 
     Raises:
-        UnsupportedError: the backend, or that device of it, has no streams; it names what to use instead.
+        UnsupportedError: the backend has no streams, or none on that device; the error names what to use instead.
         DeviceNotFoundError, DeviceError: no such device.
 
     Example:
@@ -73,12 +74,13 @@ class Stream:
         self.native = native
 
     def __enter__(self) -> Stream:
-        """Send this thread's work on the stream's device to the stream. Nests, and ends after exceptions.
+        """Sends this thread's work on the stream's device to the stream. Blocks nest, and end after exceptions.
 
         Raises:
             ScopeError: on leaving, in another thread or task, or after an `await` inside (see `Device`).
-            UnsupportedError: another backend is selected, whose work a stream of this one cannot hold.
-            DeviceMismatchError: the `with device:` around it names another device, whose work it would not hold.
+            UnsupportedError: another backend is selected, whose work this stream cannot hold.
+            DeviceMismatchError: the `with device:` around the block names another device, whose work the stream would
+                not hold.
         """
         chosen = selection.current()
         if chosen is not self.backend:
@@ -103,10 +105,10 @@ class Stream:
     def wait(self, other: Stream | Event) -> None:
         """Makes later work of this stream wait for the work that another stream has now, or for an event.
 
-        The host goes on. The other may be of another device.
+        The host does not wait. `other` may be of another device.
 
         Raises:
-            TimingError: an event that was not recorded. DeviceError: neither a stream nor an event.
+            TimingError: `other` is an event that was not recorded. DeviceError: it is neither a stream nor an event.
             UnsupportedError: a stream or an event of another backend.
         """
         if not isinstance(other, Stream | Event):
@@ -123,7 +125,7 @@ class Stream:
         self.backend.wait_event(self._mark())
 
     def _mark(self) -> Any:
-        """A new native event at the point that the stream's work has reached."""
+        """Records and returns a new native event after the work that this stream has now."""
         event = self.backend.new_event(self.device)
         self.backend.record(event, self.native)
         return event
@@ -131,15 +133,15 @@ class Stream:
     def keep(self, x: object) -> None:
         """Keeps the memory of tensors from being given away while this stream still uses them.
 
-        Call it for what another stream made and this one reads. The memory is free again once the tensors have
-        no name left and the stream's work is done.
+        Call it for tensors that another stream made and this stream reads. The memory is free again once nothing refers
+        to the tensors any more and the stream's work is done.
 
         Args:
             x: a tensor, or a container of tensors.
 
         Raises:
             DeviceMismatchError: a tensor that is not on the stream's device.
-            UnsupportedError: a tensor of another backend. NotATensorError: nothing that holds memory.
+            UnsupportedError: a tensor of another backend. NotATensorError: `x` holds no tensor.
         """
         if registry.kind_of(type(x)) is None:
             trees.Tree(x).refuse_strangers()
@@ -168,7 +170,7 @@ class Stream:
 
 
 class Event:
-    """A point in a stream's work: it can be waited for, and the time between two of them is the device's own.
+    """A point in a stream's work that can be waited for; the device's own clock measures the time between two events.
 
     | backend | an event is |
     |---|---|
@@ -177,11 +179,11 @@ class Event:
     | tensorflow, mxnet, jax, numpy | none: `xdevice.Timer` waits and reads the host's clock |
 
     Args:
-        device: where it will be recorded. Left out, it is the device of the first stream it is recorded on.
+        device: where the event will be recorded. Left out, it is the device of the first stream it is recorded on.
 
     Raises:
-        UnsupportedError: the backend, or that device of it, has no events, virtual GPUs included; it names what to use
-            instead. Raised at once, also where no device is given.
+        UnsupportedError: the backend has no events, or none on that device, as virtual GPUs; the error names what to
+            use instead. Raised at once, also where no device is given.
 
     Costs some 2 us to record.
 
@@ -213,12 +215,12 @@ class Event:
         mark.
 
         Args:
-            stream: left out, the stream that this thread's work goes to now, on the event's device; if it has none
-                yet, on the device of the innermost `with stream:`, else of `with device:`, else on the only GPU.
+            stream: left out, the stream that this thread's work goes to now, on the event's device; if the event has
+                none yet, on the device of the innermost `with stream:`, else of `with device:`, else on the only GPU.
 
         Raises:
             DeviceMismatchError: the event belongs to another device than the stream.
-            DeviceError: not a `Stream`; or none is given, and there are several GPUs it could mean.
+            DeviceError: not a `Stream`; or none is given, and there are several GPUs that could be meant.
             UnsupportedError: a stream of another backend.
         """
         if stream is None:
@@ -250,7 +252,7 @@ class Event:
         """Waits on the host until the event has happened. `xdevice.sync(event)` is the same.
 
         Raises:
-            TimingError: it was not recorded.
+            TimingError: the event was not recorded.
         """
         self.backend.wait_event(self._happening("wait for"))
 
@@ -314,6 +316,6 @@ def here(backend: Backend) -> Device:
     if around is not None:
         return around
     gpus = backend.count("gpu")
-    if gpus > 1 and not backend.virtual:  # virtual GPUs have neither streams nor events, which the next call says
+    if gpus > 1 and not backend.virtual:  # for virtual GPUs the next call raises: they have no streams
         raise DeviceError(f"this could be any of {gpus} GPUs; say which: do it inside `with xdevice.gpu(1):`")
     return devices.of("gpu") if gpus else CPU

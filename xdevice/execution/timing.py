@@ -1,4 +1,5 @@
-"""`Timer`, `Benchmark` and `measure`: times of asynchronous work, for which every reading waits for the devices."""
+"""`Timer`, `Benchmark` and `measure`: time asynchronous work. They wait for the devices before each reading of a
+clock."""
 
 from __future__ import annotations
 
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _IDLE = 2e-4
-"""Seconds that waiting for an idle device takes at most, on a busy machine."""
+"""The most seconds that waiting for an idle device takes, even on a busy machine."""
 _MISSED = 0.05
-"""The share of a time that may have been on streams that the events do not see."""
+"""The share of a measured time for which work may have run on streams that the events do not see. If it was more, the
+host's clock is used instead."""
 
 
 class Timer:
-    """A stopwatch for asynchronous work: it waits for the devices before each reading. Making it starts it.
+    """A stopwatch for asynchronous work: it waits for the devices before each reading. A new timer is running already.
 
     Args:
         devices: what to wait for: a device in any spelling, or a list of all that `xdevice.sync` takes (devices,
@@ -44,21 +46,21 @@ class Timer:
 
     def __init__(self, devices: object = None) -> None:
         self.times: list[float] = []
-        """Seconds of each start to its stop."""
+        """The seconds from each `start` to the `stop` after it."""
         self._targets = _targets(devices)
         self._started: float | None = None
         self.start()
 
     def start(self) -> None:
-        """Waits, and starts to measure; starts again if it is running."""
+        """Waits for the devices, and starts to measure. A timer that is running starts again."""
         sync(*self._targets)
         self._started = perf_counter()
 
     def stop(self) -> float:
-        """Waits, records the seconds since `start`, and returns them.
+        """Waits for the devices, records the seconds since `start`, and returns them.
 
         Raises:
-            TimingError: it is not running: it was stopped before.
+            TimingError: the timer is not running: it was stopped before.
         """
         if self._started is None:
             raise TimingError("this timer is stopped, not running; call start() first. timer.times has its times")
@@ -71,7 +73,7 @@ class Timer:
         """The mean of the recorded times, in seconds.
 
         Raises:
-            TimingError: there is none yet.
+            TimingError: there are no times yet.
         """
         if not self.times:
             raise TimingError("this timer has no times to average yet; call stop() first")
@@ -82,18 +84,19 @@ class Timer:
         return sum(self.times)
 
     def cumsum(self) -> list[float]:
-        """The sums of the first, the first two, ... of the recorded times, in seconds."""
+        """The running sums of the recorded times, in seconds: the first time, the first two together, and so on."""
         return list(accumulate(self.times))
 
 
 class Benchmark:
     """Prints how long a block takes, asynchronous work included: `Run on GPU1: 0.2001 sec`.
 
-    `seconds` has the time afterwards. Nests, and may be entered again. A block that raises prints nothing.
+    Afterwards `seconds` has the time. Blocks nest, and a benchmark may be entered again. A block that raises prints
+    nothing.
 
     Args:
         description: what to print before the time.
-        devices: as `Timer` takes them.
+        devices: what to wait for, as `Timer` takes it.
 
     Raises:
         DeviceNotFoundError, DeviceError: no such device. The framework's own error of the work waited for.
@@ -124,15 +127,15 @@ class Benchmark:
 
 
 class Measurement(NamedTuple):
-    """What `measure` found, in seconds."""
+    """The result of `measure`: times in seconds."""
 
     median: float
     spread: float
-    """The interquartile range: the middle half of the times lies within it. 0 for a single time."""
+    """The interquartile range of the times: the middle half of them lies within it. 0 for a single time."""
     times: tuple[float, ...]
-    """Each repeat, in order."""
+    """The time of each repeat, in order."""
     clock: Literal["device", "host"]
-    """What was read: the device's events, or the host's clock."""
+    """Which clock was read: the device's, by events, or the host's."""
 
     def __str__(self) -> str:
         count = f"{len(self.times)} time" + "s" * (len(self.times) > 1)
@@ -152,20 +155,21 @@ def measure(
 
     Young: it may change in a minor version.
 
-    Where it is about one GPU and the backend has events, each repeat is: wait, record an event, `fn(*args)`, record
-    another, wait; the time is between the two events, by the GPU's own clock. Else it is: wait, read the host's
-    clock, `fn(*args)`, wait, read. It is about one GPU if `devices` says so, or if it is left out and there is just
-    one. Events see one stream only: if `fn` leaves work on others, everything is measured again by the host's clock.
+    If one GPU is timed and the backend has events, each repeat is: wait, record an event, call `fn(*args)`, record
+    another event, wait; the time between the two events is by the GPU's own clock. Otherwise each repeat is: wait, read
+    the host's clock, call `fn(*args)`, wait, read it again. One GPU is timed if `devices` names it, or if `devices` is
+    left out and there is just one. Events see one stream only: if `fn` leaves work on other streams, everything is
+    measured again by the host's clock.
 
     Args:
         fn: called with `args`, `warmup` and `repeats` times. Its result is kept until the reading is taken.
         warmup: calls that are not measured. The first ones load kernels and fill caches.
-        repeats: calls that are.
-        devices: as `Timer` takes them.
+        repeats: calls that are measured.
+        devices: what to wait for, as `Timer` takes it.
 
     Raises:
         ArgumentError: `fn` cannot be called; `warmup` is not an int of 0 or more, or `repeats` of 1 or more.
-        DeviceNotFoundError, DeviceError: no such device. What `fn` and its work raise.
+        DeviceNotFoundError, DeviceError: no such device. Also what `fn` and its work raise.
 
     Example:
         >>> found = xdevice.measure(lambda: xdevice.ones(2, 3), repeats=5)
@@ -189,7 +193,7 @@ def _by_host(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[objec
 
 
 def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...]) -> float:
-    """The seconds that one call and its work take, on a device that was idle before."""
+    """The seconds that one call of `fn` and its asynchronous work take. The device was idle before."""
     started = perf_counter()
     result = fn(*args)  # kept until the wait is over: JAX cannot wait for an array that was dropped
     sync(*targets)
@@ -201,8 +205,8 @@ def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, 
 def _by_events(
     fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...], repeats: int, gpu: Device
 ) -> Measurement | None:
-    """The times by events of the GPU; None if events cannot tell, because the backend has none or `fn` uses other
-    streams too."""
+    """The times by events of the GPU. None if events cannot tell the times, because the backend has no events or `fn`
+    uses other streams too."""
     from .streams import Event
 
     try:
@@ -230,7 +234,8 @@ def _summary(times: list[float], clock: Literal["device", "host"]) -> Measuremen
 
 
 def _only_gpu(targets: tuple[object, ...]) -> Device | None:
-    """The GPU that is timed, if it is exactly one; else None."""
+    """The GPU that `targets` name, if they name exactly one device; without targets, the only GPU of the selected
+    backend. None otherwise."""
     backend = selection.current()
     if not targets:
         return spellings.of("gpu") if "gpu" in backend.kinds and backend.count("gpu") == 1 else None
@@ -245,7 +250,7 @@ def _only_gpu(targets: tuple[object, ...]) -> Device | None:
 
 
 def _targets(devices: object) -> tuple[object, ...]:
-    """`devices` as arguments of `sync`; none stands for all devices of the selected backend."""
+    """`devices` as arguments for `sync`. No arguments stand for all devices of the selected backend."""
     if devices is None:
         return ()
     if not isinstance(devices, list | tuple):

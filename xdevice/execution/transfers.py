@@ -1,4 +1,5 @@
-"""Hidden transfers: every read by the host and every copy between devices that a block of code makes."""
+"""`transfers`: shows hidden transfers, which are every read by the host and every copy between devices that a block of
+code makes."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _MODES = ("record", "warn", "forbid")
 
 
 class TransferWarning(UserWarning):
-    """A transfer inside `transfers("warn")`, at the user's line that made it.
+    """Warns of a transfer inside `transfers("warn")`, at the user's line that made the transfer.
 
     Young: it may change in a minor version.
     """
@@ -46,7 +47,8 @@ class Record(Transfer):
 
 
 class TransferLog(Sequence[Record]):
-    """The records of a block, in order: `log[0]`, `len(log)`, `for record in log`; it stays after the block."""
+    """The records of the transfers in a block, in order: `log[0]`, `len(log)`, `for record in log`. The log stays after
+    the block."""
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
@@ -106,25 +108,25 @@ _logs: ContextVar[tuple[TransferLog, ...]] = ContextVar("xdevice_transfers", def
 
 
 class transfers:
-    """Sees the transfers of a block: `with xdevice.transfers("record") as log: ...`.
+    """Records the transfers of a block, warns of them or forbids them: `with xdevice.transfers("record") as log: ...`.
 
     Young: it may change in a minor version.
 
     A transfer is a read by the host (`.item()`, `float(x)`, `print(x)`, `xdevice.item(x)`, ...) or a copy between
-    devices. A read on the CPU counts, because it would be one on a GPU; its `physical` is False. The block sees its own
-    thread or task, and tasks that are started with its context, on every backend. It nests, holds across an `await`,
-    and may be left in any order. docs/reference/async.md lists what each backend cannot show.
+    devices. A read of a tensor on the CPU counts too, because on a GPU it would be a transfer; its `physical` is False.
+    A block sees its own thread or task, and tasks started with its context, on every backend. Blocks nest, hold across
+    an `await`, and may be left in any order. docs/reference/async.md lists what each backend cannot show.
 
     Args:
-        mode: "record" keeps a record of each. "warn" also gives a `TransferWarning` at the line that made it.
-            "forbid" raises `TransferError` before the read. All three give the log.
+        mode: "record" keeps a record of each transfer. "warn" also gives a `TransferWarning` at the line that made it.
+            "forbid" raises `TransferError`, before the read. All three give the log.
 
     Raises:
-        ArgumentError, ScopeError: another mode; left without having been entered.
+        ArgumentError, ScopeError: another mode; the block is left without having been entered.
         TransferError: a transfer inside "forbid"; its `record` says where.
-        UnsupportedError: a loaded third-party backend that cannot be watched.
+        UnsupportedError: a third-party backend is loaded whose transfers cannot be seen.
 
-    Costs some us for each transfer, on PyTorch 7 us and on TensorFlow 25 us for each operation; outside nothing.
+    Costs some us a transfer, on PyTorch 7 us and on TensorFlow 25 us for each operation; nothing outside a block.
 
     Example:
         >>> with xdevice.transfers() as log:
@@ -150,7 +152,7 @@ class transfers:
 
 
 class _Block:
-    """One block of `transfers` that is open: its log, and the hooks that it holds."""
+    """One open block of `transfers`: its log, and the watches on the loaded backends that report to it."""
 
     def __init__(self, mode: Mode) -> None:
         self.log = TransferLog(mode)
@@ -170,8 +172,8 @@ class _Block:
         hooks.listening.set(True)
 
     def end(self) -> None:
-        """Ends the block. If another thread or task ends it than the one that entered it, the context of the latter
-        keeps the log in its list, but the log is closed and takes no more records."""
+        """Ends the block. If a thread or task ends it that did not enter it, the log stays in the list of the context
+        that entered the block, but it is closed and takes no more records."""
         if not self.log._open:
             return  # `_end_all` has ended the block before, as the program is ending
         self.log._open = False
@@ -239,11 +241,13 @@ _HOOKS = hooks.__file__
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 _is_inner: dict[str, bool] = {}
-"""Whether a file belongs to xdevice, a framework or Python: by name, as the code objects of its functions have it."""
+"""Whether a source file belongs to xdevice, a framework or Python, and not to the user. By the file's name, as code
+objects have it (`co_filename`)."""
 
 
 def _user_frame(frame: FrameType, how: str) -> tuple[FrameType, str]:
-    """The innermost frame of the user's code, and the verb of xdevice that it called, if any."""
+    """The innermost frame of the user's code; and the name of the function of xdevice that this code called, or else
+    `how`."""
     inner = None
     while _belongs_inside(frame.f_code.co_filename) and frame.f_back is not None:
         inner, frame = frame, frame.f_back

@@ -1,4 +1,4 @@
-"""`sync`: waiting for work."""
+"""`sync`: waits until asynchronous work is done."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def sync(*targets: object) -> None:
     """Waits until work is done, and raises the errors of asynchronous work.
 
     Args:
-        targets: nothing: all work on all devices of the selected backend. A backend: all its work. A device in any
-            spelling: the selected backend's work there. A `Stream`: the work it has now; an `Event`: what is before
-            it. Tensors, models, containers: their values, by their own backends.
+        targets: what to wait for. Without any: all work on all devices of the selected backend. A backend: all its
+            work. A device in any spelling: the selected backend's work on it. A `Stream`: the work that it has now; an
+            `Event`: the work before it. Tensors, models, containers: their values, by their own backends.
 
     | backend | waits by |
     |---|---|

@@ -26,7 +26,8 @@ _ROLES: Final = {
 
 
 def alike(source: Side, target: Side | None) -> tuple[Side, Side | None]:
-    """Both models, with their layers rewritten to be of the same kinds as far as possible; `target` may be none."""
+    """Both models, with their layers rewritten to be of the same kinds as far as possible. Without a target, only the
+    source is rewritten."""
     if target is None:
         return _with(source, map(_without_channels, source.layers)), None
     for way in (_without_ties, _with_channels, _with_instances, _with_stacks, _with_attentions):
@@ -35,8 +36,8 @@ def alike(source: Side, target: Side | None) -> tuple[Side, Side | None]:
 
 
 def in_code(pairs: Iterable[tuple[Layer, Layer]], source: Side, target: Side) -> Iterator[str]:
-    """A line that names the attentions put together from linear layers: their heads and scale are set in the model's
-    code, which is not read."""
+    """A line that names the attentions that were put together from linear layers: the model's code sets their heads and
+    scale, and xdevice does not read that code."""
     found = [
         (other.path, side.backend.name)
         for pair in pairs
@@ -58,8 +59,8 @@ def _with(side: Side, layers: Iterable[Layer]) -> Side:
 
 
 def _in_step(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Layer]:
-    """The sequence with `layers` for those that they were made of, each at the place of its first parameter. Layers
-    without parameters stay."""
+    """The sequence with `layers` in place of the layers that they were made of, each where its first parameter comes.
+    Layers without parameters stay."""
     owners = {part.name: layer for layer in layers for part in layer.parts}
     done: set[int] = set()
     for layer in sequence:
@@ -73,8 +74,9 @@ def _in_step(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Lay
 
 
 def _without_ties(side: Side, other: Side) -> Side:
-    """Drops layers that only reuse variables of layers before them, where the other model has fewer of that shape: the
-    head of a language model is a layer in one, and a product with the embedding's weight in the other."""
+    """Drops layers that only reuse variables of layers before them, if the other model has fewer layers of that kind
+    and shape: the head of a language model is a layer in one model, and a product with the embedding's weight in the
+    other."""
     ours, theirs = (Counter(_signature(one, layer) for layer in one.layers) for one in (side, other))
     seen: set[int] = set()
     kept = []
@@ -101,8 +103,9 @@ def _without_channels(layer: Layer) -> Layer:
 
 
 def _with_channels(side: Side, other: Side) -> Side:
-    """Gives group norms that do not know their number of channels that of the other model's group norms: in their
-    order if there are equally many, else the number that all of those have."""
+    """Gives the group norms that do not know their number of channels the numbers of the other model's group norms: in
+    their order if there are equally many, else the one number that all of those have. Changes nothing if they have
+    several."""
     lacking = [layer for layer in side.layers if _lacks_channels(layer)]
     theirs = [layer for layer in other.layers if layer.kind == "group_norm"]
     told = [layer for layer in theirs if not _lacks_channels(layer)]
@@ -160,8 +163,8 @@ def _with_stacks(side: Side, other: Side) -> Side:
 
 
 def _stacks(side: Side, layers: list[Layer], depths: list[int]) -> list[list[Layer]]:
-    """Groups of recurrent layers that are one layer of the given depth each. Empty if the depths do not add up, or if
-    the layers of a group do not feed one another."""
+    """Divides recurrent layers into groups, each of which stands for one layer of a depth in `depths`; gives those of
+    more than one layer. Empty if the depths do not add up, or if the layers of a group do not feed one another."""
     found, rest = [], list(layers)
     for depth in depths:
         count = 1 if rest and _depth(rest[0]) == depth else depth
@@ -198,7 +201,8 @@ def _stack(side: Side, stack: Sequence[Layer]) -> Layer:
 
 
 def _settings_of(stack: Sequence[Layer]) -> dict[str, object]:
-    """The settings of a stack: the value that all its layers share, or a tuple of each layer's value."""
+    """The settings of a stack of recurrent layers: the value that all its layers share, or a tuple of each layer's
+    value."""
     found: dict[str, object] = {}
     for name in dict.fromkeys(name for layer in stack for name in layer.settings):
         values = [layer.settings.get(name) for layer in stack]
@@ -210,7 +214,7 @@ def _settings_of(stack: Sequence[Layer]) -> dict[str, object]:
 
 
 def _with_attentions(side: Side, other: Side) -> Side:
-    """Joins groups of four linear layers to attentions, if this model then has as many attentions as the other."""
+    """Joins groups of four linear layers into attentions, if this model then has as many attentions as the other."""
     wanted, own = (sum(layer.kind == layouts.ATTENTION for layer in one.layers) for one in (other, side))
     groups = list(_attentions(side)) if wanted > own else []
     if len(groups) != wanted - own:
@@ -219,8 +223,8 @@ def _with_attentions(side: Side, other: Side) -> Side:
 
 
 def _attentions(side: Side) -> Iterator[list[Layer]]:
-    """Groups of four linear layers: three of one parent whose names mean query, key and value, and the output, which
-    has such a name there or is the next linear layer of the block."""
+    """Groups of four linear layers: three with the same parent module, whose names mean query, key and value; and the
+    output layer, which is named so beside them, or is the next linear layer of the block."""
     linear = [layer for layer in side.layers if layer.kind == "linear"]
     for layer in linear:
         parent = layer.path.rpartition(".")[0]
@@ -237,7 +241,8 @@ def _attentions(side: Side) -> Iterator[list[Layer]]:
 
 
 def _is(role: str, layer: Layer) -> bool:
-    """Whether a layer's name means this role. The first role that fits counts, so q_proj is a query and no output."""
+    """Whether a layer's name means this role (query, key, value or output). The first role that fits counts, so q_proj
+    is a query and no output."""
     words = set(layer.path.rpartition(".")[2].lower().split("_"))
     found = next((known for known, names in _ROLES.items() if words & set(names)), None)
     return found == role
@@ -266,7 +271,8 @@ def _common(group: Sequence[Layer]) -> str:
 
 
 def _replace(side: Side, groups: Mapping[int, list[Layer]], way: Callable[[Side, Sequence[Layer]], Layer]) -> Side:
-    """The side with each group of layers replaced by one layer, at the place of the group's first."""
+    """`side` with each group of its layers replaced by the one layer that `way` makes of the group, at the place of the
+    group's first layer."""
     if not groups:
         return side
     done: set[int] = set()

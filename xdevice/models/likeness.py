@@ -1,4 +1,5 @@
-"""How alike two layers are by their names, which models choose freely: q_proj is query, enc.fc1 is encoder.dense_1."""
+"""Scores how alike the names of two layers are. Models choose names freely: q_proj is query, enc.fc1 is
+encoder.dense_1."""
 
 from __future__ import annotations
 
@@ -42,14 +43,14 @@ _ALIKE: Final = (
     ("img", "image", "visual", "vision"),
     ("txt", "text", "language"),
 )  # fmt: skip
-"""Words that mean the same and do not begin alike."""
+"""Groups of words that mean the same in the names of layers."""
 _OF_ANY: Final = frozenset(
     {
         *_ALIKE[0], *_ALIKE[1], *_ALIKE[2], "layer", "layers", "block", "blocks", "blk", "stage", "stages", "features",
         "module", "modules", "net", "model", "body", "unit", "cell", "func", "sequential", "seq", "proj", "weight",
     }
 )  # fmt: skip
-"""Words that say what a layer is, and not which one."""
+"""Words that say what a layer is, and not which layer of the model: names are compared without them."""
 _GROUPS: Final = {
     word: {number for number, words in enumerate(_ALIKE) if word in words} for word in chain.from_iterable(_ALIKE)
 }
@@ -58,7 +59,8 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 @cache
 def words(path: str) -> frozenset[str]:
-    """The words in a path: its names whole, and cut at digits, underscores and capitals (block1_q has a q)."""
+    """The words in a path, in lower case: each name in it as a whole, and its pieces, cut at digits, underscores and
+    capitals (block1_q contains q)."""
     names = path.split(".")
     parts = [part.lower() for name in names for part in _WORD.findall(name)]
     return frozenset({*parts, *(name.lower() for name in names if not name.isdigit())})
@@ -91,21 +93,21 @@ def _match(one: str, other: str) -> int:
 
 
 def _is_in(short: str, long: str) -> bool:
-    """Whether the letters of `short` come in `long` in their order, as those of tgt do in target."""
+    """Whether `long` contains the letters of `short` in the same order, as target contains those of tgt."""
     letters = iter(long)
     return all(letter in letters for letter in short)
 
 
 @cache
 def _stem(path: str) -> tuple[str, tuple[int, ...]]:
-    """A path without its numbers, and the numbers: fc1 and fc2 have one stem, and so have dense and dense_1."""
+    """A path without its numbers, and the numbers: fc1 and fc2 have the same stem, and so have dense and dense_1."""
     numbers = tuple(map(int, re.findall(r"\d+", path)))
     return re.sub(r"_?\d+", "", path), numbers
 
 
 def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
-    """The pairs of places where the names of two layers fit better if they are exchanged: q, k, o beside k, q, out,
-    or fc1, fc2 beside dense_2, dense_1."""
+    """The pairs of indices at which two layers would fit better by their names if their counterparts were exchanged: q,
+    k, o beside k, q, out, or fc1, fc2 beside dense_2, dense_1. `ours[i]` is paired with `theirs[i]`."""
     return [
         (one, two)
         for one, two in combinations(range(len(ours)), 2)

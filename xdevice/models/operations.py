@@ -1,8 +1,8 @@
-"""Which settings of two models differ, in layers with parameters and without.
+"""Finds the settings in which two models differ, in layers with parameters and without.
 
 Layers without parameters have no names in common and no shapes. They are paired by where they are: in the gap between
-two paired layers with parameters, by kind and number. Where one side has more of a kind in a gap than the other, the
-kind is compared only if all its layers are set alike on each side; the rest is counted.
+two paired layers with parameters, by kind and in their order. Where one model has more layers of a kind in a gap than
+the other, the kind is compared only if all its layers in each model are set alike; other layers are only counted.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ _ALONE = (
     "activation", "dropout", "alpha_dropout", "max_pool", "avg_pool", "upsample", "pixel_shuffle", "batch_norm",
     "layer_norm", "rms_norm", "group_norm", "instance_norm", "local_response_norm",
 )  # fmt: skip
-"""Kinds without a counterpart of another kind: where one is missing, nothing takes its place."""
+"""Kinds of layers whose work no layer of another kind does: if only one model has such a layer, the other lacks it."""
 _SORTS = ("pool", "norm")
-"""Ends of kinds: a kind may take the place of another with the same end, as avg_pool that of max_pool."""
+"""Ends of the names of kinds: a layer may take the place of a layer of another kind with the same end, as avg_pool that
+of max_pool."""
 _SET = frozenset(layouts.KINDS) - {"linear", "embedding", "prelu", "same"}
-"""Kinds whose layers are set to something that changes an output."""
+"""Kinds of layers that have settings which change their output."""
 _MISSING = "missing"
 _HINT = "functions are not seen; inputs= runs both models and compares their outputs"
 
 
 class Difference(NamedTuple):
-    """One setting that two layers do not have in common."""
+    """One setting in which two paired layers differ."""
 
     where: str
-    """The layer of the target."""
+    """The layer that has the setting, by its path, or by its kind if the path is empty."""
     name: str
     ours: object
     theirs: object
@@ -56,20 +57,21 @@ class Difference(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """The result of comparing the layers without parameters."""
+    """The result of comparing the layers without parameters of two models."""
 
     differences: list[Difference]
     settled: set[str]
-    """The layers with parameters, by their paths in the source or the target, whose activation was compared."""
+    """The paths, in the source or the target, of the layers with parameters whose activation was compared."""
     uncompared: tuple[list[Layer], list[Layer]]
     """The layers without a counterpart, of the source and of the target."""
     padded: tuple[Mapping[str, object], ...] = ({}, {})
-    """For the source and for the target: paths of layers, and their padding with that of the layer of zeros before."""
+    """For the source and for the target: by a layer's path, its padding together with that of a separate padding layer
+    before it."""
 
 
 def of_pair(one: Layer, other: Layer, compared: Compared) -> list[Difference]:
-    """The settings that two paired layers with parameters do not have in common. `compared` says which activations and
-    paddings were found in layers of their own."""
+    """The settings in which two paired layers with parameters differ. `compared` says which activations and paddings
+    were found in layers of their own."""
     settled = compared.settled
     one, other = (
         layer._replace(settings={**layer.settings, "padding": known[layer.path]}) if layer.path in known else layer
@@ -119,8 +121,9 @@ def of_operations(source: Side, target: Side, pairs: Sequence[tuple[Layer, Layer
 def _compare(
     ours: Iterable[Layer], theirs: Iterable[Layer], pairs: Sequence[tuple[Layer, Layer]], *, by_calls: bool = False
 ) -> Compared:
-    """Compares the layers without parameters, gap by gap. In the order of calls a layer may come twice, and what one
-    side lacks is not listed, because the outputs tell."""
+    """Compares the layers without parameters, gap by gap (between two paired layers with parameters). With `by_calls`
+    the layers are in the order of their calls: then a layer may come twice, and a layer that one model lacks is not
+    listed, because comparing the outputs shows it."""
     plain = list(ours), list(theirs)
     here, there = (list(with_pads(side)) for side in plain)
     ours_by, theirs_by = ({pair[side].path: number for number, pair in enumerate(pairs)} for side in (0, 1))
@@ -135,7 +138,8 @@ def _compare(
 
 
 def _paddings(plain: Iterable[Layer], padded: Iterable[Layer]) -> dict[str, object]:
-    """The path and the padding of each layer in `padded` that took over the zeros of the layer before it."""
+    """The path and the padding of each layer in `padded` whose padding `with_pads` changed, by merging the layer of
+    zeros before it."""
     own = {layer.path: layer.settings.get("padding") for layer in plain}
     found = {layer.path: layer.settings.get("padding") for layer in padded if layer.parts}
     return {path: padding for path, padding in found.items() if padding != own[path]}
@@ -164,19 +168,21 @@ def _layers_called(side: Side, run: Run) -> Iterator[Layer]:
 
 
 def _counted_from_behind(layer: Layer, axes: int) -> Layer:
-    """The layer with `ndim` among its settings, by which its axis can be counted from the end: 1 of two axes is -1."""
+    """The layer with `axes`, the number of its input's axes, as the setting `ndim`. With it an axis can be counted from
+    the end: axis 1 of two is -1."""
     if "axis" not in layer.settings or "ndim" in layer.settings:
         return layer
     return layer._replace(settings={**layer.settings, "ndim": axes})
 
 
 def _without_repeats(found: Iterable[Difference]) -> list[Difference]:
-    """The differences without repetitions, which a layer that is called twice makes."""
+    """The differences, each once: a layer that is called twice repeats its own."""
     return list({(str(one)): one for one in found}.values())
 
 
 Gaps = dict["tuple[int, str]", "list[Layer]"]
-"""The layers without parameters by the number of the pair that they follow, -1 for none, and their kind."""
+"""The layers without parameters, by two things: the number of the pair of layers that they follow (-1 if they come
+before the first pair), and their kind."""
 
 
 def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
@@ -191,8 +197,8 @@ def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
 
 
 def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int, int]:
-    """The gaps in which no function is called beside the layers of the sequence: the numbers of the pairs before and
-    behind each."""
+    """The gaps between paired layers in which the model calls no function beside the layers of the sequence. Maps the
+    number of the pair before each gap to the number of the pair behind it."""
     found = {}
     behind, line, is_known = -1, operations.WHOLE, True
     for layer in sequence:
@@ -243,8 +249,9 @@ def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
 
 
 def compare_gaps(ours: Gaps, theirs: Gaps, sure: Mapping[int, str], holders: Container[str]) -> Compared:
-    """Compares the layers of each gap. `sure` are the gaps in which no function is called, with words for where they
-    are: what one side lacks there is missing. `holders` are the paths of layers with parameters."""
+    """Compares the two models' layers in each gap between paired layers with parameters. `sure` has the gaps in which
+    no function is called, each with a text for where it is: a layer that only one model has there is missing in the
+    other. `holders` are the paths of layers with parameters."""
     differences: list[Difference] = []
     left, right = [], []
     settled: set[str] = set()
@@ -260,7 +267,7 @@ def compare_gaps(ours: Gaps, theirs: Gaps, sure: Mapping[int, str], holders: Con
                 if mine is not None and yours is not None:
                     differences += _of_operation(mine, yours)
                     settled.update((_holder(mine.path), _holder(yours.path)))
-                elif not _is_inside(mine or yours, holders):  # listed as a setting of its layer
+                elif not _is_inside(mine or yours, holders):  # otherwise it is listed as a setting of that layer
                     differences.append(_lone(sure[gap[0]], mine, yours))
         else:
             left += one
@@ -282,7 +289,8 @@ def compare_gaps(ours: Gaps, theirs: Gaps, sure: Mapping[int, str], holders: Con
 
 
 def _is_lacking(gap: tuple[int, str], one: list[Layer], other: list[Layer], ours: Gaps, theirs: Gaps) -> bool:
-    """Whether a layer that only one side has in this gap is missing on the other, rather than there as another kind."""
+    """Whether the layers that only one model has in the gap (the place and kind in `gap`) are missing in the other
+    model, rather than there as layers of another kind."""
     number, kind = gap
     beside = [name for at, name in (theirs if len(one) > len(other) else ours) if at == number]
     return kind in _ALONE and not any(kind.endswith(end) and name.endswith(end) for end in _SORTS for name in beside)
@@ -295,12 +303,13 @@ def _lone(place: str, one: Layer | None, other: Layer | None) -> Difference:
 
 
 def _is_inside(layer: Layer | None, holders: Container[str]) -> bool:
-    """Whether the layer is an activation inside one with parameters."""
+    """Whether the layer is an activation inside a layer with parameters."""
     return layer is not None and _holder(layer.path) in holders
 
 
 def _other_pools(ours: Gaps, theirs: Gaps, left: list[Layer], right: list[Layer]) -> Iterator[tuple[Layer, Layer]]:
-    """Pairs of pools without a counterpart in one gap, of which one takes the mean and the other the maximum."""
+    """Pairs of pools in the same gap between paired layers, each alone of its kind there: one takes the mean and the
+    other the maximum."""
     for number, kind in ours:
         for there, other_kind in theirs:
             if there != number or {kind, other_kind} not in _POOLS:
@@ -316,7 +325,7 @@ def _once(layers: list[Layer]) -> list[Layer]:
 
 
 def _of_lone(layer: Layer, is_ours: bool) -> list[Difference]:
-    """The settings of a rescaling that only one side has, as differences from none."""
+    """The settings of a rescaling layer that only one model has, as differences from None."""
     return [
         Difference(layer.path, name, *((value, None) if is_ours else (None, value)))
         for name, value in layer.settings.items()
@@ -329,8 +338,9 @@ def _kinds(found: Gaps) -> set[str]:
 
 
 def _uniform(kind: str, ours: Gaps, theirs: Gaps) -> tuple[list[Layer], list[Layer]] | None:
-    """All layers of a kind, if those of each side are set alike. None for two different activations that never stand
-    in one gap: each may be there on the other side too, as a function or as a layer of an unknown class."""
+    """All layers of a kind, if those of each model have the same settings; otherwise None. Also None if the two models'
+    layers are different activations that never stand between the same paired layers: each activation may be in the
+    other model too, as a function or as a layer of an unknown class."""
     every = [[layer for (_, own), layers in side.items() if own == kind for layer in layers] for side in (ours, theirs)]
     if any(not _same(layers[0], layer) for layers in every for layer in layers):
         return None
@@ -345,7 +355,8 @@ def _same(one: Layer, other: Layer) -> bool:
 
 
 def _of_kind(kind: str, one: list[Layer], other: list[Layer], known: list[Difference]) -> list[Difference]:
-    """The differences that all pairs of a kind share, without those that are listed already."""
+    """The differences between the source's layers of a kind and the target's, if all those of one model have the same
+    settings. Leaves out what is in `known`."""
     where = f"{other[0].path} and every other {kind}" if len(other) > 1 else other[0].path
     listed = {(found.where, found.name) for found in known}
     paths = {layer.path for layer in other}
@@ -369,7 +380,7 @@ def _of_operation(one: Layer, other: Layer) -> list[Difference]:
 
 
 def _with_axis(layer: Layer, other: Layer) -> Layer:
-    """The layer with its axis counted from the end, if either of the two knows the number of axes."""
+    """The layer with its axis counted from the end, if the layer or `other` knows the number of axes."""
     axes = layer.settings.get("ndim", other.settings.get("ndim"))
     if not isinstance(axes, int) or "axis" not in layer.settings:
         return layer
@@ -381,13 +392,13 @@ def _with_axis(layer: Layer, other: Layer) -> Layer:
 
 
 def _holder(path: str) -> str:
-    """The path of the layer that would hold the activation at `path`."""
+    """The path of the layer that the activation at `path` is inside of, if there is such a layer."""
     return path.rpartition(".")[0]
 
 
 def tell_uncounted(source: Side, target: Side, compared: Compared, only: Container[str]) -> str:
-    """A line that counts the layers that could not be compared, or only those of the kinds in `only`; "" for none. An
-    activation inside a layer is a setting of that layer, and does not count."""
+    """A line that counts the layers that could not be compared; if `only` is not empty, just those of the kinds in
+    `only`. "" if there are none. An activation inside a layer is a setting of that layer, and is not counted."""
     silent = [side.backend.name for side in (source, target) if side.sequence is None]
     if source.model is None:
         return ""
@@ -407,7 +418,8 @@ def tell_uncounted(source: Side, target: Side, compared: Compared, only: Contain
 
 
 def unread(pairs: Iterable[tuple[Layer, Layer]]) -> str:
-    """A line that names the layers whose settings are unknown, because only `kinds=` says what they are."""
+    """A line that names the layers whose settings are unknown, because only the user's `kinds` says what these layers
+    are."""
     found = [
         other.path for one, other in pairs if one.kind in _SET and any(_is_unread(layer) for layer in (one, other))
     ]
@@ -420,7 +432,8 @@ def _is_unread(layer: Layer) -> bool:
 
 
 def axes_in_doubt(pairs: Iterable[tuple[Layer, Layer]], source: Side, target: Side) -> Iterator[str]:
-    """A line that names the norms that may work over another axis than their counterparts."""
+    """Yields a line that names the normalization layers that may work over another axis than their counterparts, if
+    there are any."""
     found = [
         (layer, side.backend.name, other.backend.name)
         for pair in pairs

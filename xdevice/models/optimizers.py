@@ -1,4 +1,5 @@
-"""`compare_optimizers` and `convert_optimizer`: how two optimizers differ, and the state of one in the other.
+"""`compare_optimizers` and `convert_optimizer`: list how two optimizers differ, and convert the state
+of one to the other.
 
 An adapter reads an optimizer in PyTorch's terms (`contract.optimizers`). This module decides, for all frameworks, which
 settings matter, what to write to make them equal, and what an optimizer's state means.
@@ -40,8 +41,8 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
     Young: it may change in a minor version.
 
     The list is empty if equal gradients make equal steps. It covers the settings, formulas, clipping, schedules and
-    groups of parameters of the two, which are compared in their order. What a loop does, it cannot see: a learning rate
-    that is set later, gradients that are clipped. docs/reference/optimizers.md has the formulas.
+    groups of parameters; the groups are compared in their order. What a training loop does is not covered: a learning
+    rate that it sets later, gradients that it clips. docs/reference/optimizers.md has the formulas.
 
     Args:
         source, target: an optimizer of PyTorch, Paddle or Keras, a Gluon `Trainer` or `mx.optimizer.Optimizer`.
@@ -54,7 +55,7 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
     | tensorflow | Keras's SGD, Adam, AdamW, RMSprop, Adagrad |
 
     Raises:
-        UnsupportedError: a class that is not among these, or a subclass of one. NotATensorError: not an optimizer.
+        UnsupportedError: a class that is not in the table, or a subclass of one. NotATensorError: not an optimizer.
 
     Costs microseconds for each parameter; nothing is read from a device but Keras's learning rate.
 
@@ -93,7 +94,7 @@ def convert_optimizer(
 ) -> list[str]:
     """Writes the state of an optimizer (moments, momenta, counts of steps) into one of another framework.
 
-    Young: it may change in a minor version. Training goes on there as it would have gone on here
+    Young: it may change in a minor version. Training goes on with `target` as it would have with `source`
     (docs/reference/optimizers.md). Costs a copy of the state through the host.
 
     Args:
@@ -101,11 +102,11 @@ def convert_optimizer(
             `optimizer.build(model.trainable_variables)`; the others may be fresh.
         state: what `convert_state(model, ..., like=other)` gave: it says which parameter was made of which.
         models: the two models, first that of `source`.
-        kinds: as `convert_state` was told.
+        kinds: the same as `convert_state` was given.
         strict: whether the two must agree in all that the state depends on, such as betas, and update the same
-            parameters. False converts what there is of the state; whether that means something is yours to know.
+            parameters. False converts what there is of the state; you have to know whether that makes sense.
 
-    Gives what the two do differently, parameter by parameter, as `compare_optimizers` lists it.
+    Returns what the two optimizers do differently, parameter by parameter, in lines like those of `compare_optimizers`.
 
     Raises:
         StateError: the optimizers, or what they update, differ; `source` has taken no step. Nothing was written then.
@@ -145,7 +146,7 @@ def convert_optimizer(
 
 
 class _Read(NamedTuple):
-    """An optimizer that was read."""
+    """An optimizer and its backend, which has read what the optimizer computes."""
 
     backend: Backend
     optimizer: Optimizer
@@ -230,7 +231,7 @@ def _number(value: float) -> str:
 
 
 _CODE: Final = ("schedule", "hooks")
-"""Settings that are code, so that nobody can tell whether two of them do the same."""
+"""Settings whose values are code: nobody can tell whether two such values do the same."""
 _NONE: Final = "no setting makes them equal"
 _INTO_THE_LOSS: Final = "weight_decay=0 there, and weight_decay / 2 times the sum of squares added to the loss, does"
 
@@ -290,13 +291,14 @@ _CHOSEN_REMEDIES: Final = {"eps_enters": _of_eps, "decay": _of_decay}
 
 
 class _Pair(NamedTuple):
-    """A parameter of the target, and where its numbers come from."""
+    """A parameter of the target's optimizer, and the parameters of the source's optimizer that its numbers come
+    from."""
 
     name: str
     parameter: Parameter
     sources: list[Parameter]
     places: Array
-    """For each number of the parameter, its place in the numbers of all sources, one source behind the other."""
+    """For each number of the parameter, its index in the numbers of all sources, one source behind the other."""
 
 
 def _side(kinds: Mapping[str, str], read: _Read, model: Any) -> Side:
@@ -310,7 +312,7 @@ def _side(kinds: Mapping[str, str], read: _Read, model: Any) -> Side:
 
 
 def _pair_up(ours: _Read, theirs: _Read, state: State, source: Side, target: Side) -> tuple[list[_Pair], list[str]]:
-    """The parameters that correspond, and for each that has no counterpart the reason."""
+    """The parameters of the two optimizers that correspond, and for each parameter without a counterpart the reason."""
     updated = {id(parameter.variable): parameter for parameter in ours.optimizer.parameters}
     names = {id(x): name for name, x in reversed(target.variables.items()) if name in state.origins}
     pairs: list[_Pair] = []
@@ -337,14 +339,15 @@ def _pair_up(ours: _Read, theirs: _Read, state: State, source: Side, target: Sid
 
 
 def _places(name: str, origins: Sequence[str], source: Side, target: Side) -> Array | str:
-    """For each number of a target's parameter its place in the source's parameters; or a text, why it has none."""
+    """For each number of the target's parameter `name`, its index among the numbers of the source's parameters; or a
+    text that says why there is no such index."""
     layer = next((one for one in source.layers if set(origins) <= {part.name for part in one.parts}), None)
     part = next((part for one in target.layers for part in one.parts if part.name == name), None)
     if layer is None or part is None:
         return "no layer says what it is; pass kinds= as to convert_state"
     sizes = sum(math.prod(source.variables[origin].shape) for origin in origins)
     places, moved = (_number_elements(layer, part, origins, source, start) for start in (0, sizes))
-    # numbers that are only moved stay what they are: 1,000 more before is 1,000 more behind
+    # if numbers are only moved, and not computed with, adding `sizes` to all of them adds `sizes` to the result
     if (moved - places != sizes).any() or len(np.unique(places)) < places.size:
         return f"it is computed from {' and '.join(origins)}, so it has moments of its own, which these do not give"
     return places
@@ -363,8 +366,8 @@ def _number_elements(layer: Layer, part: Part, origins: Sequence[str], source: S
 
 
 def _whole(pairs: list[_Pair], wrong: list[str]) -> list[_Pair]:
-    """The pairs whose source parameters go to the target completely, each number to one place. Adds the reason to
-    `wrong` for each other pair."""
+    """The pairs whose source parameters go to the target completely, each number to one place. For each other pair the
+    reason is added to `wrong`."""
     taken: Counter[int] = Counter()
     for pair in pairs:
         ends = np.cumsum([_size(parameter) for parameter in pair.sources])
@@ -392,11 +395,13 @@ _PART_OF_STATE: Final = (
     "kind", "momentum", "dampening", "beta1", "beta2", "alpha", "centered", "amsgrad", "initial_accumulator_value",
     "maximize", "gradient_scale", "accumulation", "moving_average",
 )  # fmt: skip
-"""Settings that change what the numbers of a state mean. So does weight decay where it is part of the gradients."""
+"""Settings that change what the numbers in an optimizer's state mean. Weight decay does too, unless it is decoupled
+from the gradients."""
 
 
 def _tell_differences(ours: _Read, theirs: _Read, pairs: list[_Pair]) -> tuple[list[str], list[str]]:
-    """The differences of the two optimizers, and those of them that change what the numbers of a state mean."""
+    """Lines for the differences between the two optimizers, and those lines that tell of a change in what the numbers
+    of a state mean."""
     found: dict[_Difference, list[str]] = {}
     blocking = []
     whole = ("", ours.optimizer.settings, theirs.optimizer.settings)
@@ -434,7 +439,8 @@ def _lacking(pairs: Iterable[_Pair], held: Mapping[str, Any]) -> list[str]:
 def _values(
     ours: _Read, theirs: _Read, pairs: Iterable[_Pair], held: Mapping[str, Any], slots: Mapping[str, Any]
 ) -> tuple[dict[str, Array], list[str]]:
-    """What to write into each slot of the target, and the reasons why some slots get nothing."""
+    """What to write into each slot of the target (an array of its state, by name), and the reasons why some slots get
+    nothing."""
     values: dict[str, Array] = {}
     wrong = []
     for pair in pairs:
@@ -458,7 +464,7 @@ def _values(
 
 
 def _canonical(ours: _Read, parameter: Parameter, held: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of a parameter in PyTorch's terms; empty if it has none yet."""
+    """The state of a parameter in PyTorch's terms; empty if the parameter has no state yet."""
     there = {slot: ours.backend.to_numpy(held[name]) for slot, name in parameter.state.items() if name in held}
     found: dict[str, Any] = {}
     for slot, array in there.items():
@@ -478,7 +484,8 @@ def _canonical(ours: _Read, parameter: Parameter, held: Mapping[str, Any]) -> di
 
 
 def _steps(power: float, beta: float) -> int:
-    """The number of steps t, from beta^(t + 1). Where that power is 0 any large t is right: Adam's correction is 1."""
+    """The number of steps t that were taken, from `power`, which is beta^(t + 1). If the power is 0 any large t is
+    right: Adam's correction is 1 then."""
     smallest = float(np.finfo("float32").tiny)
     return max(round(math.log(max(power, smallest)) / math.log(beta)) - 1, 0) if 0 < beta < 1 else 0
 
@@ -488,7 +495,8 @@ def _plain(slot: str) -> str:
 
 
 def _native(slot: str, pair: _Pair, came: list[dict[str, Any]]) -> Any:
-    """The value of a target's slot, from `came`, the source's state in PyTorch's terms; None if that lacks it."""
+    """The value of the target's slot, computed from `came`, the state of its source parameters in PyTorch's terms; None
+    if `came` lacks it."""
     wanted = terms.STEP if slot in terms.POWERS else _plain(slot)
     if any(wanted not in one for one in came):
         return None

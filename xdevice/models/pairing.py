@@ -1,4 +1,4 @@
-"""Which layer of one model is which of another: by their paths, their order, or their kinds and shapes."""
+"""Pairs the layers of two models without running them: by their paths, their order, or their kinds and shapes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from xdevice.contract.layouts import Layer
 
 SHAPING: Final = ("groups", "layers", "bidirectional", "projection", "packed")
-"""Settings without which the parameters of two layers are not the same ones."""
+"""Settings that shape a layer's parameters: if they differ between two layers, so may the parameters."""
 Signature = tuple[object, ...]
-"""The kind and shape of a layer, which are the same for its counterpart."""
+"""The kind of a layer and the shape of one of its parameters, both the same for its counterpart in the other model."""
 
 _TELLING: Final = ("running_mean", "weight", layouts.NORMED[1], "weight_ih_l0", "out_proj.weight", "")
-"""The parameters, by PyTorch's names, whose shapes tell layers of one kind apart: of each layer the first it has."""
+"""The parameters, by PyTorch's names, whose shapes tell layers of one kind apart. Of each layer, the first of these
+that it has is used."""
 
 
 def pair_layers(source: Side, target: Side, renamed: Mapping[str, str]) -> list[tuple[Layer, Layer]]:
@@ -37,7 +38,8 @@ def pair_layers(source: Side, target: Side, renamed: Mapping[str, str]) -> list[
 
 
 def by_name(source: Side, target: Side, renamed: Mapping[str, str]) -> list[tuple[Layer, Layer]]:
-    """The pairs that names= gives."""
+    """The pairs of layers that the user gave as `names=`. Raises `StateError` for a path without a layer, and for a
+    layer of the target that is given twice."""
     ours, theirs = _by_path(source), _by_path(target)
     pairs = [(_at(ours, here, source), _at(theirs, there, target)) for here, there in renamed.items()]
     if len({other.path for _, other in pairs}) < len(pairs):
@@ -74,7 +76,8 @@ def _match(source: Side, left: list[Layer], target: Side, right: list[Layer]) ->
 def _require_no_crossing(
     source: Side, left: list[Layer], target: Side, right: list[Layer], signatures: list[Signature]
 ) -> None:
-    """Raises if two layers of one kind and shape, paired in their order, would fit better by their names exchanged."""
+    """Raises `StateError` if the names of two layers of one kind and shape, which were paired in their order, would fit
+    better with their counterparts exchanged."""
     here, there = [layer.path for layer in left], [layer.path for layer in right]
     groups = _groups(signatures)
     off = {
@@ -97,7 +100,7 @@ def _require_no_crossing(
 
 
 def _groups(signatures: list[Signature]) -> list[list[int]]:
-    """The places of equal signatures, together."""
+    """The indices in `signatures`, grouped so that equal signatures are in one group."""
     groups: dict[Signature, list[int]] = {}
     for place, found in enumerate(signatures):
         groups.setdefault(found, []).append(place)
@@ -105,7 +108,8 @@ def _groups(signatures: list[Signature]) -> list[list[int]]:
 
 
 def _is_part(few: list[Layer], own: list[Signature], many: list[Layer], others: list[Signature]) -> bool:
-    """Whether `many` has all the layers `few` at the same paths, none of which ends in a number: 0.1 says nothing."""
+    """Whether `many` has all the layers in `few`, with the same paths and signatures. False if a path in `few` ends in
+    a number: a path such as 0.1 does not tell what the layer is."""
     there = {layer.path: found for layer, found in zip(many, others, strict=True)}
     named = all(not layer.path.rpartition(".")[2].isdigit() for layer in few)
     return named and all(there.get(layer.path) == found for layer, found in zip(few, own, strict=True))
@@ -114,8 +118,8 @@ def _is_part(few: list[Layer], own: list[Signature], many: list[Layer], others: 
 def _only_ones(
     source: Side, left: list[Layer], ours: list[Signature], target: Side, right: list[Layer], theirs: list[Signature]
 ) -> list[tuple[Layer, Layer]]:
-    """The pairs of layers that are the only ones of their kind and shape on both sides. Raises if both sides have the
-    kind and shape, and one has it several times."""
+    """The pairs of layers that are the only ones of their kind and shape in both models. Raises `StateError` if both
+    models have layers of a kind and shape, and one model has several of them."""
     counted, others = Counter(ours), Counter(theirs)
     unclear = [found for found in counted if found in others and counted[found] + others[found] > 2]
     if unclear:

@@ -1,4 +1,5 @@
-"""Texts of the errors about layers that cannot be paired: what to do, and of hundreds of layers only a few."""
+"""The messages of the errors about layers that cannot be paired: they say what to do, and name only a few of many
+layers."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from .sides import Side
 
 MOST: Final = 1500
-"""Characters that a message may have."""
+"""How many characters an error message may have."""
 _BREAKS: Final = 6
 _A_SIDE: Final = 4
 _NAMED: Final = 3
@@ -26,7 +27,8 @@ _GUESSES: Final = 8
 
 
 class _Break(NamedTuple):
-    """A place where two models' layers stop coming in one order: the layer before, and what each side has there."""
+    """A place where the layers of two models stop coming in the same order: the last layer before that place, and the
+    layers that each model has there."""
 
     behind: str
     ours: list[str]
@@ -35,7 +37,7 @@ class _Break(NamedTuple):
 
 
 def crossing(source: Side, ours: list[Layer], target: Side, theirs: list[Layer], likely: Mapping[str, str]) -> str:
-    """The error for layers of one kind and shape whose names speak against their order."""
+    """The error message for layers of one kind and shape whose names contradict their order."""
     here, there = source.backend.name, target.backend.name
     head = (
         f"these parameters of {here} fit more than one of {there}, and the names contradict their order: "
@@ -53,7 +55,7 @@ def unclear(
     theirs: Sequence[Any],
     which: Sequence[Any],
 ) -> str:
-    """The error for several layers of one kind and shape, in models whose layers come in different orders."""
+    """The error message for several layers of one kind and shape, in models whose layers come in different orders."""
     here, there = source.backend.name, target.backend.name
     of_ours = [layer for layer, found in zip(left, ours, strict=True) if found in which]
     of_theirs = [layer for layer, found in zip(right, theirs, strict=True) if found in which]
@@ -75,12 +77,13 @@ def unclear(
             [layer.path for layer, own in zip(left, ours, strict=True) if own == found],
             [layer.path for layer, own in zip(right, theirs, strict=True) if own == found],
         )
-    broken = {name for one in breaks for name in one.paths}  # these come first: of them names= has to tell
+    broken = {name for one in breaks for name in one.paths}  # these come first: names= must say what they are
     return _cut(head, _ways_out(dict(sorted(likely.items(), key=lambda pair: pair[0] not in broken))), lines)
 
 
 def _breaks(left: Sequence[Layer], ours: Sequence[Any], right: Sequence[Layer], theirs: Sequence[Any]) -> Any:
-    """How many layers come in one order in both models, and the places where they do not: for the message only."""
+    """Counts the layers that come in the same order in both models, and finds the places where the orders differ. Only
+    the error message uses this."""
     numbers: dict[Any, int] = {}
     one, other = ([numbers.setdefault(found, len(numbers)) for found in side] for side in (ours, theirs))
     codes = SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
@@ -134,7 +137,7 @@ def _ways_out(likely: Mapping[str, str]) -> str:
 
 
 def _cut(head: str, end: str, lines: Sequence[str] = ()) -> str:
-    """The head, `end`, which says what to do, and as many of the lines as there is room for."""
+    """Joins `head`, `end` (what to do) and as many of the lines as fit into `MOST` characters."""
     text = f"{_at_most(head, MOST // 2)}. {_at_most(end, MOST // 2 - 2)}"
     for line in lines:
         if len(text) + len(line) + 3 > MOST:

@@ -1,6 +1,5 @@
-"""Whether two arrays are what one layer is given in two frameworks: their channels may come first or last, a flattened
-image in another order, and one may have its padding already.
-"""
+"""Compares the inputs of two layers in two frameworks. Inputs also count as the same if one has its channels first and
+the other last, if a flattened image has its numbers in another order, or if one has its padding already."""
 
 from __future__ import annotations
 
@@ -16,20 +15,21 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _SAME: Final = 1e-3
-"""How far equal arrays may be apart, as a share of their largest number."""
+"""How much two arrays that count as the same may differ, as a share of their largest number."""
 
 
 class Given(NamedTuple):
-    """The first input of a layer. Its layout, and zeros around it, do not change `largest` and `total`."""
+    """The first input of a layer, with two numbers that stay the same if its layout changes or zeros are put around
+    it."""
 
     x: Array
     largest: float
     total: float
-    """The sum of the absolute values."""
+    """The sum of the absolute values in `x`."""
 
 
 def as_given(inputs: Sequence[Array]) -> Given | None:
-    """The `Given` of a layer's inputs; None if it has none."""
+    """The first of a layer's inputs as a `Given`; None if the layer has no inputs."""
     if not inputs:
         return None
     x = inputs[0] if inputs[0].dtype in (np.float32, np.float64) else _wide(inputs[0])
@@ -70,7 +70,8 @@ def _off(one: Array, other: Array) -> float:
 
 
 def _without_zeros(one: Array, other: Array) -> tuple[Array, Array]:
-    """Two images of different sizes, both without the zeros at their edges, which may be padding."""
+    """Two images. Along each axis in which their sizes differ, both lose the zeros at their edges, which may be
+    padding."""
     if one.ndim < 3:
         return one, other
     for axis in range(1, one.ndim):

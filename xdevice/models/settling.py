@@ -1,13 +1,14 @@
-"""Runs two models on one input to tell which layer is which, and where the models begin to compute different numbers.
+"""Runs two models on one input to tell which layer of the target is which of the source, and where
+the models begin to compute different numbers.
 
-The source runs once, and each layer's inputs and outputs are kept. The target then runs with these outputs in the place
-of its own: so every layer gets the input that it should have, whatever its weights are, and what differs between two
-layers does not reach the layers behind them. The counterpart of a layer of the target is the layer of the source with
-the same kind, shape and input.
+The source runs once, and each layer's inputs and outputs are kept. The target then runs with the outputs of its own
+layers replaced by these: so every layer of the target gets the input that it should have, whatever its weights are, and
+a difference between two layers does not reach the layers behind them. The counterpart of a layer of the target is the
+layer of the source with the same kind, shape and input.
 
-What must be kept:
+What makes this harder:
 - images may have their channels first on one side and last on the other, and a flattened image comes in another order;
-- layers of one kind, shape and input, as query and key, are told apart by nothing before them: by what comes behind.
+- layers of one kind, shape and input, as query and key, can be told apart only by the inputs of the layers behind them.
 """
 
 from __future__ import annotations
@@ -44,36 +45,40 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _LIKELY: Final = 0.8
-"""The least similarity of two inputs that only a setting makes different, such as a pool's padding."""
+"""If two inputs are more similar than this, they count as the same input, which only a setting, such as a pool's
+padding, has made different."""
 _MOST_RUNS: Final = 24
 
 
 class Settled(NamedTuple):
-    """What one run of the target, with the outputs of the source's layers, tells about the pairing."""
+    """What one run of the target, with its layers' outputs replaced by the source's, tells about which layers
+    correspond."""
 
     chosen: dict[str, str]
-    """The source's layer, by the target's."""
+    """The path of each layer's counterpart in the source, by the layer's path in the target."""
     ties: list[tuple[str, frozenset[str]]]
-    """Layers of the target, and for each those layers of the source with its input that no layer had taken before."""
+    """Layers of the target, each with the layers of the source that have the same input, and that no other layer of the
+    target had taken before."""
     apart: list[tuple[str, str]]
-    """Layers of the target whose input is not that of their counterpart, each with the layer that was called before it;
-    "" stands for the outputs of the model."""
+    """Layers of the target that got another input than their counterpart in the source, each with the layer that was
+    called before it; "" in place of a layer stands for the outputs of the model."""
     open: list[str]
-    """Layers of the target for which no counterpart could be told."""
+    """Layers of the target for which no counterpart was found."""
     sure: dict[str, str]
-    """The entries of `chosen` that `names=` gives, or where only that layer of the source has the input."""
+    """The entries of `chosen` that are certain: `names=` gives them, or only one layer of the source has the input."""
     run: Run
 
 
 class _Made(NamedTuple):
-    """One call of a layer of the source."""
+    """One call of a layer of the source: its first input and its outputs."""
 
     given: Given | None
     outputs: Sequence[Array]
 
 
 class Runs:
-    """The two models, what the source computes on the input, and runs of the target."""
+    """The source and the target with one input: what the source computes on it, and methods that run the target on
+    it."""
 
     def __init__(self, source: Side, target: Side, inputs: object) -> None:
         self.sides = source, target
@@ -90,11 +95,11 @@ class Runs:
         return self._by_path.get(path, [])
 
     def plain(self) -> Run:
-        """What the target computes by itself."""
+        """Runs the target on the input, without replacing the output of any layer."""
         return inference.run(self.sides[1].model, self.theirs)
 
     def turn(self, computed: Run) -> list[Array]:
-        """What the target returned, with its channels where the source has them."""
+        """The outputs of `computed`, a run of the target, with the channels on the axis where the source has them."""
         ours, theirs = computed.outputs, self.expected.outputs
         if len(ours) != len(theirs):
             return ours
@@ -108,7 +113,8 @@ class Runs:
         return max(map(distances.apart_by_rows, ours, theirs), default=0.0)
 
     def where(self, computed: Run, pairs: Sequence[tuple[Layer, Layer]]) -> str:
-        """A text that says where a run of the target with the weights of the source first differs."""
+        """A text that says which layer's output is the first to differ from the source's in `computed`, a run of the
+        target with the weights of the source."""
         source, target = self.sides
         place = layerwise.first_difference(
             Traced(target.backend.name, computed.trace.calls, self.turn(computed)),
@@ -121,8 +127,8 @@ class Runs:
     def settle(
         self, left: Sequence[Layer], right: Sequence[Layer], guess: Mapping[str, str], fixed: Mapping[str, str]
     ) -> Settled:
-        """Finds which layer of the source each layer of the target is. `guess` and `fixed` give the source's path by
-        the target's: `guess` holds unless an input contradicts it, `fixed` in any case."""
+        """Finds the counterpart in the source of each layer of the target. `guess` and `fixed` give the source's path
+        by the target's: `guess` holds unless the inputs of the two layers contradict it, `fixed` in any case."""
         best = self._force(left, right, guess, fixed)
         runs = 1
         while best.open and runs < _MOST_RUNS:  # each run leaves fewer candidates
@@ -222,25 +228,29 @@ class _Forcing:
         return seeing.replaced(backend, result, iter(stand_ins))
 
     def _counts_time_otherwise(self, own: str, path: str) -> bool:
-        """Whether one of two recurrent layers or attentions takes the time axis first, and the other the batch."""
+        """Whether, of the source's layer at `own` and the target's at `path`, one takes the time axis first and the
+        other the batch. Only recurrent layers and attentions do."""
         ours, theirs = self._batch_first[0].get(own), self._batch_first[1].get(path)
         return None not in (ours, theirs) and ours != theirs
 
     def _has(self, call: _Made, mine: Given | None) -> bool:
-        """Whether this call of the source had this input; each call is compared once."""
+        """Whether `call`, of a layer of the source, had the input `mine`. The answer is kept until the target's next
+        call."""
         if id(call) not in self._same:
             self._same[id(call)] = is_same(call.given, mine)
         return self._same[id(call)]
 
     def _next_call(self, path: str, own: str, mine: Given | None) -> list[_Made]:
-        """The call of the source's layer that corresponds to one of the target's: the one with the same input, since
-        two models may call a shared layer in different orders, else the next one. Empty where none is left."""
+        """Takes the call of the source's layer `own` that corresponds to a call of the target's layer at `path`: the
+        one with the same input, since two models may call a shared layer in different orders, else the next one. Empty
+        if no call is left."""
         left = self._left.setdefault(path, list(self._runs.calls_of(own) if own else ()))
         place = next((n for n, call in enumerate(left) if self._has(call, mine)), 0)
         return [left.pop(place)] if left else []
 
     def _as_tensor(self, x: Array, own: Any) -> Any:
-        """The numbers as a tensor of the target, of the same class as `own` where the framework has several."""
+        """The array `x` as a tensor of the target's framework, of the same class as `own` if the framework has several
+        classes of tensors."""
         backend, place = self._target.backend, self._target.backend.device_of(own)
         new = backend.from_numpy(x, place)
         if x.shape != tuple(own.shape) or not backend.can_write(own):
@@ -250,7 +260,8 @@ class _Forcing:
         return copy
 
     def _choose(self, path: str, mine: Given | None) -> str:
-        """The path of the source's layer that is the counterpart of the target's at `path`; "" if nothing tells."""
+        """The path of the source's layer that is the counterpart of the target's layer at `path`, which was called with
+        `mine`; "" if nothing tells which layer it is."""
         if path in self._chosen:
             return self._chosen[path]
         found = self._fixed.get(path) or self._pick(path, mine)
@@ -289,7 +300,8 @@ def _rank(settled: Settled) -> int:
 
 
 def _groups(ties: Sequence[tuple[str, frozenset[str]]]) -> list[list[str]]:
-    """Groups of the target's layers that may be exchanged among themselves: they have input and kind in common."""
+    """Groups of the target's layers whose counterparts may be exchanged within a group, because the layers have the
+    same kind and input."""
     groups: list[tuple[list[str], frozenset[str]]] = []
     for path, close in ties:
         group = next((paths for paths, known in groups if close & known), None)
@@ -304,11 +316,11 @@ def _groups(ties: Sequence[tuple[str, frozenset[str]]]) -> list[list[str]]:
 
 
 def pair_by_inputs(runs: Runs, renamed: Mapping[str, str]) -> tuple[list[tuple[Layer, Layer]], Run]:
-    """Pairs the layers of two models that have the same kind, shape and input, and by their order where that does not
-    tell. Returns the pairs, and a run of the target, which has the order of its calls.
+    """Pairs the layers of two models that have the same kind, shape and input. Where several have, their paths or
+    their order decide. Returns the pairs, and a run of the target, which tells the order of its calls.
 
     Raises:
-        StateError: there is a layer of which nothing tells which it is.
+        StateError: nothing tells which layer of the source is the counterpart of a layer of the target.
     """
     source, target = runs.sides
     refusal = None
@@ -340,8 +352,9 @@ def pair_by_inputs(runs: Runs, renamed: Mapping[str, str]) -> tuple[list[tuple[L
 
 
 def _require_all(runs: Runs, settled: Settled, chosen: dict[str, str], refusal: StateError) -> None:
-    """Raises unless every layer has a counterpart where the source has one of its kind and shape left. Before that, it
-    pairs in `chosen` layers that are the only ones left of their kind and shape."""
+    """Pairs in `chosen` layers that are the only ones left of their kind and shape in both models. Then raises
+    `StateError` if a layer of the target has no counterpart although the source has a layer of its kind and shape
+    left."""
     source, target = runs.sides
     left = {layer.path: signature(source, layer) for layer in source.layers if layer.path not in chosen.values()}
     right = {layer.path: signature(target, layer) for layer in target.layers if layer.path not in chosen}
@@ -361,7 +374,8 @@ def _require_all(runs: Runs, settled: Settled, chosen: dict[str, str], refusal: 
 
 @contextmanager
 def lend_values(side: Side, state: Mapping[str, Any]) -> Iterator[None]:
-    """Inside the block the model has the values of `state` that fit its variables; afterwards its own again."""
+    """Inside the block the model has those values of `state` that fit its variables in name, dtype and shape;
+    afterwards it has its own values again."""
     backend = side.backend
     values = {
         name: value for name, value in state.items()
@@ -398,10 +412,10 @@ def _time_exchanged(x: Array, there: Array) -> Array:
 
 
 def _like(x: Array, there: Array, kind: str, ends: tuple[bool | None, bool | None]) -> Array:
-    """The source's output `x` in the layout of the target's output `there`; `ends` says of both models whether their
-    channels are last."""
+    """The source's output `x` in the layout of the target's output `there`. `ends` says, first for the source and then
+    for the target, whether channels are last."""
     here, last = ends
-    if kind == "linear" and x.size == there.size and x.ndim < there.ndim:  # heads have an axis in Keras
+    if kind == "linear" and x.size == there.size and x.ndim < there.ndim:  # Keras has an axis for the heads
         return x.reshape(there.shape)
     if x.ndim < 3 or x.ndim != there.ndim or here is None or last is None or here == last:
         return x

@@ -18,16 +18,17 @@ _MOST_LAYERS: Final = 32
 
 
 class Side(NamedTuple):
-    """A model, or a flat dict, as layers."""
+    """One side of a conversion, the source or the target: a model or a flat dict of tensors, read as a list of
+    layers."""
 
     backend: Backend
     layers: list[Layer]
     variables: dict[str, Any]
     unknown: list[str]
-    """The variables of no layer, each under one of its names."""
+    """The variables that belong to no known layer, each by one of its names."""
     sequence: list[Layer] | None = None
-    """All layers of a model, those without parameters too, in the order of their definition. None for a dict, and
-    where the backend cannot list them."""
+    """All layers of a model, also those without parameters, in the order in which the model defines them. None for a
+    dict, or if the backend cannot list them."""
     model: Any = None
 
 
@@ -66,7 +67,8 @@ def model_side(of: tuple[Backend, Any], kinds: Mapping[str, str]) -> Side:
 
 
 def check_told(kinds: Mapping[str, str], renamed: Mapping[str, str], source: Side, target: Side | None) -> None:
-    """Raises if kinds= gives a layer a kind that it has neither in the source nor in the target."""
+    """Raises `StateError` if the user's `kinds` gives a layer a kind that the layer has neither in the source nor in
+    the target."""
     for path, kind in kinds.items():
         ways = ((source, path),) if target is None else ((source, path), (target, renamed.get(path, path)))
         found = [
@@ -134,7 +136,8 @@ def flat_side(source: Any, kinds: Mapping[str, str]) -> Side:
 
 
 def _tensor(backend: Backend, value: Any) -> Any:
-    """A tensor as it is; of a lone variable, whose only name is "", its tensor."""
+    """The tensor in `value`, which is a tensor or a single variable. A variable counts as a model, and its tensor has
+    the name "" there."""
     found = registry.kind_of(type(value))
     return dict(backend.variables(value))[""] if found is not None and found.kind == "model" else value
 
@@ -144,7 +147,8 @@ def _names_of(backend: Backend, path: str, kind: str) -> str:
 
 
 def kinds_with(kinds: dict[str, str], wanted: Side | None, renamed: Mapping[str, str]) -> dict[str, str]:
-    """The kinds that kinds= gives, and for all other paths those of the target's layers at the same paths."""
+    """The kind of each layer by its path in the source: from the user's `kinds`, or else from the target's layer at the
+    same path."""
     if wanted is None:
         return kinds
     back = {there: here for here, there in renamed.items()}
@@ -152,7 +156,7 @@ def kinds_with(kinds: dict[str, str], wanted: Side | None, renamed: Mapping[str,
 
 
 def _declared_layer(backend: Backend, path: str, kind: str, variables: Mapping[str, Any]) -> Layer | None:
-    """The layer that kinds= says is at `path`; None if the dict has none of its parameters."""
+    """The layer that the user's `kinds` says is at `path`; None if `variables` has none of its parameters."""
     for settings in _possible(kind):
         for separator in (".", "/"):
             prefix = path + separator if path else ""
@@ -170,14 +174,15 @@ def _declared_layer(backend: Backend, path: str, kind: str, variables: Mapping[s
 
 
 def _measure(layer: Layer, variables: Mapping[str, Any]) -> Layer:
-    """The layer with the settings that its shapes tell."""
+    """The layer, with the settings that the shapes of its parameters tell. Only an attention has such a setting."""
     if layer.kind != layouts.ATTENTION:
         return layer
     return layer._replace(settings={"packed": layouts.is_packed(shapes_of(variables, layer))})
 
 
 def _check_shapes(layer: Layer, variables: Mapping[str, Any]) -> None:
-    """Raises if the shapes do not fit the kind that kinds= gives."""
+    """Raises `StateError` if the shapes of the layer's parameters do not fit the kind that the user's `kinds` gives
+    it."""
     try:
         wrong = layouts.misfit(layer.kind, shapes_of(variables, layer))
     except (ValueError, IndexError) as error:  # NumPy's: the shape has too few axes for the rule of the layout
@@ -203,7 +208,8 @@ def _weights(parts: tuple[Part, ...]) -> list[str]:
 
 
 def _rest(variables: Mapping[str, Any], layers: Iterable[Layer]) -> dict[str, Any]:
-    """The variables that belong to no layer, a shared one under its first name."""
+    """The variables that belong to none of `layers`. A variable that has several names is listed under its first
+    name."""
     seen = {id(variables[part.name]) for layer in layers for part in layer.parts}
     rest = {}
     for name, value in variables.items():

@@ -1,8 +1,10 @@
-"""`convert_state`: the parameters of a model of one framework, for a model of another; `layouts` has the rules.
+"""`convert_state` and `load_state`: convert a model's parameters to another framework, and write them into a model.
 
-Everything goes by way of PyTorch's layout: each parameter of the source becomes the parameters of PyTorch that it
-stands for, and these become the parameters of the target. What a parameter is comes from a layer, of the source or of
-the target, or from `kinds`; never from its name or shape alone.
+`contract/layouts.py` says how each framework lays out the parameters of each kind of layer.
+
+All parameters go by way of PyTorch's layout: each parameter of the source becomes the parameters of PyTorch that it
+stands for, and these become the parameters of the target. What a parameter means is known from its layer, of the source
+or of the target, or from `kinds`; its name or shape alone never decides it.
 """
 
 from __future__ import annotations
@@ -30,18 +32,19 @@ if TYPE_CHECKING:
 
 
 class State(dict[str, Any]):
-    """Named tensors of one framework: what `convert_state` gives. It is a dict; `print` shows what became of what.
+    """Named tensors of one framework: what `convert_state` gives. A dict; `print` shows what each tensor came from.
 
     Young: it may change in a minor version.
 
     Attributes:
         backend: the name of the framework that the tensors are of.
-        origins: for each name, the names in the source that it was made of.
-        unmapped: what found no place, or was not filled: a name of the source or of `like`, and why. `state[name] = x`
-            takes out a name of `like`, `settle` any.
-        differences: what is not in the values, and changes outputs or training: another eps, momentum, padding, pool,
-            activation or dropout's mode; in one line what could not be compared; with `inputs=`, outputs that differ.
-        settings: those of `differences` by which equal parameters may give other outputs: what two layers set
+        origins: for each name, the names of the source's tensors that the tensor was made of.
+        unmapped: names, each with the reason: tensors of the source that found no place, and variables of `like` that
+            were not filled. `state[name] = x` takes out a name of `like`, `settle` any name.
+        differences: a line for each difference that is not in the values, but changes outputs or training: another eps,
+            momentum, padding, pool, activation or dropout's mode; what could not be compared; with `inputs=`, outputs
+            that differ.
+        settings: those lines of `differences` that say why equal parameters may give other outputs: what two layers set
             differently, and what could not be compared.
 
     Example:
@@ -66,13 +69,14 @@ class State(dict[str, Any]):
         getattr(self, "unmapped", {}).pop(name, None)  # unpickling sets items before attributes
 
     def settle(self, *names: str) -> None:
-        """Takes names out of `unmapped`: you have dealt with these tensors of the source, or need not.
+        """Takes names out of `unmapped`, to say that you have dealt with these tensors or do not need them.
 
-        A tensor of the source that you split or merged by hand stays in `unmapped` until you say so, and strict loading
-        fails. A variable of the model that has no value yet is still missing when loading: `state[name] = x` gives one.
+        A tensor of the source that you split or merged by hand stays in `unmapped` until you call this, and strict
+        loading fails. A variable of the model that has no value yet is still missing when loading: `state[name] = x`
+        gives it one.
 
         Raises:
-            StateError: a name that is not in `unmapped`; nothing was taken out.
+            StateError: a name is not in `unmapped`; then no name was taken out.
 
         Costs nothing.
 
@@ -137,10 +141,10 @@ def convert_state(
         source: a built model of PyTorch, Paddle, Gluon or Keras; or a flat dict of tensors by name, those of JAX and
             NumPy with PyTorch's layouts and names.
         backend: the target: "torch", "paddle", "mxnet", "tensorflow" (Keras), "jax", "numpy", or a `Backend`.
-        like: a built model of the target. The result has its names, on its devices; without it, the source's paths.
-        kinds: what the layers of a dict are, or of a model whose class is your own: `{"fc": "linear"}`.
-        names: which layer of the source is which of `like`, where that is not clear: `{"fc1": "head.dense"}`.
-        device: where to put the tensors; without it, where those of `like` are, or those of the source.
+        like: a built model of the target. The result has the names and devices of `like`; without it, the source's.
+        kinds: the kind of layers in a dict, or of layers in a model whose class is your own: `{"fc": "linear"}`.
+        names: which layer of the source is which of `like`, for layers where that is unclear: `{"fc1": "head.dense"}`.
+        device: where to put the tensors; without it, they are where their counterparts in `like` or the source are.
         inputs: a batch, as the source takes it: tells layers apart that look alike, and compares the models' outputs.
 
     Raises:
@@ -196,7 +200,7 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
     Args:
         model: a built model: a PyTorch Module, a Paddle or Keras Layer or Model, a Gluon Block.
         state: tensors of the model's framework by the model's names: what `convert_state(..., like=model)` gives.
-        strict: whether every variable must be given, and nothing of a `State` be unmapped. With False, variables that
+        strict: whether every variable must be given, and `unmapped` of a `State` be empty. With False, variables that
             are not given stay as they are. A name that the model does not have, or another shape or dtype, is
             always an error.
 
@@ -205,7 +209,7 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
 
     Raises:
         StateError: the state does not fit; all reasons are listed, and nothing was written.
-        NotATensorError: not a model. NotBuiltError: it has no variables yet.
+        NotATensorError: `model` is not a model. NotBuiltError: the model has no variables yet.
 
     Costs one copy of each tensor.
 
@@ -292,7 +296,7 @@ def _equal(backend: Backend, one: Any, other: Any) -> bool:
 
 
 class _Writer:
-    """Fills a `State`, layer by layer, and lists the tensors that it could not map."""
+    """Fills a `State`, layer by layer, and lists in it the tensors that could not be mapped."""
 
     def __init__(self, source: Side, target: Backend, state: State, device: object) -> None:
         self._source, self._target, self._state = source, target, state
@@ -300,10 +304,11 @@ class _Writer:
         if self._device is not None:
             self._device = target.require(self._device)
         self._by_functions: list[str] = []
-        """Lines about an activation that only one layer of a pair has: the other model may call it as a function."""
+        """Lines about activations that only one layer of a pair has: the other model may call the activation as a
+        function."""
         self._made: dict[int, tuple[str, int, str]] = {}
-        """By the id of each variable of the target that has a value: its name, the id of the source's variable, and the
-        path of the source's layer."""
+        """For each variable of the target that has got its value, by the `id` of the variable: its name, the `id` of
+        the source's variable, and the path of the source's layer."""
 
     def put_freely(self, layer: Layer) -> None:
         parts = [
@@ -339,7 +344,8 @@ class _Writer:
             self._list_doubt(line)
 
     def _list_outputs(self, runs: Runs, wanted: Side, pairs: list[tuple[Layer, Layer]]) -> bool:
-        """Lists where the models' outputs differ, if they do. Returns whether they agree."""
+        """Runs the target with the converted values, and adds a line to `differences` if its outputs differ from the
+        source's. Returns whether they agree."""
         with lend_values(wanted, self._state):
             computed = runs.plain()
             found = runs.outputs_apart(computed)
@@ -418,7 +424,8 @@ class _Writer:
             self._list_unused(layer, origins[name], name)
 
     def _read(self, layer: Layer) -> tuple[dict[str, Any], dict[str, str]]:
-        """The layer's arrays by PyTorch's names, in its layout, and for each the name in the source."""
+        """A layer's parameters as arrays in PyTorch's layout, by PyTorch's names; and for each of these names the
+        parameter's name in the source."""
         arrays, origins = {}, {}
         for part in layer.parts:
             if part.rule.refusal is not None:
@@ -447,8 +454,8 @@ class _Writer:
         parts: tuple[Part, ...],
         wanted: Side | None,
     ) -> None:
-        """Merges the two parameters of a weight norm into one weight, or splits one, where only one side has a weight
-        norm. Outputs are equal then, training is not."""
+        """Merges the two parameters of a weight norm into one weight, or splits one weight into two parameters, where
+        only one of the two layers has a weight norm. Outputs are equal then, training is not."""
         g, v = layouts.NORMED
         shape = None if wanted is None else shapes_of(wanted.variables, layer._replace(parts=parts)).get(g)
         if (shape is None) == (g not in arrays):
@@ -508,8 +515,8 @@ class _Writer:
             self._state.differences.append(f"{name}: {came} came, {wanted} in {self._target.name}; cast before loading")
 
     def _check_ties(self, layer: Layer, name: str, variable: int, first: int, array: Any) -> None:
-        """Raises if one variable of the target would get two values. Lists, as a difference, a variable of the source
-        that becomes two variables of the target."""
+        """Raises `StateError` if one variable of the target would get two values. Lists, as a difference, a variable of
+        the source that becomes two variables of the target."""
 
         before = self._made.setdefault(variable, (name, first, layer.path))
         held = None if before[0] == name else self._target.to_numpy(self._state[before[0]])

@@ -1,4 +1,5 @@
-"""`assert_parity` and `compare`: whether two values hold the same numbers, and where they first do not."""
+"""`assert_parity` and `compare`: whether two values hold the same numbers, and if not, which leaf, element or layer
+differs."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _LISTED: Final = 20
 """How many parameters without a counterpart a message names."""
 _LONGEST: Final = 1100
-"""How many characters the lines about them may take together."""
+"""How many characters the lines about such parameters may take in a message, all together."""
 _WHAT_IS_WHAT: Final = (
     "\n  note      names= and kinds= of convert_state say what is what: "
     "assert_parity(convert_state(actual, backend, like=expected, names=..., kinds=...), expected)"
@@ -50,25 +51,25 @@ def assert_parity(
 ) -> None:
     """Asserts that two values hold the same numbers, whatever frameworks they belong to.
 
-    Compares structure, shapes, dtypes and values, within the tolerances that docs/reference/parity.md has for each
-    dtype. A list equals a tuple of the same leaves. The layers of two models of two frameworks are paired as
-    `convert_state` pairs them, and their settings must agree too. Costs a copy of both to the host and some passes over
-    it: 30 ms for a million elements. With `inputs` both models run too.
+    Compares structure, shapes, dtypes and values, within the tolerances that docs/reference/parity.md lists for each
+    dtype. A list equals a tuple of the same leaves. The layers of two models of different frameworks are paired as
+    `convert_state` pairs them, and their settings must agree too. Copies both values to the host and reads them several
+    times: 30 ms for a million elements. With `inputs` both models run too.
 
     Args:
         actual: a tensor, model, container or number, of any backend.
-        expected: what it should be, of any backend.
-        rtol, atol: instead of the tolerances of the dtype. Ints and bools stay exact.
+        expected: the value that `actual` should equal, of any backend.
+        rtol, atol: replace the tolerances of the dtype. Ints and bools must be equal in any case.
         check_device, check_dtype: whether the tensors must be on the same device, and of the same dtype.
         equal_nan: whether NaN equals NaN.
-        inputs: what `actual`, a model, takes: compares what both models return on it, instead of their variables.
-        names: with `inputs`, which layer of `actual` is which of `expected`, as in `convert_state`.
+        inputs: the input for two models: what they return for it is compared, instead of their variables.
+        names: with `inputs`, which layer of `actual` corresponds to which of `expected`, as in `convert_state`.
 
     Raises:
-        ParityError: they differ. It names the leaf, the worst element and its error, or the first layer that differs;
-            it is an `AssertionError`, and its `comparison` is what `compare` returns.
-        ArgumentError, DTypeError: a tolerance that is not a number of 0 or more; a dtype without tolerances.
-        UnsupportedError, NotBuiltError: a symbolic tensor; a model without variables yet.
+        ParityError: the values differ. Its text names the leaf, the worst element and the error, or the first layer
+            that differs; it is an `AssertionError`, and its `comparison` is what `compare` returns.
+        ArgumentError: a tolerance is not a number of 0 or more. DTypeError: a dtype has no tolerances.
+        UnsupportedError: a symbolic tensor. NotBuiltError: a model has no variables yet.
 
     Example:
         >>> xdevice.assert_parity({"w": xdevice.ones(2)}, {"w": xdevice.tensor([1, 1 + 1e-7])})
@@ -96,10 +97,10 @@ def compare(
 
     Young: it may change in a minor version.
 
-    Arguments, rule and cost are those of `assert_parity`.
+    The arguments, the tolerances and the cost are those of `assert_parity`.
 
     Raises:
-        ArgumentError, DTypeError, UnsupportedError, NotBuiltError: as `assert_parity` does; never for a difference.
+        ArgumentError, DTypeError, UnsupportedError, NotBuiltError: as in `assert_parity`. A difference raises nothing.
 
     Example:
         >>> found = xdevice.compare(xdevice.tensor([1, 2]), xdevice.tensor([1, 3]))
@@ -125,7 +126,7 @@ def _compare(
 
 
 def compare_readings(actual: Sequence[Reading], expected: Sequence[Reading], rule: Rule) -> Comparison:
-    """Compares two values that were read to the host before, as those of recordings are."""
+    """Compares two values whose leaves have been read to the host before, such as those of two recordings."""
     left_out = structures.counters_of_one(actual, expected)
     if left_out:
         actual, expected = ([one for one in side if one.path not in left_out] for side in (actual, expected))
@@ -145,7 +146,8 @@ def compare_readings(actual: Sequence[Reading], expected: Sequence[Reading], rul
 
 
 def _of_runs(both: Both, rule: Rule) -> Comparison:
-    """Compares what two models returned. If that differs, the text names the first layer that does."""
+    """Compares the outputs of two models. If the outputs differ, the result's text names the first layer that
+    differs."""
     found = compare_readings(both.actual, both.expected, rule)
     return found if found.ok else found._replace(text=f"{found.text}\n{both.where()}")
 
@@ -162,14 +164,15 @@ def _worst_of(found: list[Comparison]) -> Comparison:
 
 
 def _report_unmapped(pair: Pair) -> Comparison:
-    """The result for models with parameters that have no counterpart in the other model."""
+    """Makes the `Comparison` for two models with parameters that have no counterpart in the other model."""
     lines = [f"\n  {path}: {why}" if path else f"\n  {why}" for path, why in pair.unmapped.items()]
     text = f"the models differ{between(pair.actual, pair.expected)}:{_first_of(lines)}{_WHAT_IS_WHAT}"
     return difference("structure", next(iter(pair.unmapped)), None, None, text)
 
 
 def _settings(pair: Pair) -> Comparison:
-    """The result for models whose parameters agree, and whose settings do not or could not be compared."""
+    """Makes the `Comparison` for two models whose parameters agree, but whose layers' settings differ or could not be
+    compared."""
     lines = _first_of([f"\n  {line}" for line in pair.settings])
     text = (
         f"the parameters agree, and the layers are not shown to be set alike; not compared, or set differently:{lines}"
@@ -179,7 +182,7 @@ def _settings(pair: Pair) -> Comparison:
 
 
 def _first_of(lines: list[str]) -> str:
-    """As many of the lines as a message may hold, and how many more there are."""
+    """The first of the lines, as many as a message may hold, and how many more there are."""
     ends = list(accumulate(map(len, lines)))
     count = max(1, min(_LISTED, sum(end <= _LONGEST for end in ends)))
     rest = f"\n  and {len(lines) - count} more" if len(lines) > count else ""

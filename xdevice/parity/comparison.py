@@ -1,4 +1,4 @@
-"""`Comparison`, the result of `compare`, and functions that make one of each kind of difference."""
+"""`Comparison`, the result of `compare`, and functions that make a `Comparison` for each kind of difference."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ Problem = Literal["structure", "shape", "dtype", "device", "values", "settings"]
 
 
 class Comparison(NamedTuple):
-    """What `compare` found. As a bool it is True if all is equal within the tolerances.
+    """The result of `compare`. As a bool it is True if the two values are equal within the tolerances.
 
     Young: it may change in a minor version.
-    It describes the leaf that is furthest off, and the worst element of that leaf: the one whose error is the largest
-    multiple of what is allowed. None stands where nothing could be computed.
+
+    It describes the leaf that is furthest off, and the worst element of that leaf: the element whose error is the
+    largest multiple of the error allowed. A field that could not be computed is None.
     """
 
     ok: bool
     problem: Problem | None
-    """What differs. Values are compared only where all else agrees, and the settings of models only where values do."""
+    """What differs. Values are compared only if structure, shapes, dtypes and devices agree, and the settings of models
+    only if the values agree too."""
     leaf: str
     """The path of the leaf in the value: `['x'][1]`, `0.weight`; empty if the value itself is a tensor."""
     worst: tuple[int, ...] | None
     """The index of the worst element."""
     actual: Any
     expected: Any
-    """The worst element's values, or the shapes, dtypes or devices that differ."""
+    """`actual` and `expected` are the two values of the worst element, or the shapes, dtypes or devices that differ."""
     abs: float | int | None
     rel: float | None
     ulp: int | None
@@ -39,9 +41,10 @@ class Comparison(NamedTuple):
     """The worst element's error as a multiple of what is allowed: 1 is the limit."""
     off: int
     total: int
-    """How many elements of the leaf are off, and how many it has."""
+    """`off` is how many elements of the leaf are off; `total` is how many elements the leaf has."""
     text: str
-    """The result in words. If all is equal, it only names what was left out: a count of batches that one side lacks."""
+    """The result in words. If all is equal, the text only names what was not compared: a count of batches that only one
+    side has."""
 
     def __bool__(self) -> bool:
         return self.ok
@@ -60,7 +63,7 @@ def difference(problem: Problem, leaf: str, actual: object, expected: object, te
 
 
 def of_structure(text: str) -> Comparison:
-    """A difference of structure that only a text describes."""
+    """A `Comparison` for a structural difference that is described by a text alone."""
     return difference("structure", "", None, None, text)
 
 

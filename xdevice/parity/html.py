@@ -1,4 +1,4 @@
-"""Writes a parity report as one HTML page that loads nothing: no scripts, fonts or pictures."""
+"""Writes a parity report as one HTML page that loads nothing else: no scripts, fonts or pictures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ svg { max-width: 100%; height: auto } svg text { font: 12px system-ui, sans-seri
 
 
 def page(report: Report, title: str) -> str:
-    """The whole page: the first divergence, the backends, and each name with a plot of its error over the steps."""
+    """Returns the whole page: the first divergence, the backends, and for each recorded name a plot of its error over
+    the steps."""
     parts = [
         "<!DOCTYPE html>",
         '<html lang="en"><head><meta charset="utf-8">'
@@ -127,7 +128,8 @@ def _head(headings: Sequence[str]) -> str:
 
 
 def _row(kind: str, headings: Sequence[str], cells: Sequence[str]) -> str:
-    """A row of a table. The style shows it as a card on a phone, with the headings before the cells."""
+    """A row of an HTML table. On a phone, the page's style shows the row as a card, with the headings before the
+    cells."""
     made = [
         f'<td class="{"number" if heading in _NUMBERS else "text"}" data-of="{heading}">{escape(cell)}</td>'
         for heading, cell in zip_longest(headings, cells, fillvalue="")
@@ -139,14 +141,16 @@ def _row(kind: str, headings: Sequence[str], cells: Sequence[str]) -> str:
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _TOP = 640, 260, 66, 626, 52, 14
 _INSET: Final = 14
-"""The space left of the first step and right of the last."""
+"""The space, in pixels, between the left edge of the plot and the first step, and between the last step and the right
+edge."""
 _APART: Final = 4
-"""How far the markers of two backends lie apart, so that equal values do not cover each other."""
+"""How many pixels the markers of two backends are shifted apart, so that the markers of equal values do not cover each
+other."""
 
 
 def plot(name: str, series: Mapping[str, list[Finding]]) -> str:
-    """The error of each backend over the steps as an SVG, on a logarithmic axis, and a legend. 0 lies on the bottom
-    line, and what cannot be measured, such as another shape or an infinity, on the top line."""
+    """Draws the error of each backend over the steps as an SVG, on a logarithmic axis, with a legend. Errors of 0 lie
+    on the bottom line; errors that cannot be measured, for another shape or an infinity, lie on the top line."""
     findings = [finding for found in series.values() for finding in found]
     if not findings:
         return ""
@@ -164,7 +168,7 @@ def plot(name: str, series: Mapping[str, list[Finding]]) -> str:
 
 
 def _legend(backends: Sequence[str], has_limit: bool, is_exact: bool) -> str:
-    """The legend in the page's own text, which is readable where the plot is small."""
+    """The legend as HTML text below the plot, so that it stays readable if the plot is scaled down."""
     swatches = [(backend, _mark(8, 6, number)) for number, backend in enumerate(backends)]
     if has_limit:
         swatches.append(("tolerance", f'<path d="M0,6 h16" {_DASHED}/>'))
@@ -178,7 +182,7 @@ def _legend(backends: Sequence[str], has_limit: bool, is_exact: bool) -> str:
 
 
 class _Axes:
-    """Steps from left to right, errors by powers of ten from bottom to top."""
+    """The axes of a plot: steps from left to right, errors by powers of ten from bottom to top."""
 
     def __init__(self, findings: list[Finding]) -> None:
         self.steps = max(finding.step for finding in findings)
@@ -229,7 +233,7 @@ def _line(axes: _Axes, backend: str, findings: list[Finding], number: int, lines
 
 
 _MOST_MARKS: Final = 200
-"""The length of the longest series that is drawn with markers."""
+"""A series of at most this many steps is drawn with markers, a longer one as a line only."""
 _DASHED: Final = 'fill="none" stroke="#c62828" stroke-width="1.5" stroke-dasharray="5 4"'
 _SHAPES: Final = (
     "M-3.5,0 a3.5,3.5 0 1,0 7,0 a3.5,3.5 0 1,0 -7,0 z",
@@ -253,7 +257,8 @@ def _mark(x: float, y: float, number: int) -> str:
 
 
 def _limit(axes: _Axes, findings: list[Finding]) -> str:
-    """The dashed line of the tolerance: at each step the least that the worst element of any backend was allowed."""
+    """Draws the tolerance as a dashed line: at each step, the smallest error allowed for the worst element of any
+    backend."""
     allowed: dict[int, float] = {}
     for finding in findings:
         size = _limit_of(finding)
@@ -269,7 +274,7 @@ def _limit(axes: _Axes, findings: list[Finding]) -> str:
 
 
 def _error(finding: Finding) -> float:
-    """The error to draw; infinity for what cannot be measured."""
+    """The error to draw in a plot; infinity if the error cannot be measured."""
     error = finding.comparison.abs
     if error is None or not math.isfinite(error):
         return 0.0 if finding.comparison.ok else math.inf
@@ -277,5 +282,5 @@ def _error(finding: Finding) -> float:
 
 
 def _limit_of(finding: Finding) -> float:
-    """The error that the worst element was allowed; 0 if that is unknown."""
+    """The error that the finding's worst element may have; 0 if that is unknown."""
     return finding.comparison.allowed or 0.0

@@ -1,8 +1,9 @@
-"""Reads two values for a comparison. Of two models of different frameworks, one is converted to the other first.
+"""Reads two values for a comparison. If they are models of two frameworks, one model's state is converted to the other
+model's names and layouts first.
 
-If parameters were paired by name, a square kernel that should be transposed would be compared untransposed, and one
-under another name would seem to be missing. So `convert_state` pairs the layers, and what it cannot map is a
-difference.
+If parameters were paired by name, a square kernel that should be transposed would be compared untransposed, and a
+parameter that the two frameworks name differently would seem to be missing. So `convert_state` pairs the layers, and a
+parameter that it cannot map is reported as a difference.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ if TYPE_CHECKING:
 
 
 class Pair(NamedTuple):
-    """The leaves of two values; those that belong together have one path."""
+    """The leaves of two values that are to be compared; leaves that belong together have the same path."""
 
     actual: list[Reading]
     expected: list[Reading]
     unmapped: dict[str, str]
-    """By the path of each parameter without a counterpart in the other model, the reason."""
+    """Why a parameter has no counterpart in the other model, by the path of each such parameter."""
     settings: list[str] = []  # noqa: RUF012  # a NamedTuple's default, which nobody changes
-    """Lines about settings of the two models that differ or could not be compared: with them, equal parameters may give
-    different outputs."""
+    """Lines about settings of the two models that differ, or that could not be compared: because of them, the models
+    may give different outputs although their parameters are equal."""
 
 
 class _Model(NamedTuple):
-    """A model that consists of layers."""
+    """A model that consists of layers, with its backend."""
 
     backend: Backend
     itself: Any
@@ -49,7 +50,8 @@ class _Model(NamedTuple):
 
 
 def read_pair(actual: object, expected: object) -> Pair:
-    """Every leaf of both values, as `readings.read` gives them; models of two frameworks in one's names and layouts.
+    """Reads every leaf of both values, as `readings.read` does. Two models of different frameworks are both read in the
+    names and layouts of one of the two.
 
     Raises:
         UnsupportedError, NotBuiltError, ContainerError: as `readings.read`. DTypeError: a model whose dtype the other
@@ -68,7 +70,8 @@ def read_pair(actual: object, expected: object) -> Pair:
 
 
 def _nodes(x: object, beside: object) -> list[Leaf]:
-    """The leaves of a value. A `State` beside a model of its framework is one leaf."""
+    """The leaves of the value `x`. A `State`, which is a dict, is one leaf if it is compared with a model of its
+    framework."""
     model = _model(beside) if isinstance(x, State) else None
     is_one = isinstance(x, State) and model is not None and x.backend == model.backend.name
     return [trees.Leaf("", x)] if is_one else readings.leaves(x)
@@ -79,8 +82,8 @@ def _read(leaf: Leaf) -> list[Reading]:
 
 
 def _match(path: str, actual: Any, expected: Any) -> Pair | None:
-    """The readings of two values that are models of two frameworks, or a model and a `State`. None for anything else,
-    which is compared under its own names."""
+    """The readings of two leaves if both are models, or one is a model and the other a `State`. None if no conversion
+    is needed: then the two leaves are compared under their own names."""
     ours, theirs = _model(actual), _model(expected)
     if isinstance(actual, State) and theirs is not None:
         return _beside_state(path, actual, theirs)
@@ -97,15 +100,15 @@ def _match(path: str, actual: Any, expected: Any) -> Pair | None:
 
 
 def _is_target(ours: _Model, theirs: _Model) -> bool:
-    """Whether `ours` must be the target of the conversion, because it has the sum of two biases, or the product of a
-    weight norm, where `theirs` has two parameters."""
+    """Whether `theirs` must be converted to `ours`, and not `ours` to `theirs`: because a parameter of `ours` is the
+    sum of two biases, or the product of a weight norm, which cannot be split into the two parameters of `theirs`."""
     parts, others = ([part for layer in one.layers for part in layer.parts] for one in (ours, theirs))
     products, made = (sum(part.of == layouts.NORMED[:1] for part in every) for every in (parts, others))
     return any(part.rule.is_lossy for part in parts) or products < made
 
 
 def _model(x: object) -> _Model | None:
-    """A model with its layers; None for anything without layers: tensors, variables, optimizers."""
+    """The model `x` with its layers; None if `x` has no layers, as a tensor, a variable or an optimizer."""
     found = registry.kind_of(type(x))
     if found is None or found.kind != "model":
         return None
@@ -137,7 +140,7 @@ def _convert(path: str, source: _Model, target: _Model) -> Pair:
 
 
 def _apart(path: str, source: _Model, target: _Model, unmapped: dict[str, str]) -> Pair:
-    """Both models under their own names, because their layers cannot be paired."""
+    """The readings of both models under their own names, for models whose layers cannot be paired."""
     ours, theirs = (list(readings.read_leaf(path, side.itself)) for side in (source, target))
     return Pair(ours, theirs, unmapped)
 
@@ -149,7 +152,8 @@ def _beside_state(path: str, state: State, model: _Model) -> Pair:
 
 
 def _read_needed(path: str, model: _Model, given: Mapping[str, Any]) -> list[Reading]:
-    """The variables of a model that have to be given: not PyTorch's count of batches, and a shared one once."""
+    """Reads the variables of a model that `given` must contain: all but PyTorch's counts of batches, and each shared
+    variable only once."""
     variables = dict(model.backend.variables(model.itself))
     counters = {part.name for layer in model.layers for part in layer.parts if part.of == (layouts.COUNTER,)}
     held = {id(variables[name]) for name in given if name in variables}

@@ -1,14 +1,15 @@
-"""Measures what rounding alone does to each recorded value.
+"""Measures what rounding alone does to each recorded value, its noise.
 
-The reference runs again: once in float64, and four times with its numbers moved by an ULP. The noise of a leaf is the
-largest difference that such a run makes to an element of it. Allowed is `8 * noise + 2 * 2**-23 * max|expected|`. With
-one moved run instead of four, runs without a fault were reported.
+The script runs five more times on the reference backend: once in float64, and four times with the numbers that it
+starts from moved by an ULP. The noise of a leaf is the largest difference that such a run makes to an element of the
+leaf. An error of up to `8 * noise + 2 * 2**-23 * max|expected|` is allowed. With one moved run instead of four, correct
+runs were reported as faulty.
 
-A single number, such as a loss, may by chance be the same in all five runs. So the largest difference in all steps of a
-name so far counts, as a share of the largest number. The runs are moved only once, at their beginning, while another
-framework rounds differently in each step, so the noise counts k + 1 times at step k. In eight steps of a VAE, trained
-by the Adam of PyTorch and of Paddle, errors of correct runs grew to 1.5 times what is allowed without that factor, and
-to 0.3 times with it.
+A single number, such as a loss, may by chance be the same in all runs. So the largest difference in all steps of a name
+so far counts, as a share of the largest number. The numbers are moved only once, at the beginning of a run, while
+another framework rounds differently in each step, so at step k the noise is multiplied by k + 1. In eight steps of a
+VAE, trained by the Adam of PyTorch and of Paddle, errors of correct runs grew to 1.5 times the allowed error without
+that factor, and to 0.3 times with it.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ if TYPE_CHECKING:
     from .recording import RecordedCall
 
     Noise = Mapping[tuple[str, int], Mapping[str, float]]
-    """The noise of each leaf, by name and step of the recorded value and then by the leaf's path."""
+    """The noise of each leaf: by the name and step of the recorded value, and then by the path of the leaf in it."""
 
 VARIANTS: Final = (floats.FLOAT64, *(f"{floats.JITTER}{number}" for number in (1, 2, 3, 4)))
-"""The further runs of the reference, each as the value of XDEVICE_FLOATS that asks for it."""
+"""The values of XDEVICE_FLOATS for the further runs of the reference backend: one run for each."""
 
 
 def measure(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[RecordedCall]]) -> Noise:
-    """The noise of each leaf: the largest difference between the reference and its other runs, `variants`.
+    """Returns the noise of each recorded leaf, which grows with the largest difference between the reference's usual
+    run and its further runs, `variants`.
 
     Raises:
         RecordingError: a run recorded other names, steps, leaves or shapes than the reference.
@@ -67,13 +69,15 @@ def measure(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[R
 
 
 def moved_nothing(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[RecordedCall]]) -> bool:
-    """Whether the runs with moved numbers recorded the same numbers as the reference, so that they measure nothing."""
+    """Whether the runs with moved numbers recorded the same numbers as the reference's usual run, so that they measure
+    nothing."""
     jittered = {variant: entries for variant, entries in variants.items() if variant.startswith(floats.JITTER)}
     return not any(any(leaves.values()) for leaves in measure(reference, jittered).values())
 
 
 def _difference(one: Reading, two: Reading) -> float:
-    """The largest difference of two leaves where both are finite. Infinities are left to the comparison itself."""
+    """The largest difference between elements of two leaves, among the elements whose difference is finite. Infinities
+    are left to the comparison of the leaves."""
     if not (one.is_number and two.is_number):
         return 0.0
     return _size(one.value, two.value)

@@ -1,4 +1,5 @@
-"""Shows the progress of `xdevice parity` on standard error: a line for each backend, with a clock while it runs."""
+"""Shows the progress of `xdevice parity` on standard error: a line for each backend, with a clock while its process
+runs."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def bar(*columns: ProgressColumn) -> Progress:
-    """A progress display on standard error, disabled unless that is a terminal: with FORCE_COLOR, which Jupyter sets,
-    rich would take a pipe for a terminal."""
+    """A progress display on standard error, disabled unless standard error is a terminal. rich's own check would take a
+    pipe for a terminal if FORCE_COLOR is set, as Jupyter does."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -27,7 +28,8 @@ def bar(*columns: ProgressColumn) -> Progress:
 
 @contextmanager
 def show(backends: Sequence[str]) -> Iterator[Watcher]:
-    """A watcher that shows the progress of each backend. Without a terminal it writes a line when a backend ends."""
+    """Yields a `Watcher` that shows the progress of each backend. Without a terminal, it writes a line when a backend
+    ends."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     with bar(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as progress:

@@ -1,4 +1,4 @@
-"""Reads the leaves of a value to the host, for comparisons and recordings."""
+"""Reads the leaves of a value (its tensors, variables and numbers) to the host, for comparisons and recordings."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 NUMBERS = (bool, int, float, complex)
-"""Python's own numbers, which have no dtype and take that of the tensor they are compared with."""
+"""The types of Python's own numbers. A number has no dtype: it takes the dtype of the tensor it is compared with."""
 
 
 class Reading(NamedTuple):
-    """One leaf, read to the host: a tensor, a variable of a model, or something that is not a tensor."""
+    """One leaf, read to the host: a tensor, a variable of a model, or an object that is not a tensor, such as a
+    number."""
 
     path: str
     """The path of the leaf in the value: `['x'][1]`; empty if the value itself is a tensor."""
     value: Any
     """A NumPy array, which may share the tensor's memory; or the object itself, if it is no tensor."""
     dtype: str
-    """`float32`; the name of the type, such as `float`, of what is no tensor."""
+    """The dtype, such as `float32`; for an object that is no tensor, the name of its type, such as `float`."""
     device: str | None
-    """`cpu:0`; None of what is no tensor."""
+    """The tensor's device, such as `cpu:0`; None for an object that is no tensor."""
     owner: str
-    """`torch 2.13.0`; `Python` of what is no tensor."""
+    """The tensor's framework with its version, such as `torch 2.13.0`; `Python` for an object that is no tensor."""
     origin: str = ""
     """The parameter's name in its own model, if it is compared under the name that the other model has for it."""
 
@@ -46,22 +47,23 @@ class Reading(NamedTuple):
 
 
 def read(x: object) -> list[Reading]:
-    """Every leaf of a tensor, model, container or Python number, in the order of the walk.
+    """Reads every leaf of a tensor, model, container or Python number, in the container's own order.
 
     Raises:
-        UnsupportedError: a symbolic tensor. NotBuiltError: a model without variables yet.
-        ContainerError: a container that contains itself, or an object that holds tensors and is not known as one.
+        UnsupportedError: a symbolic tensor. NotBuiltError: a model that has no variables yet.
+        ContainerError: a container that contains itself, or an object of a type that xdevice cannot walk but that
+            holds tensors.
     """
     return [reading for leaf in leaves(x) for reading in read_leaf(leaf.path, leaf.value)]
 
 
 def leaves(x: object) -> list[trees.Leaf]:
-    """The leaves of a container, models among them; or the value itself as the only leaf."""
+    """The leaves of a container, of which a model is one; for a tensor or model `x`, `x` itself as the only leaf."""
     return [trees.Leaf("", x)] if registry.kind_of(type(x)) is not None else trees.leaves(x)
 
 
 def read_leaf(path: str, x: Any) -> Iterator[Reading]:
-    """The readings of a leaf: one, or for a model one of each variable."""
+    """Yields the readings of one leaf: a reading of each variable for a model, one reading for any other leaf."""
     found = registry.kind_of(type(x))
     if found is None:
         trees.refuse_stranger(path, x)
@@ -78,7 +80,7 @@ def read_leaf(path: str, x: Any) -> Iterator[Reading]:
 
 
 def read_tensor(backend: Backend, path: str, x: Any) -> Reading:
-    """The reading of a tensor, or of a variable of a model."""
+    """Reads a tensor, or a variable of a model, to the host."""
     array = numpy.asarray(backend.to_numpy(x))
     return Reading(path, array, array.dtype.name, _place(backend, x), f"{backend.name} {backend.version}")
 
@@ -86,7 +88,7 @@ def read_tensor(backend: Backend, path: str, x: Any) -> Reading:
 def _place(backend: Backend, x: Any) -> str:
     try:
         return str(backend.device_of(x))
-    except UnsupportedError as error:  # on several devices, or of an unknown kind
+    except UnsupportedError as error:  # the tensor is on several devices, or on one of an unknown kind
         return f"no one device ({error})"
 
 

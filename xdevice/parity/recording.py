@@ -1,10 +1,11 @@
-"""`record`: what a program computes, kept in a folder, so that its runs on two frameworks or machines can be compared.
+"""`record`: keeps values of a program in a folder, so that its runs on two frameworks or machines can be compared.
 
-A recording is a folder of two files that only grow, so that what was recorded before a crash is there:
+A recording is a folder of two files that are only appended to, so that a crash loses nothing recorded before it:
 
 - `arrays.npy`: the values, one array after another in NumPy's own format, without pickle. bfloat16, which the format
   lacks, is kept as uint16.
-- `index.jsonl`: a line of JSON that says what wrote it, then one for each call of `record`, written after its values.
+- `index.jsonl`: a line of JSON with the versions of xdevice, Python and the backends that wrote the recording, then a
+  line for each call of `record`, written after its values.
 
 A line that a crash has cut short is not read.
 """
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from .readings import Reading
 
 VARIABLE: Final = "XDEVICE_RECORD"
-"""The folder to record into; `xdevice parity` sets it for each backend's process."""
+"""The environment variable with the folder to record into; `xdevice parity` sets it for each backend's process."""
 FORMAT: Final = 1
 INDEX: Final = "index.jsonl"
 ARRAYS: Final = "arrays.npy"
@@ -40,26 +41,26 @@ DAMAGES: Final = (OSError, EOFError, ValueError, LookupError, TypeError, Attribu
 
 
 def record(name: str, value: object) -> None:
-    """Keeps a value under a name, to be compared with what the same line gives on another framework.
+    """Records a value under a name, to be compared with the value that the program records there on another framework.
 
     Young: it may change in a minor version.
 
-    Inside `xdevice parity`, or where the variable XDEVICE_RECORD names a folder, the value is written there with the
-    line of the call. Each call with one name is its next step, counted from 0. Anywhere else nothing happens.
-    docs/reference/parity.md says under which names models are kept.
+    In a script that `xdevice parity` runs, or if the environment variable XDEVICE_RECORD names a folder, the value is
+    written into that folder, with the line that called `record`. Calls with the same name are numbered as steps, from
+    0. Otherwise `record` does nothing. docs/reference/parity.md says under which names the parts of models are kept.
 
     Args:
-        name: what to call it in the report: "loss".
-        value: a tensor, a model, a Python number, or a container of them. It may change afterwards.
+        name: the value's name in the report, such as "loss".
+        value: a tensor, a model, a Python number, or a container of them. The program may change it afterwards.
 
     Raises:
-        RecordingError: a name that is empty or not a text; a folder that has a recording of another process already.
-        NotATensorError: a value, or a leaf of it, that is not a tensor, number, text or None.
-        DTypeError, UnsupportedError: an 8-bit float, or another dtype that no rule compares; a symbolic tensor.
-        The error of an asynchronous computation of the value.
+        RecordingError: the name is empty or not a string, or the folder holds another process's recording already.
+        NotATensorError: the value, or a leaf of it, is not a tensor, number, string or None.
+        DTypeError: an 8-bit float, or another dtype that cannot be compared. UnsupportedError: a symbolic tensor.
+        Also any error of a pending asynchronous computation of the value.
 
-    Costs 0.1 us where nothing is recorded. Otherwise it waits for the value, copies it to the host and writes it, which
-    takes 0.2 ms and more for large values.
+    Costs 0.1 us if nothing is recorded. Otherwise it waits for the value, copies it to the host and writes it, which
+    takes 0.2 ms, and more for large values.
 
     Example:
         >>> for step in range(3):
@@ -70,7 +71,7 @@ def record(name: str, value: object) -> None:
 
 
 def recording_to(folder: str | Path) -> AbstractContextManager[Recorder]:
-    """Inside the block, `record` writes into a new recording in this folder only.
+    """A block in which `record` writes into a new recording in this folder, and nowhere else.
 
     Raises:
         RecordingError: the folder has a recording already.
@@ -103,9 +104,10 @@ def recording_to(folder: str | Path) -> AbstractContextManager[Recorder]:
 
 
 class Recorder:
-    """Writes a recording. The first value creates the folder, if there is none, and the files.
+    """Writes a recording. The first value that is added creates the files, and the folder if it does not exist.
 
-    A process that the program spawns has a recorder for the same folder too, which does no harm until it records.
+    A process that the program spawns inherits XDEVICE_RECORD, and so has a recorder for the same folder. That does no
+    harm until the child process records something.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -119,7 +121,7 @@ class Recorder:
         self._files: tuple[TextIOWrapper, BufferedWriter] | None = None
 
     def add(self, name: str, value: object) -> None:
-        """Writes a value as the next step of a name."""
+        """Writes a value as the next step of its name."""
         from xdevice.contract import hooks
 
         from . import readings
@@ -139,7 +141,7 @@ class Recorder:
             self._write(name, leaves, where)
 
     def close(self) -> None:
-        """Closes the files. A recording without values has none."""
+        """Closes the files, if any value has opened them."""
         for file in self._files or ():
             file.close()
         self._files = None
@@ -185,7 +187,7 @@ def _read(leaf: Leaf) -> Iterable[Reading]:
         return readings.read_leaf(leaf.path, leaf.value)
     try:
         state = convert_state(leaf.value, "numpy")
-    except XDeviceError:  # such as an optimizer; what cannot be read raises below
+    except XDeviceError:  # not convertible, such as an optimizer; if it cannot be read, the next line raises
         return readings.read_leaf(leaf.path, leaf.value)
     whole = list(readings.read_leaf(leaf.path, leaf.value))
     if state.unmapped or not state:
@@ -199,7 +201,7 @@ def _read(leaf: Leaf) -> Iterable[Reading]:
 
 
 def _user_line() -> str:
-    """The innermost line on the stack that is not in xdevice: `/home/ann/train.py:41`."""
+    """The file and line of the innermost stack frame that is not xdevice's own: `/home/ann/train.py:41`."""
     import sys
 
     frame: FrameType | None = sys._getframe(2)
@@ -277,7 +279,8 @@ def _write_leaf(arrays: BufferedWriter, leaf: Reading) -> dict[str, Any]:
 
 
 class RecordedCall:
-    """One call of `record`: its name and step, and its values, which `read` reads from the file."""
+    """One call of `record`, read from a recording: its name and step, and its values, which stay in the file until
+    `read` reads them."""
 
     def __init__(
         self, name: str, step: int, time: float, leaves: list[dict[str, Any]], arrays: Path, where: str = ""
@@ -285,18 +288,19 @@ class RecordedCall:
         self.name = name
         self.step = step
         self.time = time
-        """Seconds since 1970."""
+        """The time of the call, in seconds since 1970."""
         self.where = where
-        """The line that called `record`, `/home/ann/train.py:41`; empty in a recording of an earlier xdevice."""
+        """The line that called `record`, such as `/home/ann/train.py:41`; empty if an earlier version of xdevice, which
+        did not store it, wrote the recording."""
         self._leaves = leaves
         self._arrays = arrays
 
     def dtypes(self) -> dict[str, str]:
-        """The dtype of each leaf, without reading its values."""
+        """The dtype of each leaf by the leaf's path. The values are not read for this."""
         return {str(leaf["path"]): str(leaf["dtype"]) for leaf in self._leaves}
 
     def read(self) -> list[Reading]:
-        """The leaves of the recorded value, as `xdevice.parity.readings.read` gave them.
+        """Reads the leaves of the recorded value, as `xdevice.parity.readings.read` gave them when it was recorded.
 
         Raises:
             RecordingError: the files are damaged, or one is missing.
@@ -311,7 +315,8 @@ class RecordedCall:
 
 
 class Recording:
-    """A folder that `record` has written to: what wrote it, and its entries in program order.
+    """A recording read from its folder: a header that says which versions wrote it, and the recorded calls in program
+    order.
 
     Raises:
         RecordingError: the folder has no recording, a damaged one, or one of a newer format.
@@ -335,7 +340,8 @@ class Recording:
             if header["format"] != FORMAT:
                 raise ValueError(f"its format is {header['format']!r}, this xdevice reads {FORMAT}")
             self.header: dict[str, Any] = {**header, "versions": dict(header["versions"]), "backend": header["backend"]}
-            """What wrote the recording: xdevice, Python and the loaded backends with versions; the selected backend."""
+            """What wrote the recording: the versions of xdevice, Python and the loaded backends, and the name of the
+            selected backend."""
             self.entries: list[RecordedCall] = [
                 RecordedCall(
                     str(line["name"]),
@@ -352,7 +358,8 @@ class Recording:
 
 
 def file_error(path: Path, error: Exception, where: str = "") -> RecordingError:
-    """The error of a file that cannot be read."""
+    """The `RecordingError` for a file that cannot be read. `error` is the reason; `where` says at which recorded
+    value."""
     return RecordingError(f"{path} is damaged{where}, or of another version of xdevice: {error!r}; record it again")
 
 
@@ -388,4 +395,4 @@ def _from_environment() -> Recorder | None:
 
 
 _recorder: Recorder | None = _from_environment()
-"""The recorder that `record` writes with; None outside of a parity run."""
+"""The recorder that `record` writes with; None if nothing is to be recorded."""

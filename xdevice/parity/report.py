@@ -1,4 +1,5 @@
-"""The report of comparing recordings: each name by backend, the first divergence, and the backends that did not run."""
+"""The report of comparing recordings: each recorded name on each backend, the first divergence, and the backends that
+did not run."""
 
 from __future__ import annotations
 
@@ -25,21 +26,22 @@ AGREE, DIVERGED, NOT_RUN = 0, 1, 2
 
 
 class Finding(NamedTuple):
-    """One recorded value of a backend beside the reference's: the same name and step."""
+    """The comparison of one recorded value of a backend with the value that the reference recorded under the same name
+    and step."""
 
     name: str
     step: int
     order: tuple[float, ...]
-    """Where the program recorded the value, for sorting. A value that the reference lacks comes after the value that
-    was recorded before it."""
+    """The value's place in the order in which the program recorded its values, as a sort key. A value that the
+    reference lacks comes after the value that was recorded before it."""
     comparison: Comparison
     actual_line: str = ""
-    """The line that recorded the backend's value, `/home/ann/train.py:41`; empty if there is none."""
+    """The line that recorded the backend's value, such as `/home/ann/train.py:41`; empty if none is known."""
     expected_line: str = ""
 
 
 class Divergence(NamedTuple):
-    """The first value of a backend that differs from the reference's."""
+    """The first recorded value of a backend that differs from the reference's."""
 
     backend: str
     reference: str
@@ -61,15 +63,15 @@ class Divergence(NamedTuple):
 
 @dataclass
 class Row:
-    """One backend's run."""
+    """The row of one backend in a report: how its run ended, and how its values compare with the reference's."""
 
     backend: str
     state: State
     reference: str = ""
-    """The backend that this one was compared with."""
+    """The name of the backend that this backend was compared with."""
     version: str | None = None
     seconds: float | None = None
-    """How long the whole process took, imports included."""
+    """How many seconds the backend's process took, imports included; None if that is not known."""
     records: int = 0
     error: str = ""
     """Why the backend did not run."""
@@ -85,20 +87,21 @@ class Row:
 
 @dataclass
 class Report:
-    """The rows of all backends, and notes for the reader."""
+    """The result of comparing all backends: a row for each, and notes for the reader."""
 
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
 
     @property
     def first(self) -> Divergence | None:
-        """The first divergence in program order, of all backends."""
+        """The first divergence of any backend, in program order; None if all agree."""
         found = [row.first for row in self.rows if row.first is not None]
         return min(found, key=lambda divergence: divergence.finding.order, default=None)
 
     @property
     def status(self) -> int:
-        """2 if a backend did not run or was not compared, else 1 if one diverges, else 0."""
+        """The exit status of the command: 2 if a backend did not run or was not compared, else 1 if one diverges, else
+        0."""
         states = {row.state for row in self.rows}
         return NOT_RUN if states & {"did not run", "not compared"} else DIVERGED if "diverges" in states else AGREE
 
@@ -107,7 +110,7 @@ class Report:
         return [row for row in self.rows if row.state != "reference"]
 
     def names(self) -> list[str]:
-        """Every recorded name, in program order."""
+        """The names of all recorded values, in program order."""
         first: dict[str, tuple[float, ...]] = {}
         for row in self.rows:
             for finding in row.findings:
@@ -115,14 +118,14 @@ class Report:
         return sorted(first, key=lambda name: first[name])
 
     def series(self, name: str) -> dict[str, list[Finding]]:
-        """The findings of a name over its steps, by backend."""
+        """The findings for a recorded name by backend, each backend's sorted by step."""
         found = {
             row.backend: [finding for finding in row.findings if finding.name == name] for row in self.compared_rows()
         }
         return {backend: sorted(series, key=lambda finding: finding.step) for backend, series in found.items()}
 
     def as_json(self) -> dict[str, Any]:
-        """The report for programs. Numbers that JSON does not have are texts: "inf", "nan"."""
+        """The report as a dict for JSON. Numbers that JSON cannot express are strings: "inf", "nan"."""
         return {
             "status": self.status,
             "first_divergence": _divergence_json(self.first),
@@ -136,7 +139,7 @@ class Report:
 
 
 def worst(series: list[Finding]) -> Finding | None:
-    """The finding of a series that is furthest off."""
+    """The finding of a series whose error is the largest multiple of what is allowed; None if the series is empty."""
     return max(series, key=lambda finding: (finding.comparison.excess, finding.comparison.abs or 0.0), default=None)
 
 
@@ -148,11 +151,12 @@ def hold(
     noise: Noise | None = None,
     is_float64: bool = False,
 ) -> list[Finding]:
-    """Compares every entry with the reference's of the same name and step.
+    """Compares every recorded value, `actual`, with the reference's value of the same name and step, in `expected`.
 
-    If the run was cut short (`is_complete` False), entries that it lacks are no differences. With `noise`, float32 may
-    differ by what rounding does. In a run in float64, the first step of each name keeps the rule of float64, and later
-    steps that of float32, because Paddle's Momentum, Keras and Gluon hold their hyperparameters in float32.
+    If the run was cut short (`is_complete` is False), values that `actual` lacks are not reported. With `noise`, values
+    in float32 may differ by what rounding alone does. In a run in float64, the first step of each name has the
+    tolerance of float64, and later steps have that of float32, because Paddle's Momentum, Keras and Gluon hold their
+    hyperparameters in float32.
     """
 
     def rule_of(name: str, step: int) -> Rule:
@@ -192,13 +196,14 @@ def _extra(actual: Sequence[RecordedCall], places: dict[tuple[str, int], int]) -
 
 
 def line_text(where: str) -> str:
-    """A line of the program; its path is relative to the current folder if the file is inside of that."""
+    """A program's line as text, `train.py:41`; the path is relative to the current folder if the file lies inside that
+    folder."""
     path = Path(where)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else where
 
 
 def error_text(comparison: Comparison) -> str:
-    """The result in a few characters: the worst absolute error, or what differs."""
+    """The result of a comparison in a few characters: the worst absolute error, or else the name of the problem."""
     if comparison.abs is None:
         return comparison.problem or "equal"
     return "0" if comparison.abs == 0 else f"{float(comparison.abs):.1e}"
@@ -257,7 +262,7 @@ def _value_json(value: Any) -> Any:
 
 
 def show(report: Report) -> None:
-    """The report as tables, and the first divergence in full."""
+    """Prints the report to the terminal: tables, and the first divergence in full."""
     from rich.console import Console
 
     console = Console()
@@ -322,5 +327,5 @@ def _cell(series: list[Finding]) -> str:
 
 
 def excess_text(comparison: Comparison) -> str:
-    """An error as a multiple of what is allowed: 1 is the limit."""
+    """The worst error as text, as a multiple of the allowed error: 1 is the limit."""
     return "0" if comparison.excess == 0 else f"{comparison.excess:.2g}"

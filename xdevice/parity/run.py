@@ -1,7 +1,8 @@
-"""`xdevice parity` and `xdevice compare`: one script on several backends, each in a process of its own.
+"""`xdevice parity` and `xdevice compare`: runs a script on several backends, each in its own process, and reports.
 
-A run is a folder with one folder per backend, which holds its recording, its output and its errors. So if a framework
-crashes, hangs or is missing, only its own row of the report fails, and what it recorded until then is compared.
+A run is a folder with one folder per backend, which holds the recording, the output and the errors of its process. So
+if a framework crashes, hangs or is missing, only its own row of the report fails, and what it recorded until then is
+compared.
 """
 
 from __future__ import annotations
@@ -40,23 +41,25 @@ if TYPE_CHECKING:
 RUN: Final = "run.json"
 """The file that says which backend is the reference, and how each backend's process ended."""
 CALIBRATION: Final = "calibration"
-"""The folder of the reference's further runs, which measure what rounding alone does."""
+"""The name of the folder, in a run's folder, for the further runs of the reference, which measure what rounding alone
+does."""
 _INTERRUPTED: Final = "was interrupted"
 _TRACING: Final = ["-m", "xdevice.parity.traced"]
 _SHORT: Final = ("float32", "complex64")
 _NAMED: Final = 4
-"""How many values a note names at most."""
+"""How many recorded values a note in the report names at most."""
 _CALIBRATED: Final = "calibrated: float32 is allowed 8 times what rounding alone does in {} to each value"
 _UNMOVED: Final = (
     "calibrating has moved nothing that is recorded: the script takes its numbers from elsewhere than xdevice.tensor, "
     "random, load and convert_state, so only the run in float64 says what rounding does"
 )
 _SHOWN: Final = 6
-"""How many of the last lines of a process's errors are shown."""
+"""How many of the last lines that a failed process wrote to standard error are shown."""
 
 
 class Plan(NamedTuple):
-    """What to run: a script with its arguments, on which backends, by which interpreters."""
+    """What to run: a script with its arguments, the backends, and the Python interpreter for each. Made by the command
+    line."""
 
     script: Path
     arguments: tuple[str, ...]
@@ -66,14 +69,15 @@ class Plan(NamedTuple):
     timeout: float
     jobs: int = 1
     is_traced: bool = False
-    """Whether the layers of the script's models are kept too."""
+    """Whether the values that the layers of the script's models compute are kept too."""
     floats: str = ""
-    """The value of XDEVICE_FLOATS in every process."""
+    """The value of XDEVICE_FLOATS in the usual run of each backend; calibration runs have values of their own."""
     calibrates: bool = False
-    """Whether the reference runs again, to measure what rounding does."""
+    """Whether the script is run several more times on the reference, to measure what rounding alone does."""
 
     def processes(self) -> list[Process]:
-        """The processes to run, in their order."""
+        """The processes to run, in order: one for each backend, and the calibration runs of the reference, if asked
+        for."""
         usual = [Process(name, name, name, self.floats) for name in self.backends]
         variants = VARIANTS if self.calibrates else ()
         name = self.reference
@@ -81,12 +85,12 @@ class Plan(NamedTuple):
 
 
 class Process(NamedTuple):
-    """One run of the script."""
+    """One run of the script in a process: on which backend, and with which XDEVICE_FLOATS."""
 
     name: str
     backend: str
     place: str
-    """The process's folder, inside the folder of the run."""
+    """The path of the process's folder, relative to the folder of the run."""
     floats: str
 
 
@@ -95,30 +99,31 @@ def _place_of(variant: str) -> str:
 
 
 class Ended(NamedTuple):
-    """How a backend's process ended. `error` is empty if it ended by itself, with status 0."""
+    """How a backend's process ended. `error` is empty if the process ended by itself, with status 0."""
 
     backend: str
     seconds: float | None
-    """Of the whole process, importing included; None where only the recording is known."""
+    """How many seconds the process took, imports included; None if only its recording is known."""
     error: str
     python: str
 
 
 class Watcher:
-    """Is told about the progress of a run, from several threads. This class does nothing with it; subclasses do."""
+    """Is told about the progress of a run, from several threads. This class ignores what it is told; subclasses show
+    it."""
 
     def starts(self, backend: str) -> None:
-        """A backend's process is about to start."""
+        """Called when a backend's process is about to start."""
 
     def counts(self, backend: str, records: int) -> None:
-        """A backend has recorded `records` values so far."""
+        """Called several times a second while a backend's process runs. It has recorded `records` values so far."""
 
     def ends(self, ended: Ended, records: int) -> None:
-        """A backend's process has ended."""
+        """Called when a backend's process has ended, with `records` values recorded."""
 
 
 class _Running:
-    """The processes of a run. `stop` ends all of them, and no further one can be started."""
+    """The processes of a run that are alive. `stop` kills all of them, and keeps further ones from starting."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -144,7 +149,8 @@ class _Running:
 
 
 def run(plan: Plan, folder: Path, watcher: Watcher) -> list[Ended]:
-    """Runs the script once per backend. The recordings are in `folder`, even if the run is interrupted."""
+    """Runs the script once per backend. The recordings are written below `folder`, and stay there if the run is
+    interrupted."""
     running = _Running()
     done: dict[str, Ended] = {}
 
@@ -178,10 +184,10 @@ def _end_by_interrupt(plan: Plan, process: Process) -> Ended:
 
 
 def clear(folder: Path) -> None:
-    """Removes the files of an earlier run from a folder, and nothing else.
+    """Removes the files of an earlier run from a folder, and no other files.
 
     Raises:
-        RecordingError: there is no run in it.
+        RecordingError: the folder holds no run, or a damaged one.
     """
     path = folder / RUN
     try:
@@ -207,7 +213,7 @@ def _run_one(plan: Plan, one: Process, folder: Path, watcher: Watcher, running: 
         floats.VARIABLE: one.floats,
         recording.VARIABLE: str(own.absolute()),
         random.VARIABLE: os.environ.get(random.VARIABLE) or "0",
-        "PYTHONFAULTHANDLER": "1",  # a segmentation fault then tells its line
+        "PYTHONFAULTHANDLER": "1",  # a segmentation fault then prints the line of Python
     }
     started = time.monotonic()
     with (own / "stdout.txt").open("wb") as out, (own / "stderr.txt").open("wb") as err:
@@ -230,7 +236,8 @@ def _run_one(plan: Plan, one: Process, folder: Path, watcher: Watcher, running: 
 
 
 def _wait(process: subprocess.Popen[Any], timeout: float, tick: Callable[[], None]) -> str:
-    """Waits until the process ends, and kills it after `timeout`. Returns why it failed; "" if it did not."""
+    """Waits until the process ends, and kills it after `timeout` seconds. Returns why the process failed; "" if it
+    succeeded."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         with suppress(subprocess.TimeoutExpired):
@@ -242,11 +249,11 @@ def _wait(process: subprocess.Popen[Any], timeout: float, tick: Callable[[], Non
 
 
 def _kill(process: subprocess.Popen[Any]) -> None:
-    """Kills the process and all processes that it has started, which are one process group."""
+    """Kills the process and all processes that it has started: together they are one process group."""
     if hasattr(os, "killpg"):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-    else:  # Windows has no groups to kill, and a command that follows parents to their children
+    else:  # Windows has no process groups, but this command ends the children too
         with suppress(OSError):
             subprocess.run(["taskkill", "/T", "/F", "/PID", str(process.pid)], capture_output=True, check=False)
         process.kill()
@@ -259,7 +266,7 @@ def _last_lines(path: Path) -> str:
 
 
 def count(folder: Path) -> int:
-    """How many values have been recorded so far."""
+    """How many values a backend has recorded in its folder so far."""
     try:
         with (folder / recording.INDEX).open("rb") as file:
             return max(0, sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b"")) - 1)
@@ -271,7 +278,7 @@ def count(folder: Path) -> int:
 
 
 class Run(NamedTuple):
-    """A folder of recordings as it was read: of a run, or of a single backend."""
+    """What `load` read from a folder: all recordings of a run, or the recording of a single backend."""
 
     folder: Path
     reference: str
@@ -279,22 +286,23 @@ class Run(NamedTuple):
     recordings: Mapping[str, Recording]
     traces: Mapping[str, Traces]
     calibration: Mapping[str, Recording]
-    """The recordings of the reference's further runs, by their value of XDEVICE_FLOATS."""
+    """The recordings of the reference's further runs, by the value of XDEVICE_FLOATS that each run had."""
 
     def has(self, backend: str) -> int:
-        """How many values a backend recorded, and how many calls of models it traced, together."""
+        """How many values a backend has recorded, plus how many calls of models were traced on it."""
         return len(self.entries(backend)) + (len(self.traces[backend].runs) if backend in self.traces else 0)
 
     def entries(self, backend: str) -> list[RecordedCall]:
-        """What a backend has recorded, which may be nothing."""
+        """The calls of `record` that a backend has made; empty if there is no recording of it."""
         return self.recordings[backend].entries if backend in self.recordings else []
 
     def is_float64(self, backend: str) -> bool:
-        """Whether a backend ran in float64."""
+        """Whether the backend's run used float64 as the default dtype (XDEVICE_FLOATS=float64)."""
         return backend in self.recordings and self.recordings[backend].header.get("floats") == floats.FLOAT64
 
     def noise(self, backend: str) -> Noise | None:
-        """The measured noise of a backend's values: what rounding alone does to them. None if it was not measured."""
+        """The noise of the reference's values: what rounding alone does to them. None for any other backend, and if no
+        calibration run measured it."""
         if not self.calibration or backend != self.reference or not self.entries(backend):
             return None
         return measure(self.entries(backend), self._variants())
@@ -303,7 +311,7 @@ class Run(NamedTuple):
         return {variant: found.entries for variant, found in self.calibration.items()}
 
     def notes(self) -> list[str]:
-        """Notes for the reader about float64 and calibration in this run."""
+        """Notes for the report about float64 and calibration in this run."""
         found = [_float32_note(name, self.entries(name)) for name in self.recordings if self.is_float64(name)]
         if self.calibration and self.entries(self.reference):
             found.append(_CALIBRATED.format(self.reference))
@@ -313,10 +321,10 @@ class Run(NamedTuple):
 
 
 def load(folder: Path) -> Run:
-    """Reads a folder of recordings.
+    """Reads a folder that holds a run, or the recording of a single backend.
 
     Raises:
-        RecordingError: the folder has no recording, or a damaged one.
+        RecordingError: the folder has no recording, or a damaged one, or a calibration run failed.
     """
     if (folder / recording.INDEX).exists():
         only = Recording(folder)
@@ -376,7 +384,7 @@ def _no_recording(folder: Path) -> str:
 
 
 def report_of_run(folder: Path, rule: Rule) -> Report:
-    """The report of what `run` left in a folder: each backend held against the reference."""
+    """Compares each backend with the reference, in the folder that `run` wrote, and returns the report."""
     run = load(folder)
     if not run.recordings and not run.traces and all(not one.error for one in run.ended):
         return Report(
@@ -391,12 +399,13 @@ def report_of_run(folder: Path, rule: Rule) -> Report:
 
 
 def report_of_two(first: Path, second: Path, rule: Rule) -> Report:
-    """The report of two folders: each is a run, or the recording of one backend.
+    """Compares two folders, each of which is a run or the recording of one backend, and returns the report.
 
-    Each backend of the second is compared with the same one of the first, or else with the first's reference.
+    Each backend in `second` is compared with the same backend in `first`, or if `first` lacks it, with the reference
+    of `first`.
 
     Raises:
-        RecordingError: a folder without recordings.
+        RecordingError: a folder has no recording.
     """
     expected, actual = load(first), load(second)
     rows, used = [], set()
@@ -410,7 +419,8 @@ def report_of_two(first: Path, second: Path, rule: Rule) -> Report:
 
 
 def _row(run: Run, ended: Ended, other: Run, reference: str, rule: Rule) -> Row:
-    """The row of one backend, compared with `reference` of `other`, which is the same run or another one."""
+    """The report's row for one backend: `ended` in `run`, compared with `reference` in `other`, which may be the same
+    run."""
     name = ended.backend
     row = _failed_row(ended, ended.error) if ended.error else Row(name, "agrees", seconds=ended.seconds)
     row.python = ended.python

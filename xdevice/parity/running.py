@@ -1,4 +1,4 @@
-"""Runs two models on the same inputs: reads what they return, and finds the first layer that differs."""
+"""Runs two models on the same inputs, reads the outputs, and finds the first layer in which the two models differ."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Both(NamedTuple):
-    """What two models returned for the same inputs."""
+    """The outputs of two models for the same inputs, and the traces of the two runs. Made by `run_pair`."""
 
     actual: list[Reading]
     expected: list[Reading]
@@ -29,7 +29,8 @@ class Both(NamedTuple):
     names: Mapping[str, str]
 
     def where(self) -> str:
-        """The first layer that differs, as a text. Called when the outputs differ."""
+        """A text that names the first layer whose output differs between the models. Called when the models' outputs
+        differ."""
         try:
             pairs = _pairs(self.runs, self.names)
         except StateError as error:
@@ -46,11 +47,12 @@ class Both(NamedTuple):
 
 
 def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) -> Both:
-    """Runs both models and reads their outputs, those of `actual` with their axes in the order of `expected`.
+    """Runs both models and reads their outputs to the host. The axes of `actual`'s outputs are put into the order that
+    `expected` has: channels last, or first.
 
     Raises:
-        NotATensorError: an argument is no model, or `inputs` no tensors. UnsupportedError: a framework whose layers
-            cannot be traced.
+        NotATensorError: an argument is not a model, or `inputs` holds no tensors. UnsupportedError: a framework whose
+            layers cannot be traced.
     """
     runs = run_both(actual, expected, inputs)
     ours, theirs = (_read_outputs(run.result) for run in runs)
@@ -64,7 +66,7 @@ def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) 
 
 
 def _read_outputs(outputs: Any) -> list[Reading]:
-    """The tensors that a model returned, without anything else."""
+    """The tensors among the outputs of a model, read to the host. Outputs that are not tensors are left out."""
     return [one for one in readings.read(outputs) if one.owner != "Python"]
 
 

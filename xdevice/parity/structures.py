@@ -1,4 +1,5 @@
-"""Compares what comes before the values: which leaves there are, and their kinds, shapes, dtypes and devices."""
+"""Compares what two values have besides their numbers: which leaves there are, and their kinds, shapes, dtypes and
+devices."""
 
 from __future__ import annotations
 
@@ -30,13 +31,15 @@ def compare_paths(actual: Sequence[Reading], expected: Sequence[Reading]) -> Com
 
 
 def counters_of_one(actual: Sequence[Reading], expected: Sequence[Reading]) -> set[str]:
-    """The paths of counts of batches that only one side has: PyTorch's batch norms keep them, and nothing uses them."""
+    """The paths of counts of batches that only one side has. PyTorch's batch norms keep such counts; they change no
+    result."""
     paths, others = ({reading.path for reading in side} for side in (actual, expected))
     return {path for path in paths ^ others if path.rstrip("'\"]").endswith(layouts.COUNTER)}
 
 
 def ways(leaves: Sequence[Reading]) -> list[str]:
-    """The leaves' paths, made unique by numbers, since two keys of a dict may look the same."""
+    """The leaves' paths, made unique: two keys of a dict may have the same text, and the second path then gets a
+    number."""
     seen: dict[str, int] = {}
     found = []
     for leaf in leaves:
@@ -71,7 +74,7 @@ def compare_pairs(pairs: Sequence[tuple[Reading, Reading]], rule: Rule) -> Compa
 
 
 def _kind(actual: Reading, expected: Reading) -> Comparison | None:
-    """A difference of structure if one leaf is a number or tensor, and the other is not."""
+    """A structural difference if one leaf is a tensor or number and the other leaf is not; otherwise None."""
     if actual.is_number == expected.is_number:
         return None
     text = (

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class Tolerance(NamedTuple):
-    """What a dtype allows: `|actual - expected| <= relative * |expected| + absolute * max(least, max|expected|)`."""
+    """How far two numbers of a dtype may be apart: `|actual - expected| <= relative * |expected| + absolute *
+    max(least, max|expected|)`."""
 
     relative: float
     absolute: float
@@ -36,18 +37,20 @@ TOLERANCES: Final = {
     "float16": Tolerance(8e-3, 2e-3, 0.0),
     "bfloat16": Tolerance(6e-2, 1.6e-2, 0.0),
 }
-"""From the finest dtype to the coarsest. A complex dtype has the tolerance of its parts; ints and bools are exact."""
+"""The tolerance of each float dtype, from the finest dtype to the coarsest. A complex dtype has the tolerance of its
+real and imaginary parts; ints and bools must be equal."""
 
 _PYTHON: Final = ("float", "complex")
 _NOISES: Final = 8.0
-"""The factor by which an error may exceed what rounding alone does: 4 was the least without a false alarm."""
+"""If the noise of a leaf was measured, an error may be this many times the noise. 4 was the smallest factor without a
+false alarm."""
 _FLOOR: Final = 2 * 2.0**-23
-"""What is allowed where rounding did nothing, as a share of max|expected|."""
+"""The error that is allowed beside the noise, even if the noise is 0, as a share of max|expected|."""
 _DOES: Final = " that rounding alone does up to this step"
 
 
 class Rule(NamedTuple):
-    """How strictly to compare: the arguments of `assert_parity`, and what reports of whole runs add."""
+    """How strictly to compare: the arguments of `assert_parity`, and the settings that reports of whole runs add."""
 
     rtol: float | None = None
     atol: float | None = None
@@ -57,12 +60,12 @@ class Rule(NamedTuple):
     pythons: Literal["float32", "float64"] = "float32"
     """The dtype by whose tolerance two Python floats are compared."""
     float64_as: Literal["float32", "float64"] = "float64"
-    """The dtype whose tolerance float64 has: in a run in float64, that of float32 from the second step of a name."""
+    """The dtype whose tolerance float64 values get: in a run in float64, float32 from the second step of a name on."""
     noise: Mapping[str, float] | None = None
-    """By each leaf's path, the error that rounding alone was seen to make; see `xdevice.parity.noise`."""
+    """The error that rounding alone was seen to make in each leaf, by the leaf's path; see `xdevice.parity.noise`."""
 
     def check(self) -> Rule:
-        """Returns the rule itself. Raises `ArgumentError` for a wrong tolerance."""
+        """Raises `ArgumentError` for a wrong tolerance; otherwise returns this `Rule`."""
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
             if value is None:
                 continue
@@ -74,7 +77,7 @@ class Rule(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """The tolerance of one comparison of two leaves."""
+    """The tolerance for one pair of leaves, as `allow` computes it from their dtype and the `Rule`."""
 
     rtol: float
     atol: Callable[[float], float]
@@ -83,7 +86,8 @@ class Allowed(NamedTuple):
 
 
 def allow(dtype: str | None, rule: Rule, noise: float | None) -> Allowed | None:
-    """The tolerance for two leaves of this dtype. None if they must be equal, as ints and bools must."""
+    """The tolerance for two leaves of this dtype; None if they must be equal, as ints and bools must. `noise` is the
+    error that rounding alone makes in these leaves, if it was measured."""
     if dtype is None:
         return Allowed(0.0, lambda size: _NOISES * noise, f"{_NOISES:g} * {noise:.3g}{_DOES}") if noise else None
     if noise is not None and dtype == "float32":
@@ -99,7 +103,8 @@ def allow(dtype: str | None, rule: Rule, noise: float | None) -> Allowed | None:
 
 
 def coarser(actual: Reading, expected: Reading, pythons: str) -> str | None:
-    """The coarser of two float dtypes; None if both dtypes are exact. A Python number takes the other's dtype."""
+    """The coarser of the float dtypes of two leaves, or None if both dtypes are exact. A Python number takes the dtype
+    of the other leaf; two Python floats take `pythons`."""
     names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != "Python"}
     floats = {PARTS.get(name, name) for name in names if not _is_exact(name)}
     if not floats:

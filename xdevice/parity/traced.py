@@ -1,12 +1,12 @@
 """`python -m xdevice.parity.traced script.py`: runs a script as Python does, and keeps what its models' layers compute.
 
-The traces lie beside the recording, in the folder `trace`: the arrays as `record` keeps them, and in `runs.jsonl` a
-line for each traced call of a model, which lists its layers, with kinds, shapes and settings, and their calls. A model
-that cannot be traced has a line that says why.
+The traces are written into the folder `trace` beside the recording: the arrays as `record` writes them, and in
+`runs.jsonl` a line for each traced call of a model, which lists the model's layers, with kinds, shapes and settings,
+and the calls of the layers. For a model that cannot be traced, a line says why.
 
-Traced are only models that no other model calls and whose parameters `convert_state` knows: the first three calls with
-inputs of each shape, and then the calls whose numbers are powers of two. A call is written when the model is called
-again or the program ends, because gradients may come until then.
+Only models that no other model calls and whose parameters `convert_state` knows are traced: the first three calls with
+inputs of each shape, and each call of a model whose number is a power of two. A call is written when the model is
+called again or the program ends, because its gradients may come until then.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 FOLDER: Final = "trace"
 RUNS: Final = "runs.jsonl"
 FIRST: Final = 3
-"""How many calls with inputs of one shape are traced in any case."""
+"""The first calls with inputs of one shape are always traced: this many of them."""
 
 
 class _Pending(NamedTuple):
-    """A call of a model that has ended, and whose gradients may still come."""
+    """A call of a model that has ended, but is not written yet because its gradients may still come."""
 
     model: int
     number: int
@@ -56,7 +56,8 @@ class _Pending(NamedTuple):
 
 
 class _Model:
-    """What the tracer knows of one model of the program."""
+    """What the tracer knows of one model of the program: its number, its calls so far, and the reason if it cannot be
+    traced."""
 
     def __init__(self, number: int, itself: Any) -> None:
         self.number = number
@@ -69,7 +70,7 @@ class _Model:
 
 
 class Tracer:
-    """Writes the traces of a program's models into a folder."""
+    """Traces the calls of a program's models and writes them into a folder. Made by `main`."""
 
     def __init__(self, backend: Backend, folder: Path) -> None:
         self._backend = backend
@@ -80,7 +81,8 @@ class Tracer:
         self._recorder = recording.Recorder(folder)
 
     def around(self, model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
-        """Makes a call of a model, `call`, and traces it. The backend hands it each call that no other model makes."""
+        """Runs `call`, which calls `model` with `arguments`, traces it if it is wanted, and returns its result. The
+        backend passes every call of a model here that no other model makes."""
         known = self._model_of(model) if os.getpid() == self._process else None
         if known is None:
             return call()
@@ -105,7 +107,7 @@ class Tracer:
         return result
 
     def close(self) -> None:
-        """Writes the calls that still wait for gradients."""
+        """Writes the calls that still wait for gradients, and closes the files."""
         if os.getpid() != self._process:
             return
         with self._lock:
@@ -114,7 +116,8 @@ class Tracer:
             self._recorder.close()
 
     def _model_of(self, model: Any) -> _Model | None:
-        """The `_Model` of a model; None if it has no parameters that can be paired, as a loss."""
+        """The `_Model` of a model; None if it has no parameters that can be paired with another model's, as a loss
+        function has none."""
         with self._lock:
             if id(model) not in self._models:
                 try:
@@ -140,8 +143,8 @@ class Tracer:
             return known.shapes[shapes] <= FIRST or known.count & (known.count - 1) == 0
 
     def _watch(self, known: _Model) -> list[Call] | None:
-        """Begins to see the calls of the model's layers in this thread, and returns the list that they go to. `_write`
-        ends it at the model's next call, because gradients come after this one."""
+        """Starts to note the calls of the model's layers in this thread, and returns the list in which they are put.
+        `_write` stops it at the model's next call, because gradients come after this call."""
         block = self._backend.calls(known.itself)
         try:
             seen = block.__enter__()
@@ -206,7 +209,7 @@ def _plain(value: object) -> Any:
 
 
 def main() -> None:
-    """Runs the script that the arguments name."""
+    """Runs the script that the command-line arguments name, and traces its models."""
     script, *arguments = sys.argv[1:]
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)

@@ -1,4 +1,5 @@
-"""Reads the traces of a run, and compares them with those of the reference: one result for each call of a model."""
+"""Reads the traces of a run, and compares them with those of the reference backend: one result for each traced call of
+a model."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ModelRun(NamedTuple):
-    """One traced call of a model. `arrays` reads its arrays from the file."""
+    """One traced call of a model. Its arrays stay in the file until `arrays` reads them."""
 
     model: int
     number: int
@@ -47,12 +48,14 @@ class ModelRun(NamedTuple):
         return f"{self.model}.{self.number}"
 
     def arrays(self, key: str, name: str) -> list[Any]:
-        """The recorded arrays of one kind: `inputs`, `outputs` or `gradients`; None for a gradient that never came."""
+        """Reads the arrays of one kind, `name`: "inputs", "outputs" or "gradients". `key` says of which call: of the
+        model itself, or of one of its layers. A gradient that the layer never got is None."""
         start = f"['{name}']"
         return [leaf.value for leaf in self.entries[key].read() if leaf.path.startswith(start)]
 
     def as_traced(self, owner: str) -> Traced:
-        """This call of a model as a `Traced`, with all its arrays."""
+        """This call of a model as a `Traced`, the form that is compared layer by layer, with all its arrays read.
+        `owner` is the backend's name."""
         calls = [
             LayerCall(
                 path, number, kind,
@@ -64,7 +67,7 @@ class ModelRun(NamedTuple):
 
 
 class Traces(NamedTuple):
-    """What one backend has traced."""
+    """The traced calls of all models on one backend, and the models that could not be traced."""
 
     backend: str
     version: str | None
@@ -73,7 +76,7 @@ class Traces(NamedTuple):
 
 
 def read(folder: Path, backend: str) -> Traces | None:
-    """The traces in a backend's folder; None if it has none.
+    """Reads the traces in a backend's folder; returns None if the folder has none.
 
     Raises:
         RecordingError: the files are damaged.
@@ -109,8 +112,9 @@ def read(folder: Path, backend: str) -> Traces | None:
 
 
 def hold(actual: Traces, expected: Traces) -> Iterator[tuple[str, ModelRun, Comparison]]:
-    """Compares each traced call of the reference with the call of the same model that had the same inputs. Models are
-    paired by their order. Yields a name, the reference's call, and the result."""
+    """Compares each traced call of the reference with the call of the same model that had the same inputs. The models
+    of the two backends are paired by their order in the program. Yields a name, the reference's call, and the
+    result."""
     for model in sorted({run.model for run in expected.runs}):
         theirs = [run for run in expected.runs if run.model == model]
         ours = [run for run in actual.runs if run.model == model]
@@ -126,7 +130,8 @@ def hold(actual: Traces, expected: Traces) -> Iterator[tuple[str, ModelRun, Comp
 
 
 def _turn(ours: ModelRun, owner: str, theirs: ModelRun, expected_owner: str) -> tuple[Traced, Traced]:
-    """Both calls as `Traced`, the outputs of the first with their channels where the second has them."""
+    """Both calls as `Traced`. The outputs of the first get their channels on the axis where the outputs of the second
+    have them."""
     mine, other = ours.as_traced(owner), theirs.as_traced(expected_owner)
     ends = ours.channels_last, theirs.channels_last
     if len(mine.outputs) != len(other.outputs):
@@ -136,7 +141,8 @@ def _turn(ours: ModelRun, owner: str, theirs: ModelRun, expected_owner: str) -> 
 
 
 def _pair_runs(ours: list[ModelRun], theirs: list[ModelRun]) -> Iterator[tuple[ModelRun, ModelRun]]:
-    """Pairs of calls with the same inputs, in their order. A framework may need one more call, to build the model."""
+    """Yields pairs of calls that had the same inputs, in their order. Calls without a partner are skipped: some
+    frameworks need one more call than others, to build the model."""
     start = 0
     for other in theirs:
         for place in range(start, len(ours)):
@@ -185,7 +191,7 @@ def _off(place: Divergence, most: float, count: int) -> Comparison:
 
 
 def _side(run: ModelRun, owner: str) -> Side:
-    """The layers of a traced model. Its variables are stand-ins that have only the shapes."""
+    """The layers of a traced model, for pairing. In place of its variables stand arrays that have only their shapes."""
     layers, variables = [], {}
     for line in run.layers:
         parts = []

@@ -1,4 +1,5 @@
-"""Whether the elements of two leaves are equal, which one is furthest off, and by how much.
+"""Compares the elements of two leaves: whether they are equal within the tolerance, which is furthest off, and by how
+much.
 
 The distance in ULP is reported, but decides nothing: correct runs of two frameworks are 10,000 ULP and more apart.
 """
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from .tolerances import Allowed, Rule
 
 _ROUNDING: Final = 3.0
-"""Up to this multiple of what is allowed, rounding alone may be the cause: correct runs of deep models reached 2.3."""
+"""An error of up to this multiple of what is allowed may be due to rounding alone: correct runs of deep models reached
+2.3."""
 _DIGITS: Final = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9, "error": 3}
 
 
@@ -34,7 +36,7 @@ def compare_values(actual: Reading, expected: Reading, rule: Rule, noise: float 
     allowed = allow(dtype, rule, noise)
     error, limit = _errors_of(a, b, allowed, rule.equal_nan)
     excess = _excess(error, limit)
-    # where nothing is allowed, the excess of all that differ is infinite: of these the element with the largest error
+    # if no error is allowed, the excess of all elements that differ is infinite: then the largest error decides
     place = int(numpy.where(excess == excess.max(), error, -1.0).argmax())
     index = tuple(int(i) for i in numpy.unravel_index(place, expected.shape))
     off = int(numpy.count_nonzero(excess > 1.0))
@@ -53,7 +55,7 @@ def compare_values(actual: Reading, expected: Reading, rule: Rule, noise: float 
 
 
 def _things(actual: Reading, expected: Reading) -> Comparison:
-    """Texts, None, and what else is not a number."""
+    """Compares two leaves that are not numbers, such as strings or None: they must be equal."""
     if actual.value is expected.value or bool(actual.value == expected.value):
         return Comparison(True, None, expected.path, None, None, None, None, None, None, None, 0.0, 0, 1, "")
     text = f"the values differ{at(expected.path)}: actual is {actual.value!r:.100}, expected {expected.value!r:.100}"
@@ -62,7 +64,8 @@ def _things(actual: Reading, expected: Reading) -> Comparison:
 
 
 def _maybe_rounding(found: Comparison, dtype: str | None, rule: Rule) -> str:
-    """A note that an error so close to the tolerance may be rounding; "" where it is not."""
+    """A note that an error so close to the tolerance may be rounding alone; "" if the error is larger, or if the
+    tolerance is not the usual one of the dtype."""
     is_usual = rule.rtol is None and rule.atol is None and rule.noise is None
     if not is_usual or dtype in (None, "float64") or found.excess > _ROUNDING:
         return ""
@@ -73,8 +76,8 @@ def _maybe_rounding(found: Comparison, dtype: str | None, rule: Rule) -> str:
 
 
 def _hint(actual: Reading, expected: Reading, allowed: Allowed | None, equal_nan: bool) -> str:
-    """A note if the leaves are equal once one is transposed: the commonest fault in moving a model to another
-    framework."""
+    """A note if two leaves, such as square matrices, are equal once one of them is transposed: the commonest fault in
+    moving a model to another framework. Otherwise ""."""
     if len(expected.shape) < 2 or expected.shape != expected.shape[::-1]:
         return ""
     error, limit = _errors_of(actual.value.T.ravel(), expected.value.ravel(), allowed, equal_nan)
@@ -82,7 +85,7 @@ def _hint(actual: Reading, expected: Reading, allowed: Allowed | None, equal_nan
 
 
 def _errors_of(a: Any, b: Any, allowed: Allowed | None, equal_nan: bool) -> tuple[Any, Any]:
-    """The error of each element, and the largest error that it may have."""
+    """For each element its absolute error, and the largest error that it may have."""
     return _exactly(a, b) if allowed is None else _nearly(a, b, allowed, equal_nan)
 
 
@@ -119,7 +122,7 @@ def _excess(error: Any, limit: Any) -> Any:
 
 
 def _number(x: Any) -> Any:
-    """An element as Python's own bool, int, float or complex."""
+    """An array's element as a Python bool, int, float or complex."""
     if isinstance(x, bool | numpy.bool_):
         return bool(x)
     if isinstance(x, complex | numpy.complexfloating):
@@ -128,7 +131,8 @@ def _number(x: Any) -> Any:
 
 
 def _errors(actual: Any, expected: Any) -> tuple[float | int, float]:
-    """Absolute and relative error of one element; NaN where one is NaN."""
+    """The absolute and the relative error of one element. For unequal numbers the relative error is infinite if
+    `expected` is 0."""
     if actual == expected:
         return 0, 0.0
     error = abs(actual - expected)
@@ -136,9 +140,9 @@ def _errors(actual: Any, expected: Any) -> tuple[float | int, float]:
 
 
 def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
-    """The distance of two numbers, counted in numbers of a float dtype; None if one is NaN or infinite.
+    """The distance of two numbers in ULP, steps from one number of the dtype to the next; None if one is not finite.
 
-    For complex numbers, the larger distance of the two parts.
+    For complex numbers, the larger of the distances of the real and the imaginary parts.
 
     Example:
         >>> from xdevice.parity.values import ulp_distance
@@ -154,7 +158,8 @@ def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
 
 
 def _place_among(x: Any, dtype: str) -> int | None:
-    """Which number of the dtype x is, counted from 0.0 in their order; None if it is not finite."""
+    """The place of `x`, rounded to the dtype, in the sequence of all its numbers, counted from 0.0; None if it is not
+    finite."""
     with numpy.errstate(over="ignore"):
         rounded = numpy.asarray(x, dtype="float64").astype(host_dtype(dtype))
     if not numpy.isfinite(rounded):
@@ -183,6 +188,6 @@ def _message(found: Comparison, actual: Reading, expected: Reading, dtype: str |
 
 
 def _text(value: Any, dtype: str) -> str:
-    """The number with as many digits as its dtype can tell apart."""
+    """The number as text, with as many digits as are needed to tell numbers of its dtype apart."""
 
     return str(value) if isinstance(value, int) else f"{value:.{_DIGITS.get(dtype, 17)}g}"

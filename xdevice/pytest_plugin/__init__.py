@@ -1,8 +1,9 @@
-"""The pytest plugin: a test that asks for `xd` runs on every backend. docs/reference/pytest.md shows how to use it.
+"""The pytest plugin: a test that uses the fixture `xd` runs on every backend. docs/reference/pytest.md shows how to use
+it.
 
-It is loaded into every pytest run of an environment where xdevice is installed. So this module imports neither NumPy
-nor a framework, and does nothing in a run in which no test asks for its fixtures; what costs more is imported where it
-is used. (PYTEST_DONT_REWRITE: it asserts nothing.)
+pytest loads this module in every run in an environment where xdevice is installed. So the module imports neither NumPy
+nor a framework, and does nothing in a run in which no test uses its fixtures; slow imports are made where they are
+used. (PYTEST_DONT_REWRITE: it asserts nothing.)
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _ORDER: Final = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 
 
 class Settings:
-    """What the command line and the ini file say."""
+    """The options of this run that the command line and the ini file give. `pytest_configure` makes it."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.device: str | None = config.getoption("xd_device")
@@ -66,7 +67,7 @@ class Settings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The backends that tests are parametrised over."""
+        """The backends that tests are run on. With "auto" they are looked up at the first use."""
         if self._names is None:
             self._names = selection.backends()
         return self._names
@@ -90,7 +91,7 @@ def _named(text: str) -> tuple[str, ...]:
 
 
 _BODY, _FIXTURES = 0, 1
-"""The seeds of what tests draw, and of what the fixtures for them draw."""
+"""The seeds of random numbers: of those that a test itself draws, and of those that its fixtures draw."""
 
 _settings: Final = pytest.StashKey[Settings]()
 _guarded: Final = pytest.StashKey[bool]()
@@ -164,7 +165,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _asks_for_xd(metafunc: pytest.Metafunc) -> bool:
-    """Whether a test asks for our fixture `xd`, and not for a project's own fixture or parameter of that name."""
+    """Whether a test uses this plugin's fixture `xd`, and not a project's own fixture or parameter of the same name."""
     if "xd" not in metafunc.fixturenames:
         return False
     definitions = metafunc.definition._fixtureinfo.name2fixturedefs.get("xd", ())
@@ -178,7 +179,7 @@ def _may_run(name: str, marks: Sequence[pytest.Mark]) -> bool:
 
 
 def _fault(mark: pytest.Mark) -> str | None:
-    """What is wrong with a marker of ours; None if it is right."""
+    """Says what is wrong with the arguments of one of this plugin's markers; None if they are right."""
     unknown = sorted(set(mark.kwargs) - set(_KEYWORDS[mark.name]))
     if unknown:
         return f"{mark.name} takes no {', '.join(unknown)}; {_MARKERS[mark.name]}"
@@ -229,7 +230,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _prepare(backend: Backend) -> None:
-    """Makes the second device, which TensorFlow and JAX can make only before any test uses them."""
+    """Makes a second device of a backend as soon as it is loaded: TensorFlow and JAX can make one only before they are
+    used."""
     _second_device(backend)
 
 
@@ -295,12 +297,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _tell_kernels(item: pytest.Item, when: Literal["ENTER", "LEAVE"]) -> None:
-    """What kernels need of the thread, they need from the first fixture on, and not in the next test."""
+    """Calls what the backend's arithmetic functions need to be called in this thread: `ENTER` before a test's first
+    fixture, `LEAVE` at the test's end, so that the next test is not affected."""
     from xdevice.contract import arithmetic
 
     for backend in registry.list_loaded():
         if backend.name == backend_of(item):
-            with suppress(UnsupportedError):  # a thread that cannot be made fit, or no kernels
+            with suppress(UnsupportedError):  # no kernels, or this thread cannot be prepared for them
                 getattr(backend.namespace(), getattr(arithmetic, when), _nothing)()
 
 
@@ -346,11 +349,11 @@ def _load(name: str) -> Backend:
 
 @pytest.fixture(scope="session")
 def xd(request: pytest.FixtureRequest) -> Backend:
-    """The backend that this test runs on, selected; a test that asks for it runs on every backend of the run.
+    """The backend that this test runs on. A test that uses `xd` runs once on every backend of the run.
 
-    `xd.name`, `xd.framework` and `xd.version` are of use to tests; the functions of `xdevice` use it by themselves,
-    in every thread of the test. Fixtures of any scope may ask for it: the tests are sorted by backend. Each test draws
-    from `xdevice.random` as after `seed(0)`, and the fixtures that are made for it as after `seed(1)`.
+    The functions of `xdevice` use this backend by default, in every thread of the test. Tests may want `xd.name`,
+    `xd.framework` and `xd.version`. Fixtures of any scope may use `xd`: the tests are sorted by backend. Each test
+    draws from `xdevice.random` as after `seed(0)`, and the fixtures that are made for the test as after `seed(1)`.
     """
     if not hasattr(request, "param"):
         pytest.fail(
@@ -363,7 +366,8 @@ def xd(request: pytest.FixtureRequest) -> Backend:
 
 @pytest.fixture(scope="session")
 def xd_device(xd: Backend, pytestconfig: pytest.Config) -> Device:
-    """The device to test on: that of --xd-device, else gpu:0 where the backend has it, and cpu:0 elsewhere."""
+    """The device to test on: the device that --xd-device names, else gpu:0 if the backend sees a GPU, and cpu:0
+    otherwise."""
     settings = pytestconfig.stash[_settings]
     device = _device(xd, settings)
     pytestconfig.stash.setdefault(placed, {})[xd.name] = device
@@ -384,7 +388,7 @@ def _device(backend: Backend, settings: Settings) -> Device:
 
 @pytest.fixture(scope="session")
 def xd_devices(xd: Backend, xd_device: Device) -> list[Device]:
-    """All GPUs of the backend, `xd_device` first, where that is a GPU; else `[xd_device]`."""
+    """All GPUs of the backend, `xd_device` first, if `xd_device` is a GPU; else `[xd_device]`."""
     if xd_device.kind != "gpu":
         return [xd_device]
     return [xd_device, *(device for device in _gpus(xd) if device is not xd_device)]
@@ -392,12 +396,12 @@ def xd_devices(xd: Backend, xd_device: Device) -> list[Device]:
 
 @pytest.fixture(scope="session")
 def xd_other_device(xd: Backend, xd_device: Device) -> Device:
-    """A device other than `xd_device`, to test what crosses devices: another GPU, else a second CPU device, else cpu:0.
+    """A device other than `xd_device`, to test work on two devices: another GPU, else a second CPU device, else cpu:0.
 
-    The test is skipped where there is none. TensorFlow and JAX get their second CPU device when they are loaded.
+    The test is skipped if there is no such device. TensorFlow and JAX get their second CPU device when they are loaded.
     """
     for device in (*_gpus(xd), _second_device(xd), devices.CPU):
-        # torch's "meta" holds no values, so a test that compares some cannot use it
+        # tensors on torch's "meta" hold no values, so a test that compares values cannot use it
         if device is not None and device is not xd_device and device.kind != "meta":
             return device
     pytest.skip(f"{xd.name} has one device here that holds values: {xd_device}")
@@ -411,7 +415,7 @@ def _gpus(backend: Backend) -> list[Device]:
 
 
 def _second_device(backend: Backend) -> Device | None:
-    """Makes a second device where a machine has none; None if the framework cannot, or has started."""
+    """A second device of the backend, made if the framework can make one; None if it cannot, or has already started."""
     try:
         return backend.samples().other_device()
     except UnsupportedError:
@@ -422,8 +426,8 @@ def _second_device(backend: Backend) -> Device | None:
 def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
     """`xdevice.assert_parity` with the tolerances of the test's `xd_tol` markers.
 
-    Under --xd-record and --xd-compare it also keeps, or compares, the values it is given. Inside of
-    `no_transfer` its own reads are not transfers.
+    With --xd-record it also keeps the values that it is given, and with --xd-compare it compares them with those kept.
+    The transfers to the host that it makes itself are allowed in a test with `no_transfer`.
     """
     defaults = tolerances(request.node)
     recordings = request.config.stash[_settings].recordings
@@ -446,9 +450,9 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 @pytest.fixture
 def no_transfer(request: pytest.FixtureRequest) -> None:
-    """Makes the test fail where it reads a tensor on the host or moves one: the body of the test, not its fixtures.
+    """Makes the test fail if its body reads a tensor on the host or moves a tensor. Its fixtures may do so.
 
-    It runs inside of `xdevice.transfers("forbid")`; for a part of a test use that block itself.
+    The body runs in a block of `xdevice.transfers("forbid")`; use that block itself for a part of a test.
     """
     request.node.stash[_guarded] = True
 
@@ -457,7 +461,8 @@ def no_transfer(request: pytest.FixtureRequest) -> None:
 
 
 class _Summary:
-    """The lines at the beginning and at the end, and the verdict on a run that ran nothing."""
+    """Writes the plugin's lines at the beginning and end of a run. Makes a run fail if all its tests of backends were
+    skipped, or if it was to record values and no test had any."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -547,7 +552,8 @@ class _Summary:
 
 
 def _lacking(skipped: Sequence[pytest.TestReport | pytest.CollectReport]) -> list[str]:
-    """What the adapters lack that the suite of `xdevice.testing` was run on, and what to write for it."""
+    """Lines that name the capabilities that tested adapters lack, as tests of `xdevice.testing` report them when they
+    are skipped, and the code that would add them."""
     tests = [report for report in skipped if isinstance(report, pytest.TestReport)]  # not a module skipped as a whole
     said = [value for report in tests for name, value in report.user_properties if name == "xdevice lacks"]
     return [str(line) for line in dict.fromkeys(said)]
@@ -559,7 +565,7 @@ def _outcomes(counts: Counter[str]) -> str:
 
 
 def _installed_versions(names: Sequence[str]) -> dict[str, str]:
-    """The versions in the packages' metadata: frameworks are imported only by the tests that need them."""
+    """The versions of the backends' packages, from their metadata: only tests that need a framework import it."""
     from importlib import metadata
 
     modules = {known.name: known.modules[0] for known in registry.KNOWN}
@@ -576,7 +582,8 @@ def _installed_versions(names: Sequence[str]) -> dict[str, str]:
 
 @cache
 def _owners_of_modules() -> Mapping[str, list[str]]:
-    """Half a second where much is installed."""
+    """For each module that is installed, the packages that it comes from. Takes half a second if many packages are
+    installed."""
     from importlib import metadata
 
     return metadata.packages_distributions()

@@ -1,4 +1,5 @@
-"""Which backend a test runs on, and what its markers say of it. (PYTEST_DONT_REWRITE: it asserts nothing.)"""
+"""Which backend a test runs on, and what the test's markers say about that backend. (PYTEST_DONT_REWRITE: it asserts
+nothing.)"""
 
 from __future__ import annotations
 
@@ -14,28 +15,29 @@ if TYPE_CHECKING:
 _DEVICE_FIXTURES: Final = {"xd_device", "xd_devices", "xd_other_device"}
 
 placed: Final[pytest.StashKey[dict[str, Device]]] = pytest.StashKey()
-"""What `xd_device` has been, by backend."""
+"""By the name of each backend: the device that the fixture `xd_device` has given to tests on it."""
 
 
 class BackendName(str):
-    """A parameter of `xd`; a project's own parameter of that name is not a BackendName."""
+    """A value of the parameter `xd`. A project's own parameter of that name has values of other types."""
 
     __slots__ = ()
 
 
 NOWHERE: Final = BackendName("none")
-"""The parameter of a test that no backend of this run may run: it is skipped, and seen."""
+"""The value of `xd` for a test that no backend of this run may run: the test is reported as skipped, not dropped."""
 
 
 def backend_of(item: pytest.Item) -> str | None:
-    """The backend that a test runs on; None of a test that does not ask for one."""
+    """The backend that a test runs on; None if the test does not use `xd`."""
     callspec = getattr(item, "callspec", None)
     name = callspec.params.get("xd") if callspec is not None else None
     return name if isinstance(name, BackendName) else None
 
 
 def tolerances(item: pytest.Item) -> dict[str, Any]:
-    """The arguments that the markers give for this backend; the marker closest to the test takes precedence."""
+    """The arguments for `assert_parity` that the test's `xd_tol` markers give for the backend it runs on. The marker
+    closest to the test takes precedence."""
     name = backend_of(item)
     given: dict[str, Any] = {}
     for mark in reversed(list(item.iter_markers("xd_tol"))):
@@ -53,7 +55,7 @@ def needs_gpu(item: pytest.Item) -> bool:
 
 
 def about(item: pytest.Item, name: str) -> dict[str, Any]:
-    """What the summary needs to know of a test, as a dict that its reports carry, also between processes."""
+    """The facts about a test that the summary needs, as a dict. The test's reports carry it, also between processes."""
     backend = next((backend for backend in registry.list_loaded() if backend.name == name), None)
     if backend is None:
         return {"backend": str(name), "version": None, "on_gpu": False}

@@ -1,7 +1,8 @@
-"""`--xd-isolate`: the tests of each backend in a pytest process of their own, their reports merged into this run's.
+"""`--xd-isolate`: runs the tests of each backend in a pytest process of their own, and merges the reports into this
+run's.
 
-The child gets this run's own arguments, so it collects the same tests; a file names those it is to run. It appends what
-happens to another file, a line of JSON each, from which nothing is lost when it crashes.
+The child process gets this run's own arguments, so it collects the same tests; a file names the tests that it is to
+run. It appends each event, as a line of JSON, to another file, so that no earlier event is lost if it crashes.
 """
 
 from __future__ import annotations
@@ -26,16 +27,17 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
 _POLL: Final = 0.05
-"""Seconds between two looks at what a child has written."""
+"""Seconds between two looks at the file that a child process writes."""
 _TAIL: Final = 40
-"""How many lines of a crashed child's output are shown."""
+"""How many of the last lines of a crashed child process's output are shown."""
 
 
 # the parent
 
 
 class Parent:
-    """Runs the tests without a backend here, then those of each backend in processes of their own."""
+    """In the parent process: runs the tests that use no backend here, then those of each backend in a process of their
+    own."""
 
     def __init__(self, config: pytest.Config) -> None:
         names = {"-n": "numprocesses", "--pdb": "usepdb", "--trace": "trace"}
@@ -66,7 +68,7 @@ class Parent:
 
 
 def _run(session: pytest.Session, name: str, items: list[pytest.Item]) -> None:
-    """Runs the items until each has been run: after a crash a new process gets the rest."""
+    """Runs the items in child processes until each has been run: after a crash, a new process runs the rest."""
     waiting = {item.nodeid: item for item in items}
     while waiting:
         with TemporaryDirectory(prefix="xdevice-") as folder:
@@ -89,7 +91,8 @@ def _run(session: pytest.Session, name: str, items: list[pytest.Item]) -> None:
 
 
 def _follow(session: pytest.Session, child: _Process, waiting: dict[str, pytest.Item]) -> str | None:
-    """Passes on what a child reports until it ends; the test that it was running then, if it was."""
+    """Passes the child's events on to pytest until the child ends. Returns the test that was running then; None if no
+    test was."""
     hook = session.config.hook
     running: str | None = None
     for kind, content in child.events():
@@ -111,7 +114,7 @@ def _follow(session: pytest.Session, child: _Process, waiting: dict[str, pytest.
 
 
 def _restored(config: pytest.Config, content: dict[str, Any]) -> pytest.TestReport:
-    """A value from JSON with tuples in the places where pytest needs them."""
+    """A test report made from JSON, with tuples where pytest needs them: JSON has only lists."""
     content["location"] = tuple(content["location"])
     if isinstance(content["longrepr"], list):
         content["longrepr"] = tuple(content["longrepr"])
@@ -134,7 +137,8 @@ def _report_failure(session: pytest.Session, item: pytest.Item, name: str, when:
 
 
 class _Process:
-    """A pytest process of one backend, its list of tests, and the file that it writes events to."""
+    """A pytest process that runs tests of one backend, with its list of tests, and the file to which it writes
+    events."""
 
     def __init__(self, config: pytest.Config, folder: Path, name: str, nodeids: list[str]) -> None:
         task = folder / "task.json"
@@ -144,7 +148,7 @@ class _Process:
         self._events.touch()
         task.write_text(json.dumps({"backend": name, "nodeids": nodeids, "events": str(self._events)}))
         command = [sys.executable, "-m", "pytest", f"--xd-child={task}"]
-        if config.pluginmanager.hasplugin("cacheprovider"):  # --lf and its like have chosen already
+        if config.pluginmanager.hasplugin("cacheprovider"):  # --lf and similar options have already chosen the tests
             command.append(f"--override-ini=cache_dir={folder / 'cache'}")
         command += map(str, config.invocation_params.args)
         with self._output.open("w") as output:
@@ -158,7 +162,8 @@ class _Process:
             )
 
     def events(self) -> Iterator[tuple[str, Any]]:
-        """What the child has reported, as it happens, until it has ended and all is read."""
+        """Yields the events that the child reports, as they happen, until the child has ended and all events are
+        read."""
         with self._events.open() as lines:
             line, has_ended = "", False
             while True:
@@ -199,7 +204,7 @@ class _Process:
 
 
 class Child:
-    """In the child process: runs the tests of its list, and writes what happens to a file."""
+    """In the child process: runs the tests of its list, and writes each event to a file."""
 
     def __init__(self, config: pytest.Config) -> None:
         task = json.loads(Path(config.option.xd_child).read_text())

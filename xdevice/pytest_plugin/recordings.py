@@ -1,7 +1,9 @@
-"""`--xd-record` and `--xd-compare`: what each test saw, kept in a folder, and compared in another environment.
+"""`--xd-record` and `--xd-compare`: keeps the values that each test compares or records, to be compared in another
+environment.
 
-A folder has one folder a test, and in that one recording for each backend that ran it. So a test is compared with its
-own backend's recording where there is one, and else, in an environment with other frameworks, with all that there are.
+The option names a folder, which has a folder for each test, and in it a recording for each backend that ran the test. A
+test is compared with the recording of its own backend; if there is none, because the environment has other frameworks,
+with the recordings of all backends.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ if TYPE_CHECKING:
     from xdevice.parity.recording import RecordedCall, Recorder
 
 WITHOUT_BACKEND: Final = "without-backend"
-"""The folder of a test that does not ask for `xd`."""
+"""The name of the recording's folder, instead of a backend's name, if a test does not use `xd`."""
 _ACTUAL: Final = "assert_parity.actual"
 _EXPECTED: Final = "assert_parity.expected"
 
 seen: Final = pytest.StashKey[int]()
-"""How many values of a test were kept, or compared."""
+"""How many values of a test were recorded, to be kept or compared."""
 
 
 class Recordings:
-    """The folders that the options name, and the test that is running."""
+    """The folders that the two options name, and the recording of the test that is running."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._target = _path(config, "xd_record")
@@ -47,14 +49,15 @@ class Recordings:
         self._arguments: list[dict[str, Any]] = []
 
     def describe(self, values: int, tests: int) -> str:
-        """What was done, for the end of a run."""
+        """A line for the end of a run, which says what was recorded and compared."""
         parts = [f"recorded in {self._target}"] if self._target is not None else []
         parts += [f"compared with {self._reference}"] if self._reference is not None else []
         return f"xdevice: {values} values of {tests} tests {' and '.join(parts)}"
 
     @contextmanager
     def of(self, item: pytest.Item) -> Iterator[None]:
-        """What a test sees inside is kept; on leaving it is compared."""
+        """A block in which the values of the test `item` are recorded. When the block ends, they are compared with the
+        recordings in the folder that --xd-compare names."""
         place = _place(item)
         self._arguments = []
         with ExitStack() as stack:
@@ -75,7 +78,7 @@ class Recordings:
                 self._compare(item, entries, self._reference / place)
 
     def see(self, actual: object, expected: object, arguments: dict[str, Any]) -> None:
-        """Keeps the two values of an `assert_parity`, to be compared by the arguments that it was given."""
+        """Records the two values of a call of `assert_parity`, and keeps its arguments for the comparison."""
         if self._recorder is None:  # in a fixture
             return
         self._arguments.append(arguments)
@@ -114,7 +117,8 @@ def _path(config: pytest.Config, option: str) -> Path | None:
 
 
 def _place(item: pytest.Item) -> Path:
-    """Folder of the test, then of its backend: `test_net.py-test_loss-3f2a90bc/torch`."""
+    """The path of a test's recording: a folder of the test, then one of its backend,
+    `test_net.py-test_loss-3f2a90bc/torch`."""
     nodeid, backend = item.nodeid, backend_of(item)
     callspec = getattr(item, "callspec", None)
     if backend is not None and callspec is not None:
@@ -126,7 +130,7 @@ def _place(item: pytest.Item) -> Path:
 
 
 def _entries(folder: Path) -> list[RecordedCall]:
-    """The entries of a recording; none if nothing was recorded, for then there are no files."""
+    """The recorded calls in a folder; an empty list if nothing was recorded, because then the folder has no files."""
     return Recording(folder).entries if (folder / INDEX).exists() else []
 
 

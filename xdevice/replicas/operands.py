@@ -1,6 +1,6 @@
 """Finds the tensors and models in an argument, checks them, and puts results in their places.
 
-The verbs for several devices in one process use these functions, and those for several processes.
+The verbs for several devices (`replicas`) and for several processes (`distributed`) use these functions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Operand(NamedTuple):
-    """A tensor or model inside of an argument: how to name it in an error, and whose it is."""
+    """A tensor or model inside an argument of a verb: its name in an error, its value, and its backend and kind."""
 
     name: str
     value: Any
@@ -34,7 +34,8 @@ class Operand(NamedTuple):
 
 
 def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
-    """The tensors and models in `x`, as operands; raises for an object whose tensors cannot be taken one by one."""
+    """The tensors and models in `x`, as operands. Raises for an object in `x` whose tensors cannot be taken one by
+    one."""
     found = registry.kind_of(type(x))
     if found is not None:
         return [Operand(name, x, *found)]
@@ -46,7 +47,7 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 
 def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
-    """The tensors in `x`; raises if there is none, or a model."""
+    """The tensors in `x`, as operands. Raises `NotATensorError` if there is none, or if there is a model among them."""
     found = leaves_in(x, name, verb)
     if not found:
         refuse_non_container(x, verb)
@@ -62,7 +63,7 @@ def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 
 def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
-    """The tensors and variables in `x`; raises if anything else is in it."""
+    """The tensors and variables in `x`, as operands of a sum. Raises `NotATensorError` if anything else is in `x`."""
     rows = []
     for path, value in dense_leaves(x, name, "all_reduce"):
         if value is None:
@@ -80,13 +81,13 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
         if held.kind != "model":
             refuse_symbol(held)
             refuse_sparse(held, "all_reduce")
-        owner.backend.device_of(read(held))  # raises for one that is spread over devices
+        owner.backend.device_of(read(held))  # raises for a tensor that is spread over devices
         rows.append(held)
     return rows
 
 
 def dense_leaves(x: Any, name: str, verb: str) -> list[trees.Leaf]:
-    """Every leaf of `x`, or `x` itself; raises for a sparse array among the containers."""
+    """Every leaf of `x`, or `x` itself if it is no container. Raises for a sparse array among the containers."""
     if is_leaf(x):
         return [trees.Leaf("", x)]
     tree = trees.Tree(x)
@@ -118,7 +119,7 @@ def read(held: Operand) -> Any:
 
 
 def rebuilt(x: Any, row: list[Operand], new: list[Any]) -> Any:
-    """`x` with new tensors in the places of its own; `x` itself if none is new."""
+    """`x` with the values `new` in the places of its operands `row`; `x` itself if no value is new."""
     by_id = {id(held.value): value for held, value in zip(row, new, strict=True)}
     if id(x) in by_id:
         return by_id[id(x)]
@@ -174,7 +175,7 @@ def check_sum(held: Operand, op: str) -> None:
 
 
 def refuse_overlaps(found: list[Operand]) -> None:
-    """Raises if two tensors share memory, so that writing one would change the other."""
+    """Raises `ContainerError` if two of the tensors share memory, so that writing one would change the other."""
     twins = first_overlap(found)
     if twins is not None:
         raise ContainerError(
@@ -184,7 +185,7 @@ def refuse_overlaps(found: list[Operand]) -> None:
 
 
 def first_overlap(found: list[Operand]) -> tuple[str, str] | None:
-    """The names of two tensors that share memory."""
+    """The names of two tensors in `found` that share memory; None if no two do."""
     blocks: dict[tuple[Backend, Device], dict[int, overlaps.Block]] = {}
     for held in found:
         tensor = read(held)

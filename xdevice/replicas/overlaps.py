@@ -1,4 +1,5 @@
-"""Whether tensors that will be written share memory: by addresses alone, so for memory of any device."""
+"""Finds tensors that will be written and share memory. Only addresses are compared, so it works for any device's
+memory."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Block(NamedTuple):
-    """The addresses of a tensor's elements, each of `width` bytes."""
+    """The memory of a tensor: where its elements are. Each element has `width` bytes; strides are in bytes."""
 
     name: str
     address: int
@@ -21,7 +22,7 @@ class Block(NamedTuple):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """Makes NumPy take the memory for an array, to ask about addresses; nothing is read."""
+        """Lets NumPy treat the memory as an array, to compare addresses. The memory is not read."""
         return {
             "data": (self.address, True),
             "shape": self.shape,
@@ -43,7 +44,7 @@ class Block(NamedTuple):
 
 
 def first_overlap(blocks: Iterable[Block]) -> tuple[Block, Block] | None:
-    """Two of these blocks that share a byte; None if there are none."""
+    """The first two of these blocks that share a byte; None if no two do."""
     row = sorted(blocks, key=lambda block: block.first)
     for i, one in enumerate(row):
         for other in takewhile(partial(_begins_within, one), row[i + 1 :]):
@@ -57,7 +58,8 @@ def _begins_within(one: Block, other: Block) -> bool:
 
 
 def _overlap(one: Block, other: Block) -> bool:
-    """Whether two blocks share a byte; columns of one matrix, whose bytes alternate, do not."""
+    """Whether two blocks share a byte. Two columns of a matrix do not, though their bytes alternate. True if NumPy
+    would take too long to find out."""
     import numpy
 
     try:

@@ -50,25 +50,25 @@ if TYPE_CHECKING:
 
 
 def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[Any]:
-    """Parts of a batch along the first axis, one for each device, in order. Nothing is lost; gradients flow.
+    """Splits a batch along the first axis into one part for each device, in order. Nothing is lost; gradients flow.
 
     Args:
         x: a tensor, or a container of tensors that are all as long along the first axis. Each part is a container of
             the same type. What is not a tensor goes to every part as it is: a list of 6 texts is not a batch of 6.
         devices: a list of devices in any spelling; one that is named twice gets two parts.
-        even: True: all parts are as long, or it is an error. False: their lengths differ by one at most, the longer
-            ones first: 5 over 2 devices are 3 and 2, 3 over 4 are 1, 1, 1 and 0, and 0 over 2 are 0 and 0.
+        even: True: all parts have the same length, or it is an error. False: the lengths differ by one at most, longer
+            parts come first: 5 over 2 devices are 3 and 2, 3 over 4 are 1, 1, 1 and 0, and 0 over 2 are 0 and 0.
 
     Raises:
         ShapeError: a length that does not divide, without `even=False`; a tensor without a first axis, or of another
             length than the others, which is named.
-        ArgumentError: no devices. DeviceError: one device instead of a list. DeviceNotFoundError: a device that does
-            not exist on a tensor's backend; make tensors of NumPy arrays first, which are on cpu:0 only.
-        NotATensorError: a model, or nothing that holds a tensor. UnsupportedError: a sparse, ragged or masked one,
-            or one made of others (DTensor).
+        ArgumentError: no devices. DeviceError: one device instead of a list. DeviceNotFoundError: a tensor's backend
+            does not have the device; make tensors of NumPy arrays first, which are on cpu:0 only.
+        NotATensorError: a model, or `x` holds no tensor. UnsupportedError: a sparse, ragged or masked tensor, or one
+            made of other tensors (DTensor).
 
-    Costs a copy of each part that goes elsewhere. A part that stays where `x` is may be a view, which costs nothing and
-    changes `x` when it is written: so on PyTorch, NumPy, MXNet, and Paddle from version 3 on.
+    Costs a copy of each part that goes to another device. A part that stays on the device of `x` may be a view, which
+    costs nothing and changes `x` when it is written: on PyTorch, NumPy, MXNet, and Paddle from version 3 on.
 
     Example:
         >>> first, second = xdevice.split_batch(xdevice.ones(5, 2), ["cpu", "cpu"], even=False)
@@ -88,22 +88,22 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
 
 
 def gather(parts: Iterable[Any], device: object) -> Any:
-    """The parts joined along the first axis, on one device: what `split_batch` takes apart. Gradients flow.
+    """Joins parts along the first axis, on one device: the reverse of `split_batch`. Gradients flow.
 
     Args:
-        parts: a list of tensors, or of containers that are built alike, which are joined tensor by tensor. Numbers
-            (0-d tensors, a loss of each device) become a vector. What is not a tensor has to be equal in all parts; NaN
-            counts as equal to NaN.
+        parts: a list of tensors, or of containers that are built alike, which are joined tensor by tensor. Numbers (0-d
+            tensors, such as the loss of each device) become a vector. What is not a tensor has to be equal in all
+            parts; NaN counts as equal to NaN.
         device: any spelling.
 
     Raises:
-        ShapeError, DTypeError, ContainerError: parts that differ in more than their length; names
-            the first one that does.
+        ShapeError, DTypeError, ContainerError: parts differ in more than their length; the error names the first that
+            does.
         ArgumentError: no parts, or of several backends. DeviceNotFoundError: as `to_device`.
-        NotATensorError: a model, or nothing that holds a tensor. UnsupportedError: a sparse, ragged or masked one,
-            or one made of others (DTensor).
+        NotATensorError: a model, or a part holds no tensor. UnsupportedError: a sparse, ragged or masked tensor, or one
+            made of other tensors (DTensor).
 
-    Costs a copy of each part to the device, where it is not there yet, and one into the result, which is new storage.
+    Costs a copy of each part to the device, if it is not there yet, and one copy into the result, which is new storage.
 
     Example:
         >>> halves = xdevice.split_batch(xdevice.tensor([1, 2, 3]), ["cpu", "cpu"], even=False)
@@ -127,11 +127,12 @@ def gather(parts: Iterable[Any], device: object) -> Any:
 
 
 def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
-    """One independent copy of parameters or of a model for each device, to be trained there.
+    """Makes an independent copy of parameters or of a model for each device, to be trained there.
 
-    Nothing is shared: not with the source, nor between the copies, also where a device is the source's own or is named
+    Nothing is shared, neither with the source nor between the copies, even if a device is the source's own or is named
     twice. No gradient flows back to the source. In each copy, a tensor or model that stands in several places is still
-    one, a parameter beside its model still belongs to it, and tied weights stay tied. Costs a copy for each device.
+    one object, a parameter beside its model still belongs to that model, and tied weights stay tied. Costs a copy for
+    each device.
 
     Args:
         params_or_model: a model, which keeps its frozen parameters, buffers and mode; a tensor; or a container of both.
@@ -148,10 +149,11 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
     | numpy | an array |
 
     Raises:
-        ArgumentError, DeviceError, DeviceNotFoundError: no devices; no list of them; one that a backend lacks.
-        NotATensorError: nothing to copy. NotBuiltError: a model with a variable that has no values yet.
+        ArgumentError, DeviceError, DeviceNotFoundError: the list of devices is empty, or is no list, or a backend lacks
+            one of them.
+        NotATensorError: there is nothing to copy. NotBuiltError: a model has a variable without values yet.
         UnsupportedError: an optimizer: make one for each copy. Two models in one container that share a variable: put
-            them into one model. A sparse or masked tensor, or one made of others (DTensor).
+            them into one model. A sparse or masked tensor, or one made of other tensors (DTensor).
 
     Example:
         >>> first, second = xdevice.replicate({"w": xdevice.ones(2)}, ["cpu", "cpu"])
@@ -176,7 +178,7 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
 
 
 def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
-    """A copy of `x` on each device: `copy_to` for each of them, so always in new storage. Gradients flow.
+    """Copies `x` to each device, by `copy_to`, so always into new storage. Gradients flow.
 
     Args:
         x: a tensor, a model, or a container of them.
@@ -184,7 +186,7 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
 
     Raises:
         ArgumentError: no devices. DeviceError: one device instead of a list. DeviceNotFoundError: one of the devices
-            does not exist; nothing has been copied. NotBuiltError: as `replicate`. Others as `copy_to`.
+            does not exist; nothing has been copied. NotBuiltError: as with `replicate`. Others: as with `copy_to`.
 
     Costs a copy for each device.
 
@@ -201,11 +203,11 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
 
 
 def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
-    """Makes each tensor the sum, or the mean, of all of them, each on its own device. Use the result.
+    """Makes each tensor the sum, or the mean, of all the tensors, each on its own device. Use the returned list.
 
-    Where tensors can be written it happens in place, the very objects come back, and gradient flags stay as they are:
-    so it is right for `.grad`s and for parameters. No gradients flow through it. The result is the same bit for bit on
-    all devices, and in each run.
+    Tensors that can be written are changed in place and returned, with the same gradient flags: so it can be used for
+    `.grad`s and for parameters. No gradients flow through it. The result is the same bit for bit on all devices, and in
+    each run.
 
     | backend | in place | several GPUs |
     |---|---|---|
@@ -217,16 +219,18 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     | numpy | yes, unless read-only | |
 
     Args:
-        tensors: a list with one for each replica: tensors, variables, or containers of them that are built alike.
+        tensors: a list with one item for each replica: tensors, variables, or containers of them that are built alike.
         op: "sum" or "mean".
 
     Raises:
-        NotATensorError: a gradient that is None (it names the replica), a model, or anything else that is not a tensor.
+        NotATensorError: a gradient is None (the error names the replica); a model, or anything else that is not a
+            tensor.
         ArgumentError, ShapeError, DTypeError, ContainerError: replicas that are not alike. Nothing is written.
-        DTypeError, ArgumentError: bools, and the mean of ints; an empty list, several backends, another `op`.
-        ContainerError, UnsupportedError: two tensors that share memory and are not one object; a sparse or masked one.
+        DTypeError, ArgumentError: bools, or the mean of ints; an empty list, several backends, another `op`.
+        ContainerError, UnsupportedError: two tensors that share memory and are not one object; a sparse or masked
+            tensor.
 
-    Costs NCCL's own time, else one copy to the first device and one back: docs/reference/devices.md.
+    Costs NCCL's own time, or without NCCL one copy to the first device and one back: docs/reference/devices.md.
 
     Example:
         >>> [x.tolist() for x in xdevice.all_reduce([xdevice.tensor([1.0, 2.0]), xdevice.tensor([3.0, 4.0])])]
@@ -291,7 +295,8 @@ def _required(found: Iterable[Operand], places: list[Device]) -> list[Device]:
 
 
 def _on(held: Operand, x: Any, place: Device, whole: Any) -> Any:
-    """`x` on a device. A tensor that can only be on the host stays there if it is in a container."""
+    """Moves `x`, a part of the operand `held`, to a device. A tensor that can only be on the host stays there if the
+    argument `whole` is a container."""
     if held.kind == "tensor" and held.backend.is_host_bound(x) and not is_leaf(whole):
         return x
     return leaves.move(held.backend, held.kind, x, place)
@@ -316,7 +321,8 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
 
 
 def _check_others(parts: list[Any]) -> None:
-    """Raises if something other than a tensor differs between the parts: there is one result for all."""
+    """Raises `ContainerError` if something other than a tensor differs between the parts: the result can have only one
+    value there."""
     others = [
         {leaf.path: leaf.value for leaf in trees.leaves(part) if not is_leaf(leaf.value)}
         for part in parts
@@ -337,7 +343,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
-    """Raises unless the tensors have one backend, one dtype, and equal shapes from axis `start` on."""
+    """Raises an error unless all tensors have the same backend and dtype, and equal shapes from axis `start` on."""
     first = column[0]
     shape, dtype = shape_of(first), dtype_of(first)
     for held in column[1:]:
@@ -354,7 +360,8 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
 
 
 def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
-    """Raises unless a tensor that stands in two places of one replica does so in all: it is summed only once."""
+    """Raises `ContainerError` if a tensor that stands in two places of one replica does not do so in all replicas: it
+    is summed only once."""
     seen: dict[int, Sequence[Operand]] = {}
     for column in columns:
         for held in column:
@@ -371,7 +378,8 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
 
 
 def _models(found: list[Operand]) -> list[Operand]:
-    """The models to copy, each once, the larger ones first, so that what is part of another is not copied apart."""
+    """The models to copy, each once. Larger models come first, so that a model that is part of another is not copied by
+    itself."""
     owners: dict[int, Operand] = {}
     models: list[Operand] = []
     unique = {id(held.value): held for held in found if held.kind == "model"}.values()

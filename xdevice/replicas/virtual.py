@@ -1,4 +1,5 @@
-"""Virtual GPUs: devices of each framework's own, in host memory, for a machine that has no GPU or too few."""
+"""`virtual_gpus`: gives each framework devices in host memory that act as GPUs, for a machine with no GPU or too
+few."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from xdevice.errors import ArgumentError, shown
 def virtual_gpus(n: int, *, force: bool = False) -> None:
     """Gives every framework `n` virtual GPUs, `gpu:0` to `gpu:{n-1}`, from now to the end of the process.
 
-    They are other devices of the framework, and their memory is the host's: they show whether code for several devices
-    is correct, and are not faster. `cpu:0` stays, and is the only CPU. `XDEVICE_VIRTUAL_GPUS=4 python script.py` does
-    the same, and child processes inherit it. docs/explanation/virtual.md has what each operation costs.
+    Virtual GPUs are other devices of the framework, in host memory: they show whether code for several devices is
+    correct, and are not faster. `cpu:0` stays, and is the only CPU. `XDEVICE_VIRTUAL_GPUS=4 python script.py` does the
+    same, and child processes inherit it. docs/explanation/virtual.md says what each operation costs.
 
     | backend | `xdevice.gpu(1).native` | request them before |
     |---|---|---|
@@ -25,7 +26,8 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
 
     Args:
         n: how many, 1 or more. The same number again changes nothing.
-        force: hides the GPUs that the machine has; without it they are a reason to refuse. Once given, it holds.
+        force: hides the real GPUs of the machine; without it, real GPUs are an error. Once given, it holds for later
+            calls.
 
     Raises:
         ArgumentError: `n` is not an int of 1 or more, or is not the number that was asked for before.

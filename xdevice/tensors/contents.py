@@ -1,11 +1,13 @@
-"""What the verbs do with a container: everything is checked first, then moved, models before what stands beside them.
+"""Moves, copies and locates what is in a container, for the verbs. Everything is checked before anything moves; models
+move before the tensors beside them.
 
-Arrays of a framework that has only host memory, such as NumPy's, and tensors of texts are data like numbers where a
-container also holds tensors that can be elsewhere: they stay on the host, and are not compared. In a container of their
-own they count.
+Arrays of a framework that has only host memory, such as NumPy's, and tensors of texts are data like Python's numbers if
+the container also holds tensors that can be on other devices: they stay on the host, and their device is not compared.
+In a container without such tensors, they count as tensors.
 
-Where there are only tensors and data of Python's own, their types say all that is needed. Sorting each leaf, as other
-containers need it, an OrderedDict of 100 tensors that are there already took 0.18 ms, and takes 0.02.
+If a container holds only tensors and data of Python's own types, the types say all that is needed. Other containers
+need each leaf to be sorted: with that, an OrderedDict of 100 tensors that are on the device already took 0.18 ms; it
+takes 0.02.
 """
 
 from __future__ import annotations
@@ -39,15 +41,17 @@ if TYPE_CHECKING:
     Undo = list[Callable[[BaseException], None]]
     """What takes back what has moved in place, or tells of it."""
     _Away = dict[Backend, list[Any]]
-    """The tensors that have to move, by their backends."""
+    """The tensors that are not on the target device yet and have to move, by their backends."""
     _Owned = tuple[int, Any, Backend, str]
-    """Number, value, backend and kind of a leaf: one is made for each tensor, and a NamedTuple takes 1 us, not 0.1."""
+    """A leaf that belongs to a backend: its number among the leaves, its value, its backend and its kind. A plain
+    tuple, because one is made for each tensor, and making a NamedTuple takes 1 us, not 0.1 us."""
 
 _movable = registry.movable
 
 
 def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
-    """What `to_device` and `copy_to` give; `one` is the function of `leaves` that moves or copies one thing."""
+    """Returns what `to_device` or `copy_to` returns for `x`. `one` is the function of `leaves` that moves or copies one
+    tensor or model."""
     owner = _movable.get(type(x))
     if owner is not None:
         place = owner.require(target)
@@ -72,21 +76,24 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
         return _Sorted(x, walk).transfer(target, one, verb)
     if not away:
         return x
-    refuse_lacking(x, place, away)
+    for backend in away:
+        if place is not CPU and backend.lacks(place):
+            refuse_lacking(x, place, (backend,))
     if walk is not None:
         return rebuild(walk, _move(away, place, one, {}, walk[1]))
     return rebuild_batch(x, batch, _move(away, place, one, {}, batch[0]))
 
 
 def check_copies(x: Any, places: Iterable[Device]) -> None:
-    """Raises if `x` cannot be copied to one of these places."""
+    """Raises an error if `x` cannot be copied to each of these devices."""
     found = _Sorted(x)
     for target in places:
         found.check(target, True)
 
 
 def where(x: Any) -> set[Device] | None:
-    """Where the tensors in a container are, if nothing else in it counts; None if only `places` can tell."""
+    """The devices of the tensors in a container, if nothing in it but tensors has a device; None if only `places` can
+    tell."""
     batch = flatten_batch(x) or _only_tensors(flatten(x, whole=True, once=True))
     if batch is None:
         return None
@@ -101,7 +108,8 @@ def where(x: Any) -> set[Device] | None:
 
 
 def places(x: Any, name: str) -> Iterator[Location]:
-    """Where every tensor and every variable of a model is in a container, as `leaves.places` says it."""
+    """The device of every tensor, and of every variable of a model, in a container, as a `Location`. `name` stands for
+    the container in errors."""
     found = _Sorted(x)
     for i, value, backend, kind in found.owned:
         if id(value) not in found.data:
@@ -119,7 +127,7 @@ def _name(name: str, tree: Tree, i: int, inner: str = "") -> str:
 
 
 def owned(x: Any) -> Iterator[tuple[Backend, str, Any]]:
-    """Every tensor and model in a container, and in the objects in it."""
+    """Every tensor and model in a container, and in the objects of other types in it, with its backend and kind."""
     found = _Sorted(x)
     yield from ((backend, kind, value) for _, value, backend, kind in found.owned)
     for _, stranger in found.strangers:
@@ -130,7 +138,8 @@ def owned(x: Any) -> Iterator[tuple[Backend, str, Any]]:
 
 
 def _only_tensors(walk: Walked) -> Batch | None:
-    """The tensors, if there is nothing beside them but data of Python's own, and they are in a container."""
+    """The tensors in a container, if all else in it is data of Python's own types; None otherwise, or if there is no
+    container."""
     root, leaves, kinds = walk
     if root is None:
         return None
@@ -146,7 +155,8 @@ def _of_type(cls: type, tensors: list[Any]) -> list[Any]:
 
 
 class _Sorted:
-    """The leaves of a container, each with what it is."""
+    """A container's leaves, sorted: tensors and models with their backends, and strangers (objects of unknown types
+    that hold tensors)."""
 
     def __init__(self, x: Any, walk: Walked | None = None) -> None:
         self.x = x
@@ -154,7 +164,8 @@ class _Sorted:
         self.owned: list[_Owned] = []
         self.strangers: list[tuple[int, Stranger]] = []
         self._kept: list[Any] = []
-        """The parts of models, which are known by their `id`s when they are gone from their models."""
+        """The parts of models, kept alive because they are looked up by their `id`s, also after other objects
+        have replaced them in their models."""
         kinds: dict[int, Owned | None] = {number: registry.kind_of(cls) for number, cls in tree.kinds.items()}
         for i, value in enumerate(tree.leaves):
             cls = id(type(value))
@@ -174,7 +185,7 @@ class _Sorted:
 
     def transfer(self, target: Device, one: One, verb: str) -> Any:
         """The container with its leaves moved or copied: models first, then tensors, then objects that move themselves.
-        If one fails, those that have moved in place are taken back."""
+        If one fails, models that have moved in place are moved back."""
         self._require_container(verb)
         is_copy, place = one is leaves.copy, devices.plain(target)
         away = self.check(target, is_copy)
@@ -190,7 +201,8 @@ class _Sorted:
             raise
 
     def _set_objects_apart(self) -> None:
-        """An array of objects that hold tensors is not a tensor but a stranger."""
+        """Lists an array of objects that hold tensors among the strangers (objects of unknown types), not among the
+        tensors."""
         for leaf in tuple(self.owned):
             i, value, backend, _ = leaf
             if not backend.is_host_only or backend.container_way(value) is None:
@@ -213,14 +225,15 @@ class _Sorted:
         )
 
     def _models(self) -> list[_Owned]:
-        """The models, each before those that are parts of it, and optimizers after both."""
+        """The models in the container, each before the models that are parts of it, and optimizers after both."""
         found = [leaf for leaf in self.owned if _is_model(leaf)]
         if len(found) > 1:
             found.sort(key=_number_of_parts, reverse=True)
         return found
 
     def check(self, target: Device, is_copy: bool) -> _Away:
-        """The tensors that are not on the device; raises for whatever cannot be there, or would stay behind."""
+        """The tensors that are not on the device. Raises an error for a leaf that cannot be on the device, or whose
+        tensors would stay behind."""
         tree, place = self.tree, devices.plain(target)
         tensors = [leaf for leaf in self.owned if leaf[3] == "tensor" and id(leaf[1]) not in self.data]
         backends = {type(value): backend for _, value, backend, _ in tensors}
@@ -231,7 +244,7 @@ class _Sorted:
                 continue
             _require(backend, target, self.x, value)
             if kind == "model":
-                list(backend.model_devices(value))  # raises for one that cannot move
+                list(backend.model_devices(value))  # raises for a model that cannot be moved
         for i, stranger in self.strangers:
             if stranger.moves:
                 _require(stranger, target, self.x, stranger.x)
@@ -250,11 +263,12 @@ class _Sorted:
         return away
 
     def _ids_of_models(self) -> set[int]:
-        """The `id`s of the models, which move in place, and of the models in them."""
+        """The `id`s of the models in the container, which move in place, and of their parts."""
         return {id(one) for _, model, backend, _ in self._models() for one in (model, *backend.model_parts(model))}
 
     def _refuse_shared(self) -> None:
-        """Two models that are copied one by one would no longer share what they share now."""
+        """Raises `UnsupportedError` if two models share a part: they are copied one by one, and their copies would not
+        share it."""
         models = self._models()
         owners: dict[int, int] = {}
         for i, model, backend, _ in models if len(models) > 1 else ():
@@ -270,8 +284,9 @@ class _Sorted:
             owners.update((id(part), i) for part in (model, *backend.model_parts(model)))
 
     def _move_first(self, target: Device, one: One, undo: Undo) -> dict[int, Any]:
-        """What moves before the tensors, by its `id`: models first, for a parameter that also stands beside its model
-        then stays that model's; symbols; and data, which goes to the host."""
+        """Moves or copies what comes before the tensors, and returns the results by the `id`s of the old leaves. Models
+        are first, so that a parameter which also stands beside its model stays that model's; then symbolic tensors, and
+        data, which goes to the host."""
         is_copy = one is leaves.copy
         done: dict[int, Any] = {}
         for _, value, backend, kind in self._models() + [leaf for leaf in self.owned if not _is_model(leaf)]:
@@ -320,8 +335,8 @@ def _number_of_parts(leaf: _Owned) -> int:
 def _locate(
     x: Any, batch: Batch, target: Device, place: Device, is_copy: bool, may_be_bound: bool = True
 ) -> _Away | None:
-    """The tensors of `x` that are not on `place`, or do not say where they are; for a copy all of them. Raises if their
-    backend lacks the target. With `may_be_bound`, None if there is one among them that cannot leave the host."""
+    """The tensors of `x` that are not on `place`, or do not say where they are; for a copy all tensors. Raises an error
+    if their backend lacks the target. With `may_be_bound`, returns None if one of them cannot leave the host."""
     tensors, backends, _ = batch
     away: _Away = {}
     for cls, backend in backends.items():
@@ -330,17 +345,17 @@ def _locate(
         if not is_copy:
             try:
                 here: set[Any] = backend.devices_of(cls, some)
-            except UnsupportedError:  # of the one that is spread, or on a device that is not known
+            except UnsupportedError:  # a tensor is on several devices, or on an unknown one: ask each
                 here = {place, None}
             if place in here:
                 if len(here) == 1 and place is target:
                     continue
                 some = [] if len(here) == 1 else [x for x in some if not leaves.is_on(backend, x, place)]
-        # few backends have any: to ask for each tensor would take a tenth of the move
+        # few backends have tensors that must stay on the host, and asking for each tensor takes a tenth of the move
         has_bound = may_be_bound and type(backend).is_host_bound is not Backend.is_host_bound
         if has_bound and any(map(backend.is_host_bound, some)):
             return None
-        if some or place is not target:  # a word for hardware is meant for what is there already, too
+        if some or place is not target:  # hardware that `target` names is checked even if nothing moves
             _require(backend, target, x, leaf)
         if some:
             away[backend] = [*away[backend], *some] if backend in away else some
@@ -348,7 +363,7 @@ def _locate(
 
 
 def _require(owner: Backend | Stranger, target: Device, x: Any, leaf: Any) -> None:
-    """Raises for one of the leaves of `x`."""
+    """Raises `DeviceNotFoundError`, which names the leaf of `x`, if the leaf's owner lacks the device."""
     try:
         owner.require(target)
     except DeviceNotFoundError as error:
@@ -358,13 +373,13 @@ def _require(owner: Backend | Stranger, target: Device, x: Any, leaf: Any) -> No
 
 
 def _move(away: _Away, target: Device, one: One, done: dict[int, Any], old: Sequence[Any] = ()) -> list[Any]:
-    """Moves or copies each tensor once, and puts the new one into `done`, by the `id` of the old one. Gives the leaves
-    with those of `done` in their places."""
+    """Moves or copies each tensor once, and puts the new tensor into `done`, by the `id` of the old one. Returns the
+    leaves `old` with the new tensors in the places of the old ones."""
     for backend, tensors in away.items():
         once = tensors
         if done or len(set(map(id, tensors))) < len(tensors):
             once = list({id(x): x for x in tensors if id(x) not in done}.values())
-            if not once:  # all are parts of a model that has moved
+            if not once:  # all of them are parts of a model that has moved
                 continue
         if one is not leaves.move:
             moved = [one(backend, "tensor", x, target) for x in once]
@@ -372,14 +387,15 @@ def _move(away: _Away, target: Device, one: One, done: dict[int, Any], old: Sequ
             moved = backend.move_all(once, target)
             if any(map(is_, moved, once)):
                 moved = [leaves.another(backend, x, made, "moving") for x, made in zip(once, moved, strict=True)]
-        if once is old:  # by their `id`s would take a tenth longer
+        if once is old:  # looking them up by their `id`s would take a tenth longer
             return moved
         done.update(zip(map(id, once), moved, strict=True))
     return [done.get(id(leaf), leaf) for leaf in old]
 
 
 def _pair(backend: Backend, own: list[Any], twin: Any, done: dict[int, Any]) -> None:
-    """The parts of a model that was moved or copied stand for its own wherever those are in the container."""
+    """Notes in `done` that the parts of a moved or copied model replace the original's parts wherever those stand in
+    the container. If a part has a replacement already, the new model takes that instead of its own."""
     new = list(backend.model_parts(twin))
     if len(own) != len(new):
         return

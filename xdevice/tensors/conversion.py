@@ -1,8 +1,9 @@
-"""`convert`: a tensor of one framework as one of another, in the same memory where both can work in it.
+"""`convert`: makes a tensor of one framework a tensor of another, in the same memory where both can work in it.
 
-Frameworks take over memory that they cannot work in: TensorFlow ends the process at the first operation on a
-misaligned buffer, PyTorch on a negative stride, JAX computes with the wrong values of a transposed one. So each
-adapter states what it needs (`Backend.takes`), and what a capsule offers is compared with that here.
+Frameworks take over memory that they cannot work in: TensorFlow ends the process at the first operation on a misaligned
+buffer, PyTorch on a negative stride, JAX computes with the wrong values of a transposed one. So each adapter states
+what memory it can work in (`Backend.takes`), and this module compares that with the memory which a DLPack capsule
+offers.
 """
 
 from __future__ import annotations
@@ -24,17 +25,19 @@ if TYPE_CHECKING:
     from xdevice.contract import Takes
 
 _SOONER_READ: Final = 32768
-"""Elements up to which `to_numpy` is sooner done than sharing with NumPy, though it may copy."""
+"""For tensors of at most this many elements, `to_numpy` is faster than sharing memory with NumPy, although `to_numpy`
+may copy."""
 
 
 def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
-    """`x` as a tensor of another framework, on the same device; in the same memory where both can work in it.
+    """Returns `x` as a tensor of another framework, on the same device; in the same memory where both can work in it.
 
     Values, dtype, shape and device stay, bit for bit. The result never requires grad, and no gradient flows through.
     While two tensors share memory, only read it; docs/reference/conversion.md says why, and what is always copied.
 
     Args:
-        x: a tensor, or a container of tensors, which keeps its type; what is not a tensor passes through.
+        x: a tensor, or a container of tensors. A container keeps its type, and what is not a tensor in it passes
+            through.
         backend: the target: "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy", an alias or a `Backend`.
         copy: None shares memory where that is correct, else copies. True always copies. False shares or raises.
 
@@ -51,10 +54,11 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
         SharingError: with `copy=False`, where the memory cannot be shared; it is a `BufferError`.
         DTypeError, DeviceNotFoundError: the target lacks the dtype or device, or would narrow the dtype.
         NotATensorError, ContainerError: not a tensor; a container of an unknown type.
-        UnsupportedError: a sparse tensor, a masked array, or what stands for a tensor in a traced function.
+        UnsupportedError: a sparse tensor, a masked array, or a symbolic tensor in a traced function.
         BackendNotFoundError, BackendImportError: no such backend here. ArgumentError: another `copy`.
 
-    Costs 7 to 120 us where memory is shared, whatever the size; else one copy on the device, or a way through the host.
+    Costs 7 to 120 us where memory is shared, whatever the size; else one copy on the device, or copies through the
+    host.
 
     Example:
         >>> type(xdevice.convert(xdevice.ones(2, 3), "numpy")).__name__
@@ -89,7 +93,8 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
 
 
 def _convert_one(source: Backend, kind: str, x: Any, array: Any, target: Backend, copy: bool | None) -> Any:
-    """`x`, where `array` is what it stands for: itself, but for a scalar of NumPy, which nobody can write into."""
+    """Converts one leaf `x`. `array` is `x` itself, or the array that a NumPy scalar `x` stands for: a scalar stays as
+    it is if NumPy is the target, since nobody can write into it, and is copied otherwise."""
     if array is x:
         return _convert(source, kind, x, target, copy)
     if source is target:
@@ -148,7 +153,7 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
 
 
 def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
-    """Whether address and strides alone show that the target cannot work in the memory of `x`."""
+    """Whether the address and the strides of `x` are enough to tell that the target cannot work in its memory."""
     takes = target.takes()
     if takes is None:
         return True
@@ -166,7 +171,7 @@ def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
 
 
 def _shared(source: Backend, x: Any, target: Backend, device: Device, dtype: str) -> Any:
-    """A tensor of the target in the memory of `x`; raises `BufferError` where that would be wrong."""
+    """A tensor of the target in the memory of `x`. Raises `BufferError` if the target could not work in that memory."""
     takes = target.takes()
     if takes is None:
         raise BufferError(f"{target.name} {target.version} cannot take memory over")
@@ -194,7 +199,7 @@ def _taken_over(source: Backend, lent: dlpack.Lent, takes: Takes, target: Backen
 
 
 def _hindrance(lent: dlpack.Lent, takes: Takes, device: Device, dtype: str) -> str | None:
-    """Why memory cannot be taken over as it is; None if it can."""
+    """A text that says why the target cannot work in the lent memory as it is; None if it can."""
     if not _is_on(lent, device):
         return f"its memory is on device {lent.device} of DLPack, not on {device}"
     alignment = max(takes.alignment, min(host_dtype(dtype).itemsize, 8))
@@ -224,7 +229,8 @@ def _not_shared(source: Backend, target: Backend, error: Exception) -> SharingEr
 
 
 def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str) -> Any:
-    """A copy on the device that the target takes over; else a way through the host."""
+    """A copy for the target. It is made on the device if the target can take the copy's memory over, else through the
+    host."""
     if target.takes() is not None and source.shares(device) and target.shares(device):
         if device is devices.CPU:
             return _copied_on_host(source, x, target, dtype)
@@ -241,8 +247,8 @@ def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str
 
 
 def _copied_on_host(source: Backend, x: Any, target: Backend, dtype: str) -> Any:
-    """A copy made by NumPy, which asks for huge pages from 4 MB on: first using other memory takes longer than a
-    copy."""
+    """A copy made by NumPy, which asks for huge pages from 4 MB on: with other memory, the first use of its pages takes
+    longer than the copy."""
     host = registry.load("numpy")
     return target.from_buffer(host.compact(_host_view(source, x, host, dtype)))
 

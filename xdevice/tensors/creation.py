@@ -1,4 +1,5 @@
-"""Creation and reading: the minimum that device-neutral teaching code needs, with the same dtypes everywhere."""
+"""Making tensors and reading them: the minimum that device-neutral teaching code needs, with the same dtypes on every
+backend."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
     Args:
         data: numbers, a NumPy array, a tensor of any backend (through the host), or nested lists of these, which are
             stacked as NumPy stacks arrays.
-        device: any spelling; without it the device of the `with device:` block, else `cpu:0`, GPU or not.
+        device: any spelling that `xdevice.device` takes; without it the device of the `with device:` block, else
+            `cpu:0`, even if there is a GPU.
         dtype: "float32", `np.float32`, `torch.float32`, `float`, ...; without it Python ints become int64 (int32 on
             JAX without 64-bit), Python floats and float64 arrays float32, Python complex numbers complex64, and other
             arrays keep their dtype.
@@ -42,8 +44,9 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
     docs/reference/api/creation.md says what `dtype` makes of a number, and which numbers do not fit.
 
     Raises:
-        DTypeError: a dtype that backend or device lacks, data that is not numbers, or a value that does not fit.
-        DeviceNotFoundError: as `to_device`. UnsupportedError: a masked array, or what `to_numpy` refuses.
+        DTypeError: a dtype that the backend or the device lacks, data that is not numbers, or a value that does not
+            fit.
+        DeviceNotFoundError: as with `to_device`. UnsupportedError: a masked array, or what `to_numpy` refuses.
 
     Costs one copy on the host and one to the device.
 
@@ -99,8 +102,8 @@ def rand(*shape: int | Sequence[int], device: object = None, dtype: object = Non
     | inside | each call |
     |---|---|
     | `torch.compile`, `tf.function`, `paddle.jit.to_static` | draws anew |
-    | `jax.jit`, and what else JAX traces once | `UnsupportedError`: draw outside; pass the numbers, or a key, in |
-    | `jax.grad`, `jax.vmap` | draws anew, the same numbers for all that is mapped |
+    | `jax.jit`, and others that JAX traces once | `UnsupportedError`: draw outside; pass the numbers, or a key, in |
+    | `jax.grad`, `jax.vmap` | draws anew, the same numbers for each mapped element |
     | `torch.vmap` | PyTorch's `RuntimeError` without `randomness="same"` or `"different"` |
     | `hybrid_forward` of a hybridized Gluon block | MXNet's `TypeError`: use `F.random` |
 
@@ -118,15 +121,15 @@ def rand(*shape: int | Sequence[int], device: object = None, dtype: object = Non
 
 
 def supports(dtype: object, device: object = None) -> bool:
-    """Whether tensors of a dtype can be on a device of the selected backend, as it is set up: float64 cannot on MPS.
+    """Whether tensors of a dtype can be on a device of the selected backend, as it is set up: float64 cannot be on MPS.
 
-    Young: it may change in a minor version. Arguments are those of `tensor`. An 8-bit float counts where it can be
-    moved. It says nothing of which operations there are for it.
+    Young: it may change in a minor version. Arguments are those of `tensor`. The answer for an 8-bit float is True if
+    it can be moved. The answer does not say which operations support the dtype.
 
     Raises:
-        DTypeError: not a dtype. DeviceError, DeviceNotFoundError: not a device; none of this backend.
+        DTypeError: not a dtype. DeviceError, DeviceNotFoundError: not a device; the backend does not have it.
 
-    Costs 1 us. It starts the device only where the framework tells nothing before: JAX.
+    Costs 1 us. It starts the device only on JAX, which tells nothing before.
 
     Example:
         >>> xdevice.supports("float32", "cpu")
@@ -140,22 +143,22 @@ def supports(dtype: object, device: object = None) -> bool:
 
 
 def to_numpy(x: Any) -> Any:
-    """The values of a tensor or variable as a NumPy array of their dtype, on the host, detached, never an alias of it.
+    """A NumPy array with the values and dtype of a tensor or variable, on the host, detached; it never shares memory.
 
     Waits for the tensor, copies it to the host, and raises the error of its computation if there was one. bfloat16
-    comes as `ml_dtypes.bfloat16`, and a sparse tensor of PyTorch, MXNet and Paddle dense. A container comes back with
-    its tensors replaced. A variable is a `tf.Variable`, a `keras.Variable` or a Gluon `Parameter`. A scalar of NumPy,
-    which its `x.sum()` gives, comes as an array without dimensions. A TensorDict, which cannot hold arrays, comes
-    as a dict.
+    comes as `ml_dtypes.bfloat16`, and a sparse tensor of PyTorch, MXNet or Paddle as a dense array. A container comes
+    back with arrays in place of its tensors. A variable is a `tf.Variable`, a `keras.Variable` or a Gluon `Parameter`.
+    A scalar of NumPy, which `x.sum()` gives on NumPy, comes as an array without dimensions. A TensorDict, which cannot
+    hold arrays, comes as a dict.
 
     Raises:
         NotATensorError: neither a tensor nor a container. ContainerError: an unknown object that holds tensors.
-        UnsupportedError: what NumPy has no array for; it says what to read instead. On PyTorch nested, quantized and
-            masked tensors, complex32 and bits; on TensorFlow sparse and ragged ones, variants and resources; keys of
-            JAX; masked arrays of NumPy; and what stands for a tensor in a traced function.
+        UnsupportedError: a tensor that NumPy has no array for; the error says what to read instead. On PyTorch nested,
+            quantized and masked tensors, complex32 and bits; on TensorFlow sparse and ragged ones, variants and
+            resources; keys of JAX; masked arrays of NumPy; and symbolic tensors in a traced function.
         NotBuiltError: a parameter that has no shape yet.
 
-    Costs one copy; a second one on the host where the framework gives memory that it keeps (`Backend.gives_away`).
+    Costs one copy; a second copy on the host if the framework keeps the memory that it gives (`Backend.gives_away`).
 
     Example:
         >>> xdevice.to_numpy(xdevice.ones(2))
@@ -184,13 +187,13 @@ def to_numpy(x: Any) -> Any:
 
 
 def item(x: Any) -> Any:
-    """The one value of a tensor, of any shape with one element, as a Python bool, int, float or complex.
+    """The value of a tensor with one element, in any number of dimensions, as a Python bool, int, float or complex.
 
-    Waits, like `to_numpy`.
+    Waits for the tensor, like `to_numpy`.
 
     Raises:
         NotATensorError: not a tensor. ShapeError: more or fewer than one element. DTypeError: not a number.
-        UnsupportedError, NotBuiltError: as `to_numpy`.
+        UnsupportedError, NotBuiltError: as with `to_numpy`.
 
     Example:
         >>> xdevice.item(xdevice.ones(1, 1))
@@ -213,7 +216,7 @@ def item(x: Any) -> Any:
 
 
 def as_numbers(backend: Backend, array: np.ndarray[Any, Any], place: Device) -> np.ndarray[Any, Any] | None:
-    """A NumPy array in the dtype that `tensor` gives it on a device; None if it holds no numbers."""
+    """A NumPy array, cast to the dtype that `tensor` gives it on the device; None if the array holds no numbers."""
     if not _is_numbers(array) or array.dtype.name in SHORT_FLOATS:
         return None
     wanted = _default_dtype(array, array)
@@ -237,7 +240,8 @@ def _read_leaf(value: Any) -> Any:
 
 
 def _tensor_of(x: Any) -> Any | None:
-    """A tensor itself, and that of a model which is one variable; None for everything else. Raises for a symbol."""
+    """`x` if it is a tensor, the tensor of `x` if it is a model that is a single variable; None for anything else.
+    Raises `UnsupportedError` for a symbolic tensor of a traced function."""
     found = registry.kind_of(type(x))
     if found is None:
         return None
@@ -259,7 +263,8 @@ def place_for(backend: Backend, device: object) -> Device:
 
 
 def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
-    """The sizes of a creator's arguments, `(2, 3)` or `((2, 3),)`; `ShapeError` for what is not a shape."""
+    """The sizes that the arguments of `ones`, `rand` and the like give, as `(2, 3)` or `((2, 3),)`. Raises `ShapeError`
+    for anything that is not a shape."""
     sizes: Any = listed(shape[0]) if len(shape) == 1 else shape
     if any(isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0 for size in sizes):
         raise ShapeError(f"a shape is made of ints of 0 or more, as in (2, 3) or ((2, 3)), not of {shown(sizes)}")
@@ -273,7 +278,7 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
 
 
 def listed(value: Any) -> tuple[Any, ...]:
-    """A shape, or axes, as a tuple: one int, or several in whatever a framework has for its shapes."""
+    """A shape, or axes, as a tuple. `value` is one int, or several ints in whatever type a framework has for shapes."""
     if not hasattr(value, "__iter__"):
         return (value,)
     try:
@@ -283,8 +288,8 @@ def listed(value: Any) -> tuple[Any, ...]:
 
 
 def _with_arrays(data: Any, levels: int = 64) -> Any:
-    """Nested lists with arrays in the place of tensors. NumPy itself would read some of those number by number, or not
-    at all: MXNet's, those on a GPU, with a gradient, or of bfloat16."""
+    """Nested lists with arrays in place of tensors. NumPy itself would read some tensors number by number, or not at
+    all: those of MXNet, those on a GPU, with a gradient, or of bfloat16."""
     if not isinstance(data, list | tuple) or not levels:
         return data
     classes = set(map(type, data))
@@ -294,7 +299,7 @@ def _with_arrays(data: Any, levels: int = 64) -> Any:
 
 
 def _taken_as_it_is(data: Any) -> str | None:
-    """The dtype of an array that becomes a tensor of that dtype; None if it has to be looked at."""
+    """The dtype of `data`, if it is a NumPy array whose dtype the tensor keeps; None if `data` needs a closer look."""
     import numpy
 
     if type(data) is not numpy.ndarray or not data.dtype.isnative:
@@ -381,12 +386,12 @@ def _holds_arrays(data: Any) -> bool:
 
 
 def _depth(data: Any) -> int:
-    """How deeply lists are nested. If NumPy's array has more dimensions, there are arrays in them."""
+    """How deeply lists are nested. If NumPy's array of them has more dimensions, the lists hold arrays."""
     return 1 + _depth(data[0]) if isinstance(data, list | tuple) and data else 0
 
 
 def _holds_masked(data: Any) -> bool:
-    """Whether a masked array is in the lists: NumPy would drop its mask."""
+    """Whether `data` is a masked array, or lists that hold one: NumPy would drop its mask."""
     if isinstance(data, list | tuple):
         return any(map(_holds_masked, data))
     mask = getattr(type(data), "mask", None)
@@ -394,7 +399,8 @@ def _holds_masked(data: Any) -> bool:
 
 
 def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """The array; as objects if NumPy has rounded large ints to float64 because a float is beside them."""
+    """The array; or, if NumPy has rounded large ints to float64 because there is a float beside them, an array of the
+    objects in `data`."""
     if not (isinstance(data, list | tuple) and array.dtype.name == "float64" and host_dtype(name).kind in "iu"):
         return array
     import numpy
@@ -429,7 +435,7 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
 
 
 def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Numbers as integers, without their fractions; raises `DTypeError` if one is out of range."""
+    """The numbers as integers, without their fractions. Raises `DTypeError` if one is out of range."""
     import numpy
 
     if array.dtype.kind == "f":

@@ -1,4 +1,5 @@
-"""One tensor or one model: how it is moved, copied, and asked where it is. What containers do is made of it."""
+"""What the verbs do with one tensor or one model: move it, copy it, and say where it is. `contents` does this for
+containers."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
     Location = tuple[Callable[[], str], Device, str]
-    """How to name a tensor in an error, its device, and a hint."""
+    """A function that returns the name of a tensor for an error, the tensor's device, and a hint for the error."""
 
 
 _names: dict[tuple[str, Any], str] = {}
-"""The name of each dtype that was met, by backend and dtype: `dtype_name` takes 1 us, longer than sharing a tensor."""
+"""The name of each dtype seen so far, by backend and dtype: `dtype_name` takes 1 us, longer than sharing a tensor."""
 
 
 def dtype_of(backend: Backend, x: Any) -> str:
@@ -48,7 +49,8 @@ def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
 
 
 def take_back(backend: Backend, model: Any, before: list[tuple[str, Device]], error: BaseException) -> None:
-    """Moves a model back after a move that failed; if that fails too, a note on the error says what has moved."""
+    """Moves a model back to its device after a move that failed. If that fails too, a note on the error says which
+    variables have moved."""
     homes = {place for _, place in before}
     try:
         if len(homes) == 1 and list(backend.model_devices(model)) != before:
@@ -92,7 +94,8 @@ def stage(backend: Backend, x: Any, target: Device) -> Any:
 
 
 def another(backend: Backend, x: Any, made: Any, verb: str) -> Any:
-    """What was made of `x`, checked not to be `x`: a user's class may return itself as its copy."""
+    """Returns `made`, what was made of `x`. Raises `UnsupportedError` if it is `x`: a user's class may return itself as
+    its copy."""
     if made is x:
         raise backend.unsupported(
             f"{verb} a {type(x).__qualname__} whose class gives the very object back",

@@ -1,4 +1,4 @@
-"""Memory of a device: what there is, and what this process has of it."""
+"""`memory`, `free_pinned` and `reset_peak`: how much memory a device has, and how much of it this process uses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def memory(device: object) -> Memory:
-    """Bytes of a device's memory on the selected backend: total, free, allocated and peak; and pinned on the CPU.
+    """The bytes of a device's memory on the selected backend: total, free, allocated and peak, and pinned on the CPU.
 
-    `total` and `free` are the device's, for all processes. `allocated` is what this process holds through the
-    framework, in live tensors; `peak` is the most that it has held. What the framework does not tell is None.
-    `pinned`, of the CPU, is the page-locked memory that xdevice keeps for copies to and from GPUs, for all backends
+    `total` and `free` are of the whole device, for all processes. `allocated` is what this process holds through the
+    framework, in live tensors; `peak` is the most that it has held. A number that the framework does not tell is None.
+    `pinned`, on the CPU, is the page-locked memory that xdevice keeps for copies to and from GPUs, for all backends
     together: 64 MB from the first large copy on, until `free_pinned`.
 
     | backend | on a GPU | on the CPU |
@@ -28,7 +28,7 @@ def memory(device: object) -> Memory:
     | jax | all four; `total` is the share that JAX takes | allocated, of arrays that are alive |
     | numpy | none | nothing |
 
-    Asynchronous work may still allocate: `xdevice.sync()` first, if that matters. May start the device.
+    Asynchronous work may still allocate: call `xdevice.sync()` first, if that matters. The call may start the device.
 
     Args:
         device: any spelling that `xdevice.device` takes.
@@ -53,7 +53,7 @@ def free_pinned() -> None:
 
     Young: it may change in a minor version.
 
-    Waits for copies that are under way. The next large copy takes it again.
+    Waits for copies that are under way. The next large copy allocates such memory again.
 
     Example:
         >>> xdevice.free_pinned()
@@ -64,13 +64,13 @@ def free_pinned() -> None:
 
 
 def reset_peak(device: object) -> None:
-    """Resets `memory(device).peak` to what is allocated now.
+    """Resets `memory(device).peak` to the number of bytes that are allocated now.
 
     Args:
         device: any spelling that `xdevice.device` takes.
 
     Raises:
-        UnsupportedError: the peak there is not known or cannot be reset: on NumPy, MXNet and JAX, on PyTorch's CPU,
+        UnsupportedError: the device's peak is not known or cannot be reset: on NumPy, MXNet and JAX, on PyTorch's CPU,
             and on Paddle before 3.0.
         DeviceNotFoundError, DeviceError: no such device.
 

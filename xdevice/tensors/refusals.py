@@ -1,4 +1,5 @@
-"""The errors for what no verb takes."""
+"""Errors for arguments that no verb (`to_device`, `copy_to`, `device_of`, ...) can take, and the checks that raise
+them."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 _NARROWER = {"float64": "float32", "complex128": "complex64", **dict.fromkeys(SHORT_FLOATS, "float32")}
-"""What to take for a dtype that a device lacks."""
+"""The dtype that an error suggests instead of a dtype that a device lacks."""
 
 
 def refuse_non_container(x: object, verb: str) -> None:
@@ -33,7 +34,8 @@ def refuse_non_container(x: object, verb: str) -> None:
 
 
 def traced(backend: Backend, name: str) -> UnsupportedError:
-    """The error for a traced tensor, which only `to_device` and `copy_to` take."""
+    """The error for a symbolic tensor, which stands for a tensor while a function is traced. Only `to_device` and
+    `copy_to` take one."""
     return UnsupportedError(
         f"{name} stands for a tensor while {backend.name} traces a function, so it has no values and no device "
         f"yet; do this outside of the traced function. to_device and copy_to work inside, or say why not"
@@ -53,9 +55,10 @@ def require_dtype(
     """Raises `DTypeError` unless tensors of a backend can have this dtype, as the framework is set up just now.
 
     Args:
-        place: where they are to be, and may lack what the framework has.
-        loads: 8-bit floats will do, which are moved, saved and loaded, and nothing else.
-        may_narrow: so will a dtype that the framework narrows; its adapter refuses the values that do not fit then.
+        place: the device of the tensors, which may lack a dtype that the framework has.
+        loads: whether 8-bit floats are accepted, which xdevice only moves, saves and loads.
+        may_narrow: whether a dtype is accepted that the framework narrows; the adapter then refuses values that do not
+            fit.
     """
     if dtype in backend.dtypes:
         refusal = None if may_narrow else backend.dtype_refusal(dtype)
@@ -71,10 +74,11 @@ def require_dtype(
 
 
 def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str = "") -> None:
-    """Raises `DTypeError` for the first tensor in `x`, or variable of a model, with a dtype that a device lacks.
+    """Raises `DTypeError` for the first tensor in `x`, or variable of a model in it, whose dtype `place` lacks.
 
     Args:
-        backends: those of all that is in `x`. Where the device lacks nothing, they are all that is looked at.
+        backends: the backends of all tensors and models in `x`. If the device lacks no dtype of theirs, `x` is not
+            looked at.
     """
     if place is CPU or not any(backend.lacks(place) for backend in backends):
         return
@@ -93,7 +97,8 @@ def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str
 
 
 def _held(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
-    """What is in a leaf: itself, if it is a tensor or model, or those in an object; with the way to each."""
+    """The tensors and models in leaf `i`: the leaf itself, or those that an object holds; each with its path within the
+    leaf."""
     leaf = tree.leaves[i]
     found = registry.kind_of(type(leaf))
     if found is not None:
@@ -103,7 +108,7 @@ def _held(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
 
 
 def _variables(backend: Backend, model: Any) -> Iterator[tuple[str, Any]]:
-    with suppress(NotBuiltError, UnsupportedError):  # it cannot be saved, and may be moved all the same
+    with suppress(NotBuiltError, UnsupportedError):  # a model that cannot be saved may be moved nevertheless
         yield from backend.variables(model)
     yield from (("", part) for part in backend.model_parts(model))  # what is not saved: a buffer that is not persistent
 
@@ -123,7 +128,7 @@ def _lack(backend: Backend, dtype: str, place: Device, what: str, write: str) ->
 
 
 def lack_of_memory(backend: Backend, variable: Any) -> str | None:
-    """Why a variable cannot take values, such as being on meta; None if it can."""
+    """A text that says why a variable cannot take values, such as being on meta; None if it can."""
     if backend.device_of(variable).kind != "meta":
         return None
     return 'is on meta and has no memory; give it some first: model.to_empty(device="cpu")'

@@ -1,4 +1,4 @@
-"""The verbs: where tensors are, putting them elsewhere, and comparing. One rule each, for every backend."""
+"""The verbs that find, move, copy and compare the devices of tensors. Each has one rule for every backend."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def device(spec: object) -> Device:
             PyTorch's current device.
 
     Raises:
-        DeviceError: a text that is not a device ("", "gpu:-1", "gpu:1:2", "gqu"), or an object that is not one: a bare
-            int, a bool, None.
+        DeviceError: a text that is not a device ("", "gpu:-1", "gpu:1:2", "gqu"), or an object that does not name one:
+            a bare int, a bool, None.
 
     Whether the device exists is checked where it is used. Costs 0.1 us for a text seen before.
 
@@ -70,7 +70,7 @@ def cpu(index: int = 0) -> Device:
 
 
 def gpu(index: int = 0) -> Device:
-    """The accelerator of that index, whether it exists or not; `try_gpu` falls back.
+    """The accelerator with this index, whether it exists or not; `try_gpu` falls back.
 
     `torch.device("cuda:0")`, `"/GPU:0"`, `mx.gpu(0)`, `paddle.CUDAPlace(0)`, `jax.devices("gpu")[0]`.
 
@@ -112,7 +112,7 @@ def try_gpu(i: int = 0) -> Device:
     if backend.count("gpu") > i:
         return devices.of("gpu", i)
     if "tpu" in backend.kinds and not backend.count("gpu") and backend.count("tpu") > i:
-        return devices.of("tpu", i)  # else the program would move JAX off what it computes on
+        return devices.of("tpu", i)  # otherwise the program would move work off JAX's TPU
     return CPU
 
 
@@ -141,16 +141,16 @@ def _index(i: object) -> int:
 
 
 def to_device(x: T, device: object, non_blocking: bool = False) -> T:
-    """`x` on a device: the same object if it is there already, else a new tensor; models move in place.
+    """Moves `x` to a device. Returns `x` itself if it is there already, else a new tensor; models move in place.
 
     Values, dtype, shape and `requires_grad` stay, and gradients flow through the move (on MXNet inside `record()`).
-    Each tensor decides its backend for itself, whatever is selected. docs/reference/devices.md lists which containers
-    and objects are known, and says what `non_blocking` does on each backend.
+    Each tensor is moved by its own backend, whichever is selected. docs/reference/devices.md lists which containers and
+    objects are known, and says what `non_blocking` does on each backend.
 
     Args:
-        x: a tensor, a model or optimizer, an object with a method of its own for it, such as a `TensorDict`, or a
-            container of these, also nested. Containers keep their type, a tensor that stands in two places stays one,
-            and what is not a tensor passes through.
+        x: a tensor, a model or optimizer, an object with its own method for moving, such as a `TensorDict`, or a
+            container of these, also nested. Containers keep their type, a tensor that stands in two places stays one
+            tensor, and what is not a tensor passes through.
         device: any spelling that `xdevice.device` takes.
         non_blocking: True returns before the copy is done, where the framework can. The first use of the result waits.
             Do not write into the source before `xdevice.sync()`.
@@ -158,10 +158,10 @@ def to_device(x: T, device: object, non_blocking: bool = False) -> T:
     Raises:
         DeviceNotFoundError: a tensor's backend lacks the device. DeviceError: not a device. Nothing has moved then.
         DTypeError: a tensor of a dtype that the device lacks, as float64 on Apple's GPUs. Nothing has moved.
-        NotATensorError, NotBuiltError: nothing that could move; a model without variables yet.
+        NotATensorError, NotBuiltError: `x` holds nothing that could move; a model has no variables yet.
         ContainerError: a container that cannot be rebuilt, or an object whose tensors would stay behind.
 
-    Costs less than the framework's own call where there is nothing to do, else one copy of each tensor.
+    Costs less than the framework's own call if `x` is there already, else one copy of each tensor.
 
     Example:
         >>> xdevice.to_device(x := xdevice.ones(2, 3), "cpu") is x
@@ -180,17 +180,18 @@ def to_device(x: T, device: object, non_blocking: bool = False) -> T:
             if type(target) is Named and here is target.plain and target.word in _movable[type(x)].answered:
                 return x
     except UnsupportedError:
-        pass  # spread over devices, or on one of a kind that is not known, so not there: it moves
+        pass  # on several devices, or on one of an unknown kind, so not on `target`: it is moved
     moved: T = contents.transfer(x, target, leaves.start_move if non_blocking else leaves.move, "move")
     return moved
 
 
 def copy_to(x: T, device: object) -> T:
-    """A copy of `x` on a device, always in new storage, also on the device where `x` is. Gradients flow.
+    """Returns a copy of `x` on a device, always in new storage, even on the device where `x` is. Gradients flow.
 
-    Arguments and errors are those of `to_device`; a model or container gives a new one. A tensor or model that
-    appears twice is copied once, and beside a model its layers and parameters become those of the copy. Optimizers
-    cannot be copied apart from their parameters, nor two models in a container that share a part: `UnsupportedError`.
+    Arguments and errors are those of `to_device`; the copy of a model or container is a new object. A tensor or model
+    that appears twice is copied once. Where a model's layers or parameters stand beside it, those of its copy stand
+    beside the copy. Optimizers cannot be copied apart from their parameters, nor two models in a container that share a
+    part: `UnsupportedError`.
 
     Costs one copy.
 
@@ -211,13 +212,14 @@ def device_of(x: object) -> Device:
 
     On TensorFlow it is where the memory is (`backing_device`): an int32 tensor "on" GPU:0 may be on the CPU.
 
-    In a container NumPy arrays do not count beside tensors of another backend, and what is in unknown objects does.
+    In a container, NumPy arrays do not count beside tensors of another backend; tensors in objects of unknown types
+    count.
 
     Raises:
-        DeviceMismatchError: a model or container spread over two devices; names one tensor on each.
-        NotBuiltError: a model without variables yet. NotATensorError: nothing that has a device.
-        UnsupportedError: a symbolic tensor (inside `jax.jit` or `tf.function`), one spread over devices, or one on a
-            device that xdevice does not know (PyTorch's "lazy", another vendor's).
+        DeviceMismatchError: a model or container is spread over two devices; the error names one tensor on each.
+        NotBuiltError: a model has no variables yet. NotATensorError: `x` holds nothing that has a device.
+        UnsupportedError: a symbolic tensor (inside `jax.jit` or `tf.function`), a tensor spread over devices, or one on
+            a device that xdevice does not know (PyTorch's "lazy", another vendor's).
 
     Example:
         >>> xdevice.device_of(xdevice.ones(2, device="cpu"))
@@ -249,9 +251,10 @@ def _device_of(x: object) -> Device:
 
 
 def same_device(*xs: object) -> bool:
-    """Whether every tensor in the arguments is on one device; works across frameworks. True if there is none.
+    """Whether all tensors in the arguments are on the same device, also across frameworks. True if there are none.
 
-    `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are one device. Costs 0.1 us a tensor.
+    `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are the same device. Costs 0.1 us a
+    tensor.
 
     Raises:
         NotATensorError: an argument that is not a tensor, a model or a container.
@@ -270,7 +273,7 @@ def same_device(*xs: object) -> bool:
             try:
                 return len(owner.devices_of(cls, xs)) == 1
             except UnsupportedError:
-                pass  # the loop below may decide by the first ones
+                pass  # one is on several devices, but the loop below may decide before it reaches that one
     first = None
     for x in xs:
         probe = _probes.get(type(x))
@@ -292,14 +295,14 @@ def _same_device(xs: tuple[object, ...]) -> bool:
 
 
 def check_same_device(*xs: object, **named: object) -> Device | None:
-    """The device that all tensors in the arguments share; None if there is no tensor.
+    """Returns the device that all tensors in the arguments share; None if there is no tensor. Raises if they differ.
 
     Args:
         xs: tensors, models, containers; named in the error `argument 0`, `argument 1`, ...
-        named: likewise, named in the error by their keyword: `batch['x'][1] is on gpu:1, expected gpu:0`.
+        named: the same, named in the error by their keywords: `batch['x'][1] is on gpu:1, expected gpu:0`.
 
     Raises:
-        DeviceMismatchError: names the first tensor that is not where the one before it is.
+        DeviceMismatchError: names the first tensor that is not on the device of the first one.
         NotATensorError: an argument that is not a tensor, a model or a container.
 
     Example:
@@ -313,7 +316,7 @@ def check_same_device(*xs: object, **named: object) -> Device | None:
 
 
 def _where(xs: tuple[object, ...]) -> set[Device] | None:
-    """Where the arguments of a verb are, if they are tensors, and containers of nothing else; else None."""
+    """The devices of a verb's arguments, if these are tensors, or containers of nothing but tensors; None otherwise."""
     for x in xs:
         if type(x) not in _movable and trees.known.get(id(type(x))) is None:
             return None

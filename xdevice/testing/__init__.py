@@ -7,11 +7,11 @@ A third party's test file is three lines, and pytest does the rest::
     class TestMyBackend(Conformance):
         backend = "mybackend"
 
-Tensors are made on the device `home`; checks that need two devices use `other` as well. By default the suite runs on
-cpu:0, with the first GPU or the device that the adapter's samples make, and again on gpu:0 with gpu:1 if there are
-GPUs, real or virtual. Checks of a capability that the adapter lacks are skipped by its name, which is listed at the end
-of the run with the methods to write. Checks that need what the samples do not have are skipped by name too, so read the
-skips.
+Tensors are made on the device `home`; checks that need two devices use `other` as well. By default the suite runs with
+cpu:0 as `home`, and the first GPU or the device that the adapter's samples make as `other`; and again with gpu:0 and
+gpu:1 if there are GPUs, real or virtual. Checks of a capability (an optional part of an adapter) that the adapter lacks
+are skipped. The end of the run lists these capabilities, with the methods to write. Checks that need a model or
+function that the adapter's samples do not have are skipped too, so read the skips.
 
 docs/reference/adapters.md says what is checked of each method.
 """
@@ -36,5 +36,6 @@ __all__ = ["Batch", "Conformance", "Failure", "Pair", "SeveralProcesses", "in_ch
 class Conformance(
     Processes, Seeing, Side, Streams, Waiting, Several, Models, Moving, FunctionsOfLayers, Arithmetic, Creation, Devices
 ):
-    """Subclass it, name the `backend`, and let pytest collect the tests. They run from the last of the base classes to
-    the first: basic checks before those that may spoil the process, such as eight threads at once."""
+    """All checks of an adapter. Subclass it, name the `backend`, and let pytest collect the tests. They run from the
+    last of the base classes to the first: basic checks before those that may spoil the process, such as eight threads
+    at once."""

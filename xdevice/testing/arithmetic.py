@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class Arithmetic(Suite):
-    """An adapter may refuse to give a namespace, by an `UnsupportedError`; if it gives one, that has all kernels."""
+    """Checks of array namespaces. An adapter may refuse to have one, by an `UnsupportedError`; if it has one, that must
+    have all kernels."""
 
     @needs("Arithmetic")
     def test_a_namespace_is_whole_or_refused(self) -> None:

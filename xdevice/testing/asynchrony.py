@@ -1,4 +1,4 @@
-"""Checks of waiting, streams, graphs, tasks side by side, prefetching, transfers, blocking and memory."""
+"""Checks of waiting, streams, graphs, parallel tasks, prefetching, transfers, blocking and memory."""
 
 from __future__ import annotations
 
@@ -262,9 +262,24 @@ class Streams(Suite):
     def fail(self) -> None:
         raise Planned
 
+    # compiled functions
+
+    @needs("Compiling")
+    def test_a_compiled_function_gives_what_the_function_gives(self) -> None:
+        @xdevice.compile
+        def double(x: Any) -> list[Any]:
+            return [self.samples.add(x, x), "and", x]
+
+        for place in (xdevice.device(self.home), self.here()):
+            for factor in (1, 3):
+                x = xdevice.to_device(self.make(plain("float32") * factor), place)
+                made = double(x)
+                assert_same(xdevice.to_numpy(made[0]), plain("float32") * factor * 2)
+                assert [xdevice.device_of(y) for y in (made[0], made[2])] == [place, place]
+
 
 class Side(Suite):
-    """Checks of tasks side by side and of prefetching."""
+    """Checks of tasks that run side by side (`xdevice.parallel`) and of prefetching."""
 
     def test_parallel_gives_results_that_are_ready(self) -> None:
         self.needs_kernels()
@@ -352,7 +367,7 @@ class Side(Suite):
         arrays = self.odd_arrays()
         for target in self.places():
             batches = [{"x": self.make(array, array.dtype.name), "name": name} for name, array in arrays.items()]
-            if isinstance(batches[0]["x"], np.ndarray):  # prefetch makes tensors of arrays, float32 of float64
+            if isinstance(batches[0]["x"], np.ndarray):  # prefetch makes tensors of arrays, and float32 of float64
                 batches = [batch for batch in batches if batch["name"] != "float64"]
                 arrays.pop("float64", None)
             got = list(xdevice.prefetch(batches, target))
@@ -470,14 +485,15 @@ def _inside(state: Callable[[], Any], is_on: Callable[[], bool]) -> tuple[bool, 
 
 
 class Seeing(Suite):
-    """Checks of the transfers that are seen, and of memory."""
+    """Checks of the transfers that `xdevice.transfers` sees, and of memory."""
 
     def require_transfers(self) -> None:
         if self.adapter.kinds == ("cpu",):
             pytest.skip(f"{self.backend} has one device, so nothing is transferred")
 
     def reads(self, x: Any) -> list[Callable[[], object]]:
-        """Functions that read the number in x: `float` among them if the framework's tensors can be given to it."""
+        """Functions that read the number in `x`: `float` is among them if the framework's tensors can be given to
+        it."""
         by_xdevice: list[Callable[[], object]] = [lambda: xdevice.item(x), lambda: xdevice.to_numpy(x)]
         return [*by_xdevice, lambda: float(x)] if hasattr(x, "__float__") else by_xdevice
 

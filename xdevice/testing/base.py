@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from xdevice.contract.samples import Samples
 
 HOMES = ("cpu:0", "gpu:0")
-"""Where the suite runs when a subclass does not say."""
+"""The devices on which the suite runs if a subclass does not set `home`."""
 
 
 class Failure(NamedTuple):
-    """One check of the suite that did not hold."""
+    """One check of the suite that failed: its name, its error, and the device that its tensors began on."""
 
     check: str
     error: BaseException
@@ -48,16 +48,18 @@ def once(test: Callable[..., None]) -> Callable[..., None]:
 
 
 class Suite:
-    """Subclass it, name the `backend`, and let pytest collect the tests."""
+    """The base class of all checks. A subclass names the `backend`, and pytest collects its tests."""
 
     backend: ClassVar[str] = ""
     """The backend under test."""
     home: str = ""
-    """Where tensors begin; left empty, the suite runs on cpu:0, and on gpu:0 too where there is one."""
+    """The device on which the checks make their tensors. If it is empty, the suite runs on cpu:0, and also on gpu:0 if
+    there is one."""
     other: str | None = None
-    """A second device; by default another GPU, or else the device that the samples make."""
+    """The second device of checks that need two: by default another GPU, or else the device that the adapter's samples
+    make, or else cpu:0."""
     computes: ClassVar[bool] = True
-    """False where the framework can place and copy but has no kernels for the GPU."""
+    """False if the framework can place and copy tensors on the GPU, but has no kernels to compute there."""
     child_setup: ClassVar[str] = ""
     """Code that child processes run before anything else."""
     patience: ClassVar[float] = 60
@@ -92,7 +94,7 @@ class Suite:
 
     @contextmanager
     def select(self) -> Iterator[None]:
-        """Every check runs inside of this: the backend is selected, and the second device made."""
+        """A block that every check runs inside of: it makes the second device, and selects the backend."""
         self.home = self.home or HOMES[0]
         self.second()
         with xdevice.use(self.backend):
@@ -151,12 +153,13 @@ class Suite:
         return xdevice.tensor(data, device=self.home, dtype=dtype)
 
     def dtypes(self) -> list[str]:
-        """The dtypes that the framework makes, and these devices hold: JAX without 64-bit refuses int64 and float64."""
+        """The dtypes that the framework can make and the devices of the checks can hold: JAX without 64-bit refuses
+        int64 and float64."""
         lacked = {name for place in self.places() for name in self.adapter.lacks(place)}
         return [name for name in sorted(self.adapter.dtypes - lacked) if self.adapter.dtype_refusal(name) is None]
 
     def odd_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The arrays that `odd_tensors` are made of."""
+        """The NumPy arrays that `odd_tensors` makes tensors of, by name."""
         found = {name: values.telling(name) for name in self.dtypes()}
         found["0-d"] = np.array(-1 / 3, "float32")
         found["empty"] = np.zeros((2, 0), dtype="float32")
@@ -196,15 +199,16 @@ class Suite:
     # comparing
 
     def assert_holds(self, x: Any, array: np.ndarray[Any, Any], name: str = "") -> None:
-        """A tensor has the dtype, shape and values of an array, bit for bit; on a device without data only dtype and
-        shape."""
+        """Checks that a tensor has the dtype, shape and values of an array, bit for bit; on a device without data only
+        the shape."""
         assert tuple(x.shape) == array.shape, f"{name}: shape {tuple(x.shape)}, expected {array.shape}"
         held = self.adapter.tensor_of(x) if self.adapter.classify(type(x)) == "model" else x
         if self.holds_values(self.adapter.device_of(held)):
             assert_same(self.adapter.to_numpy(held), array, name)
 
     def assert_equal(self, actual: Any, expected: Any, name: str = "") -> None:
-        """Two tensors have one dtype, shape and values, bit for bit; on a device without data only dtype and shape."""
+        """Checks that two tensors have the same dtype, shape and values, bit for bit; on a device without data only
+        dtype and shape."""
         there = self.holds_values(xdevice.device_of(actual)) and self.holds_values(xdevice.device_of(expected))
         assert tuple(actual.shape) == tuple(expected.shape), name
         assert str(actual.dtype) == str(expected.dtype), name
@@ -212,7 +216,7 @@ class Suite:
             assert_same(xdevice.to_numpy(actual), xdevice.to_numpy(expected), name)
 
     def assert_gradient(self, function: Callable[[Any], Any]) -> None:
-        """The gradient of the sum of what the function makes of x is -2.5 everywhere."""
+        """Checks that the gradient of the sum of `function(x)` with respect to `x` is -2.5 everywhere."""
         self.needs_kernels()
         x = self.make()
         with self.here():  # TensorFlow computes on the GPU where there is one
@@ -223,7 +227,7 @@ class Suite:
         assert xdevice.device_of(gradient) is xdevice.device_of(x)
 
     def assert_apart(self, x: Any, y: Any, name: str = "") -> None:
-        """Two tensors are not in the same memory."""
+        """Checks that two tensors are not in the same memory."""
         if 0 not in tuple(x.shape):
             assert self.samples.address(x) != need(self.samples.address(y), "addresses"), f"{name}: the same memory"
 
@@ -231,7 +235,8 @@ class Suite:
 
     @classmethod
     def failures(cls, *names: str) -> list[Failure]:
-        """Runs the checks of these names, or all, without pytest, and gives those that failed. A skip is no failure."""
+        """Runs the checks with these names, or all checks, without pytest, and returns those that failed. A skip is no
+        failure."""
         failed = []
         for name in names or [name for name in dir(cls) if name.startswith("test_")]:
             test = getattr(cls, name)
@@ -267,7 +272,7 @@ def _parameters(test: Any) -> list[tuple[Any, ...]]:
 
 
 def assert_same(actual: Any, expected: Any, name: str = "") -> None:
-    """Two arrays are of one dtype and one shape, and equal bit for bit."""
+    """Checks that two arrays have the same dtype and shape, and are equal bit for bit."""
     assert actual.dtype == expected.dtype, f"{name}: {actual.dtype}, expected {expected.dtype}"
     assert actual.shape == expected.shape, f"{name}: shape {actual.shape}, expected {expected.shape}"
     if actual.tobytes() != expected.tobytes():  # no `assert`, for which pytest would print the bytes
@@ -281,7 +286,8 @@ def need(value: Any, what: str) -> Any:
 
 
 def in_thread(function: Callable[[], Any], patience: float = 60) -> Any:
-    """What a function returns when it is run in a thread of its own."""
+    """Runs a function in a thread of its own, and returns what it returns. Fails if that takes longer than `patience`
+    seconds."""
     found: list[Any] = []
     errors: list[BaseException] = []
 
@@ -301,7 +307,7 @@ def in_thread(function: Callable[[], Any], patience: float = 60) -> Any:
 
 
 def side_by_side(function: Callable[[Any], Any], arguments: list[Any]) -> list[Any]:
-    """What a function returns for each argument, run in as many threads at the same time."""
+    """Calls a function for each argument, in as many threads at the same time, and returns what the calls return."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(len(arguments)) as pool:

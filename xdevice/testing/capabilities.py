@@ -1,4 +1,5 @@
-"""Marks checks with the capabilities that they need. If an adapter lacks one, they are skipped by its name."""
+"""Marks checks with the capabilities (optional parts of an adapter) that they need. If an adapter lacks one, its checks
+are skipped."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ _HOOKS: Final[dict[str, tuple[str, ...]]] = {part.__name__: vars(part)["needs"] 
 
 
 def needs(*names: str) -> Callable[[Checks], Checks]:
-    """Marks a check, or all of a class, as one for adapters that have these capabilities, or single hooks with a
-    refusal for a default: `@needs("Streams")`, `@needs("memory")`."""
+    """Marks a check, or all checks of a class, to run only for adapters that have these capabilities, or single hooks
+    (methods of an adapter) that refuse by default: `@needs("Streams")`, `@needs("memory")`."""
     unknown = [name for name in names if name not in _HOOKS and name not in HOOKS]
     assert not unknown, f"the contract has no {', '.join(unknown)}"
 
@@ -32,7 +33,7 @@ def needs(*names: str) -> Callable[[Checks], Checks]:
 
 
 def lacking(adapter: Backend, check: Any) -> list[str]:
-    """The capabilities and hooks that a check needs and an adapter does not have."""
+    """The names of those capabilities and hooks that a check needs and the adapter does not have."""
     return [name for name in getattr(check, "needs", ()) if not _has(adapter, _hooks(name))]
 
 

@@ -24,7 +24,8 @@ _IMPORTED = sorted({known.modules[0] for known in registry.KNOWN} & set(sys.modu
 
 
 def load(name: str) -> None:
-    """Tells how a backend is loaded: behind the lock, by eight threads at once, and without importing another."""
+    """Reports how a backend is loaded: after waiting for the import lock, by eight threads at once, and without
+    importing another backend."""
     seen: dict[str, Any] = {"imported by xdevice": _IMPORTED}
     root = _root(name)
     loaded: list[Any] = []
@@ -68,7 +69,7 @@ class _Watched:
 
 
 def fork(name: str) -> None:
-    """Tells what a forked child can do after its parent has loaded a backend, and after its parent has used it."""
+    """Reports what a forked child can do after its parent has loaded a backend, and after its parent has used it."""
     seen = {}
     with xdevice.use(name):
         xdevice.num_gpus()
@@ -81,7 +82,7 @@ def fork(name: str) -> None:
 
 
 def end(name: str, place: str) -> None:
-    """Ends the process while a prefetch is under way."""
+    """Ends the process while a prefetch is under way: its thread must not keep the process from ending."""
     global _unfinished
     with xdevice.use(name):
         batches = xdevice.prefetch(_batches(), place)
@@ -101,7 +102,7 @@ def _batches() -> Iterator[Any]:
 
 
 def virtual(name: str) -> None:
-    """Tells the names of two virtual GPUs, and the values that copies to them have."""
+    """Reports the names of two virtual GPUs, and the values of a tensor copied to each."""
     os.environ.pop("XDEVICE_VIRTUAL_GPUS", None)  # the variable may ask for another number of GPUs
     try:
         xdevice.virtual_gpus(2, force=True)
@@ -149,7 +150,8 @@ def _work(name: str) -> float:
 
 
 def _floats(name: str) -> list[str]:
-    """The dtypes that the framework chooses in two threads, once told to choose float64; none if it cannot be told."""
+    """The dtypes of floats that the framework makes in two threads after it was told to make float64; none if it cannot
+    be told."""
     from xdevice.base.dtypes import dtype_name
 
     backend = xdevice.backend(name)

@@ -1,4 +1,4 @@
-"""Checks of the contract itself, of devices and their scopes."""
+"""Checks of the contract between xdevice and an adapter, of devices, and of blocks such as `with device:`."""
 
 from __future__ import annotations
 

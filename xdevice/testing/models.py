@@ -116,7 +116,7 @@ class Models(Suite):
         assert asked
 
     def linear(self) -> Any:
-        """A linear layer of three inputs and two outputs, and its variables."""
+        """A linear layer of three inputs and two outputs, on the device that the checks begin on."""
         return xdevice.to_device(need(self.samples.network(3, 2), "models"), self.home)
 
     def test_a_linear_layer_has_a_weight_and_a_bias(self) -> None:
@@ -178,7 +178,7 @@ class Models(Suite):
         assert [layer.path for layer in found] == [call.path for call in seen], "paths are those of calls"
 
     def traceable(self) -> Any:
-        """A linear layer whose calls can be seen."""
+        """A linear layer. Skips the check if the adapter cannot see the layer's calls."""
         self.needs_kernels()
         net = self.linear()
         try:
@@ -368,7 +368,8 @@ class Models(Suite):
         self.resumes(model, optimizer, step, x, y)
 
     def resumes(self, model: Any, optimizer: Any, step: Any, x: Any, y: Any) -> None:
-        """A model and an optimizer that are loaded with the state of others train on just as those do."""
+        """Checks that a new model and optimizer, once loaded with the state of `model` and `optimizer`, train on just
+        as these do."""
         fresh, untrained, other_step = need(self.samples.optimized(), "an optimizer without state")
         xdevice.to_device(fresh, self.home)
         values = {name: self.adapter.to_numpy(value).copy() for name, value in self.adapter.variables(optimizer)}

@@ -22,7 +22,8 @@ Pair = namedtuple("Pair", ["left", "right"])
 
 @dataclass(frozen=True)
 class Batch:
-    """A container that plain tree libraries take for a leaf."""
+    """A container of a class that tree libraries (`jax.tree`, `optree`) do not know, so that they do not look
+    inside."""
 
     x: Any
     label: str

@@ -15,7 +15,8 @@ from .capabilities import needs
 
 
 class FunctionsOfLayers(Suite):
-    """An adapter may refuse neural-network functions, by an `UnsupportedError`; if it gives any, all must be right."""
+    """Checks of neural-network functions. An adapter may refuse them all, by an `UnsupportedError`; if it has any, all
+    must be right."""
 
     @needs("nn")
     def test_functions_of_layers_are_whole_and_right_or_refused(self) -> None:

@@ -87,7 +87,8 @@ _CHILD: Final = Path(__file__).with_name("child.py")
 
 
 def in_child(question: str, backend: str, setup: str = "", *arguments: str) -> dict[str, Any]:
-    """Asks a fresh process a question about a backend: a function of child.py."""
+    """Calls the function `question` of child.py for a backend, in a fresh process, and returns what that process
+    reports."""
     given = ", ".join(map(repr, (backend, *arguments)))
     # run by its path: importing the suite would import pytest and NumPy, which are asked about
     code = f"{setup}\nimport runpy\nrunpy.run_path({str(_CHILD)!r})[{question!r}]({given})"

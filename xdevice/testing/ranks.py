@@ -1,6 +1,6 @@
 """One rank of the checks of several processes: `python -m xdevice.testing.ranks`, started as a launcher would.
 
-Prints what failed as one line of JSON. Every rank makes the numbers of all, so each knows the right result.
+Prints what failed as one line of JSON. Every rank makes the inputs of all ranks, so each knows the right result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROUNDING = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "complex64": 1e
 
 
 class Ranks:
-    """The checks of one world, dtype by dtype."""
+    """The checks that one rank (process) runs together with the others. Most methods check one verb with one dtype."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -39,11 +39,11 @@ class Ranks:
     # what each rank holds
 
     def telling(self, rank: int, name: str) -> Array:
-        """For verbs that move values: an array of extremes, with other bits on each rank."""
+        """Input for verbs that move values: an array of extreme values, with other bits on each rank."""
         return np.roll(values.telling(name), rank).copy()
 
     def plain(self, rank: int, name: str) -> Array:
-        """For verbs that compute: small numbers, which every dtype adds exactly."""
+        """Input for verbs that compute: an array of small numbers, which every dtype adds exactly."""
         return np.roll(values.plain(name), rank).copy()
 
     def tensor(self, array: Array, name: str) -> Any:
@@ -146,7 +146,7 @@ class Ranks:
         return self.tensor(one(self.world.rank, name), name)
 
     def in_place(self, x: Any, result: Any, before: Array, what: str) -> None:
-        """Checks that the result is the input itself if that can be written, and the input unchanged if not."""
+        """Checks that a verb returned its input `x` itself if that can be written, and left it unchanged if not."""
         if self.backend.can_write(self.backend.detached(x)):
             assert result is x, f"{what}: another tensor, though it can be written"
         else:
@@ -164,7 +164,8 @@ CHECKS: tuple[str, ...] = ("sums", "means", "extremes", "broadcasts", "gathers",
 
 
 def faults(world: World) -> Iterator[str]:
-    """The checks that failed, as "sums of float16: ...". A dtype that the engine refuses on all ranks is no fault."""
+    """Runs the checks with each dtype, and yields those that failed, as "sums of float16: ...". A dtype that the engine
+    (gloo, NCCL) refuses on all ranks is no fault."""
     ranks = Ranks(world)
     for dtype in sorted(ranks.backend.dtypes):
         if ranks.backend.dtype_refusal(dtype) is not None:
@@ -182,11 +183,12 @@ def faults(world: World) -> Iterator[str]:
 
 
 refused: list[str] = []
-"""The checks that the engine has refused, by an error that says so."""
+"""The checks for which the engine raised an error that says it does not support them."""
 
 
 def train(world: World) -> Iterator[str]:
-    """Whether a training step of several processes with uneven parts equals that of one."""
+    """Yields what is wrong with a training step of several processes with uneven parts of a batch: it must equal that
+    of one process."""
     for dtype, most in (("float32", 2e-7), ("float64", 1e-15)):
         if xdevice.backend().dtype_refusal(dtype) is not None or dtype not in xdevice.backend().dtypes:
             continue
@@ -212,7 +214,8 @@ def train(world: World) -> Iterator[str]:
 
 
 def fails(world: World, how: str) -> dict[str, Any]:
-    """Rank 1 fails in this way, and the others call a verb; gives what that raised, and after how long."""
+    """Makes rank 1 fail in the way `how`, while the other ranks call a verb. Returns what the verb raised, and after
+    how many seconds."""
     x = xdevice.ones(4)
     calls: dict[str, Callable[[], object]] = {
         "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),

@@ -1,4 +1,4 @@
-"""Checks of what data-parallel training needs: splits, joins, leaves, writes and sums."""
+"""Checks of what data-parallel training needs: splitting, joining, copies to be trained, writing and summing."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ class Several(Suite):
         self.waits_only_for_memory()
 
     def assert_strides(self, x: Any, strides: tuple[int, ...], name: str) -> None:
-        """Each element lies where the strides say, which is where a view of it alone begins."""
+        """Checks that strides are right: along each axis, the last element lies where the strides say, which is where a
+        view of it alone begins."""
         first = self.samples.address(x)
         for axis, (size, step) in enumerate(zip(tuple(x.shape), strides, strict=True)):
             index = tuple(size - 1 if i == axis else 0 for i in range(len(strides)))
@@ -138,7 +139,7 @@ class Several(Suite):
                 assert memory[0] == first + (size - 1) * step, f"{name}: {strides}"
 
     def is_view(self, view: Any, x: Any, index: tuple[int, ...]) -> bool:
-        """Whether writing into a slice changes the whole."""
+        """Whether writing into the slice `view` changes the whole `x`."""
         value = self.make(np.zeros((1,) * len(index)), dtype=dtype_name(x.dtype))
         before = self.adapter.to_numpy(x).tobytes()
         kept = xdevice.copy_to(view, self.home)
@@ -158,8 +159,8 @@ class Several(Suite):
             assert not self.is_view(view, x, (0,) * len(tuple(x.shape))), f"{name}: a view that shares memory"
 
     def waits_only_for_memory(self) -> None:
-        """Checks that asking for an address waits for the computation in frameworks that have no memory before, and in
-        no other. Tries three times, because the machine may pause."""
+        """Checks that asking for an address waits for the computation in a framework that has no memory for the result
+        before, and in no other framework. Tries three times, because the machine may pause."""
         for _ in range(3):
             work = self.samples.long_work(self.here())
             if work is None or not self.adapter.can_write(work.result):

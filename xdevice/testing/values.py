@@ -50,7 +50,7 @@ def _floats(name: str) -> Array:
 
 
 def quiet(array: Array) -> Array:
-    """The array with 1 in the place of NaNs, whose bits arithmetic does not keep."""
+    """The array with 1 in place of its NaNs, because arithmetic does not keep the bits of a NaN."""
     found = array.copy()
     if found.dtype.name == "bfloat16" or found.dtype.kind in "fc":
         found[np.isnan(found)] = 1
@@ -72,7 +72,8 @@ def plain(name: str) -> Array:
 
 
 def odd_sources() -> Iterator[tuple[str, Array]]:
-    """NumPy arrays as they come: transposed, backwards, with gaps, misaligned, read-only, without elements or axes."""
+    """NumPy arrays with unusual memory, by name: transposed, backwards, with gaps, misaligned, read-only, without
+    elements or axes."""
     base = np.arange(24, dtype="float32").reshape(4, 6) / 3 - 2
     yield "transposed", base.T
     yield "backwards", base[::-1]
@@ -88,7 +89,8 @@ def odd_sources() -> Iterator[tuple[str, Array]]:
 
 
 def aligned_and_not() -> Iterator[Array]:
-    """NumPy arrays whose memory begins at a multiple of 64 bytes, and elsewhere: JAX shares only the first."""
+    """Two NumPy arrays: the memory of one begins at a multiple of 64 bytes, that of the other does not. JAX shares only
+    the first."""
     raw = np.zeros(64 * 4 + 64, dtype="float32")
     start = (-raw.ctypes.data % 64) // 4
     for offset in (start, start + 1):

@@ -1,6 +1,7 @@
-"""Checks of several processes: every verb in every dtype between two, a step that equals that of one, and failures.
+"""Checks of several processes: every verb in every dtype between two processes, a training step that equals that of one
+process, and failures.
 
-They run in fresh processes, as a launcher starts them, and so beside the suite and not in it::
+They run in fresh processes, as a launcher starts them, and so are not part of `Conformance`::
 
     from xdevice.testing import SeveralProcesses
 
@@ -21,11 +22,12 @@ from typing import Any, ClassVar, Final, NamedTuple
 import pytest
 
 LATE: Final = 2.0
-"""Seconds that a rank may be late in the checks of failures."""
+"""Seconds that the ranks wait for a late rank in the checks of failures (XDEVICE_TIMEOUT)."""
 
 
 class _Promise(NamedTuple):
-    """The error that the other rank must raise, and within how many seconds."""
+    """What the suite promises to rank 0 when rank 1 fails: which error is raised in rank 0, and within how many
+    seconds."""
 
     error: str
     why: str | None
@@ -44,22 +46,23 @@ FAILURES: Final = {
     "has another operation": _Promise("CollectiveMismatchError", None, 1, "max"),
     "has another order": _Promise("CollectiveMismatchError", None, 1, "broadcast"),
 }
-"""What rank 1 does while rank 0 calls `all_reduce`, and what is promised to rank 0."""
+"""By what rank 1 does while rank 0 calls `all_reduce`: the error that rank 0 is promised."""
 
 
 class SeveralProcesses:
-    """Subclass it, name the `backend`, and let pytest collect the tests."""
+    """The checks of an adapter in several processes. Subclass it, name the `backend`, and let pytest collect the
+    tests."""
 
     backend: ClassVar[str] = ""
     """The backend under test."""
     engine: ClassVar[str] = "auto"
     """The engine that moves the tensors."""
     size: ClassVar[int] = 2
-    """How many processes there are."""
+    """How many processes the check without failures starts."""
     patience: ClassVar[float] = 240
     """Seconds after which a check gives up waiting for a process."""
     damp: ClassVar[float] = 1.5
-    """Seconds beyond a promise that a loaded machine may take."""
+    """Seconds that an error may come later than promised, because the machine may be loaded."""
 
     def test_every_verb_in_every_dtype_and_a_step_that_equals_that_of_one_process(self) -> None:
         ranks = [
@@ -94,7 +97,7 @@ class SeveralProcesses:
 
 
 class _Rank:
-    """One rank, in a process of its own."""
+    """One rank (process) of a check, started as a child process."""
 
     def __init__(self, backend: str, engine: str, rank: int, size: int, port: int, failure: str = "", **more: str):
         place = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size, "ADDRESS": f"127.0.0.1:{port}"}

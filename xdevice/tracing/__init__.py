@@ -1,1 +1,1 @@
-"""What the layers of a model compute: each call, in order, with what went in and came out."""
+"""Traces the layers of a model: each call of a layer, in order, with the layer's inputs and outputs."""

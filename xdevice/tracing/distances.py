@@ -1,6 +1,7 @@
-"""How far apart two arrays of two frameworks are, whose axes may come in different orders.
+"""The distance between arrays from two frameworks, which may have their axes in different orders.
 
-Each distance is a share of the largest expected value, so that one limit fits all layers.
+A distance is the largest difference of two elements, as a share of the largest expected value, so that one limit fits
+all layers.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 OFF: Final = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
-"""The largest distance that may be rounding. Correct float32 runs of eleven published architectures stayed 25 times
-below it."""
+"""By dtype, the largest distance that still counts as rounding. Correct float32 runs of eleven published architectures
+stayed 25 times below that limit."""
 
 
 def limit(arrays: Sequence[Array]) -> float:
-    """The difference that rounding alone may make, for the coarsest dtype of these arrays."""
+    """The largest distance that rounding alone may make, for the coarsest dtype of these arrays."""
     return max((OFF[x.dtype.name] for x in arrays if x.dtype.name in OFF), default=OFF["float32"])
 
 
@@ -29,15 +30,16 @@ def limit(arrays: Sequence[Array]) -> float:
 
 
 def apart(actual: Array, expected: Array) -> float:
-    """The greatest difference; infinite where shapes differ, numbers are not finite, or whole numbers differ."""
+    """The distance of two arrays with the same order of axes; infinite if their shapes, or ints or bools in them,
+    differ, or if one has NaN or an infinity where the other does not."""
     if actual.shape != expected.shape:
         return math.inf
     return _distance(actual, expected) if expected.size else 0.0
 
 
 def apart_by_rows(actual: Array, expected: Array) -> float:
-    """The distance of `apart`, or, where that is larger, as a share of how much the rows of a batch differ from one
-    another."""
+    """The distance as in `apart`, or, if that is larger, the largest difference as a share of how far the rows of a
+    batch lie from their mean."""
     found = apart(actual, expected)
     if not found or not math.isfinite(found) or expected.ndim < 2 or len(expected) < 2:
         return found
@@ -49,12 +51,13 @@ def apart_by_rows(actual: Array, expected: Array) -> float:
 
 
 def moved(x: Array, last: bool) -> Array:
-    """An image with its channels moved to the end (`last`), or before rows and columns."""
+    """An image with the axis of its channels moved to the end (if `last`), or to before the rows and columns."""
     return numpy.moveaxis(x, 1, -1) if last else numpy.moveaxis(x, -1, 1)
 
 
 def turned(actual: Array, expected: Array, ends: tuple[bool | None, bool | None]) -> Array:
-    """`actual` with its channels where `expected` has them. `ends` says of each model whether they come last."""
+    """`actual` with its channels on the axis where `expected` has them. `ends` says for each of the two models whether
+    its channels come last."""
     if None in ends or ends[0] == ends[1] or actual.ndim < 3 or not expected.size:
         return actual
     # `actual` as it is may fit too, if it is a sequence, which has no channels
@@ -66,8 +69,8 @@ def turned(actual: Array, expected: Array, ends: tuple[bool | None, bool | None]
 
 
 def error_of(actual: Array, expected: Array) -> float | None:
-    """The greatest difference, with the channels where `expected` has them; infinite if shapes do not fit, None if they
-    may hold the same numbers in another order."""
+    """The smallest distance of the two arrays in any usual order of `actual`'s axes. Infinite if the shapes cannot fit;
+    None if both arrays are empty, or may hold the same numbers in an order that is not tried."""
     if not expected.size and not actual.size:
         return None
     found = [_distance(way, expected) for way in _orders(actual, expected.shape)]
@@ -78,13 +81,13 @@ def error_of(actual: Array, expected: Array) -> float | None:
 
 
 def error_of_padded(actual: Array, expected: Array) -> float | None:
-    """`error_of` for the input of a convolution, around which the layer before may have put zeros in one model only."""
+    """As `error_of`, for the inputs of a convolution: the layer before may have put zeros around one of the two."""
     found = error_of(actual, expected)
     return found if found != math.inf else error_of(_trimmed(actual), _trimmed(expected))
 
 
 def _trimmed(x: Array) -> Array:
-    """An image without the zeros around it."""
+    """An image without the zeros at its edges."""
     for axis in range(1, x.ndim):
         used = numpy.flatnonzero((x != 0).any(axis=tuple(other for other in range(x.ndim) if other != axis)))
         if used.size:
@@ -93,7 +96,7 @@ def _trimmed(x: Array) -> Array:
 
 
 def layouts(x: Array) -> Iterator[Array]:
-    """The array as it is, and with its channels at the other end."""
+    """Yields the array as it is, and with the axis of its channels moved to the end, and from the end to axis 1."""
     yield x
     if x.ndim > 2:
         yield numpy.moveaxis(x, 1, -1)
@@ -101,7 +104,7 @@ def layouts(x: Array) -> Iterator[Array]:
 
 
 def _orders(x: Array, shape: tuple[int, ...]) -> Iterator[Array]:
-    """The array in the orders of axes that frameworks use, where it then has this shape."""
+    """Yields the array in each order of axes that frameworks use, if it then has the given shape."""
     wanted = tuple(size for size in shape if size != 1)
     ways = [*layouts(x), *([numpy.swapaxes(x, 0, 1)] if x.ndim > 2 else [])]
     for way in ways:

@@ -1,4 +1,4 @@
-"""Models run in evaluation mode on inputs of any framework, with the calls of their layers."""
+"""Runs models in evaluation mode on inputs of any framework, and traces the calls of their layers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 _MOST = 300
-"""Characters of a message of a framework."""
+"""How many characters of a framework's error message are quoted."""
 IMAGES = ("conv", "conv_transpose", "batch_norm", "prelu", "instance_norm", "group_norm")
-"""The kinds of layers that tell that an input of three axes has an axis of channels, and is no sequence."""
+"""Kinds of layers that take images: an input of three axes that is given to one has an axis of channels, and is not a
+sequence."""
 
 
 class Run(NamedTuple):
-    """What a model computed from some inputs."""
+    """One run of a model: what it returned, and the trace of its layers' calls."""
 
     trace: Trace
     result: Any
@@ -49,12 +50,12 @@ class Run(NamedTuple):
 
     @property
     def outputs(self) -> list[Array]:
-        """The tensors that the model returned."""
+        """The tensors that the model returned, on the host."""
         return [numpy.asarray(self.backend.to_numpy(x)) for x in seeing.tensors(self.backend, self.result)]
 
 
 def run_both(first: Any, second: Any, inputs: Any) -> tuple[Run, Run]:
-    """Runs two models on the same inputs, as the first model takes them."""
+    """Runs two models on the same inputs. The inputs have the layout that the first model takes."""
     arrays = arrays_of(inputs)
     for model in (first, second):
         _owner(model)
@@ -63,7 +64,8 @@ def run_both(first: Any, second: Any, inputs: Any) -> tuple[Run, Run]:
 
 
 def arrays_of(inputs: Any) -> list[Array]:
-    """The inputs on the host: one tensor of any framework, or a tuple of the arguments."""
+    """The inputs of a model on the host. `inputs` is one tensor of any framework, or a tuple of the model's
+    arguments."""
     arguments = inputs if isinstance(inputs, tuple) else (inputs,)
     found = []
     for x in arguments:
@@ -77,7 +79,8 @@ def arrays_of(inputs: Any) -> list[Array]:
 
 
 def taken_by(model: Any, arrays: Sequence[Array], first: Run) -> list[Array]:
-    """The inputs as another model takes them: the channels of images are where this model has them."""
+    """The inputs of the first run in the layout that `model` takes: images have their channels where this model has
+    them."""
     here, there = first.has_channels_last, _owner(model).has_channels_last(model)
     if here is None or there is None or here == there:
         return list(arrays)
@@ -85,7 +88,8 @@ def taken_by(model: Any, arrays: Sequence[Array], first: Run) -> list[Array]:
 
 
 def _is_image(x: Array, first: Run) -> bool:
-    """Whether an input is an image; with three axes it may be a sequence, which the first layers tell."""
+    """Whether the array is an image, and not a sequence. For three axes, the kind of the layer that took it in the
+    first run decides."""
     if x.ndim != 3:
         return x.ndim > 3
     kinds = {layer.path: layer.kind for layer in first.backend.layers(first.trace.model)}
@@ -104,14 +108,14 @@ def _owner(model: Any) -> Backend:
 
 
 def told(error: BaseException) -> str:
-    """A framework's message in one line, without the colours of a terminal."""
+    """An error's message in one line, without the codes that colour it on a terminal."""
     text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
     return text if len(text) <= _MOST else f"{text[:_MOST]} ..."
 
 
 def run(model: Any, arrays: Sequence[Array], give: Callable[[Call, Any], Any] | None = None) -> Run:
-    """Calls a model on copies of the inputs, and traces it. With `give`, the model goes on with what that makes of each
-    layer's call and result, in the place of the result."""
+    """Calls a model on copies of the inputs, and traces it. With `give`, which is called with each layer's call and
+    result, the model goes on with what `give` returns in place of that result."""
     backend = _owner(model)
     place = next((device for _, device in backend.model_devices(model)), CPU)
     for x in arrays:

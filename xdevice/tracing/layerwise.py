@@ -1,12 +1,12 @@
 """Finds the first layer whose output differs between two runs of a model, or the gap where the difference arises.
 
-Layers are paired as `convert_state` pairs them, and the calls of each by their inputs, or else by number. If a paired
-layer is given another input, the cause lies in the gap before it, where there are only functions and layers without
-parameters. If it gives another output for the same input, it is itself the cause.
+Layers are paired as `convert_state` pairs them, and the calls of a layer by their inputs, or else by their order. If
+two paired layers get different inputs, the cause lies in the gap before them, which has only functions and layers
+without parameters. If they give different outputs for the same input, the layer itself is the cause.
 
 Two runs of deep models are further apart than `assert_parity` allows for one operation, so a layer counts as different
-from 1e-4 of its largest value on (`distances`). A fault may begin below that, and grow. So the cause is where the error
-grows most, up to the first layer that is different.
+if its output is off by more than 1e-4 of its largest value (`distances`). A fault may begin below that, and grow. So
+the cause is taken to be where the error grows most, up to the first layer that is different.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 _ROUNDING: Final = 1 / 500
-"""The share of the limit below which errors are all taken for rounding when the greatest step is looked for."""
+"""In the search for the step where the error grows most, errors below this share of the limit count as rounding."""
 _GRADIENTS: Final = 10
-"""A gradient may be off by this many times what an output may."""
+"""A gradient may be off by this many times the limit for outputs."""
 _LISTED: Final = 6
 
 
 class Traced(NamedTuple):
-    """One run of a model."""
+    """One run of a model: the calls of its layers, and what it returned."""
 
     owner: str
     """The name of the backend, such as `torch`."""
     calls: Sequence[LayerCall]
     outputs: Sequence[Array]
-    """What the model returned, with its channels where the other run has them, so that elements can be compared."""
+    """The tensors that the model returned, with their channels on the axis where the other run has them."""
 
 
 class Divergence(NamedTuple):
-    """Where two runs differ first."""
+    """The first place where two runs differ: a layer, or a gap between layers."""
 
     path: str
-    """The path of the layer of the expected model, or of the layer behind the gap; empty for a gap at the end."""
+    """The path, in the expected model, of the layer, or of the layer behind the gap; empty for a gap at the end."""
     text: str
     error: float
-    """A share of the largest value; infinite if shapes differ."""
+    """How far off the values are, as a share of the largest expected value; infinite if the shapes differ."""
 
 
 class Step(NamedTuple):
-    """One input or output of a paired call, on both sides."""
+    """One input or output of a layer's call, with the same call in the other run."""
 
     actual: LayerCall
     expected: LayerCall
     is_input: bool
     error: float | None
-    """None if the two arrays cannot be compared."""
+    """The distance between the arrays of the two runs (`distances`); None if they cannot be compared."""
 
 
 class _Gap(NamedTuple):
@@ -77,8 +77,8 @@ class _Gap(NamedTuple):
 def first_difference(
     actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]], *, strict: bool = False
 ) -> Divergence | None:
-    """Where two runs differ first; None if nowhere. With `strict`, for runs whose outputs are known to differ, the
-    place where the error grows most, however small it is."""
+    """Finds the first place where two runs differ; returns None if they agree. With `strict`, for runs whose outputs
+    are known to differ, returns the place where the error grows most, however small the error is."""
     most = limit(expected)
     found, errors = [], []
     for step in steps(actual, expected, pairs):
@@ -100,7 +100,7 @@ def first_difference(
 
 
 def steps(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> Iterator[Step]:
-    """Inputs and outputs of the paired layers, in the order of the expected run."""
+    """Yields the inputs and outputs of the paired layers, in the order of the expected run."""
     ours: dict[str, list[LayerCall]] = {}
     for call in actual.calls:
         ours.setdefault(call.path, []).append(call)
@@ -117,19 +117,20 @@ def steps(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]
         place = next((n for n, one in enumerate(left) if _is_same(one.inputs, call.inputs, most)), 0) if left[1:] else 0
         other = left.pop(place)
         yield Step(other, call, True, _error(other.inputs, call.inputs, padded=mine.kind == "conv"))
-        # the output of one of the two is that of its activation, which is no call of its own
+        # one of the two layers includes its activation, which is no call of its own: their outputs are not comparable
         hidden = mine.kind == "batch_norm" and mine.settings.get("activation") != theirs.settings.get("activation")
         yield Step(other, call, False, None if hidden else _error(other.outputs, call.outputs))
 
 
 def worst(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> float:
-    """The greatest error of all, as a part of the largest value of its output."""
+    """The largest error of any layer or of the outputs, as a share of the largest expected value there."""
     errors = [*(step.error for step in steps(actual, expected, pairs)), _end_error(actual, expected)]
     return max((error for error in errors if error is not None), default=0.0)
 
 
 def first_gradient(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> Divergence | None:
-    """Where the gradients that reach the outputs of paired layers first differ, going backward."""
+    """Finds, going backward, the first paired layer whose output gets different gradients in the two runs; None if
+    there is none."""
     outputs = [step for step in steps(actual, expected, pairs) if not step.is_input]
     behind = None
     for step in reversed(outputs):
@@ -150,7 +151,7 @@ def first_gradient(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer
 
 
 def limit(run: Traced) -> float:
-    """The error that rounding may make in a layer, as a part of its largest value."""
+    """The error that rounding alone may make in a layer, as a share of the largest value of the layer's output."""
     return distances.limit([x for call in run.calls for x in call.outputs[:1]])
 
 
@@ -159,7 +160,7 @@ def _end_error(actual: Traced, expected: Traced) -> float | None:
 
 
 def _greatest_step(errors: Sequence[float | None], floor: float) -> int:
-    """The index of the error that exceeds those before it by most."""
+    """The index of the error that exceeds the largest error before it by the greatest factor."""
     before, found, most = floor, len(errors) - 1, 0.0
     for number, error in enumerate(errors):
         if error is None:
@@ -193,7 +194,8 @@ def _layer_place(actual: Traced, expected: Traced, step: Step, settings: str) ->
 def _gap(
     actual: Traced, expected: Traced, found: Sequence[Step], number: int, pairs: Sequence[tuple[Layer, Layer]]
 ) -> _Gap:
-    """The calls, on both sides, between a paired layer and the paired layer before it."""
+    """The gap before the step `number`: the calls, in both runs, between its paired layer and the paired layer before
+    it."""
     behind = (found[number].actual, found[number].expected) if number < len(found) else None
     earlier = [step for step in found[:number] if behind is None or step.expected is not behind[1]]
     before = (earlier[-1].actual, earlier[-1].expected) if earlier else None
@@ -208,8 +210,8 @@ def _gap(
 def _between(
     run: Traced, before: LayerCall | None, behind: LayerCall | None, paired: Container[str]
 ) -> list[LayerCall]:
-    """The unpaired calls between two calls. If there are none, because branches are called in another order, the
-    unpaired call that made the input of `behind`."""
+    """The calls of unpaired layers between two calls. If there are none, because branches are called in another order,
+    the call of an unpaired layer that made the input of `behind`."""
     end = _index(run, behind, -1)
     found = [call for call in run.calls[_index(run, before) + 1 : end] if call.path not in paired]
     if found or behind is None or not behind.inputs:
@@ -226,7 +228,7 @@ def _is_equal(one: Array, other: Array) -> bool:
 
 
 def _index(run: Traced, call: LayerCall | None, none: int = 0) -> int:
-    """The position of a call; `none` if there is no call."""
+    """The position of a call in the run. If `call` is None: -1, or with `none` the number of calls."""
     if call is None:
         return len(run.calls) if none else -1
     return next(number for number, one in enumerate(run.calls) if one is call)
@@ -247,7 +249,7 @@ def _gap_place(actual: Traced, expected: Traced, gap: _Gap, error: float, most: 
 
 
 def _narrowed(gap: _Gap, most: float) -> tuple[list[LayerCall], list[LayerCall]]:
-    """The calls of a gap after the last ones whose outputs agree."""
+    """The calls of a gap that come after the last calls in it whose outputs agree."""
     ours, theirs = gap.actual, gap.expected
     for number, call in enumerate(gap.expected):
         same = next((place for place, other in enumerate(ours) if _is_same(other.outputs, call.outputs, most)), None)
@@ -288,7 +290,7 @@ def _far(error: float, ours: Sequence[Array], theirs: Sequence[Array]) -> str:
 
 
 def _settings(ours: Layer, theirs: Layer, actual: Traced, expected: Traced) -> str:
-    """The settings in which the two layers differ."""
+    """A text that names the settings in which the two layers differ, with both values."""
     both = {name: (value, theirs.settings[name]) for name, value in ours.settings.items() if name in theirs.settings}
     told = {name: pair for name, pair in both.items() if not layouts.same_setting(*pair)}
     return ", ".join(f"{name} is {x} in {actual.owner}, {y} in {expected.owner}" for name, (x, y) in told.items())

@@ -1,4 +1,4 @@
-"""`trace`: the calls of a model's layers while a block runs, read to the host."""
+"""`trace`: records the calls of a model's layers while a block runs, and reads their inputs and outputs to the host."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 _SHOWN: Final = 60
-"""How many calls a table shows; of more, those at both ends."""
+"""How many calls a table shows at most. Of a longer trace, it shows the first and the last calls."""
 _NOTHING: Final = "no layer was called in this thread or task, or a compiler has hidden them"
 _HEADINGS: Final = ("layer", "type", "output", "mean", "std", "gradient")
 
 
 class LayerCall(NamedTuple):
-    """One call of a layer. Arrays are NumPy's, with the layout and the dtype of the framework.
+    """One call of a layer. The arrays are NumPy arrays, with the layout and the dtype that the framework uses.
 
     Young: it may change in a minor version.
     """
 
     path: str
-    """The path to the layer from the model, as in the names of its variables: `features.0`."""
+    """The path from the model to the layer, as in the names of the layer's variables: `features.0`."""
     number: int
-    """How many times it was called before."""
+    """How many earlier calls of the same layer the trace has."""
     type: str
-    """The name of its class; of a function, for the activation that a Keras layer has inside, its own."""
+    """The name of the layer's class. The activation inside a Keras layer is a function: for it, the function's name."""
     inputs: tuple[Array, ...]
-    """The tensors among its arguments, in containers too."""
+    """The tensors among the arguments of the call, also those in containers."""
     outputs: tuple[Array, ...]
     gradients: tuple[Array | None, ...]
-    """For each output the gradient that has reached it; None if none did."""
+    """For each output, the gradient that has reached this output; None if none did."""
 
 
 class Trace:
-    """What `trace` has seen: its `calls`, in their order. `print` shows a table of them.
+    """The calls of a model's layers that `trace` has recorded, in order. `print` shows a table of them.
 
     Young: it may change in a minor version.
 
     Attributes:
         model: the model.
-        backend: the name of its framework.
+        backend: the name of the model's framework.
         calls: a list of `LayerCall`: path, number, type, inputs, outputs, gradients.
     """
 
@@ -65,7 +65,7 @@ class Trace:
 
     @property
     def calls(self) -> list[LayerCall]:
-        """The calls that have ended so far."""
+        """The calls that have ended so far, in order. Reading `calls` copies the tensors to the host."""
         if self._is_open or not self._read:
             self._read = self._host()
         return self._read
@@ -94,7 +94,7 @@ class Trace:
         return numpy.asarray(self._backend.to_numpy(x))
 
     def finish(self) -> None:
-        """Marks the trace as complete."""
+        """Called when the block of `trace` ends: from then on, `calls` is read to the host only once."""
         self._is_open = False
 
     def __len__(self) -> int:
@@ -129,23 +129,23 @@ class Trace:
 
 @contextmanager
 def trace(model: Any) -> Iterator[Trace]:
-    """Keeps what goes into each layer of a model and what comes out while the block runs, in call order, on the host.
+    """Records the inputs and outputs of each layer of a model while the block runs, in the order of the calls.
 
     Young: it may change in a minor version.
 
-    Gives a `Trace`, whose `calls` say for each call of a layer its path, its inputs, its outputs, and the gradients of
-    the outputs if the block runs backward too. docs/reference/tracing.md says which calls count. It sees those of this
-    thread or task, and of tasks that `xdevice.parallel` starts. Traces may be nested; nothing stays on the model.
+    Yields a `Trace`, whose `calls` give for each call of a layer its path, its inputs, its outputs, and the gradients
+    of the outputs if the block runs backward too. docs/reference/tracing.md says which calls are recorded: only calls
+    in this thread or task, and in tasks that `xdevice.parallel` starts. Traces may be nested; the model is not changed.
 
     Args:
         model: a built model of PyTorch, Paddle, Gluon or Keras.
 
     Raises:
-        NotATensorError: not a model. NotBuiltError: it has no variables yet; call it once before.
+        NotATensorError: `model` is not a model. NotBuiltError: it has no variables yet; call it once before.
         UnsupportedError: layers that a compiler hides (torch.compile, TorchScript, a hybridized Gluon block,
             paddle.jit.to_static, tf.function), or PyTorch's DataParallel over several devices.
 
-    Costs a copy of every input and output: 1.2 to 2.6 times the processor's time of a plain pass.
+    Costs a copy of every input and output: 1.2 to 2.6 times the processor's time of a pass without the trace.
 
     Example:
         >>> with xdevice.trace(xdevice.ones(2)):

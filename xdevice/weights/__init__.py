@@ -1,1 +1,1 @@
-"""Tensors and models in files: `save` and `load`."""
+"""Saves tensors and models to files, and loads them: `save` and `load`."""

@@ -1,7 +1,7 @@
-"""Replaces a file as a whole, and turns the system's errors into `FilePathError`s.
+"""Replaces a file as a whole, and turns the operating system's errors into `FilePathError`s.
 
-A new file is written in a folder of its own beside the old one. The folder is locked as long as the process lives, so
-that the next save can tell the leftovers of a killed process from the folder of one that is writing.
+The new file is first written in a temporary folder beside the old file. The folder is locked while the process uses it,
+so that the next save can tell a folder that a killed process left behind from the folder of a process that is writing.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _LOCK: Final = "lock"
 
 @contextmanager
 def path_errors(what: str) -> Iterator[None]:
-    """Turns the system's errors in the block into `FilePathError`s that name the user's path: theirs may name a
-    temporary file."""
+    """Turns the system's errors in the block into `FilePathError`s that name the user's path: the system's errors may
+    name a temporary file."""
     from safetensors import SafetensorError
 
     try:
@@ -37,7 +37,8 @@ def path_errors(what: str) -> Iterator[None]:
 
 
 def path_text(path: object, verb: str) -> str:
-    """A path as a text; not an int, which `open` would take for a descriptor, and close."""
+    """The path as a string. Raises `ArgumentError` for anything else, also for an int, which `open` would take for a
+    file descriptor, and close."""
     try:
         return os.fsdecode(path)  # type: ignore[arg-type]
     except TypeError:
@@ -58,7 +59,7 @@ def require_plain_file(path: str) -> None:
 
 
 def target_of(path: str | os.PathLike[str]) -> str:
-    """The file to replace: what a symbolic link names, not the link."""
+    """The path of the file to replace. If `path` is a symbolic link, that is the file that the link points to."""
     given = path_text(path, "save")
     with path_errors(f"{given!r:.1000} cannot be written"):
         target = os.path.realpath(given)
@@ -74,7 +75,7 @@ def target_of(path: str | os.PathLike[str]) -> str:
 
 
 def _mode(path: str) -> int | None:
-    """The mode of a file; None if there is none."""
+    """The mode of a file (its type and permissions); None if there is no such file."""
     try:
         return os.stat(path).st_mode
     except FileNotFoundError:
@@ -83,8 +84,8 @@ def _mode(path: str) -> int | None:
 
 @contextmanager
 def replacing(target: str) -> Iterator[str]:
-    """Gives a name to write a new file under, which takes the target's place at the end; after an error nothing is
-    left."""
+    """Yields a path to write the new file to. When the block ends, that file takes the place of `target`; after an
+    error the target is unchanged, and nothing is left of the new file."""
     folder = os.path.dirname(target)
     with path_errors(f"{target!r:.1000} cannot be written, and the file is as it was"):
         _remove_leftovers(folder)
@@ -94,20 +95,20 @@ def replacing(target: str) -> Iterator[str]:
             _flush(new)
             os.chmod(new, _permissions(target, own))
             os.replace(new, target)
-    if hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
+    if hasattr(os, "O_DIRECTORY"):  # Windows cannot open folders
         with path_errors(f"{target!r:.1000} is written, but may not be on the disk"):
             _flush(folder, os.O_RDONLY)
 
 
 def _permissions(target: str, own: str) -> int:
-    """The mode of the old file, else of a new file, since the umask cannot be read without changing it for all
-    threads."""
+    """The permissions for the new file: those of the old file, or if there is none, those that the system gives a new
+    file. They are read from the file `probe`, since the umask cannot be read without changing it for all threads."""
     old = _mode(target)
     return stat.S_IMODE(os.stat(os.path.join(own, _PROBE)).st_mode if old is None else old)
 
 
 def _flush(path: str, flags: int = os.O_RDWR) -> None:
-    """Waits until a file is on the disk; Windows does so only for one that is open for writing."""
+    """Waits until the file's content is on the disk. On Windows that works only for a file that is open for writing."""
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
@@ -117,7 +118,8 @@ def _flush(path: str, flags: int = os.O_RDWR) -> None:
 
 @contextmanager
 def _own_folder(folder: str) -> Iterator[str]:
-    """A new folder, locked as long as this process lives and uses it."""
+    """Makes a new temporary folder in `folder`, which stays locked while this process uses it, and removes it at the
+    end."""
     import shutil
     import tempfile
 
@@ -137,7 +139,7 @@ def _own_folder(folder: str) -> Iterator[str]:
 
 
 def _remove_leftovers(folder: str) -> None:
-    """Removes what killed processes have left: the folders that no living process has locked."""
+    """Removes the temporary folders that killed processes have left behind: those that no living process has locked."""
     import shutil
 
     for entry in os.scandir(folder):
@@ -154,7 +156,8 @@ def _remove_leftovers(folder: str) -> None:
 
 @contextmanager
 def _lock(folder: str) -> Iterator[bool | None]:
-    """Whether the lock of a folder is ours in this block; None on a file system without locks."""
+    """Tries to lock a folder for the block. Yields whether this process has the lock; None if the file system has no
+    locks."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(os.path.join(folder, _LOCK), timeout=0)

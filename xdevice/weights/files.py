@@ -1,8 +1,8 @@
-"""`save` and `load`: tensors and models in safetensors files, which every framework here reads from every other.
+"""`save` and `load`: tensors and models in safetensors files. A file saved by one framework can be loaded by any other.
 
 The safetensors library writes files and checks headers. Its own front ends for the frameworks are not used: they narrow
-dtypes, fail on 0-d tensors, or crash the process. What the library does not do is done here: a file gets its name only
-once it is complete and on the disk, and values are read into memory that the tensors then own.
+dtypes, fail on 0-d tensors, or crash the process. This module adds what the library does not do: a file gets its name
+only once it is complete and on the disk, and values are read into memory that the tensors then own.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 
 _WRITABLE: Final = frozenset(DTYPES.values())
 _LONE: Final = "tensor"
-"""The name in a file of a tensor that was saved by itself."""
+"""The name that a tensor gets in the file if it is saved by itself, and not in a container or model."""
 
 
 class _Variable(NamedTuple):
-    """A tensor, or a variable of a model, the backend it belongs to, and that model."""
+    """A tensor, or a variable of a model, with its backend, and the model if there is one."""
 
     backend: Backend
     value: Any
@@ -63,7 +63,8 @@ class _Variable(NamedTuple):
 
 
 class _Planned(NamedTuple):
-    """A variable of `into`, and the entry of the file that goes into it."""
+    """A variable of the argument `into` of `load`, and the entry of the file that is to be written into the
+    variable."""
 
     name: str
     one: _Variable
@@ -76,22 +77,22 @@ class _Planned(NamedTuple):
 def save(path: Path, x: Any) -> None:
     """Writes tensors, or the variables of a model, into a safetensors file, which `load` reads on every backend.
 
-    The file is replaced atomically, once the new one is complete and on the disk: where saving fails, the old one is
-    still there. docs/reference/files.md says which name each tensor has in the file.
+    An existing file is replaced atomically, once the new file is complete and on the disk: if saving fails, the old
+    file is still there. docs/reference/files.md says which name each tensor has in the file.
 
     Args:
-        path: where; the folder must exist. Any ending will do; `.safetensors` is what other programs look for.
-        x: a model, a container of tensors and models, or one tensor, on any devices, which the file does not
-            remember. A tensor that stands in two places is written once, and comes back as one.
+        path: the file to write; its folder must exist. Other programs look for the ending `.safetensors`.
+        x: a model, a container of tensors and models, or one tensor. They may be on any devices, which the file does
+            not record. A tensor that occurs twice in `x` is written once, and is one tensor again when it is loaded.
 
     Raises:
-        NotATensorError, ContainerError: a leaf that is neither a tensor nor a model; a name that two leaves have.
-        UnsupportedError, DTypeError: a sparse or masked tensor; complex128, or another dtype that the format lacks.
-        NotBuiltError: a model without variables yet. ArgumentError: not a path.
+        NotATensorError: a leaf is neither a tensor nor a model. ContainerError: two leaves have the same name.
+        UnsupportedError: a sparse or masked tensor. DTypeError: complex128, or another dtype that the format lacks.
+        NotBuiltError: a model has no variables yet. ArgumentError: `path` is not a path.
         MissingFileError, FilePathError: no such folder; a folder has that name; the disk is full, ...
 
-    Costs the writing of the file and the wait for the disk. What is on a GPU is first copied to the host, all of it;
-    what is on the CPU is not, so do not write into it meanwhile.
+    Costs the writing of the file and the wait for the disk. Tensors on a GPU are first copied to the host, all of them.
+    Tensors on the CPU are not copied, so no other thread may write into them meanwhile.
 
     Example:
         >>> import os, tempfile
@@ -112,7 +113,7 @@ def save(path: Path, x: Any) -> None:
 
 
 def _variables(x: Any, verb: str) -> dict[str, _Variable]:
-    """All tensors in `x`, and all variables of the models in it, by their names in a file."""
+    """All tensors in `x`, and all variables of the models in `x`, by their names in the file."""
     found: dict[str, _Variable] = {}
     for name, way, variable in _name_variables(x, verb):
         if name in found or name == RESERVED or not (name.isascii() or _is_utf8(name)):
@@ -142,7 +143,8 @@ def _is_utf8(name: str) -> bool:
 
 
 def _name_variables(x: Any, verb: str) -> Iterator[tuple[str, _Way, _Variable]]:
-    """For each variable in `x`: its name in the file, the keys that lead to it, and the variable."""
+    """Yields for each variable in `x` its name in the file, the path to it (the keys of containers, and its name in its
+    model), and the variable."""
     for prefix, keys, leaf in _leaves(x, verb):
         for name, one in _of_leaf(keys, leaf):
             whole = f"{prefix}.{name}" if prefix and name else prefix or name
@@ -150,13 +152,14 @@ def _name_variables(x: Any, verb: str) -> Iterator[tuple[str, _Way, _Variable]]:
 
 
 def _origin(way: _Way) -> str:
-    """The Python expression that leads to a variable, for errors."""
+    """The Python expression that leads to a variable, for error messages."""
     keys, name = way
     return f"{trees.written(keys)} {name}".rstrip() if keys else f"variable {shown(name)}"
 
 
 def _leaves(x: Any, verb: str) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
-    """For each tensor or model in `x`: how its names in the file begin, the keys that lead to it, and itself."""
+    """Yields for each tensor or model in `x` the beginning of its names in the file, the keys that lead to it, and the
+    tensor or model itself."""
     if registry.kind_of(type(x)) is not None:
         yield "", (), x
         return
@@ -183,8 +186,8 @@ def _of_leaf(keys: tuple[Any, ...], x: Any) -> Iterable[tuple[str, _Variable]]:
 
 
 def _host_arrays(variables: Mapping[str, _Variable]) -> tuple[dict[str, Array], dict[str, str]]:
-    """The values of the variables by name, a shared one once; and for each further name of a shared one its first
-    name."""
+    """Returns the values of the variables by name, and for each further name of a shared variable its first name. The
+    value of a shared variable is there once."""
     arrays: dict[str, Array] = {}
     shared: dict[str, str] = {}
     first: dict[int, str] = {}
@@ -220,7 +223,7 @@ def _require_dense(name: str, backend: Backend, value: Any) -> None:
 
 @cache
 def _name_of(dtype: Any) -> str:
-    """The name of a dtype; its text if xdevice does not know it."""
+    """The name of a dtype; for a dtype that xdevice does not know, its `str`."""
     try:
         return dtype_name(dtype)
     except DTypeError:
@@ -231,24 +234,25 @@ def _name_of(dtype: Any) -> str:
 
 
 def load(path: Path, device: object = None, backend: str | Backend | None = None, into: Any = None) -> Any:
-    """The tensors of a safetensors file, straight onto a device of any backend; or into a model's own variables.
+    """Loads the tensors of a safetensors file onto a device of any backend, or into a model's own variables.
 
-    Gives a flat dict of tensors by name, none of which requires gradients; with `into`, that model or container. The
-    file may come from any program. It is read, not mapped: it may be deleted afterwards. Costs the reading, and on a
-    GPU one copy. docs/reference/files.md says what of an optimizer is in a file.
+    Returns a flat dict of tensors by name, none of which requires gradients; with `into`, that model or container. The
+    file may come from any program. It is read, not memory-mapped, so it may be deleted afterwards. Costs the reading,
+    and on a GPU one copy. docs/reference/files.md says which state of an optimizer is in a file.
 
     Args:
         path: a file that `save` or any other writer of the format has made.
-        device: any spelling; without it the device of the `with device:` block, else `cpu:0`, GPU or not.
-        backend: whose tensors to make; without it the selected backend's.
-        into: a model or container with the names, shapes and dtypes of the file, all compared before the first is
-            written. It decides devices and backend. A Keras optimizer must be built, others may be fresh.
+        device: any spelling of a device. By default that of the `with device:` block, else `cpu:0`, even with GPUs.
+        backend: the backend whose tensors are made; by default the selected one.
+        into: a model or container with the names, shapes and dtypes of the file, all of which are checked before the
+            first tensor is written. Its own devices and backend count. A Keras optimizer must be built, others may be
+            fresh.
 
     Raises:
-        MissingFileError, FilePathError, FileFormatError: no such file; not readable; damaged, or of another format.
+        MissingFileError: no such file. FilePathError: not readable. FileFormatError: damaged, or of another format.
         ShapeError, DTypeError: the backend lacks the shape or dtype of a tensor, or would narrow the dtype.
         StateError: `into` has other names, shapes or dtypes, is on meta, or came with `device` or `backend`.
-        UnsupportedError, ArgumentError: `into` cannot be written; `path` is no path. Others as `xdevice.tensor`.
+        UnsupportedError: `into` cannot be written. ArgumentError: `path` is no path. Others as in `xdevice.tensor`.
 
     Example:
         >>> import os, tempfile
@@ -296,8 +300,8 @@ def _load_into(path: str, into: Any) -> Any:
 
 
 def _arrays(file: FileIO, entries: Collection[Entry], places: Iterable[Device]) -> Iterator[Array]:
-    """The values of tensors that are to go to these devices. If none goes to the CPU, each may overwrite the one
-    before: `Backend.stage` has read it on return."""
+    """Yields the values of the entries, which are to go to the devices `places`. If none goes to the CPU, each array
+    may overwrite the one before: `Backend.stage`, which copies an array to a GPU, has read it when it returns."""
     arrays = read_all(file, entries, in_turn=all(place is not CPU for place in places))
     return map(floats.take, arrays) if floats.setting() else arrays
 
@@ -305,8 +309,8 @@ def _arrays(file: FileIO, entries: Collection[Entry], places: Iterable[Device]) 
 def _state_to_come(
     prefix: str, x: Any, variables: Mapping[str, _Variable], header: Header
 ) -> Iterator[tuple[str, _Variable]]:
-    """The variables that an optimizer without a step would have, with their names, as far as the file has values for
-    them."""
+    """Yields variables, with their names, for the state that an optimizer makes only in its first step, as far as the
+    file has values for them."""
     backend, kind = registry.kind_of(type(x)) or (None, None)
     start = f"{prefix}." if prefix else ""
     lacking = [
@@ -328,8 +332,8 @@ def _take_state(prefix: str, x: Any, variables: Mapping[str, _Variable]) -> None
 
 
 def _plan(path: Path, variables: Mapping[str, _Variable], header: Header, file: FileIO) -> list[_Planned]:
-    """Which values of the file go into which variable, a shared one once; raises unless all names, shapes and dtypes
-    fit."""
+    """Decides which values of the file are written into which variable, a shared variable once. Raises unless all
+    names, shapes and dtypes fit."""
     where = os.fspath(path)
     entries = {**header.entries, **{name: header.entries[other] for name, other in header.shared.items()}}
     planned: dict[int, _Planned] = {}

@@ -30,17 +30,18 @@ DTYPES: Final = {
 }  # fmt: skip
 """The dtypes of the format that NumPy has a name for, by their code in the header."""
 SMALL: Final = 1 << 14
-"""Bytes up to which a copy is cheaper than memory of a tensor's own."""
+"""Tensors of at most this many bytes are copied, because that is cheaper than reading each into memory of its own."""
 _BLOCK: Final = 1 << 20
 _FEW: Final = 32
-"""How many axes an array may have in every version of NumPy."""
+"""The number of axes that an array may have in all versions of NumPy; newer versions allow more."""
 RESERVED: Final = "__metadata__"
 SHARED: Final = "xdevice.shared"
-"""The key of xdevice's own entry in a file's metadata: the further names of its tensors, as a JSON object."""
+"""The key of xdevice's own entry in a file's metadata. Its value is a JSON object with the further names of tensors
+that have several."""
 
 
 class Entry(NamedTuple):
-    """Where the values of a tensor are in a file."""
+    """The dtype and shape of a tensor in a file, and the position of its values there, in bytes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -49,7 +50,8 @@ class Entry(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a safetensors file says of its tensors; `shared` maps further names of a tensor to its first."""
+    """The header of a safetensors file: its tensors by name. `shared` maps the further names of a shared tensor to its
+    first."""
 
     entries: dict[str, Entry]
     shared: dict[str, str]
@@ -57,7 +59,8 @@ class Header(NamedTuple):
 
 @contextmanager
 def open_file(path: str) -> Iterator[tuple[FileIO, Header]]:
-    """The open file and its header; both are of one file, even if another takes its name at this moment."""
+    """Yields the open file and its header. Both are of the same file, even if another process replaces it at that
+    moment."""
     while True:
         require_plain_file(path)
         with _open(path) as file:
@@ -68,7 +71,7 @@ def open_file(path: str) -> Iterator[tuple[FileIO, Header]]:
 
 
 def _is_still(path: str, file: FileIO) -> bool:
-    """Whether a path still names an open file."""
+    """Whether the path still names the open file, and not one that has replaced it."""
     require_plain_file(path)
     with _open(path) as again:  # opened again, because Windows gives other numbers for a path than for an open file
         return os.path.samestat(os.fstat(file.fileno()), os.fstat(again.fileno()))
@@ -98,7 +101,7 @@ def _header(path: str, file: FileIO) -> Header:
 
 
 def _parse(text: str) -> dict[str, Any]:
-    """The header as a dict; raises if a key comes twice, because readers disagree on which one counts."""
+    """The header as a dict. Raises if a key comes twice, because programs disagree on which of the two counts."""
     header: dict[str, Any] = json.loads(text)
     remarks = header.get(RESERVED)
     # five strings a tensor: its name, three keys and the dtype; the library has checked that no key is missing
@@ -109,7 +112,7 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object as a dict; raises if a key comes twice. Doubles the time of reading."""
+    """A JSON object as a dict. Raises if a key comes twice. Using this doubles the time of reading a header."""
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
@@ -118,13 +121,13 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entries(header: Mapping[str, Any], start: int) -> dict[str, Entry]:
-    """The tensors of a header, in the order of their values in the file, which begin at `start`."""
+    """The tensors of a header by name, in the order of their values in the file. The values begin at byte `start`."""
     entries: dict[str, Entry] = {}
     for name, about in header.items():
         code, shape = about["dtype"], tuple(about["shape"])
         if code not in DTYPES:
             raise DTypeError(f"{name} is {code}, which NumPy has no dtype for; known are {', '.join(DTYPES)}")
-        if len(shape) > _FEW or 0 in shape:  # others are no larger than the file, which NumPy can hold
+        if len(shape) > _FEW or 0 in shape:  # a shape without 0 has no more bytes than the file
             _require_array(name, host_dtype(DTYPES[code]), shape)
         begin, end = about["data_offsets"]
         entries[name] = Entry(DTYPES[code], shape, start + begin, end - begin)
@@ -136,8 +139,8 @@ def _entries(header: Mapping[str, Any], start: int) -> dict[str, Entry]:
 
 @contextmanager
 def pause_collector() -> Iterator[None]:
-    """Pauses Python's garbage collector, which would go through 100,000 new objects again and again: up to half of the
-    time."""
+    """Pauses Python's garbage collector in the block. Otherwise it would go through up to 100,000 new objects again and
+    again, which takes up to half of the time."""
     if not gc.isenabled():
         yield
         return
@@ -150,13 +153,14 @@ def pause_collector() -> Iterator[None]:
 
 def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     try:
-        np.broadcast_to(np.zeros((), dtype), shape)  # NumPy's limits of axes and sizes; allocates nothing
+        np.broadcast_to(np.zeros((), dtype), shape)  # raises beyond NumPy's limits of axes and sizes; allocates nothing
     except ValueError as error:
         raise ValueError(f"{name} has a shape of {len(shape)} axes that no array can have: {error}") from error
 
 
 def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[str, str]:
-    """The further names that `save` has given to shared tensors, each with the first; {} in files of other programs."""
+    """The further names that `save` has given to shared tensors, each with the tensor's first name; {} in files of
+    other programs."""
     shared = json.loads(metadata.get(SHARED, "{}"))
     if not isinstance(shared, dict) or not all(
         isinstance(other, str) and other in entries and name not in entries for name, other in shared.items()
@@ -166,14 +170,15 @@ def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> d
 
 
 def read(file: FileIO, entry: Entry, room: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-    """The values of a tensor, in memory of their own, or in `room`."""
+    """Reads the values of a tensor into new memory, or into the buffer `room`, and returns them as an array."""
     buffer = aligned(entry.nbytes) if room is None else room[: entry.nbytes]
     return _fill(buffer, file, entry.start).view(host_dtype(entry.dtype)).reshape(entry.shape)
 
 
 def read_all(file: FileIO, entries: Collection[Entry], *, in_turn: bool = False) -> Iterator[np.ndarray[Any, Any]]:
-    """The values of tensors, one after the other. Small ones lie in common memory, so copy them. With `in_turn` the
-    others overwrite each other, because the first use of new memory takes as long as reading."""
+    """Yields the values of tensors, one array after the other. Small tensors share memory, so their arrays must be
+    copied. With `in_turn` larger ones use the same buffer, each overwriting the last, because the first use of new
+    memory takes as long as reading."""
     entries = tuple(entries)
     room = aligned(max((entry.nbytes for entry in entries), default=0)) if in_turn else None
     memory, first, end = aligned(0), 0, 0
@@ -190,8 +195,8 @@ def read_all(file: FileIO, entries: Collection[Entry], *, in_turn: bool = False)
 
 
 def _end_of_block(entries: Sequence[Entry], number: int) -> int:
-    """Where the values end that are read at once with those of tensor `number`: of small tensors that lie side by
-    side."""
+    """The position in the file at which the block of small tensors that begins with tensor `number` ends. The values in
+    a block lie side by side, and are read at once."""
     end = limit = entries[number].start
     for entry in islice(entries, number, None):
         if entry.start != end or entry.nbytes > SMALL or end - limit > _BLOCK:
@@ -205,7 +210,7 @@ def _fill(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarray[
     rest = buffer.data
     while rest:
         with path_errors(f"{file.name!r:.1000} cannot be read"):
-            got = file.readinto(rest)  # 2 GB at most
+            got = file.readinto(rest)  # reads 2 GB at most
         if not got:
             raise FileFormatError(f"{file.name!r:.1000} was cut off while it was read; load it again")
         rest = rest[got:]

@@ -396,6 +396,15 @@ class ToyBackend(Backend):
     def replay(self, graph):
         graph.replay()
 
+    # compiled functions
+
+    def compile(self, call, device):
+        def program(tensors):
+            with toyframe._with(place=self.to_native(device)):
+                return call(tensors)
+
+        return program
+
     # threads
 
     def thread_state(self):

@@ -1,0 +1,290 @@
+"""`xdevice.compile`: what the function gives, what it refuses, and that it never repeats what has changed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pytest
+from support import BACKENDS
+
+import xdevice
+
+COMPILING = [name for name in ("jax", "tensorflow") if name in BACKENDS]
+WITH_GRADIENTS = [name for name in BACKENDS if name != "numpy"]
+rate = 0.1
+
+
+@dataclass
+class Net:
+    weight: object
+    bias: object
+    name: str = "net"
+
+
+class Schedule:
+    def __init__(self):
+        self.rate = 0.5
+
+    def __call__(self, g):
+        return self.rate * g
+
+
+@pytest.fixture(params=COMPILING)
+def compiling(request):
+    with xdevice.use(request.param) as chosen:
+        yield chosen
+
+
+@pytest.fixture
+def traced():
+    """Counts how often Python ran a function."""
+    return []
+
+
+def values(x):
+    return xdevice.to_numpy(x).tolist()
+
+
+def squares():
+    return xdevice.tensor([1.0, 2.0, 3.0])
+
+
+def loss(net, x, y):
+    xp = xdevice.array_namespace(x)
+    return xdevice.nn.cross_entropy(xp.add(xp.matmul(x, net.weight), net.bias), y)
+
+
+def step(params, x, y, rule):
+    def f(params):
+        return loss(Net(**params), x, y)
+
+    value, grads = xdevice.value_and_grad(f)(params)
+    return {"params": xdevice.update(params, grads, rule), "loss": value, "names": ["w", "b"]}
+
+
+def slower(p, g):
+    return p - rate * g
+
+
+@pytest.mark.parametrize("name", WITH_GRADIENTS)
+def test_a_whole_step_gives_what_it_gives_uncompiled(name):
+    with xdevice.use(name):
+        draw = np.random.default_rng(0)
+        x, y = xdevice.tensor(draw.normal(size=(8, 4)).astype("float32")), xdevice.tensor([0, 1, 2] * 2 + [0, 1])
+        params = {"weight": xdevice.zeros(4, 3), "bias": xdevice.zeros(3)}
+        compiled, one, other = xdevice.compile(step), params, params
+        for _ in range(4):
+            made, wanted = compiled(one, x, y=y, rule=slower), step(other, x, y, slower)
+            one, other = made["params"], wanted["params"]
+            assert list(made) == list(wanted)
+            assert made["names"] == ["w", "b"]
+            np.testing.assert_allclose(xdevice.item(made["loss"]), xdevice.item(wanted["loss"]), rtol=1e-6)
+        np.testing.assert_allclose(xdevice.to_numpy(one["weight"]), xdevice.to_numpy(other["weight"]), rtol=1e-5)
+
+
+def test_containers_keep_their_type_and_what_is_no_tensor_in_them(compiling):
+    made = xdevice.compile(lambda net, *more: (Net(net.weight * 2, more, net.name), {"x": [net.bias, None, 1.5]}))
+    net, rest = made(Net(squares(), squares(), "given"), "text", squares())
+    assert (type(net), net.name, values(net.weight), net.bias[0]) == (Net, "given", [2.0, 4.0, 6.0], "text")
+    assert (values(rest["x"][0]), rest["x"][1:]) == ([1.0, 2.0, 3.0], [None, 1.5])
+
+
+def test_python_runs_once_for_each_shape_dtype_and_other_value(compiling, traced):
+    note = traced.append  # of which `compile` does not see what it changes
+
+    @xdevice.compile
+    def power(x, n):
+        note((tuple(x.shape), n))
+        return x**n
+
+    for x, n in ((squares(), 2), (squares(), 3), (squares(), 2), (squares()[:2], 2), (squares(), 2.0), (squares(), 2)):
+        np.testing.assert_allclose(values(power(x, n)), np.array(values(x)) ** n)
+    assert traced == [((3,), 2), ((3,), 3), ((2,), 2), ((3,), 2.0)]
+
+
+def test_python_runs_once_for_each_shape_dtype_and_other_value_of_zeros_sign(compiling):
+    sign = xdevice.compile(lambda x, zero: x * float(np.copysign(1, zero)))
+    assert values(sign(squares(), 0.0)) == [1.0, 2.0, 3.0]
+    assert values(sign(squares(), -0.0)) == [-1.0, -2.0, -3.0]
+
+
+# what is outside of the arguments
+
+
+def test_a_variable_that_has_changed_counts(compiling, monkeypatch):
+    here = xdevice.tensor([1.0])
+    factors, schedule = [2.0], Schedule()
+
+    def helper(x):
+        return x * rate
+
+    def function(x, default=factors):
+        return [helper(x), x * here, x * factors[0], x * default[0], schedule(x)]
+
+    compiled = xdevice.compile(function)
+
+    def now():
+        return [values(one)[0] for one in compiled(squares())]
+
+    def agree():
+        np.testing.assert_allclose(now(), [values(one)[0] for one in function(squares())], rtol=1e-6)
+
+    agree()
+    monkeypatch.setitem(globals(), "rate", 7.0)
+    agree()
+    here = xdevice.tensor([3.0])
+    agree()
+    factors[0] = 11.0
+    agree()
+    schedule.rate = 13.0
+    agree()
+    helper = partial(lambda y, x: x * y, 17.0)  # noqa: F811
+    agree()
+    monkeypatch.setattr(Schedule, "__call__", lambda self, g: 19.0 * g)
+    agree()
+    assert now() == [17.0, 3.0, 11.0, 11.0, 19.0]
+
+
+def read(x):
+    return x * xdevice.item(x[0])
+
+
+def decide(x):
+    return x if x[0] > 0 else -x
+
+
+def draw(x):
+    return x + xdevice.random.normal(3)
+
+
+def draw_by_numpy(x):
+    return x + float(np.random.normal())
+
+
+def draw_by_python(x):
+    return x + random.random()
+
+
+def ask(x):
+    return x + (1.0 if xdevice.device_of(x) is xdevice.cpu() else 0.0)
+
+
+seen = []
+table = np.ones(3, "float32")
+
+
+def note(x):
+    seen.append(1)
+    return x
+
+
+def write(params):
+    params["x"] = params["x"] * 2
+    return params["x"]
+
+
+def use_array(x):
+    return x * xdevice.tensor(table)
+
+
+def give_array(x):
+    return x, np.ones(3)
+
+
+def wait_for(x, lock=__import__("threading").Lock()):  # noqa: B008
+    with lock:
+        return x
+
+
+REFUSED = {
+    read: "while", decide: "", draw: "draw outside", draw_by_numpy: "draws random numbers",
+    draw_by_python: "draws random numbers", ask: "while", note: "changes seen", write: "changes a container",
+    use_array: "table is a ndarray", give_array: "return tensors", wait_for: "of type lock",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("function", REFUSED, ids=lambda one: one.__name__)
+def test_what_a_program_would_repeat_wrongly_is_refused(compiling, function):
+    argument = {"x": squares()} if function is write else squares()
+    compiled = xdevice.compile(function)
+    for _ in range(2):
+        # of a decision the framework's own error names the line
+        with pytest.raises((xdevice.UnsupportedError, TypeError), match=REFUSED[function] or None):
+            compiled(argument)
+
+
+def test_a_model_outside_is_refused(compiling):
+    models = compiling.samples().models()
+    if not models:
+        pytest.skip("has no models")
+    model = next(iter(models.values()))()
+    with pytest.raises(xdevice.UnsupportedError, match=r"model is a .*; pass its values"):
+        xdevice.compile(lambda x: model(x))(xdevice.ones(1, 2))
+
+
+# its arguments
+
+
+def test_wrong_arguments_are_refused_on_every_backend(backend):
+    add = xdevice.compile(lambda *xs: xs)
+    with pytest.raises(xdevice.ArgumentError, match="compile takes a function, not 3"):
+        xdevice.compile(3)
+    with pytest.raises(xdevice.ArgumentError, match="there is none among its arguments"):
+        add(1, 2)
+    with pytest.raises(xdevice.ArgumentError, match=r"argument\[0\]\[1\]\['a'\] is .* of type object"):
+        add(squares(), {"a": object()})
+    if backend.name != "numpy":
+        with pytest.raises(xdevice.ArgumentError, match=r"argument\[0\]\[1\] is of numpy"):
+            add(squares(), np.ones(2))
+
+
+def test_tensors_that_are_not_dense_are_refused():
+    tf = pytest.importorskip("tensorflow")
+    with pytest.raises(xdevice.UnsupportedError, match="make them dense"):
+        xdevice.compile(lambda x: x)(tf.sparse.eye(2))
+
+
+def test_many_programs_for_one_function_are_warned_of(compiling):
+    power = xdevice.compile(lambda x, n: x * n)
+    for n in range(7):
+        power(squares(), n)
+    with pytest.warns(RuntimeWarning, match=r"compiled 8 times.*\(now \[7\]\).*as a tensor"):
+        power(squares(), 7)
+    power(squares(), 8)  # it was said once
+
+
+# with other verbs
+
+
+def test_gradients_flow_through_a_compiled_function(compiling):
+    cubes = xdevice.compile(lambda x: xdevice.array_namespace(x).sum(x * x * x))
+    value, grads = xdevice.value_and_grad(cubes)(squares())
+    assert (xdevice.item(value), values(grads)) == (36.0, [3.0, 12.0, 27.0])
+    slope = xdevice.compile(xdevice.grad(cubes))
+    assert values(slope(squares())) == [3.0, 12.0, 27.0]
+    assert values(xdevice.compile(lambda x: cubes(x) + cubes(x))(squares())) == 72.0
+
+
+def test_a_program_runs_where_its_tensors_are(compiling):
+    other = compiling.samples().other_device()
+    if other is None:
+        pytest.skip("has one device here")
+
+    def function(x):
+        return x * 2, xdevice.array_namespace(x).ones_like(x)
+
+    compiled = xdevice.compile(function)
+    for place in (other, xdevice.cpu()):
+        made = compiled(xdevice.to_device(squares(), place))
+        assert [xdevice.device_of(one) for one in made] == [place, place]
+    with pytest.raises(xdevice.DeviceMismatchError, match=r"argument\[0\]\[1\] is on"):
+        xdevice.compile(lambda x, y: x)(squares(), xdevice.to_device(squares(), other))
+
+
+def test_threads_compile_side_by_side(compiling):
+    double = xdevice.compile(lambda x, n: x * n)
+    made = xdevice.parallel(*[partial(double, squares(), n) for n in range(5)])
+    assert [values(one) for one in made] == [[n * 1.0, n * 2.0, n * 3.0] for n in range(5)]

@@ -1,0 +1,259 @@
+"""`compile`: a function of tensors as a program of the framework, which runs without Python.
+
+A compiler calls a function once, with symbols in place of the tensors, and from then on repeats what it has recorded.
+So it would silently repeat what the function read from elsewhere at that time. This module compiles anew if a variable
+that the function reads has changed since (`Outside`), and refuses what it cannot see a change of.
+"""
+
+from __future__ import annotations
+
+import warnings
+from enum import Enum
+from functools import wraps
+from threading import local
+from types import BuiltinFunctionType, FunctionType, NoneType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from xdevice.base import floats
+from xdevice.base.devices import Device
+from xdevice.containers import trees
+from xdevice.contract import Backend
+from xdevice.core import registry, scopes, selection
+from xdevice.errors import ArgumentError, DeviceMismatchError, shown
+
+from .outside import Outside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.containers.trees import Walked
+F = TypeVar("F", bound="Callable[..., Any]")
+
+_FIXED: Final = (NoneType, bool, int, float, complex, str, bytes, Enum, Device, FunctionType, BuiltinFunctionType, type)
+"""What an argument may be beside tensors and containers: the function is compiled for each value of it."""
+_MANY: Final = 8
+"""After so many programs for one function a warning says what they are made for."""
+
+
+def compile(function: F) -> F:
+    """The function as a program of the framework, made at the first call: `step = xdevice.compile(step)`.
+
+    Young: it may change in a minor version.
+
+    It takes what the function takes: tensors of one backend and on one device, in containers too; whatever else is in
+    the arguments (numbers, texts, functions) is part of the program, which is made anew for each value of it, and for
+    each shape and dtype of a tensor. Pass what changes at each step as a tensor. It gives the same results, of
+    `value_and_grad`, `update`, `array_namespace` and `xdevice.nn` too, in the same containers.
+
+    | backend | it is |
+    |---|---|
+    | jax | `jax.jit` |
+    | tensorflow | `tf.function` |
+    | torch, mxnet, paddle, numpy | the function itself, called as it is: their compilers gained nothing on a CPU |
+
+    Costs one slow call for each program (0.3 to 7 s where it was measured), and 20 us a call beside the program.
+
+    Raises:
+        ArgumentError: not a function; an argument that is neither a tensor nor one of the above; no tensor at all;
+            tensors of two backends. DeviceMismatchError: tensors on two devices: compile the work of each.
+        UnsupportedError: on JAX and TensorFlow, if the function reads a value (`item`, `to_numpy`, `if x > 0:`), draws
+            random numbers, asks where a tensor is, changes an argument or a variable of the program, or uses a variable
+            whose changes cannot be seen, as a model or a NumPy array: pass it as an argument, as tensors.
+
+    Example:
+        >>> step = xdevice.compile(lambda params, lr: {"w": params["w"] - lr * params["w"]})
+        >>> xdevice.to_numpy(step({"w": xdevice.tensor([1.0, 2.0])}, 0.5)["w"]).tolist()
+        [0.5, 1.0]
+    """
+    if not callable(function):
+        raise ArgumentError(f"compile takes a function, not {shown(function)} of type {type(function).__qualname__}")
+    programs = _Programs(function)
+
+    @wraps(function)
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        return programs.call(args, kwargs)
+
+    return compiled  # type: ignore[return-value]
+
+
+class _Arguments:
+    """The arguments of one call: what is in them, sorted into tensors and the rest."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.walk = trees.flatten((args, kwargs))
+        self.tensors: list[Any] = []
+        self.places: list[int] = []
+        self.fixed: list[Any] = []
+        self.backend: Backend | None = None
+        self.has_symbols = False
+        for i, x in enumerate(self.walk[1]):
+            owner = registry.movable.get(type(x))
+            if owner is None:
+                found = registry.kind_of(type(x))
+                self.has_symbols |= found is not None and found.kind == "symbol"
+                owner = found.backend if found is not None and found.kind in ("tensor", "symbol") else None
+            if owner is None:
+                self._require_fixed(i, x)
+                self.fixed.append((type(x), x.hex() if type(x) is float else x))  # 0.0 equals -0.0
+                continue
+            if self.backend is not None and owner is not self.backend:
+                raise ArgumentError(
+                    f"compile takes tensors of one framework, and {self._name(i)} is of {owner.name}, others are of "
+                    f"{self.backend.name}; xdevice.convert(x, {self.backend.name!r}) makes one of {self.backend.name}"
+                )
+            self.backend = owner
+            self.tensors.append(x)
+            self.places.append(i)
+        if self.backend is None:
+            raise ArgumentError("compile takes a function of tensors, and there is none among its arguments")
+
+    def _require_fixed(self, i: int, x: Any) -> None:
+        if not isinstance(x, _FIXED):
+            raise ArgumentError(
+                f"{self._name(i)} is {shown(x)} of type {type(x).__qualname__}, and a compiled function takes tensors, "
+                f"numbers, texts, functions and containers of these; pass the tensors in it as a dict"
+            )
+
+    def _name(self, i: int) -> str:
+        return "argument" + trees.Tree(None, walk=self.walk).path(i)
+
+    def device(self) -> Device:
+        """Returns the device of all the tensors. Raises if there are two, or if one of them is not dense."""
+        assert self.backend is not None
+        places = [self.backend.device_of(x) for x in self.tensors]
+        if len(set(places)) > 1:
+            i = next(i for i, place in enumerate(places) if place != places[0])
+            raise DeviceMismatchError(
+                f"compile takes tensors on one device, and {self._name(self.places[i])} is on {places[i]}, "
+                f"{self._name(self.places[0])} on {places[0]}; compile the work of each device by itself"
+            )
+        if not all(map(self.backend.is_dense, self.tensors)):
+            raise self.backend.unsupported("compiled functions of tensors that are not dense", "make them dense first")
+        return places[0]
+
+    def key(self, device: Device) -> tuple[Any, ...]:
+        """What a program is made for. Results of one key have the same structure."""
+        shapes = [(x.shape, x.dtype) for x in self.tensors]
+        where = (device, scopes.current(), selection.current().name, floats.usual())
+        return where, _structure(self.walk[0]), tuple(self.fixed), tuple(self.places), tuple(shapes)
+
+    def put(self, tensors: list[Any]) -> tuple[Any, ...]:
+        """Returns args and kwargs anew, with other tensors in the places of those that there are."""
+        leaves = list(self.walk[1])
+        for i, x in zip(self.places, tensors, strict=True):
+            leaves[i] = x
+        return trees.rebuild(self.walk, leaves)  # type: ignore[no-any-return]
+
+
+class _Programs:
+    """The programs that one function was compiled to."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._made: dict[Any, _Program] = {}
+        self._outside: Outside | None = None
+        self._count = 0
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        arguments = _Arguments(args, kwargs)
+        device = None if arguments.has_symbols else arguments.device()
+        assert arguments.backend is not None
+        if device is None or type(arguments.backend).compile is Backend.compile:
+            return self._function(*args, **kwargs)  # with symbols, a compiler around this one compiles it
+        if self._outside is not None and self._outside.has_changed():
+            self._made.clear()
+            self._outside = None
+        key = arguments.key(device)
+        program = self._made.get(key)
+        if program is not None:
+            return program.run(arguments)
+        outside = Outside([self._function, *(x for _, x in arguments.fixed if isinstance(x, FunctionType))])
+        program = _Program(self._function, arguments.backend, device)
+        result = program.run(arguments)
+        changed = outside.has_changed()
+        if changed:
+            raise arguments.backend.unsupported(
+                f"compiling a function that changes {changed}: it would do so once, while it is traced",
+                "return the new value",
+            )
+        if outside.has_drawn():
+            raise arguments.backend.unsupported(
+                "compiling a function that draws random numbers: they would be the same at each call",
+                "draw outside, and pass the numbers in",
+            )
+        self._made[key], self._outside = program, outside if self._outside is None else self._outside.joined(outside)
+        self._warn(key)
+        return result
+
+    def _warn(self, key: Any) -> None:
+        self._count += 1
+        if self._count != _MANY:
+            return
+        numbers = [value for _, value in key[2] if isinstance(value, int)]
+        name = getattr(self._function, "__qualname__", shown(self._function))
+        warnings.warn(
+            f"{name} was compiled {_MANY} times, each time for other shapes, or other values of its arguments that are "
+            f"not tensors{f' (now {numbers})' if numbers else ''}; pass what changes at each call as a tensor",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+class _Program:
+    """A function as it was compiled for arguments of one key."""
+
+    def __init__(self, function: Callable[..., Any], backend: Backend, device: Device) -> None:
+        self._function = function
+        self._backend = backend
+        self._now = local()  # the arguments of the call that may be tracing
+        self._compiled = backend.compile(self._trace, device)
+        self._template: Walked | None = None
+        self._places: list[int] = []
+
+    def run(self, arguments: _Arguments) -> Any:
+        self._now.arguments = arguments
+        try:
+            tensors = self._compiled(arguments.tensors)
+        finally:
+            del self._now.arguments
+        assert self._template is not None
+        leaves = list(self._template[1])
+        for i, x in zip(self._places, tensors, strict=True):
+            leaves[i] = x
+        return trees.rebuild(self._template, leaves)
+
+    def _trace(self, tensors: list[Any]) -> list[Any]:
+        args, kwargs = given = self._now.arguments.put(tensors)
+        before = trees.flatten(given)[1]
+        result = self._function(*args, **kwargs)
+        after = trees.flatten(given)[1]
+        if len(before) != len(after) or any(x is not y for x, y in zip(before, after, strict=True)):
+            raise self._backend.unsupported(
+                "compiling a function that changes a container among its arguments", "return a new container"
+            )
+        return self._parted(result)
+
+    def _parted(self, result: Any) -> list[Any]:
+        """Returns the tensors in a result, and keeps what is around them."""
+        walk = trees.flatten(result)
+        tensors, places, leaves = [], [], list(walk[1])
+        for i, x in enumerate(walk[1]):
+            found = registry.kind_of(type(x))
+            if found is not None and found.backend is self._backend and found.kind != "model":
+                tensors.append(x)
+                places.append(i)
+                leaves[i] = None  # else the template would keep the compiler's symbols
+            elif not isinstance(x, _FIXED):
+                raise self._backend.unsupported(
+                    f"compiling a function that gives {shown(x)} of type {type(x).__qualname__}",
+                    f"return tensors of {self._backend.name}, numbers, texts and containers of these",
+                )
+        self._template, self._places = trees.flatten(trees.rebuild(walk, leaves)), places
+        return tensors
+
+
+def _structure(node: Any) -> Any:
+    if node is None:
+        return None
+    x, _, keys, _, inner = node
+    return type(x), tuple(keys), tuple((i, _structure(child)) for i, child in inner.items())
