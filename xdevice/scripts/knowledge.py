@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-from .values import ARRAY, AVAILABLE, BOOL, FLOAT, INT, NONE, STR, TENSOR, Value, of, tuple_of
+from .values import ARRAY, AVAILABLE, BOOL, FLOAT, INT, NONE, STR, TENSOR, Atom, Value, kind, of, tuple_of
+
+SPELLING: Final = re.compile(r"(cuda|cpu|gpu|mps|xpu|npu)(:(\d+|\*))?|/?(device:)?[CG]PU:(\d+|\*)", re.IGNORECASE)
 
 FRAMEWORKS: Final = {
     **dict.fromkeys(("torch", "torchvision", "torchaudio", "torch_xla"), "torch"),
@@ -204,3 +207,10 @@ def output_of(full: str) -> Value | None:
     if full in BASES - {"torch.nn.Sequential"} and not name.endswith("Sequential"):
         return None
     return TENSOR
+
+
+def is_model(atom: Atom) -> bool:
+    """Whether the atom is a layer or model of a framework, or an object of a class of the project derived from one."""
+    if kind(atom) == "module":
+        return True
+    return kind(atom) == "instance" and bool(atom[1].foreign() & BASES)

@@ -7,9 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from . import idioms
-from .inference import SPELLING
 from .judging import Finding, left_open, means_of, text_of
-from .knowledge import framework_of
+from .knowledge import SPELLING, framework_of
 from .project import Scope
 from .rules_of_calls import CallRules
 from .rules_of_methods import MethodRules

@@ -6,8 +6,8 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
-from .inference import SPELLING
 from .judging import DEVICES, NUMBERS, Finding, Judge, left_open, means_of, number_of, text_of
+from .knowledge import SPELLING
 from .values import kind, may_be, only
 
 if TYPE_CHECKING:

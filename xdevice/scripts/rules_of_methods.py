@@ -7,9 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from . import idioms
-from .inference import is_model
 from .judging import DEVICES, HOST, NUMBERS, Finding, Judge, left_open, means_of
-from .knowledge import DECORDS_ARRAY, GLUONS_OUTPUT, IN_PLACE
+from .knowledge import DECORDS_ARRAY, GLUONS_OUTPUT, IN_PLACE, is_model
 from .rules_of_calls import is_bare
 from .values import is_known, kind, may_be, only
 

@@ -6,8 +6,8 @@ import ast
 from typing import TYPE_CHECKING, Final
 
 from . import idioms
-from .inference import SPELLING
 from .judging import DEVICES, means_of
+from .knowledge import SPELLING
 from .values import NOTHING, kind, only
 
 if TYPE_CHECKING:
