@@ -6,6 +6,7 @@ A name that is not shown is no part of `__all__`: errors that are caught by thei
 from . import errors as errors  # not shown
 from . import native as native
 from . import nn as nn
+from . import optim as optim
 from . import random as random
 from .arithmetic.gradients import grad as grad
 from .arithmetic.gradients import update as update

@@ -13,6 +13,8 @@ from jax import lax
 from xdevice.base.dtypes import host_dtype
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jax import Array
 
     Pair = tuple[int, int]
@@ -21,6 +23,11 @@ relu = jax.nn.relu
 sigmoid = jax.nn.sigmoid
 softmax = jax.nn.softmax
 log_softmax = jax.nn.log_softmax
+gelu = jax.nn.gelu
+
+
+def compiled(kernel: Callable[..., Array], settings: tuple[str, ...]) -> Callable[..., Array]:
+    return jax.jit(kernel, static_argnames=settings)
 
 
 @partial(jax.jit)

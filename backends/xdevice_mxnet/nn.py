@@ -24,6 +24,7 @@ Pair = tuple[int, int]
 
 relu = _npx.relu
 sigmoid = _npx.sigmoid
+erf = _npx.erf
 
 
 def softmax(x: Any, axis: int) -> Any:
@@ -35,7 +36,19 @@ def log_softmax(x: Any, axis: int) -> Any:
 
 
 def cross_entropy(logits: Any, labels: Any) -> Any:
-    return -_np.mean(_npx.pick(log_softmax(logits, 1), labels, 1))
+    return _np.mean(cross_entropies(logits, labels))
+
+
+def cross_entropies(logits: Any, labels: Any) -> Any:
+    return -_npx.pick(log_softmax(logits, 1), labels, 1)
+
+
+def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    if x.dtype != "float32":  # its eps is a float32
+        return NotImplemented
+    weight = _np.ones(x.shape[-1:], dtype=x.dtype, ctx=x.ctx) if weight is None else weight
+    bias = _np.zeros(x.shape[-1:], dtype=x.dtype, ctx=x.ctx) if bias is None else bias
+    return _npx.layer_norm(x, weight, bias, eps=eps)
 
 
 def one_hot(indices: Any, n: int, name: str) -> Any:

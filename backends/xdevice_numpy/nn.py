@@ -6,6 +6,7 @@ NumPy itself has no neural-network functions and no gradients, so the kernels he
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
     Pair = tuple[int, int]
 
+_erf = np.frompyfunc(math.erf, 1, 1)
 _view: Any = np.lib.stride_tricks.sliding_window_view  # as Any, because NumPy's types do not allow several axes
 
 
@@ -26,6 +28,10 @@ def relu(x: Array) -> Array:
 def sigmoid(x: Array) -> Array:
     small = np.exp(-np.abs(x))  # exp(-x) could overflow
     return np.asarray(np.where(x < 0, small, x.dtype.type(1)) / (x.dtype.type(1) + small))
+
+
+def erf(x: Array) -> Array:
+    return np.asarray(_erf(x), x.dtype)
 
 
 def softmax(x: Array, axis: int) -> Array:

@@ -49,6 +49,16 @@ def _losses(logits: Any, labels: Any) -> Any:
     )[1]
 
 
+embedding = functional.embedding
+gelu = functional.gelu
+
+
+def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    if len(x.shape) == 1 or eps > 1e-3:  # it refuses both
+        return NotImplemented
+    return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
 def one_hot(indices: Any, n: int, name: str) -> Any:
     made = functional.one_hot(indices, n)
     return made if name == "float32" else paddle.cast(made, name)

@@ -24,6 +24,7 @@ Pair = tuple[int, int]
 
 relu = placed(tf.nn.relu)
 sigmoid = placed(tf.sigmoid)
+erf = placed(tf.math.erf)
 softmax = placed(tf.nn.softmax)
 log_softmax = placed(tf.nn.log_softmax)
 
@@ -31,6 +32,21 @@ log_softmax = placed(tf.nn.log_softmax)
 @placed
 def cross_entropy(logits: Any, labels: Any) -> Any:
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
+
+@placed
+def cross_entropies(logits: Any, labels: Any) -> Any:
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+
+@placed
+def binary_cross_entropies(logits: Any, labels: Any) -> Any:
+    return tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
+
+
+@placed
+def embedding(indices: Any, table: Any) -> Any:
+    return tf.gather(table, indices)
 
 
 @placed

@@ -52,9 +52,35 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(logits, labels.long(), ignore_index=passed_over)
 
 
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    passed_over = _USUALLY_PASSED_OVER if _is_compiling() else _PASSED_OVER
+    return functional.cross_entropy(logits, labels.long(), ignore_index=passed_over, reduction="none")
+
+
+def binary_cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    return functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+
+
+embedding = functional.embedding
+
+
 def one_hot(indices: Tensor, n: int, name: str) -> Tensor:
     made = torch.zeros((*indices.shape, n), dtype=arithmetic.dtype(name), device=indices.device)
     return made.scatter_(-1, indices.long().unsqueeze(-1), 1)
+
+
+def gelu(x: Tensor, approximate: bool) -> Tensor:
+    return functional.gelu(x, approximate="tanh" if approximate else "none")
+
+
+def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    return torch.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    if causal and mask is not None:  # PyTorch takes only one of both
+        mask, causal = mask & torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril(), False
+    return functional.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
 
 
 conv2d = torch.conv2d

@@ -21,17 +21,9 @@ LACKS = {
     "mxnet": ["Processes", "Streams", "Graphs", "Compiling"],
     "jax": ["Models", "Layers", "Operations", "Calls", "Optimizers", "Streams", "Graphs"],
     "numpy": [
-        "Gradients",
-        "Models",
-        "Layers",
-        "Operations",
-        "Calls",
-        "Optimizers",
-        "Streams",
-        "Graphs",
-        "Compiling",
+        *("Gradients", "Models", "Layers", "Operations", "Calls", "Optimizers", "Streams", "Graphs", "Compiling"),
         "Parallel",
-    ],  # fmt: skip
+    ],
 }
 
 

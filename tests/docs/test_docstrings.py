@@ -17,7 +17,7 @@ LINES = 25
 """At most so many, without the rows of a table that says what each backend does."""
 TABLE = re.compile(r"(^ *\|.*\n)+", re.MULTILINE)
 BACKEND = re.compile(r"^ *\| (torch|tensorflow|paddle|mxnet|jax|numpy)\b", re.MULTILINE)
-ROOMS = (xdevice.nn, xdevice.random, xdevice.native, xdevice.testing)
+ROOMS = (xdevice.nn, xdevice.optim, xdevice.random, xdevice.native, xdevice.testing)
 """The public modules, whose own names are public too."""
 
 

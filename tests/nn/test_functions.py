@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -149,6 +150,109 @@ def test_one_hot(xp, shape, dtype):
         np.testing.assert_array_equal(made, np.eye(5)[indices])
 
 
+# functions that the core has by hand, and the frameworks' own
+
+erf = np.vectorize(math.erf, otypes=["float64"])
+
+
+def normed(x, mean, variance, weight, bias, eps):
+    made = (x - mean) / np.sqrt(variance + eps)
+    return made * (1 if weight is None else weight) + (0 if bias is None else bias)
+
+
+def attended(q, k, v, mask):
+    scores = np.where(mask, q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1]), -1e30)
+    weights = np.where(mask, np.exp(scores - scores.max(-1, keepdims=True)), 0)
+    return weights / np.maximum(weights.sum(-1, keepdims=True), 1e-30) @ v
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(), (7,), (2, 3, 4), (0, 3)])
+def test_gelu(xp, shape, dtype):
+    x = np.asarray(3 * numbers(*shape), dtype)
+    here = xp.asarray(x, dtype=x.dtype)
+    wide = x.astype("float64")
+    close(nn.gelu(here), wide * (1 + erf(wide / np.sqrt(2))) / 2, dtype, 1e-5 if dtype == "float32" else 1e-12)
+    inner = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
+    close(nn.gelu(here, approximate=True), wide * (1 + np.tanh(inner)) / 2, dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(5,), (3, 7), (2, 3, 4), (4, 1), (0, 3)])
+def test_layer_norm(xp, shape, dtype):
+    x, weight, bias = numbers(*shape, dtype=dtype) + 3, *(numbers(shape[-1], dtype=dtype, seed=i) for i in (1, 2))
+    here, w, b = (xp.asarray(part, dtype=part.dtype) for part in (x, weight, bias))
+    for given, eps in (({}, 1e-5), ({"weight": w, "bias": b}, 1e-5), ({"weight": w}, 0.1), ({"bias": b}, 0.1)):
+        parts = {"weight": "weight" in given and weight, "bias": "bias" in given and bias}
+        parts = {name: None if part is False else part for name, part in parts.items()}
+        wanted = normed(x, x.mean(-1, keepdims=True), x.var(-1, keepdims=True), **parts, eps=eps)
+        close(nn.layer_norm(here, **given, eps=eps), wanted, dtype, 2e-5 if dtype == "float32" else 1e-11)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(8, 3), (4, 3, 5, 2), (2, 1, 4), (0, 3, 2, 2)])
+def test_batch_norm(xp, shape, dtype):
+    x = numbers(*shape, dtype=dtype) + 2
+    mean, weight, bias = (numbers(shape[1], dtype=dtype, seed=i) for i in (1, 2, 3))
+    axes, along = (0, *range(2, len(shape))), (1, -1, *(1,) * (len(shape) - 2))
+    here, m, w, b = (xp.asarray(part, dtype=part.dtype) for part in (x, mean, weight, bias))
+    wanted = normed(x, mean.reshape(along), mean.reshape(along) ** 2, weight.reshape(along), bias.reshape(along), 0.1)
+    close(nn.batch_norm(here, m, xp.square(m), w, b, eps=0.1), wanted, dtype)
+    if not x.size:
+        return
+    close(nn.moments(here)[0], x.mean(axes), dtype)
+    close(nn.moments(here)[1], x.var(axes), dtype)
+    wanted = normed(x, x.mean(axes, keepdims=True), x.var(axes, keepdims=True), None, None, 1e-5)
+    close(nn.batch_norm(here, *nn.moments(here)), wanted, dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shapes", [((4, 3), (4, 3)), ((2, 3, 4, 5), (2, 3, 6, 5)), ((2, 5, 2), (2, 3, 2))])
+def test_attention(xp, shapes, dtype):
+    queries, keys = shapes
+    q, k, v = numbers(*queries), numbers(*keys, seed=1), numbers(*keys[:-1], 3, seed=2)
+    q, k, v = (part.astype(dtype) for part in (q, k, v))
+    given = [xp.asarray(part, dtype=part.dtype) for part in (q, k, v)]
+    before = np.tril(np.ones((queries[-2], keys[-2]), bool))
+    mask = np.random.default_rng(3).random(before.shape) < 0.6
+    mask[1] = False  # a query without keys
+    here = xp.asarray(mask, dtype=mask.dtype)
+    for got, seen in (
+        (nn.attention(*given), np.ones_like(before)),
+        (nn.attention(*given, causal=True), before),
+        (nn.attention(*given, mask=here), mask),
+        (nn.attention(*given, mask=here[:1]), mask[:1] & np.ones_like(before)),
+        (nn.attention(*given, mask=here, causal=True), mask & before),
+    ):
+        close(got, attended(q, k, v, seen), dtype, 1e-5 if dtype == "float32" else 1e-12)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("indices", ["int32", "int64"])
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3), (0,), (2, 0)])
+def test_embedding(xp, shape, indices, dtype):
+    table, places = numbers(5, 3, dtype=dtype), np.asarray(np.random.default_rng(0).integers(0, 5, shape), indices)
+    close(nn.embedding(xp.asarray(places, dtype=indices), xp.asarray(table, dtype=dtype)), table[places], dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_losses_and_their_reductions(xp, dtype):
+    x, y = 3 * numbers(4, 3, dtype=dtype), np.random.default_rng(1).random((4, 3)).astype(dtype)
+    x[0] = (0, 200, -200)
+    labels = np.asarray([2, 1, 0, 0])
+    here, there, classes = xp.asarray(x, dtype=dtype), xp.asarray(y, dtype=dtype), xp.asarray(labels)
+    wide = x.astype("float64")
+    for function, given, losses in (
+        (nn.cross_entropy, (here, classes), -log_softmax(x)[range(4), labels]),
+        (nn.binary_cross_entropy_with_logits, (here, there), np.logaddexp(0, wide) - wide * y),
+        (nn.mse_loss, (here, there), (wide - y) ** 2),
+    ):
+        rtol = 1e-5 if dtype == "float32" else 1e-12
+        close(function(*given, reduction="none"), losses, dtype, rtol)
+        close(function(*given, reduction="sum"), losses.sum(), dtype, rtol)
+        close(function(*given), losses.mean(), dtype, rtol)
+
+
 CONVOLUTIONS = [
     ((1, 1, 3, 3), (1, 1, 2, 2), 1, 0), ((2, 3, 7, 5), (4, 3, 3, 2), (2, 1), (1, 2)),
     ((3, 2, 6, 6), (5, 2, 1, 1), 3, 0), ((1, 2, 4, 9), (3, 2, 4, 3), 2, (0, 4)), ((0, 3, 7, 5), (4, 3, 3, 2), 1, 1),
@@ -229,6 +333,14 @@ def test_results_are_where_the_tensors_are(xp, name):
         nn.max_pool2d(images, 2),
         nn.avg_pool2d(images, 2),
         nn.dropout(x, xp.greater(x, 0.0), 0.5),
+        nn.gelu(x),
+        nn.layer_norm(x),
+        nn.batch_norm(x, *nn.moments(x)),
+        nn.attention(x, x, x, mask=xp.greater(xp.matmul(x, xp.matrix_transpose(x)), 0.0), causal=True),
+        nn.embedding(labels, x),
+        nn.mse_loss(x, x),
+        nn.binary_cross_entropy_with_logits(x, x),
+        nn.cross_entropy(x, labels, reduction="none"),
     ]
     assert {xdevice.device_of(one) for one in made} == {other}
     if len(places) > 1:
@@ -285,6 +397,31 @@ def test_what_is_refused_by_name(xp, name):
         (IndexError, "no index 2; expected 0 to 1", lambda: nn.cross_entropy(floats, xp.asarray([2]))),
         (IndexError, "no index -1", lambda: nn.cross_entropy(floats, xp.asarray([-1]))),
         (IndexError, "no index -100", lambda: nn.cross_entropy(floats, xp.asarray([-100]))),
+        (xdevice.ShapeError, "has nothing there", lambda: nn.layer_norm(xp.ones(()))),
+        (
+            xdevice.ShapeError,
+            r"weight has the shape \(3,\), expected \(2,\)",
+            lambda: nn.layer_norm(floats, xp.ones(3)),
+        ),
+        (xdevice.ArgumentError, "an eps of 0 or more", lambda: nn.layer_norm(floats, eps=-1)),
+        (xdevice.DTypeError, "x and bias are of", lambda: nn.layer_norm(floats, bias=xp.ones(2, dtype=xp.float64))),
+        (xdevice.ArgumentError, "those of nn.moments", lambda: nn.batch_norm(floats, None, None)),
+        (xdevice.ShapeError, r"\(batch, channels, ...\)", lambda: nn.moments(xp.ones(3))),
+        (xdevice.ShapeError, "has no elements", lambda: nn.moments(xp.ones((0, 3)))),
+        (xdevice.ShapeError, "attention takes q, k and v", lambda: nn.attention(floats, floats[:, :1], floats)),
+        (
+            xdevice.ShapeError,
+            "a mask that broadcasts to",
+            lambda: nn.attention(floats, floats, floats, mask=xp.asarray([True] * 5)),
+        ),
+        (xdevice.DTypeError, "attention takes bool", lambda: nn.attention(floats, floats, floats, mask=floats)),
+        (xdevice.ShapeError, "a table of the shape", lambda: nn.embedding(ints, xp.ones(3))),
+        (IndexError, "embedding: there is no index 2", lambda: nn.embedding(ints, xp.ones((2, 3)))),
+        (IndexError, "no index -1", lambda: nn.embedding(xp.asarray([-1]), floats)),
+        (IndexError, "no index 2", lambda: nn.cross_entropy(xp.ones((1, 2)), xp.asarray([2]), reduction="sum")),
+        (xdevice.ArgumentError, "reduction must be", lambda: nn.mse_loss(floats, floats, reduction="max")),
+        (xdevice.ShapeError, "two tensors of one shape", lambda: nn.mse_loss(floats, xp.ones(3))),
+        (xdevice.ShapeError, "no elements", lambda: nn.mse_loss(xp.ones((0,)), xp.ones((0,)))),
         (IndexError, "no index 2; expected 0 to 1", lambda: nn.one_hot(ints, 2)),
         (IndexError, "no index -1", lambda: nn.one_hot(xp.asarray([-1]), 2)),
     ]

@@ -67,7 +67,7 @@ def _of_tensorflow(function, *arrays):
     with tf.GradientTape() as tape:
         tape.watch(leaves)
         loss = _sum(function(*leaves))
-    return [xdevice.to_numpy(x) for x in tape.gradient(loss, leaves)]
+    return [xdevice.to_numpy(tf.convert_to_tensor(x)) for x in tape.gradient(loss, leaves)]
 
 
 def _of_jax(function, *arrays):
@@ -110,6 +110,12 @@ def numbers(*shape, seed=0):
 
 
 MASK = np.random.default_rng(5).random((3, 4)) < 0.5
+
+
+def some_mask():
+    return xdevice.tensor(np.asarray([[0, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 1]]), dtype="bool")
+
+
 CASES = {
     "relu": (nn.relu, (3, 4)),
     "sigmoid": (nn.sigmoid, (3, 4)),
@@ -121,6 +127,17 @@ CASES = {
     "cross_entropy int32": (lambda x: nn.cross_entropy(x, xdevice.tensor([1, 0, 3], dtype="int32")), (3, 4)),
     "dropout": (lambda x: nn.dropout(x, xdevice.tensor(MASK, dtype="bool"), 0.3), (3, 4)),
     "dropout 1": (lambda x: nn.dropout(x, xdevice.tensor(MASK, dtype="bool"), 1), (3, 4)),
+    "gelu": (nn.gelu, (3, 4)),
+    "gelu approximate": (lambda x: nn.gelu(x, approximate=True), (3, 4)),
+    "layer_norm": (nn.layer_norm, (2, 3, 4), (4,), (4,)),
+    "batch_norm": (lambda x, w, b: nn.batch_norm(x, *nn.moments(x), w, b), (3, 2, 2, 2), (2,), (2,)),
+    "batch_norm given": (lambda x, m, v: nn.batch_norm(x, m, v * v), (3, 2, 2), (2,), (2,)),
+    "attention": (nn.attention, (2, 3, 4), (2, 5, 4), (2, 5, 2)),
+    "attention masks": (lambda *xs: nn.attention(*xs, mask=some_mask(), causal=True), (3, 4), (4, 4), (4, 2)),
+    "embedding": (lambda x: nn.embedding(xdevice.tensor([[1, 0], [1, 2]]), x), (4, 3)),
+    "mse_loss": (nn.mse_loss, (3, 4), (3, 4)),
+    "binary_cross_entropy": (nn.binary_cross_entropy_with_logits, (3, 4), (3, 4)),
+    "cross_entropies": (lambda x: nn.cross_entropy(x, xdevice.tensor([1, 0, 3]), reduction="none"), (3, 4)),
     "conv2d": (nn.conv2d, (2, 2, 4, 3), (3, 2, 2, 3), (3,)),
     "conv2d strides": (lambda x, k: nn.conv2d(x, k, stride=(2, 3), padding=(1, 2)), (1, 2, 5, 4), (2, 2, 3, 2)),
     "max_pool2d": (lambda x: nn.max_pool2d(x, (2, 3), stride=(1, 2), padding=(1, 0)), (2, 1, 4, 5)),
@@ -160,6 +177,12 @@ def test_far_out(gradients, dtype):
     np.testing.assert_allclose(found, [[-0.5, 0.25, 0.25], [0.5, -0.5, 0]], atol=5e-6)
     (found,) = gradients(lambda x: nn.log_softmax(x)[:, :1], x)
     np.testing.assert_allclose(found, [[1, -0.5, -0.5], [0, 0, 0]], atol=5e-6)
+
+
+def test_binary_cross_entropy_at_zero(gradients):
+    x, y = np.zeros(3, "float32"), np.asarray([0, 1, 0.25], "float32")
+    found, _ = gradients(lambda *xs: nn.binary_cross_entropy_with_logits(*xs, reduction="none"), x, y)
+    np.testing.assert_allclose(found, 0.5 - y)
 
 
 def test_of_no_images(gradients):

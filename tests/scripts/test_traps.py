@@ -158,6 +158,30 @@ def test_two_frameworks_choose_no_backend():
     assert ported(text) == "import xdevice\nimport torch\nimport jax\nx = xdevice.item(torch.ones(1))\n"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "n = torch.cuda.device_count()",
+        "d = torch.device('cuda')",
+        "torch.cuda.synchronize()",
+        "torch.ones(1, device='cuda:0')",
+    ],
+)
+def test_with_two_frameworks_nobody_asks_the_selected_one(line):
+    assert "xdevice" in ported(f"import torch\n{line}\n")
+    made = examined(f"import torch\nimport jax\n{line}\n")
+    assert [site.code for site in made.sites] == ["XD168"]
+
+
+def test_a_module_that_a_helper_loads_is_no_tensor():
+    assert verdicts("import mxnet\ntvm = load()\nd = tvm.cpu()\n") == []
+
+
+def test_paddle_has_a_gpu_for_each_process():
+    assert verdicts("import paddle\npaddle.set_device('gpu')\n") == [("paddle.set_device", "open", "XD151")]
+    assert "xdevice.set_device('cpu')" in ported("import paddle\npaddle.set_device('cpu')\n")
+
+
 def test_what_d2l_gives_by_a_helper_depends_on_the_framework():
     text = "from d2l import {} as d2l\nd = d2l.try_gpu()\nwith d2l.try_gpu():\n    pass\n"
     assert "d = xdevice.native.try_gpu()" in ported(text.format("torch"))

@@ -190,6 +190,20 @@ def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     return tree.rebuilt(new)
 
 
+# for rules with a state
+
+
+def in_order(tree: Tree, other: Tree, name: str) -> list[Any]:
+    """The leaves of a container that is built as the parameters, in the order of these."""
+    if tree.has_keys_of(other):
+        return other.leaves
+    places, found = tree.paths(), other.paths()
+    if sorted(map(str, places)) != sorted(map(str, found)):
+        raise ContainerError(f"{name} has another structure than params")
+    by_place = dict(zip(found, other.leaves, strict=True))
+    return [by_place[place] for place in places]
+
+
 # checking the arguments
 
 

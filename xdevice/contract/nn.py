@@ -31,6 +31,23 @@ KERNELS: Final = {
     "dropout": "dropout(x, mask, keep): x * mask / keep",
 }
 
+OPTIONAL: Final = {
+    "attention": "attention(q, k, v, mask, causal): a query that the mask leaves no key gives zeros",
+    "batch_norm": "batch_norm(x, mean, variance, weight, bias, eps): of the axis 1; differentiable in all",
+    "binary_cross_entropies": "binary_cross_entropies(logits, labels): of each element",
+    "cross_entropies": "cross_entropies(logits, labels): of each row",
+    "embedding": "embedding(indices, table): rows of the table",
+    "erf": "erf(x): the error function, which the core has not by hand: gelu needs it",
+    "gelu": "gelu(x, approximate): by erf, or approximately by tanh",
+    "layer_norm": "layer_norm(x, weight, bias, eps): over the last axis",
+}
+"""Kernels that the core has by hand, written on the namespace. An adapter overrides those that its framework has. Its
+`layer_norm` and `batch_norm` may give NotImplemented where they cannot: then the core's is used."""
+
+COMPILED: Final = "compiled"
+"""`compiled(kernel, settings)`, where there is one, makes of a kernel that the core has by hand one that the framework
+compiles; `settings` are the names of its arguments that are no tensors."""
+
 ENDS: Final = "ends"
 """The name of an optional function: `ends(indices)` returns the least and the greatest of some integers as ints, by one
 read of the host. Without it the core reads them all."""

@@ -191,6 +191,12 @@ KEYWORDS: Final = {"device", "ctx", "ctx_list", "context", "place", "places", "m
 WHERE: Final = {"device", "ctx", "context", "place", "is_cuda"}
 """Attributes that say where something is."""
 
+OTHER_ARRAYS: Final = {"decord", "tvm", "dgl"}
+"""Packages whose arrays have methods of MXNet's names."""
+
+MODULES: Final = OTHER_ARRAYS | {"torch", "paddle", "mxnet", "mx", "jax", "tf"}
+"""Names of modules with functions `cpu` and `gpu`, which may be loaded by a helper instead of an import."""
+
 HELPERS: Final = {"try_gpu", "try_all_gpus", "num_gpus", "gpu", "cpu", "evaluate_accuracy_gpu"}
 """Names of d2l's helpers. If the project has such a function, its body is rewritten, and calls of it are neutral."""
 
@@ -203,6 +209,3 @@ SETS_CURRENT: Final = set(
     """.split()
 )
 """Calls after which "cuda" without an index may mean another GPU than the first."""
-
-OTHER_ARRAYS: Final = {"decord", "tvm", "dgl"}
-"""Packages whose arrays have methods of MXNet's names."""

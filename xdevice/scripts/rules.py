@@ -45,6 +45,8 @@ class Rules(CallRules, MethodRules):
         where = node.value if isinstance(node, ast.keyword) else node
         if finding.edits and not self._is_located(where):
             finding = left_open("inside an f-string whose parts this version of Python cannot locate", "XD165")
+        if finding.edits and len(self.uses) > 1 and _asks_the_selected(idiom):
+            finding = left_open("several frameworks in this file: the selected one would be asked", "XD168")
         if finding.edits and idiom.code == "XD101" and self._is_identified(where):
             finding = left_open("compared by identity, which another object of the same device may pass", "XD169")
         if finding.edits and self._is_printed(where):
@@ -97,6 +99,8 @@ class Rules(CallRules, MethodRules):
         idiom = idioms.METHODS[node.func.attr]
         receiver = means_of(node.func.value)
         if full and (framework_of(full) is None or not may_be(receiver, ("ext",))):
+            return None
+        if isinstance(node.func.value, ast.Name) and node.func.value.id in idioms.MODULES:
             return None
         if may_be(receiver, ("ext", "project", "class", "dict", "list", "tuple", "namespace")):
             foreign = idiom.way not in ("none", "listed_values")
@@ -202,3 +206,8 @@ class Rules(CallRules, MethodRules):
 
     def _has_sites(self, node: ast.AST) -> bool:
         return any(self._idiom(inner) is not None for inner in ast.walk(node) if not isinstance(inner, ast.keyword))
+
+
+def _asks_the_selected(idiom: Idiom) -> bool:
+    """Whether the neutral word of an idiom asks the selected backend; the others have a tensor to ask."""
+    return idiom.code in ("XD101", "XD102", "XD108", "XD110", "XD111", "XD151") or idiom.way == "wait"

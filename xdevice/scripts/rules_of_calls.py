@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from .judging import DEVICES, NUMBERS, Finding, Judge, left_open, means_of, number_of, text_of
 from .knowledge import SPELLING
-from .values import kind, may_be, only
+from .values import NOTHING, kind, may_be, only
 
 if TYPE_CHECKING:
     from .idioms import Idiom
@@ -242,9 +242,12 @@ class CallRules(Judge):
 
     def _place(self, node: ast.Call, idiom: Idiom) -> Finding:
         is_alone = isinstance(self.parents.get(node), ast.Expr)
-        if is_alone and len(node.args) == 1 and not node.keywords and only(means_of(node.args[0]), DEVICES):
-            return self._rewrite("proven", "the argument is a device", self._name(node, idiom.text))
-        return left_open("its result is used, or the argument is not proven to be a device")
+        means = means_of(node.args[0]) if len(node.args) == 1 and not node.keywords else NOTHING
+        if not is_alone or not only(means, DEVICES):
+            return left_open("its result is used, or the argument is not proven to be a device")
+        if any(kind(atom) == "spelling" and ":" not in atom[1] and atom[1].lower() != "cpu" for atom in means):
+            return left_open("without an index, Paddle takes the GPU that was given to the process")
+        return self._rewrite("proven", "the argument is a device", self._name(node, idiom.text))
 
     def _wait(self, node: ast.Call, idiom: Idiom) -> Finding:
         if not isinstance(self.parents.get(node), ast.Expr):

@@ -368,8 +368,8 @@ class Models(Suite):
         self.resumes(model, optimizer, step, x, y)
 
     def resumes(self, model: Any, optimizer: Any, step: Any, x: Any, y: Any) -> None:
-        """Checks that a new model and optimizer, once loaded with the state of `model` and `optimizer`, train on just
-        as these do."""
+        """Checks that a new model and optimizer, once loaded with the state of `model` and `optimizer`, continue
+        training exactly as these do."""
         fresh, untrained, other_step = need(self.samples.optimized(), "an optimizer without state")
         xdevice.to_device(fresh, self.home)
         values = {name: self.adapter.to_numpy(value).copy() for name, value in self.adapter.variables(optimizer)}

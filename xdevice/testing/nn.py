@@ -51,6 +51,14 @@ class FunctionsOfLayers(Suite):
             (nn.max_pool2d(image, 2, stride=1, padding=1), [[[[-1, -1, -2, -3]] * 2 + [[-4, -4, -5, -6]]]]),
             (nn.max_pool2d(image, 2), [[[[-1.0]]]]),
             (nn.avg_pool2d(image, 2, padding=(0, 1)), [[[[-1.25, -4.0]]]]),
+            (nn.layer_norm(x, self.make([1.0, 2.0]), self.make([0.0, 0.5])), [[1.0, -1.5], [0.0, 0.5]]),
+            (nn.batch_norm(x, *nn.moments(x)), [[1.0, -1.0], [-1.0, 1.0]]),
+            (nn.gelu(self.make([-1.0, 0.0, 3.0]), approximate=True), [-0.158808, 0.0, 2.996363]),
+            (nn.embedding(labels, x), [[-3.0, -3.0], [0.0, -200.0]]),
+            (nn.attention(x, x, x, causal=True), [[0.0, -200.0], [0.0, -200.0]]),
+            (nn.cross_entropy(x, labels, reduction="none"), [200.0, about_log_2]),
+            (nn.mse_loss(x, x, reduction="sum"), 0.0),
+            (nn.binary_cross_entropy_with_logits(self.make([0.0, 200.0]), self.make([1.0, 0.5])), 50.346575),
             (nn.dropout(self.make([1.0, 3.0]), self.make([False, True]), 0.25), [0.0, 4.0]),
         ]
         for place, (made, wanted) in enumerate(expected):

@@ -1,0 +1,73 @@
+"""Kernels of `xdevice.nn` written on the namespace, for adapters that have none of their own: `OPTIONAL` in
+`xdevice.contract.nn` lists them, and what they are promised.
+
+Each takes the adapter's other kernels first.
+"""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+from typing import Any, Final
+
+from .namespace import array_namespace
+
+SETTINGS: Final = {"batch_norm": ("eps",), "gelu": ("approximate",), "layer_norm": ("eps",)}
+"""The arguments that are no tensors."""
+
+
+def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
+    xp = array_namespace(q)
+    scores = xp.divide(xp.matmul(q, xp.matrix_transpose(k)), sqrt(q.shape[-1]))
+    if mask is None:
+        return xp.matmul(nn.softmax(scores, len(scores.shape) - 1), v)
+    least = float(xp.finfo(scores.dtype).min)  # with -inf, a query without keys would have gradients of NaN
+    weights = nn.softmax(xp.where(mask, scores, least), len(scores.shape) - 1)
+    return xp.matmul(xp.where(mask, weights, 0.0), v)
+
+
+def batch_norm(nn: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float) -> Any:
+    xp = array_namespace(x)
+    mean, variance, weight, bias = (
+        part if part is None else xp.reshape(part, (1, -1, *(1,) * (len(x.shape) - 2)))
+        for part in (mean, variance, weight, bias)
+    )
+    root = xp.sqrt(xp.add(variance, eps))
+    made = xp.multiply(xp.subtract(x, mean), xp.reciprocal(root) if weight is None else xp.divide(weight, root))
+    return made if bias is None else xp.add(made, bias)
+
+
+def binary_cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
+    xp = array_namespace(logits)
+    is_positive = xp.greater(logits, 0.0)  # `abs` and `maximum` have other gradients at 0
+    small = xp.where(is_positive, xp.negative(logits), logits)
+    above = xp.where(is_positive, logits, 0.0)
+    return xp.add(xp.subtract(above, xp.multiply(logits, labels)), xp.log1p(xp.exp(small)))
+
+
+def cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
+    xp = array_namespace(logits)
+    chosen = xp.take_along_axis(nn.log_softmax(logits, 1), xp.expand_dims(labels, axis=1), axis=1)
+    return xp.negative(xp.squeeze(chosen, axis=1))
+
+
+def embedding(nn: Any, indices: Any, table: Any) -> Any:
+    xp = array_namespace(table)
+    rows = xp.take(table, xp.reshape(indices, (-1,)), axis=0)
+    return xp.reshape(rows, (*indices.shape, table.shape[1]))
+
+
+def gelu(nn: Any, x: Any, approximate: bool) -> Any:
+    xp = array_namespace(x)
+    if not approximate:
+        return xp.multiply(0.5, xp.multiply(x, xp.add(1.0, nn.erf(xp.multiply(x, sqrt(0.5))))))
+    inner = xp.add(x, xp.multiply(0.044715, xp.multiply(x, xp.multiply(x, x))))
+    return xp.multiply(x, nn.sigmoid(xp.multiply(sqrt(8 / pi), inner)))
+
+
+def layer_norm(nn: Any, x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    xp = array_namespace(x)
+    apart = xp.subtract(x, xp.mean(x, axis=-1, keepdims=True))
+    variance = xp.mean(xp.multiply(apart, apart), axis=-1, keepdims=True)
+    made = xp.divide(apart, xp.sqrt(xp.add(variance, eps)))
+    made = made if weight is None else xp.multiply(made, weight)
+    return made if bias is None else xp.add(made, bias)

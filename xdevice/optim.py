@@ -1,0 +1,305 @@
+"""Optimizers as functions: new parameters and a new state, with PyTorch's formulas on every backend.
+
+Young: it may change in a minor version.
+
+The state is a dict: "step", a tensor without dimensions, and containers built as the parameters. So it is saved,
+replicated and compiled with them, and nothing is hidden in objects. A learning rate is a number of Python, or a tensor
+without dimensions, such as a schedule gives for the step of a state; in a compiled step only the latter changes without
+compiling anew. `weight_decay` is added to the gradient, times the parameter; only `adamw` shrinks the parameter by it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from xdevice.arithmetic.gradients import in_order, update
+from xdevice.arithmetic.namespace import array_namespace
+from xdevice.containers.trees import Tree
+from xdevice.core import registry
+from xdevice.errors import ArgumentError, shown
+from xdevice.tensors.verbs import device_of, to_device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "adagrad",
+    "adam",
+    "adamw",
+    "clip_by_global_norm",
+    "cosine",
+    "global_norm",
+    "init",
+    "rmsprop",
+    "sgd",
+    "warmup",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
+    """The state with which an optimizer begins: `optim.init(optim.adam, params)`.
+
+    Raises:
+        ArgumentError: not one of this module's optimizers. The others are those of `update`.
+
+    Costs the memory of the parameters, for each average that the optimizer has.
+
+    Example:
+        >>> params = {"w": xdevice.tensor([1.0, 2.0])}
+        >>> sorted(xdevice.optim.init(xdevice.optim.adam, params))
+        ['mean', 'square', 'step']
+    """
+    parts = _PARTS.get(rule)
+    if parts is None:
+        raise ArgumentError(f"init takes one of the optimizers of xdevice.optim, not {shown(rule)}")
+    state = {part: update(params, params, lambda p, g: array_namespace(p).zeros_like(p)) for part in parts}
+    first = Tree(params).leaves[0]
+    xp = array_namespace(first)
+    return {"step": xp.astype(xp.sum(xp.zeros_like(first)), xp.int32), **state}
+
+
+def sgd(
+    params: Any, grads: Any, state: Any, *, lr: Any, momentum: float = 0.0, nesterov: bool = False,
+    weight_decay: float = 0.0,
+) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    """A step of gradient descent: with momentum, `m = momentum * m + g` and `p - lr * m`.
+
+    Args:
+        state: of `init(sgd, params)`, or what the step before gave; it stays as it is.
+        lr: a number, or a tensor without dimensions.
+        nesterov: `p - lr * (g + momentum * m)`.
+
+    Returns the new parameters and the new state. Raises and costs as `update`.
+
+    Example:
+        >>> params = xdevice.tensor([1.0])
+        >>> state = xdevice.optim.init(xdevice.optim.sgd, params)
+        >>> params, state = xdevice.optim.sgd(params, xdevice.tensor([2.0]), state, lr=0.25)
+        >>> xdevice.to_numpy(params).tolist()
+        [0.5]
+    """
+
+    def rule(p: Any, g: Any, m: Any) -> tuple[Any, ...]:
+        g = _decayed(g, p, weight_decay)
+        m = momentum * m + g
+        return p - _beside(lr, p) * (g + momentum * m if nesterov else m), m
+
+    return _step(sgd, params, grads, state, rule)
+
+
+def adam(
+    params: Any, grads: Any, state: Any, *, lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8, weight_decay: float = 0.0,
+) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    """A step of Adam: `p - lr * m' / (sqrt(v') + eps)`, with the corrected averages of gradients and of their squares.
+
+    Arguments, result, errors and costs are those of `sgd`.
+
+    Example:
+        >>> params = xdevice.tensor([1.0])
+        >>> state = xdevice.optim.init(xdevice.optim.adam, params)
+        >>> params, state = xdevice.optim.adam(params, xdevice.tensor([2.0]), state, lr=0.5)
+        >>> xdevice.to_numpy(params).round(5).tolist(), xdevice.item(state["step"])
+        ([0.5], 1)
+    """
+    return _adam(adam, params, grads, state, lr, betas, eps, weight_decay)
+
+
+def adamw(
+    params: Any, grads: Any, state: Any, *, lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8, weight_decay: float = 1e-2,
+) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    """A step of Adam from `p * (1 - lr * weight_decay)`: the decay is no part of the gradient.
+
+    Arguments, result, errors and costs are those of `sgd`.
+    """
+    return _adam(adamw, params, grads, state, lr, betas, eps, weight_decay)
+
+
+def rmsprop(
+    params: Any, grads: Any, state: Any, *, lr: Any = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    """A step of RMSprop: `v = alpha * v + (1 - alpha) * g * g` and `p - lr * g / (sqrt(v) + eps)`.
+
+    Arguments, result, errors and costs are those of `sgd`.
+    """
+
+    def rule(p: Any, g: Any, v: Any) -> tuple[Any, ...]:
+        g = _decayed(g, p, weight_decay)
+        v = alpha * v + (1 - alpha) * (g * g)
+        return p - _beside(lr, p) * g / (array_namespace(v).sqrt(v) + eps), v
+
+    return _step(rmsprop, params, grads, state, rule)
+
+
+def adagrad(
+    params: Any, grads: Any, state: Any, *, lr: Any = 1e-2, eps: float = 1e-10, weight_decay: float = 0.0
+) -> tuple[Any, dict[str, Any]]:
+    """A step of Adagrad: `v = v + g * g` and `p - lr * g / (sqrt(v) + eps)`.
+
+    Arguments, result, errors and costs are those of `sgd`.
+    """
+
+    def rule(p: Any, g: Any, v: Any) -> tuple[Any, ...]:
+        g = _decayed(g, p, weight_decay)
+        v = v + g * g
+        return p - _beside(lr, p) * g / (array_namespace(v).sqrt(v) + eps), v
+
+    return _step(adagrad, params, grads, state, rule)
+
+
+_PARTS: Final = {
+    sgd: ("momentum",), adam: ("mean", "square"), adamw: ("mean", "square"), rmsprop: ("square",), adagrad: ("square",),
+}  # fmt: skip
+"""The containers in the state of each optimizer."""
+
+
+def _adam(
+    which: Callable[..., Any], params: Any, grads: Any, state: Any, lr: Any, betas: tuple[float, float], eps: float,
+    weight_decay: float,
+) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    _require_state(which, state)
+    (beta1, beta2), step = betas, state["step"]
+
+    def rule(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, ...]:
+        rate, xp = _beside(lr, p), array_namespace(p)
+        steps = xp.astype(_there(step, p), p.dtype) + 1.0
+        # 1 - beta ** step would lose half of the digits of float32
+        corrected, root = (-xp.expm1(steps * math.log(beta)) if beta else 1.0 for beta in (beta1, beta2))
+        if which is adam:
+            g = _decayed(g, p, weight_decay)
+        else:
+            p = p - rate * weight_decay * p
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * (g * g)
+        return p - rate / corrected * m / (xp.sqrt(v / root) + eps), m, v
+
+    return _step(which, params, grads, state, rule)
+
+
+def _step(
+    which: Callable[..., Any], params: Any, grads: Any, state: Any, rule: Callable[..., tuple[Any, ...]]
+) -> tuple[Any, dict[str, Any]]:
+    _require_state(which, state)
+    tree = Tree(params)
+    parts = _PARTS[which]
+    kept = iter(list(zip(*(in_order(tree, Tree(state[part]), part) for part in parts), strict=True)))
+    made: list[tuple[Any, ...]] = []
+
+    def one(p: Any, g: Any) -> Any:
+        new, *rest = rule(p, g, *next(kept))
+        made.append(tuple(rest))
+        return new
+
+    new = update(params, grads, one)
+    parted = zip(parts, zip(*made, strict=True), strict=True)
+    return new, {"step": state["step"] + 1, **{part: tree.rebuilt(list(leaves)) for part, leaves in parted}}
+
+
+def _require_state(which: Callable[..., Any], state: Any) -> None:
+    if not isinstance(state, dict) or set(state) != {"step", *_PARTS[which]}:
+        name = which.__name__
+        raise ArgumentError(
+            f"{name} takes the state of xdevice.optim.init(xdevice.optim.{name}, params), not {shown(state)}"
+        )
+
+
+def _decayed(g: Any, p: Any, weight_decay: float) -> Any:
+    return g + weight_decay * p if weight_decay else g
+
+
+def _beside(value: Any, p: Any) -> Any:
+    """A number, or a tensor without dimensions, for computing with a parameter."""
+    if isinstance(value, int | float):
+        return value
+    return array_namespace(p).astype(_there(value, p), p.dtype)
+
+
+def _there(x: Any, p: Any) -> Any:
+    """`x` where `p` is; traced tensors are on no device."""
+    if type(x) not in registry.probes or type(p) not in registry.probes:
+        return x
+    return to_device(x, device_of(p))
+
+
+# gradients
+
+
+def global_norm(grads: Any) -> Any:
+    """The root of the sum of all squares in a container, as a tensor without dimensions on the device of the first.
+
+    Raises NotATensorError: no tensor. Costs three passes.
+
+    Example:
+        >>> xdevice.item(xdevice.optim.global_norm({"a": xdevice.tensor([3.0]), "b": xdevice.tensor([4.0])}))
+        5.0
+    """
+    squares: list[Any] = []
+
+    def keep(g: Any, _: Any) -> Any:
+        squares.append(array_namespace(g).sum(g * g))
+        return g
+
+    update(grads, grads, keep)  # checks the container, and records nothing
+    total = squares[0]
+    for square in squares[1:]:
+        total = total + _beside(square, total)
+    return array_namespace(total).sqrt(total)
+
+
+def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
+    """The gradients, divided so that their `global_norm` is `max_norm` at most.
+
+    Raises ArgumentError: a norm that is not positive. NotATensorError: no tensor. Costs as `global_norm`, and a pass.
+
+    Example:
+        >>> clipped = xdevice.optim.clip_by_global_norm([xdevice.tensor([3.0]), xdevice.tensor([4.0])], 1.0)
+        >>> [round(xdevice.item(g), 3) for g in clipped]
+        [0.6, 0.8]
+    """
+    if isinstance(max_norm, bool) or not isinstance(max_norm, int | float) or not max_norm > 0:
+        raise ArgumentError(f"clip_by_global_norm takes a norm above 0, not {shown(max_norm)}")
+    norm = global_norm(grads)
+    factor = max_norm / array_namespace(norm).clip(norm, max_norm, None)
+    return update(grads, grads, lambda g, _: g * _beside(factor, g))
+
+
+# schedules
+
+
+def warmup(step: Any, steps: int) -> Any:
+    """A factor for the learning rate that grows to 1 within some steps: `(step + 1) / steps`.
+
+    Args:
+        step: an int, which gives a float, or that of a state, which gives a tensor without dimensions.
+
+    Example:
+        >>> [xdevice.optim.warmup(step, 4) for step in (0, 1, 3, 9)]
+        [0.25, 0.5, 1.0, 1.0]
+    """
+    if isinstance(step, int | float):
+        return min((step + 1) / steps, 1.0)
+    xp = array_namespace(step)
+    return xp.clip((xp.astype(step, xp.float32) + 1.0) / float(steps), None, 1.0)
+
+
+def cosine(step: Any, steps: int) -> Any:
+    """A factor for the learning rate that falls from 1 to 0 within some steps, along half a cosine.
+
+    Arguments are those of `warmup`: `lr = 0.1 * warmup(step, 10) * cosine(step, 100)` does both.
+
+    Example:
+        >>> [xdevice.optim.cosine(step, 4) for step in (0, 2, 4, 9)]
+        [1.0, 0.5, 0.0, 0.0]
+    """
+    if isinstance(step, int | float):
+        return 0.5 + 0.5 * round(math.cos(math.pi * min(step / steps, 1.0)), 15)
+    xp = array_namespace(step)
+    part = xp.clip(xp.astype(step, xp.float32) / float(steps), None, 1.0)
+    return 0.5 + 0.5 * xp.cos(math.pi * part)
