@@ -52,7 +52,7 @@ def comments(module: sources.Source) -> list[str]:
 
 def measure(path: Path) -> None:
     begin = process_time()
-    made = engine.examine(files(path), "likely", root=path)
+    made = engine.examine(files(path), "likely")
     seconds = process_time() - begin
     verdicts = Counter(site.verdict for site in made.sites)
     grades = Counter(site.grade for site in made.sites if site.verdict == "rewritten")

@@ -123,6 +123,26 @@ def test_no_framework_and_no_numpy_is_loaded():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_a_package_is_read_from_the_folder_around_it(tmp_path):
+    inner = tmp_path / "outer" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "outer" / "__init__.py").touch()
+    (inner / "__init__.py").touch()
+    (inner / "making.py").write_text("import torch\n\n\ndef make():\n    return torch.ones(1)\n")
+    (inner / "main.py").write_text("import torch\nfrom outer.inner.making import make\nprint(make().item())\n")
+    made = engine.examine([inner])
+    assert made.root == tmp_path.resolve()
+    assert [(site.file, site.verdict) for site in made.sites] == [("outer/inner/main.py", "rewritten")]
+
+
+@pytest.mark.timeout(60)
+def test_the_root_may_be_a_package_itself(tmp_path):
+    (tmp_path / "__init__.py").touch()
+    (tmp_path / "main.py").write_text("import torch\nprint(torch.ones(1).item())\n")
+    made = engine.examine([tmp_path], root=tmp_path)
+    assert [site.file for site in made.sites] == ["main.py"]
+
+
 @pytest.mark.parametrize(
     "line", ["from pkg import moving", "import pkg.moving", "from .moving import *", "from . import moving"]
 )

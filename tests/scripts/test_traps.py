@@ -200,6 +200,47 @@ def test_mxnets_arrays_have_names_of_their_own():
     assert "split_and_load" in ported(text.replace("=0", "=1"))
 
 
+def test_what_only_mxnet_moves_goes_to_a_device():
+    text = "from mxnet import npx\n\n\ndef f(x, where):\n    return x.as_in_ctx(where)\n"
+    assert "return xdevice.to_device(x, where)" in ported(text)
+    assert "return x.as_in_ctx(where)" in ported("import tvm\n" + text)
+
+
+def test_decords_arrays_are_no_tensors_unless_it_gives_those_of_a_framework():
+    text = "import mxnet\nimport decord\ny = decord.VideoReader('a').get_batch([0]).asnumpy()\n"
+    assert ("XD106", "not a device") in {(code, verdict) for _, verdict, code in verdicts(text, "likely")}
+    bridged = text.replace("y =", "decord.bridge.set_bridge('mxnet')\ny =")
+    assert "y = xdevice.to_numpy(" in ported(bridged, "likely")
+
+
+def test_arrays_of_tvm_beside_torch_are_no_tensors():
+    text = "import torch\nimport tvm\n\n\ndef f(x):\n    return x.asnumpy()\n"
+    assert verdicts(text, "likely") == [(".asnumpy()", "not a device", "XD106")]
+
+
+def test_what_a_model_of_gluons_zoo_returns_is_read_with_mxnets_methods():
+    text = "import decord\nfrom gluoncv.model_zoo import get_model\ny = get_model('a')(x).asnumpy()\n"
+    assert "y = xdevice.to_numpy(get_model('a')(x))" in ported(text)
+
+
+def test_what_is_missing_where_an_import_fails_has_no_methods():
+    text = (
+        "import mxnet as mx\ntry:\n    import horovod.mxnet as hvd\nexcept ImportError:\n    hvd = None\n"
+        "d = mx.gpu(hvd.local_rank())\n"
+    )
+    assert "d = xdevice.native.gpu(hvd.local_rank())" in ported(text)
+    assert "d = mx.gpu(hvd.local_rank())" in ported(text.replace("import horovod.mxnet as hvd", "hvd = load()"))
+
+
+def test_a_buffer_of_a_model_is_what_was_registered():
+    text = (
+        "import paddle\n\n\nclass Memory(paddle.nn.Layer):\n    def __init__(self, kept):\n        super().__init__()\n"
+        "        self.register_buffer('kept', {})\n\n    def last(self):\n        return self.kept[-1].item()\n"
+    )
+    assert "return xdevice.item(self.kept[-1])" in ported(text.format("paddle.zeros([2])"))
+    assert "return self.kept[-1].item()" in ported(text.format("kept"))
+
+
 def test_waits_whose_result_is_used_stay():
     text = "import jax.numpy as jnp\nx = jnp.ones(2)\nx.block_until_ready()\ny = x.block_until_ready()\n"
     assert ported(text).endswith("xdevice.sync(x)\ny = x.block_until_ready()\n")

@@ -45,8 +45,9 @@ def lint(
     try:
         choice = _choice(select, ignore, root)
         examined = _examined(paths, root) if shape == "sarif" or rules.needs_engine(choice) else None
-        read, unreadable = (examined.sources, examined.unreadable) if examined else sources.read_all(paths, root)
-        found = [one for source in read for one in rules.findings(source, choice)]
+        with sources.without_collecting():
+            read, unreadable = (examined.sources, examined.unreadable) if examined else sources.read_all(paths, root)
+            found = [one for source in read for one in rules.findings(source, choice)]
         for path, why in unreadable:
             click.echo(f"{path}: not read: {why}", err=True)
         if baseline_to is not None:

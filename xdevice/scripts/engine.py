@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import os
 from dataclasses import dataclass, field, replace
@@ -12,8 +13,9 @@ from . import porting, sources
 from .idioms import SETS_CURRENT
 from .inference import Inference
 from .project import Project, Unit
-from .rules import Rules, origins_in_text
+from .rules import Rules
 from .sites import GRADES, Edit, Site, splice
+from .text_flow import origins_in_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,14 +63,16 @@ class Examined:
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
+@sources.without_collecting()
 def examine(
     paths: Iterable[Path | str], only: Grade = "proven", root: Path | None = None, backend: str | None = None
 ) -> Examined:
     """All files under the paths as one project, with a verdict for each site.
 
     `only` is the level of `port`; `root` is where imports resolve and paths are shown from (by default the folder that
-    all paths share); `backend` is what is written into `set_backend`, by default the one framework that a file uses.
-    The path "-" is a script on the standard input. A file that cannot be read is told in `unreadable`.
+    all paths share, or if that is a package, the folder around it); `backend` is what is written into `set_backend`, by
+    default the one framework that a file uses. The path "-" is a script on the standard input. A file that cannot be
+    read is told in `unreadable`.
     """
     wanted = [Path(path) for path in paths]
     root = root or _common_folder(wanted)
@@ -78,6 +82,7 @@ def examine(
     return made
 
 
+@sources.without_collecting()
 def judge(made: Examined) -> None:
     """Fills in the verdict of each site of the files that were read."""
     project = Project([module for source in made.sources for module in source.modules])
@@ -134,11 +139,9 @@ def _after(source: Source, site: Site) -> str:
 
 def _set_currents(units: list[Unit], inference: Inference) -> set[Unit]:
     """The modules that set the current device, and all that are connected with one of them by imports."""
-    import ast
-
     setting = set()
     for unit in units:
-        for node in ast.walk(unit.tree):
+        for node in unit.nodes:
             if isinstance(node, ast.Call) and inference.full(node.func) in SETS_CURRENT:
                 setting.add(unit)
     waiting = list(setting)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-from .values import ARRAY, AVAILABLE, BOOL, FLOAT, INT, NONE, STR, TENSOR, Value, of, tuple_of
+from .values import ARRAY, AVAILABLE, BOOL, FLOAT, INT, NONE, STR, TENSOR, Atom, Value, kind, of, tuple_of
+
+SPELLING: Final = re.compile(r"(cuda|cpu|gpu|mps|xpu|npu)(:(\d+|\*))?|/?(device:)?[CG]PU:(\d+|\*)", re.IGNORECASE)
 
 FRAMEWORKS: Final = {
     **dict.fromkeys(("torch", "torchvision", "torchaudio", "torch_xla"), "torch"),
@@ -13,14 +16,17 @@ FRAMEWORKS: Final = {
     **dict.fromkeys(("mxnet", "gluoncv", "gluonnlp"), "mxnet"),
     **dict.fromkeys(("jax", "flax", "optax"), "jax"),
 }
-"""The framework of each package. d2l's helpers belong to the framework that their module is named after."""
-_D2L: Final = {f"d2l.{name}": name for name in ("torch", "mxnet", "tensorflow", "paddle", "jax")}
+"""The framework of each package."""
+_PARTS: Final = {
+    **{f"d2l.{name}": name for name in ("torch", "mxnet", "tensorflow", "paddle", "jax")}, "gluoncv.torch": "torch",
+}  # fmt: skip
+"""Modules that belong to another framework than the rest of their package."""
 
 
 def framework_of(full: str) -> str | None:
     """The framework that a full name belongs to."""
     two = ".".join(full.split(".")[:2])
-    return _D2L.get(two) or FRAMEWORKS.get(full.split(".")[0])
+    return _PARTS.get(two) or FRAMEWORKS.get(full.split(".")[0])
 
 
 _MAKERS: Final = """
@@ -81,6 +87,9 @@ _CALLS: Final[dict[str, Value]] = {
     **dict.fromkeys(("os.environ.get", "os.getenv", "os.path.join"), STR),
     "xdevice.to_numpy": ARRAY, "xdevice.sync": NONE, "random.randint": INT, "platform.system": STR,
     "copy.deepcopy": of("same"), "copy.copy": of("same"),
+    "gluoncv.utils.filesystem.try_import_decord": of(("ext", "decord")),
+    **{f"{root}.{name}": TENSOR for root in ("paddle", "tensorflow", "tensorflow.math")  # torch.equal gives a bool
+       for name in "equal not_equal less less_than less_equal greater greater_than greater_equal".split()},
 }  # fmt: skip
 
 MODULES: Final = {
@@ -91,8 +100,8 @@ MODULES: Final = {
 _NO_MODULES: Final = {"Parameter", "ParameterList", "ParameterDict", "ParamAttr", "Layer_", "Input", "InputSpec"}
 _NETS: Final = tuple(
     """
-    torchvision.models paddle.vision.models gluoncv.model_zoo mxnet.gluon.model_zoo timm.create_model
-    tensorflow.keras.applications torch.hub
+    torchvision.models paddle.vision.models gluoncv.model_zoo gluoncv.torch.model_zoo mxnet.gluon.model_zoo
+    timm.create_model tensorflow.keras.applications torch.hub
     """.split()
 )
 _SEVERAL: Final = {"LSTM", "GRU", "RNN", "MultiheadAttention", "LSTMCell", "Embedding_"}
@@ -129,7 +138,7 @@ broadcast_to argsort reshape_like zeros_like ones_like cast unsqueeze_ squeeze_ 
 new_full new_empty new_tensor sign isnan nonzero item_ bernoulli multinomial index_copy index_add lerp min_ view_as
 reciprocal rsqrt outer cross cumprod bitwise_and logical_not logical_and bool_ narrow select unfold movedim gather_nd
 value read_value assign assign_add assign_sub block_until_ready numpy_ set dot norm_ clone_ true_divide byte erf
-attach_grad_ baddbmm histc exponential_ random_ T
+attach_grad_ addmm baddbmm histc exponential_ random_ T
 """
 METHODS: Final[dict[str, Value]] = {
     **dict.fromkeys(_SAME.split(), TENSOR),
@@ -156,6 +165,10 @@ _MADE: Final[dict[tuple[str, str], Value]] = {
     ("accelerate.PartialState", "device"): of(("device", "torch", None)),
     ("torch.distributed.device_mesh", "device_type"): STR,
 }
+GLUONS_OUTPUT: Final = ("made", "mxnet.gluon.output")
+"""What a model of Gluon's zoos returns: an array of MXNet, or several."""
+DECORDS_ARRAY: Final = ("made", "decord.array")
+"""An array of decord on the host, whose methods have MXNet's names."""
 
 
 def attribute(made: str, name: str) -> Value | None:
@@ -187,8 +200,17 @@ def result(full: str) -> Value | None:
 def output_of(full: str) -> Value | None:
     """What a layer of a framework returns when it is called; None if no table says so."""
     root, _, name = full.rpartition(".")
+    if full.startswith(("gluoncv.model_zoo", "mxnet.gluon.model_zoo")):
+        return of(GLUONS_OUTPUT)
     if name in _SEVERAL or root not in MODULES:
         return None
     if full in BASES - {"torch.nn.Sequential"} and not name.endswith("Sequential"):
         return None
     return TENSOR
+
+
+def is_model(atom: Atom) -> bool:
+    """Whether the atom is a layer or model of a framework, or an object of a class of the project derived from one."""
+    if kind(atom) == "module":
+        return True
+    return kind(atom) == "instance" and bool(atom[1].foreign() & BASES)

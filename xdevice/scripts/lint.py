@@ -147,8 +147,7 @@ def findings(source: Source, choice: Choice) -> list[Finding]:
     Raises:
         OptionError: a comment names a code that does not exist.
     """
-    found = {finding for module in source.modules for finding in _all(module)}
-    chosen = [finding for finding in sorted(found) if choice.takes(finding.code, source.path)]
+    chosen = sorted({finding for module in source.modules for finding in _chosen(module, choice)})
     ignores = list(_ignores(source))
     told = [finding for finding in chosen if not _is_ignored(finding, ignores)]
     if choice.takes("XD401", source.path):
@@ -156,10 +155,12 @@ def findings(source: Source, choice: Choice) -> list[Finding]:
     return sorted(told)
 
 
-def _all(module: Module) -> Iterator[Finding]:
+def _chosen(module: Module, choice: Choice) -> Iterator[Finding]:
     source = module.source
     spans = _Spans(module)
     for hit in lint_rules.hits(module):
+        if not choice.takes(hit.code, source.path):
+            continue
         node: Any = hit.node
         line, cell = source.place(node.lineno)
         end = source.place(node.end_lineno)[0], column(source, node.end_lineno, node.end_col_offset)
@@ -180,13 +181,13 @@ class _Spans:
 
     def of(self, node: Any) -> tuple[int, int]:
         if self._statements is None:
-            self._statements = sorted(_heads(self._module.tree), key=lambda span: span[1] - span[0])
+            self._statements = sorted(_heads(self._module), key=lambda span: span[1] - span[0])
         inside = (span for span in self._statements if span[0] <= node.lineno and node.end_lineno <= span[1])
         return next(inside, (node.lineno, node.end_lineno))
 
 
-def _heads(tree: ast.Module) -> Iterator[tuple[int, int]]:
-    for node in ast.walk(tree):
+def _heads(module: Module) -> Iterator[tuple[int, int]]:
+    for node in module.walked[0]:
         if isinstance(node, ast.stmt):
             body = getattr(node, "body", None)
             last = max(node.lineno, body[0].lineno - 1) if isinstance(body, list) else node.end_lineno

@@ -111,7 +111,7 @@ class Hit:
 
 def hits(module: Module) -> Iterator[Hit]:
     """The findings of all rules in a module, in no order."""
-    view = _View(module.tree)
+    view = _View(module)
     is_test = _TESTS.search(module.source.path) is not None
     for node in view.nodes:
         for rule in _BY_TYPE.get(type(node), ()):
@@ -124,22 +124,20 @@ def hits(module: Module) -> Iterator[Hit]:
 class _View:
     """A tree with the parents of its nodes, and what its imports name."""
 
-    def __init__(self, tree: ast.Module) -> None:
-        self.parents: dict[ast.AST, ast.AST] = {}
-        self.nodes: list[ast.AST] = [tree]
+    def __init__(self, module: Module) -> None:
+        self.nodes, self.parents = module.walked
         self.imports: dict[str, str] = {}
+        self.words: set[str] = set()
         for node in self.nodes:
-            for child in ast.iter_child_nodes(node):
-                self.parents[child] = node
-                self.nodes.append(child)
-            if isinstance(node, ast.Import):
+            if isinstance(node, ast.Name | ast.Attribute | ast.keyword):
+                self.words.add(_last(node))
+            elif isinstance(node, ast.Import):
                 for alias in node.names:
                     name = alias.name if alias.asname else alias.name.partition(".")[0]
                     self.imports[alias.asname or name] = name
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 for alias in node.names:
                     self.imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-        self.words = {_last(node) for node in self.nodes if isinstance(node, ast.Name | ast.Attribute | ast.keyword)}
 
     def full(self, node: ast.AST) -> str:
         """The full name of an imported thing; empty for anything else."""
@@ -295,12 +293,15 @@ def _thrown_away(view: _View, statement: ast.Expr) -> Found:
 
 
 def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
-    if not isinstance(node.ctx, ast.Load) or _is_annotation(view, node):
-        return
     name = view.full(node)
-    if name in NEUTRAL and not view.knows_other_vendors(node):
+    asks = isinstance(node, ast.Attribute) and node.attr == "is_cuda"
+    if not (asks or name in NEUTRAL) or not isinstance(node.ctx, ast.Load) or _is_annotation(view, node):
+        return
+    if view.knows_other_vendors(node):
+        return
+    if name in NEUTRAL:
         yield "XD217", f"{name} is of one vendor; write {NEUTRAL[name]}"
-    if isinstance(node, ast.Attribute) and node.attr == "is_cuda" and not view.knows_other_vendors(node):
+    if asks:
         yield "XD217", 'is_cuda is false on other GPUs; write xdevice.device_of(x).kind == "gpu"'
 
 

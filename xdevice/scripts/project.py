@@ -53,13 +53,35 @@ class Class:
     name: str
     bases: frozenset[Any] = frozenset()
     methods: dict[str, Function] = field(default_factory=dict)
+    heirs: set[Class] = field(default_factory=set, repr=False)
+    _lineage: list[Class] | None = field(default=None, repr=False)
 
-    def lineage(self, seen: tuple[Class, ...] = ()) -> list[Class]:
+    def inherit(self, bases: frozenset[Any]) -> None:
+        """Sets the bases, which become known little by little."""
+        self.bases = bases
+        for atom in bases:
+            if type(atom) is tuple and atom[0] == "class":
+                atom[1].heirs.add(self)
+        self._forget()
+
+    def _forget(self) -> None:
+        waiting, seen = [self], set()
+        for cls in waiting:
+            cls._lineage = None
+            seen.add(cls)
+            waiting += cls.heirs - seen
+
+    def lineage(self) -> list[Class]:
         """The class and its bases within the project, nearest first."""
+        if self._lineage is None:
+            self._lineage = self._line(())
+        return self._lineage
+
+    def _line(self, seen: tuple[Class, ...]) -> list[Class]:
         line: list[Class] = [self]
         for atom in self.bases:
             if type(atom) is tuple and atom[0] == "class" and atom[1] not in (*seen, self):
-                line += [c for c in atom[1].lineage((*seen, self)) if c not in line]
+                line += [c for c in atom[1]._line((*seen, self)) if c not in line]
         return line
 
     def foreign(self) -> set[str]:
@@ -67,8 +89,12 @@ class Class:
         atoms = {atom for c in self.lineage() for atom in c.bases}
         return {atom[1] if atom[0] == "ext" else "?" for atom in atoms if atom == "?" or atom[0] != "class"}
 
-    def method(self, name: str) -> Function | None:
-        return next((c.methods[name] for c in self.lineage() if name in c.methods), None)
+    def method(self, name: str, first: int = 0) -> Function | None:
+        """The method of this name; with `first` 1 that of a base."""
+        for cls in self.lineage()[first:]:
+            if name in cls.methods:
+                return cls.methods[name]
+        return None
 
 
 @dataclass(eq=False)
@@ -78,6 +104,9 @@ class Unit:
     module: Module
     full: str  # its name with those of the packages around it: "d2l.torch"
     path: PurePosixPath
+
+    def __post_init__(self) -> None:
+        self.nodes, self.parents = self.module.walked  # now, because inference adds to the nodes
 
     @property
     def tree(self) -> ast.Module:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import codecs
+import gc
 import io
 import json
 import re
@@ -17,9 +18,11 @@ import sys
 import tokenize
 import warnings
 from bisect import bisect_right
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .sites import Edit, splice
 
@@ -39,6 +42,14 @@ _OTHER_LANGUAGES: Final = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|tab\b)"
 TABS: Final = ("mxnet", "pytorch", "tensorflow", "paddle", "jax")
 
 
+_MARKS: Final = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
+_LEAVES: Final = {
+    type(None), str, bytes, int, float, complex, bool, type(...),
+    *(leaf for mark in _MARKS for leaf in mark.__subclasses__()),
+}  # fmt: skip
+"""The classes of what trees are made of beside nodes with children."""
+
+
 class UnreadableError(Exception):
     """Raised for a file that cannot be read, with the reason."""
 
@@ -50,6 +61,21 @@ class Module:
     source: Source
     tab: str | None
     tree: ast.Module
+
+    @cached_property
+    def walked(self) -> tuple[list[Any], dict[ast.AST, ast.AST]]:
+        """All nodes of the tree, the outer ones first, and the parent of each; operators and contexts of names are left
+        out, which all trees share."""
+        nodes: list[Any] = [self.tree]
+        parents: dict[ast.AST, ast.AST] = {}
+        for node in nodes:  # which grows meanwhile
+            for name in node._fields:
+                part: Any = getattr(node, name, None)
+                for child in part if part.__class__ is list else (part,):
+                    if child.__class__ not in _LEAVES:
+                        parents[child] = node
+                        nodes.append(child)
+        return nodes, parents
 
     def segment(self, node: ast.AST) -> str:
         """The source text of a node."""
@@ -125,6 +151,18 @@ class Source:
         text = splice(self.text, edits).decode()
         mark = codecs.BOM_UTF8 if self.raw.startswith(codecs.BOM_UTF8) else b""
         return mark + text.encode(self.encoding.replace("-sig", ""))
+
+
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """Stops the garbage collector meanwhile: trees live to the end, and it would look through them again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def read_all(paths: Iterable[Path], root: Path) -> tuple[list[Source], list[tuple[str, str]]]:
@@ -399,7 +437,7 @@ def _join(cells: Iterable[tuple[Cell, str]]) -> str:
 
 def _python(text: str) -> str:
     """The text of a cell, with IPython's commands replaced by `pass`, so that blocks keep a body."""
-    if not any(mark in text for mark in "%!?"):
+    if not _MAGIC.search(text):
         return text
     try:
         _tree(text)

@@ -48,9 +48,11 @@ def union(*values: Value) -> Value:
     """The union of values. Beside "anything" only functions and uses of devices are kept, which have to be followed
     whatever else the value may be. So values only grow towards "anything"."""
     whole = values[0].union(*values[1:])
+    if len(whole) < 2:
+        return whole
     if ANYTHING in whole or len(whole) > _MOST:
         return frozenset(atom for atom in whole if type(atom) is tuple and atom[0] in _LASTING) | UNKNOWN
-    if len(whole) > 1 and sum(type(atom) is tuple and atom[0] == "tuple" for atom in whole) > 1:
+    if sum(type(atom) is tuple and atom[0] == "tuple" for atom in whole) > 1:
         return _merge(whole)
     return whole
 
