@@ -118,22 +118,29 @@ class _Arguments:
         return "argument" + trees.Tree(None, walk=self.walk).path(i)
 
     def device(self) -> Device:
-        """Returns the device of all the tensors. Raises if there are two, or if one of them is not dense."""
+        """Returns the device of all the tensors. Raises if there are two."""
         assert self.backend is not None
+        if len(set(map(type, self.tensors))) == 1:
+            here: set[Device] = self.backend.devices_of(type(self.tensors[0]), self.tensors)
+            if len(here) == 1:
+                return here.pop()
         places = [self.backend.device_of(x) for x in self.tensors]
-        if len(set(places)) > 1:
-            i = next(i for i, place in enumerate(places) if place != places[0])
+        i = next((i for i, place in enumerate(places) if place != places[0]), None)
+        if i is not None:
             raise DeviceMismatchError(
                 f"compile takes tensors on one device, and {self._name(self.places[i])} is on {places[i]}, "
                 f"{self._name(self.places[0])} on {places[0]}; compile the work of each device by itself"
             )
+        return places[0]
+
+    def require_dense(self) -> None:
+        assert self.backend is not None
         if not all(map(self.backend.is_dense, self.tensors)):
             raise self.backend.unsupported("compiled functions of tensors that are not dense", "make them dense first")
-        return places[0]
 
     def key(self, device: Device) -> tuple[Any, ...]:
         """What a program is made for. Results of one key have the same structure."""
-        shapes = [(x.shape, x.dtype) for x in self.tensors]
+        shapes = [(type(x), x.shape, x.dtype) for x in self.tensors]
         where = (device, scopes.current(), selection.current().name, floats.usual())
         return where, _structure(self.walk[0]), tuple(self.fixed), tuple(self.places), tuple(shapes)
 
@@ -167,6 +174,7 @@ class _Programs:
         program = self._made.get(key)
         if program is not None:
             return program.run(arguments)
+        arguments.require_dense()
         outside = Outside([self._function, *(x for _, x in arguments.fixed if isinstance(x, FunctionType))])
         program = _Program(self._function, arguments.backend, device)
         result = program.run(arguments)

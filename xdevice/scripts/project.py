@@ -65,7 +65,8 @@ class Class:
         self._forget()
 
     def _forget(self) -> None:
-        waiting, seen = [self], set()
+        waiting: list[Class] = [self]
+        seen: set[Class] = set()
         for cls in waiting:
             cls._lineage = None
             seen.add(cls)
