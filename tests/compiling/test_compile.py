@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -146,6 +148,34 @@ def test_a_variable_that_has_changed_counts(compiling, monkeypatch):
     monkeypatch.setattr(Schedule, "__call__", lambda self, g: 19.0 * g)
     agree()
     assert now() == [17.0, 3.0, 11.0, 11.0, 19.0]
+
+
+def test_a_variable_of_a_module_that_has_changed_counts(compiling, monkeypatch):
+    outer, inner = ModuleType("settings_of_mine"), ModuleType("settings_of_mine.inner")
+    outer.inner, inner.rate = inner, 2.0
+    monkeypatch.setitem(sys.modules, "settings_of_mine", outer)
+
+    def imports(x):
+        import settings_of_mine
+
+        return x * settings_of_mine.inner.rate
+
+    held = [outer]
+    for compiled in (xdevice.compile(imports), xdevice.compile(lambda x: x * held[0].inner.rate)):
+        inner.rate = 2.0
+        assert values(compiled(squares())) == [2.0, 4.0, 6.0]
+        inner.rate = 3.0
+        assert values(compiled(squares())) == [3.0, 6.0, 9.0]
+
+
+def test_programs_are_told_apart_by_the_structure_of_the_arguments(compiling):
+    first = xdevice.compile(lambda xs: [x if type(x) is int else x * 2 for x in xs])
+    assert values(first([squares(), 2])[0]) == [2.0, 4.0, 6.0]
+    assert first([2, squares()])[0] == 2
+    keys = xdevice.compile(lambda xs: [(key, xs[key]) for key in xs])
+    one, other = squares(), squares() * 2
+    assert [(key, values(x)[0]) for key, x in keys({"a": one, "b": other})] == [("a", 1.0), ("b", 2.0)]
+    assert [(key, values(x)[0]) for key, x in keys({"b": one, "a": other})] == [("b", 1.0), ("a", 2.0)]
 
 
 def read(x):

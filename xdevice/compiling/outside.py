@@ -47,10 +47,13 @@ class Outside:
         self._variables: list[tuple[Callable[[], Any], Any, str]] = []
         self._contents: list[tuple[Any, list[Any], str]] = []
         self._random = _random_states()
+        self._modules: dict[int, ModuleType] = {}
+        self._attributes: set[str] = set()
         functions = list(functions)
         self._own = {getattr(function, "__module__", "") for function in functions}
         for function in functions:
             self._visit(function, getattr(function, "__qualname__", "the function"))
+        self._watch_modules()
 
     def has_changed(self) -> str:
         """Returns the name of a variable that is another object than before, or has other contents; "" if none is."""
@@ -103,7 +106,8 @@ class Outside:
             if not self._is_installed(value.__module__):
                 self._visit_parts(value, name)
         elif isinstance(value, ModuleType):
-            pass  # `_visit_function` watches what a function uses of it
+            if not self._is_installed(value.__name__):
+                self._modules[id(value)] = value
         elif not self._is_tensor(value, name) and not _is_dtype(value):
             self._visit_object(value, name)
 
@@ -112,15 +116,26 @@ class Outside:
             return  # programs that are installed do not change their variables while they run
         for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             self._watch(partial(_read, cell), variable)
-        globals_, attributes = _names(function.__code__)
-        for variable in globals_ & function.__globals__.keys():
+        variables, imported = _names(function.__code__, self._attributes)
+        for variable in variables & function.__globals__.keys():
             self._watch(partial(function.__globals__.get, variable, _GONE), variable)
-            module = function.__globals__[variable]
-            if isinstance(module, ModuleType) and not self._is_installed(module.__name__):
-                for attribute in attributes & vars(module).keys():
-                    self._watch(partial(vars(module).get, attribute, _GONE), f"{variable}.{attribute}")
+        for module in imported & sys.modules.keys():
+            self._visit(sys.modules[module], module)
         for part in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self._visit(part, f"a default of {name}")
+
+    def _watch_modules(self) -> None:
+        """Watches what has, in a module that was met, the name of an attribute that a function reads, of whatever."""
+        watched: set[tuple[int, str]] = set()
+        before = -1
+        while (
+            len(watched) > before
+        ):  # what is met here may be another module, or a function that reads other attributes
+            before = len(watched)
+            for module in list(self._modules.values()):
+                for name in [x for x in self._attributes & vars(module).keys() if (id(module), x) not in watched]:
+                    watched.add((id(module), name))
+                    self._watch(partial(vars(module).get, name, _GONE), f"{module.__name__}.{name}")
 
     def _watch(self, read: Callable[[], Any], name: str) -> None:
         value = read()
@@ -179,19 +194,22 @@ def _read(cell: Any) -> Any:
         return _GONE
 
 
-def _names(code: CodeType) -> tuple[set[str], set[str]]:
-    """Returns the names of the global variables that code reads, and of the attributes, with those of functions in
-    it."""
-    variables, attributes = set(), set(code.co_names)
+def _names(code: CodeType, attributes: set[str]) -> tuple[set[str], set[str]]:
+    """Returns the names of the global variables that code reads and of the modules that it imports, and adds those of
+    the attributes, all with those of functions in it."""
+    attributes.update(code.co_names)
+    variables, imported = set(), set()
     for one in dis.get_instructions(code):
         if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             variables.add(one.argval)
+        elif one.opname == "IMPORT_NAME":
+            imported.add(one.argval)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            more, others = _names(constant)
+            more, others = _names(constant, attributes)
             variables |= more
-            attributes |= others
-    return variables, attributes
+            imported |= others
+    return variables, imported
 
 
 def _is_dtype(value: Any) -> bool:
