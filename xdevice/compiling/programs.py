@@ -92,6 +92,8 @@ class _Arguments:
         """What a program is made for beside the tensors: the containers, and the values of what is no tensor."""
         self.functions: list[Any] = []
         self.has_symbols = False
+        self.places: list[int] = []
+        """Which leaves the tensors are, where `_walk` has read the arguments."""
         with suppress(RecursionError):  # which `_walk` explains
             if self._read(self.given):
                 return
@@ -105,7 +107,7 @@ class _Arguments:
         structure.append((*x,) if type(x) is dict else len(x))
         for child in x.values() if type(x) is dict else x:
             cls = type(child)
-            if cls in registry.movable or cls not in _KNOWN and registry.kind_of(cls) and cls in registry.movable:
+            if cls in registry.movable or (cls not in _KNOWN and registry.kind_of(cls) and cls in registry.movable):
                 tensors.append(child)
                 structure.append(cls)
                 if registry.movable[cls] is not self.backend:
@@ -131,11 +133,7 @@ class _Arguments:
         walk = trees.flatten(self.given)
         self.tensors, self.functions, self.structure, self.backend = [], [], [_structure(walk[0])], None
         for i, x in enumerate(walk[1]):
-            owner = registry.movable.get(type(x))
-            if owner is None:
-                found = registry.kind_of(type(x))
-                self.has_symbols |= found is not None and found.kind == "symbol"
-                owner = found.backend if found is not None and found.kind in ("tensor", "symbol") else None
+            owner, value = self._owner_of(x)
             if owner is None:
                 self._require_fixed(i, x)
                 if not self._add_fixed(type(x), x):
@@ -147,10 +145,20 @@ class _Arguments:
                     f"{self.backend.name}; xdevice.convert(x, {self.backend.name!r}) makes one of {self.backend.name}"
                 )
             self.backend = owner
-            self.tensors.append(x)
-            self.structure.append(type(x))
+            self.tensors.append(value)
+            self.places.append(i)
+            self.structure.append(type(value))
         if self.backend is None:
             raise ArgumentError("compile takes a function of tensors, and there is none among its arguments")
+
+    def _owner_of(self, x: Any) -> tuple[Backend | None, Any]:
+        """Returns the backend of a tensor or of a variable, and the tensor in it; None for what is neither."""
+        found = registry.kind_of(type(x))
+        if found is None:
+            return None, x
+        self.has_symbols |= found.kind == "symbol"
+        value = found.backend.tensor_of(x) if found.kind == "model" else x
+        return (None, x) if value is None else (found.backend, value)
 
     def _require_fixed(self, i: int, x: Any) -> None:
         if not isinstance(x, _FIXED):
@@ -198,8 +206,7 @@ class _Arguments:
         return trees.rebuild(walk, leaves)  # type: ignore[no-any-return]
 
     def _places(self, leaves: list[Any]) -> list[int]:
-        tensors = {*map(id, self.tensors)}
-        return [i for i, x in enumerate(leaves) if id(x) in tensors]
+        return self.places or [i for i, x in enumerate(leaves) if type(x) in registry.movable]
 
 
 class _Programs:
