@@ -1,10 +1,11 @@
-"""What one text costs: a training step of the chapter, neutral and as each framework is used directly, interleaved.
+"""What one text costs: a training step of a chapter, neutral and as each framework is used directly, interleaved.
 
     python benchmarks/chapters.py [backend ...]
 
-Both train a perceptron of two layers with relu on one device, eagerly, by gradient descent: `value_and_grad` and
-`update` on one side, the framework's own gradients and its own update in place on the other. Printed are microseconds
-of a step, the best of many rounds, and their ratio.
+All train on one device, eagerly, by gradient descent: `value_and_grad` and `update` on one side, the framework's own
+gradients and its own update in place on the other. Trained are perceptrons of two layers with relu, and a decoder with
+learned positions, attention, gelu and layer norms. Printed are microseconds of a step, the best of many rounds, and
+their ratio.
 """
 
 from __future__ import annotations
@@ -12,35 +13,108 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
+
+import numpy
 
 import xdevice
 from xdevice import nn
 
 RATE = 0.01
-SIZES = ((64, 128, 10, 256), (256, 512, 10, 1024))
+SIZES = ((64, 64, 10, 128), (256, 512, 10, 1024))
 """Inputs, units, classes, batch."""
-ROUNDS, STEPS = 40, 10
+BATCH, TOKENS, WIDTH, HEADS, BLOCKS, WORDS = 8, 32, 64, 4, 2, 64
+"""The decoder's sizes."""
+ROUNDS, SECONDS = 60, 0.02
+"""How often each side has a turn, and about how long that is."""
 
-Step = Callable[[Any, Any], object]
-"""A step on images and labels; it keeps its parameters."""
+Step = Callable[..., object]
+"""A step on a batch; it keeps its parameters."""
+Loss = Callable[..., Any]
 
 
-def neutral(values: list[Any]) -> Step:
-    parameters = [xdevice.tensor(value) for value in values]
+def perceptron(on: Any) -> Loss:
+    """The loss of a perceptron in the words of `on`."""
 
-    def loss(parameters: list[Any], x: Any, y: Any) -> Any:
-        xp = xdevice.array_namespace(x)
-        w1, b1, w2, b2 = parameters
-        return nn.cross_entropy(xp.add(xp.matmul(nn.relu(xp.add(xp.matmul(x, w1), b1)), w2), b2), y)
+    def loss(p: dict[str, Any], x: Any, y: Any) -> Any:
+        hidden = on.relu(on.add(on.matmul(x, p["w1"]), p["b1"]))
+        return on.cross_entropy(on.add(on.matmul(hidden, p["w2"]), p["b2"]), y)
 
-    gradients = xdevice.value_and_grad(loss)
+    return loss
 
-    def step(x: Any, y: Any) -> object:
-        nonlocal parameters
-        value, grads = gradients(parameters, x, y)
-        parameters = xdevice.update(parameters, grads, lambda p, g: p - RATE * g)
-        return value, parameters
+
+def decoder(on: Any) -> Loss:
+    """The loss of a decoder in the words of `on`: it predicts each token from those before it."""
+
+    def heads(x: Any) -> Any:
+        split = on.reshape(x, (BATCH, TOKENS, HEADS, WIDTH // HEADS))
+        return on.permute_dims(split, (0, 2, 1, 3))
+
+    def block(p: dict[str, Any], x: Any) -> Any:
+        normal = on.layer_norm(x, p["scale1"], p["shift1"])
+        q, k, v = (heads(on.matmul(normal, p[name])) for name in ("query", "key", "value"))
+        seen = on.permute_dims(on.attention(q, k, v), (0, 2, 1, 3))
+        x = on.add(x, on.matmul(on.reshape(seen, (BATCH, TOKENS, WIDTH)), p["out"]))
+        normal = on.layer_norm(x, p["scale2"], p["shift2"])
+        inner = on.gelu(on.add(on.matmul(normal, p["w1"]), p["b1"]))
+        return on.add(x, on.add(on.matmul(inner, p["w2"]), p["b2"]))
+
+    def loss(p: dict[str, Any], tokens: Any, following: Any) -> Any:
+        x = on.add(on.embedding(tokens, p["words"]), p["places"])
+        for one in p["blocks"]:
+            x = block(one, x)
+        scores = on.matmul(on.layer_norm(x, p["scale"], p["shift"]), p["last"])
+        return on.cross_entropy(on.reshape(scores, (BATCH * TOKENS, WORDS)), following)
+
+    return loss
+
+
+def weights(seed: int = 0) -> dict[str, Any]:
+    """The decoder's parameters as arrays."""
+    random = numpy.random.default_rng(seed)
+
+    def normal(*shape: int) -> Any:
+        return random.normal(0, 0.1, shape).astype("float32")
+
+    def norm(number: object = "") -> dict[str, Any]:
+        return {f"scale{number}": numpy.ones(WIDTH, "float32"), f"shift{number}": numpy.zeros(WIDTH, "float32")}
+
+    def block() -> dict[str, Any]:
+        square = {name: normal(WIDTH, WIDTH) for name in ("query", "key", "value", "out")}
+        wide = {"w1": normal(WIDTH, 4 * WIDTH), "b1": normal(4 * WIDTH), "w2": normal(4 * WIDTH, WIDTH)}
+        return square | wide | {"b2": normal(WIDTH)} | norm(1) | norm(2)
+
+    ends = {"words": normal(WORDS, WIDTH), "places": normal(TOKENS, WIDTH), "last": normal(WIDTH, WORDS)}
+    return ends | norm() | {"blocks": [block() for _ in range(BLOCKS)]}
+
+
+def mapped(change: Callable[[Any], Any], tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: mapped(change, value) for key, value in tree.items()}
+    return [mapped(change, value) for value in tree] if isinstance(tree, list) else change(tree)
+
+
+def leaves(tree: Any) -> list[Any]:
+    found: list[Any] = []
+    mapped(found.append, tree)
+    return found
+
+
+def neutral(program: Callable[[Any], Loss], values: Any) -> Step:
+    xp = xdevice.array_namespace()
+    on = SimpleNamespace(**{name: getattr(xp, name) for name in ("add", "matmul", "permute_dims", "reshape")})
+    for name in ("cross_entropy", "embedding", "gelu", "layer_norm", "relu"):
+        setattr(on, name, getattr(nn, name))
+    on.attention = lambda q, k, v: nn.attention(q, k, v, causal=True)
+    params = mapped(xdevice.tensor, values)
+    gradients = xdevice.value_and_grad(program(on))
+
+    def step(*batch: Any) -> object:
+        nonlocal params
+        value, grads = gradients(params, *batch)
+        params = xdevice.update(params, grads, lambda p, g: p - RATE * g)
+        return value, params
 
     return step
 
@@ -48,100 +122,190 @@ def neutral(values: list[Any]) -> Step:
 # as each framework is used directly
 
 
-def torch(values: list[Any]) -> Step:
-    from torch import no_grad, tensor
-    from torch.nn import functional
+def torch(program: Callable[[Any], Loss], values: Any) -> Step:
+    from torch import matmul, no_grad, permute, reshape, tensor
+    from torch.nn import functional as f
 
-    parameters = [tensor(value, requires_grad=True) for value in values]
-    w1, b1, w2, b2 = parameters
+    loss = program(
+        SimpleNamespace(
+            add=lambda x, y: x + y,
+            matmul=matmul,
+            permute_dims=permute,
+            reshape=reshape,
+            **{name: getattr(f, name) for name in ("cross_entropy", "embedding", "gelu", "relu")},
+            attention=lambda q, k, v: f.scaled_dot_product_attention(q, k, v, is_causal=True),
+            layer_norm=lambda x, weight, bias: f.layer_norm(x, x.shape[-1:], weight, bias),
+        )
+    )
+    params = mapped(lambda value: tensor(value, requires_grad=True), values)
 
-    def step(x: Any, y: Any) -> object:
-        loss = functional.cross_entropy(functional.relu(x @ w1 + b1) @ w2 + b2, y)
-        loss.backward()
+    def step(*batch: Any) -> object:
+        value = loss(params, *batch)
+        value.backward()
         with no_grad():
-            for p in parameters:
+            for p in leaves(params):
                 p -= RATE * p.grad
                 p.grad = None
-        return loss
+        return value
 
     return step
 
 
-def tensorflow(values: list[Any]) -> Step:
+def tensorflow(program: Callable[[Any], Loss], values: Any) -> Step:
     import tensorflow as tf
 
-    parameters = [tf.Variable(value) for value in values]
-    w1, b1, w2, b2 = parameters
+    before = tf.constant(numpy.tril(numpy.ones((TOKENS, TOKENS), bool)))
 
-    def step(x: Any, y: Any) -> object:
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        scores = tf.matmul(q, k, transpose_b=True) / (WIDTH // HEADS) ** 0.5
+        return tf.matmul(tf.nn.softmax(tf.where(before, scores, -1e9)), v)
+
+    def layer_norm(x: Any, weight: Any, bias: Any) -> Any:
+        mean, variance = tf.nn.moments(x, -1, keepdims=True)
+        return tf.nn.batch_normalization(x, mean, variance, bias, weight, 1e-5)
+
+    def cross_entropy(scores: Any, labels: Any) -> Any:
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores))
+
+    loss = program(
+        SimpleNamespace(
+            add=lambda x, y: x + y,
+            matmul=tf.matmul,
+            permute_dims=tf.transpose,
+            reshape=tf.reshape,
+            relu=tf.nn.relu,
+            gelu=tf.nn.gelu,
+            cross_entropy=cross_entropy,
+            attention=attention,
+            layer_norm=layer_norm,
+            embedding=lambda indices, table: tf.gather(table, indices),
+        )
+    )
+    params = mapped(tf.Variable, values)
+
+    def step(*batch: Any) -> object:
         with tf.GradientTape() as tape:
-            scores = tf.nn.relu(x @ w1 + b1) @ w2 + b2
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, scores))
-        for p, grad in zip(parameters, tape.gradient(loss, parameters), strict=True):
-            p.assign_sub(RATE * grad)
-        return loss
+            value = loss(params, *batch)
+        for p, grad in zip(leaves(params), tape.gradient(value, leaves(params)), strict=True):
+            p.assign_sub(RATE * tf.convert_to_tensor(grad))
+        return value
 
     return step
 
 
-def paddle(values: list[Any]) -> Step:
-    from paddle import no_grad, to_tensor
-    from paddle.nn import functional
+def paddle(program: Callable[[Any], Loss], values: Any) -> Step:
+    from paddle import matmul, no_grad, ones, reshape, to_tensor, transpose, tril, where
+    from paddle.nn import functional as f
 
-    parameters = [to_tensor(value, stop_gradient=False) for value in values]
-    w1, b1, w2, b2 = parameters
+    before = tril(ones((TOKENS, TOKENS))).astype("bool")
+    least = to_tensor(-1e9)
 
-    def step(x: Any, y: Any) -> object:
-        loss = functional.cross_entropy(functional.relu(x @ w1 + b1) @ w2 + b2, y)
-        loss.backward()
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        scores = matmul(q, k, transpose_y=True) / (WIDTH // HEADS) ** 0.5
+        return matmul(f.softmax(where(before, scores, least)), v)
+
+    loss = program(
+        SimpleNamespace(
+            add=lambda x, y: x + y,
+            matmul=matmul,
+            permute_dims=transpose,
+            reshape=reshape,
+            **{name: getattr(f, name) for name in ("cross_entropy", "embedding", "gelu", "relu")},
+            attention=attention,
+            layer_norm=lambda x, weight, bias: f.layer_norm(x, x.shape[-1:], weight, bias),
+        )
+    )
+    params = mapped(lambda value: to_tensor(value, stop_gradient=False), values)
+
+    def step(*batch: Any) -> object:
+        value = loss(params, *batch)
+        value.backward()
         with no_grad():
-            for p in parameters:
+            for p in leaves(params):
                 p.subtract_(RATE * p.grad)
                 p.clear_gradient()
-        return loss
+        return value
 
     return step
 
 
-def mxnet(values: list[Any]) -> Step:
+def mxnet(program: Callable[[Any], Loss], values: Any) -> Step:
     from mxnet import autograd, np, npx
 
-    parameters = [np.array(value) for value in values]
-    for p in parameters:
-        p.attach_grad()
-    w1, b1, w2, b2 = parameters
+    before = np.array(numpy.tril(numpy.ones((TOKENS, TOKENS), bool)), dtype=bool)
 
-    def step(x: Any, y: Any) -> object:
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        flat = (BATCH * HEADS, TOKENS, WIDTH // HEADS)  # batch_dot takes three axes
+        scores = npx.batch_dot(q.reshape(flat), k.reshape(flat), transpose_b=True) / flat[-1] ** 0.5
+        weights = npx.softmax(np.where(before, scores, -1e9))
+        return npx.batch_dot(weights, v.reshape(flat)).reshape(q.shape)
+
+    loss = program(
+        SimpleNamespace(
+            add=lambda x, y: x + y,
+            matmul=np.dot,
+            permute_dims=np.transpose,
+            reshape=np.reshape,
+            relu=npx.relu,
+            gelu=lambda x: npx.leaky_relu(x, act_type="gelu"),
+            layer_norm=npx.layer_norm,
+            attention=attention,
+            cross_entropy=lambda scores, labels: -npx.pick(npx.log_softmax(scores), labels).mean(),
+            embedding=lambda indices, table: npx.embedding(indices, table, WORDS, WIDTH),
+        )
+    )
+    params = mapped(np.array, values)
+    for p in leaves(params):
+        p.attach_grad()
+
+    def step(*batch: Any) -> object:
         with autograd.record():
-            scores = npx.log_softmax(np.dot(npx.relu(np.dot(x, w1) + b1), w2) + b2)
-            loss = -npx.pick(scores, y).mean()
-        loss.backward()
-        for p in parameters:
+            value = loss(params, *batch)
+        value.backward()
+        for p in leaves(params):
             p -= RATE * p.grad
-        return loss
+        return value
 
     return step
 
 
-def jax(values: list[Any]) -> Step:
+def jax(program: Callable[[Any], Loss], values: Any) -> Step:
     from jax import nn as layers
     from jax import numpy as jnp
-    from jax import value_and_grad
+    from jax import tree, value_and_grad
 
-    parameters = [jnp.asarray(value) for value in values]
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        q, k, v = (jnp.swapaxes(part, 1, 2) for part in (q, k, v))
+        return jnp.swapaxes(layers.dot_product_attention(q, k, v, is_causal=True), 1, 2)
 
-    def loss(parameters: list[Any], x: Any, y: Any) -> Any:
-        w1, b1, w2, b2 = parameters
-        scores = layers.log_softmax(layers.relu(x @ w1 + b1) @ w2 + b2)
-        return -jnp.take_along_axis(scores, y[:, None], 1).mean()
+    def layer_norm(x: Any, weight: Any, bias: Any) -> Any:
+        return layers.standardize(x, epsilon=1e-5) * weight + bias
 
+    def cross_entropy(scores: Any, labels: Any) -> Any:
+        return -jnp.take_along_axis(layers.log_softmax(scores), labels[:, None], 1).mean()
+
+    loss = program(
+        SimpleNamespace(
+            add=lambda x, y: x + y,
+            matmul=jnp.matmul,
+            permute_dims=jnp.transpose,
+            reshape=jnp.reshape,
+            relu=layers.relu,
+            gelu=layers.gelu,
+            cross_entropy=cross_entropy,
+            attention=attention,
+            layer_norm=layer_norm,
+            embedding=lambda indices, table: table[indices],
+        )
+    )
+    params = mapped(jnp.asarray, values)
     gradients = value_and_grad(loss)
 
-    def step(x: Any, y: Any) -> object:
-        nonlocal parameters
-        value, grads = gradients(parameters, x, y)
-        parameters = [p - RATE * g for p, g in zip(parameters, grads, strict=True)]
-        return value, parameters
+    def step(*batch: Any) -> object:
+        nonlocal params
+        value, grads = gradients(params, *batch)
+        params = tree.map(lambda p, g: p - RATE * g, params, grads)
+        return value, params
 
     return step
 
@@ -149,33 +313,44 @@ def jax(values: list[Any]) -> Step:
 NATIVE = {"torch": torch, "tensorflow": tensorflow, "paddle": paddle, "mxnet": mxnet, "jax": jax}
 
 
-def microseconds(step: Step, x: Any, y: Any) -> float:
+def microseconds(step: Step, batch: tuple[Any, ...], times: int) -> float:
     xdevice.sync()
     start = time.perf_counter()
-    for _ in range(STEPS):
-        made = step(x, y)
+    for _ in range(times):
+        made = step(*batch)
     xdevice.sync(made)
-    return (time.perf_counter() - start) / STEPS * 1e6
+    return (time.perf_counter() - start) / times * 1e6
 
 
-def measure(name: str, size: tuple[int, ...]) -> tuple[float, float]:
+def programs() -> dict[str, tuple[Callable[[Any], Loss], Any, tuple[Any, ...]]]:
+    """Each program, its parameters as arrays, and its batch."""
+    made: dict[str, tuple[Callable[[Any], Loss], Any, tuple[Any, ...]]] = {}
+    for inputs, units, classes, batch in SIZES:
+        random = numpy.random.default_rng(0)
+        shapes = {"w1": (inputs, units), "b1": (units,), "w2": (units, classes), "b2": (classes,)}
+        values = {name: random.normal(0, inputs**-0.5, shape).astype("float32") for name, shape in shapes.items()}
+        digits = random.normal(size=(batch, inputs)).astype("float32"), random.integers(0, classes, batch)
+        made[f"{units} units, batch {batch}"] = perceptron, values, digits
+    tokens = numpy.random.default_rng(0).integers(0, WORDS, (BATCH, TOKENS + 1))
+    made["decoder"] = decoder, weights(), (tokens[:, :-1], tokens[:, 1:].reshape(-1))
+    return made
+
+
+def measure(name: str, program: Callable[[Any], Loss], values: Any, batch: tuple[Any, ...]) -> tuple[float, float]:
     """A step of the framework and of ours, the best round of each."""
-    inputs, units, classes, batch = size
-    with xdevice.random.seed(0):
-        shapes = ((inputs, units), (units,), (units, classes), (classes,))
-        values = [xdevice.to_numpy(xdevice.random.normal(*shape, scale=inputs**-0.5)) for shape in shapes]
-        x, y = xdevice.random.normal(batch, inputs), xdevice.random.integers(batch, high=classes)
-    steps = NATIVE[name](values), neutral(values)
-    rounds = [[microseconds(step, x, y) for step in steps] for _ in range(ROUNDS)]
+    given = tuple(map(xdevice.tensor, batch))
+    steps = NATIVE[name](program, values), neutral(program, values)
+    times = max(1, round(SECONDS / min(microseconds(step, given, 5) for step in steps for _ in range(3)) * 1e6))
+    rounds = [[microseconds(step, given, times) for step in steps] for _ in range(ROUNDS)]
     native, ours = (min(times) for times in zip(*rounds, strict=True))
     return native, ours
 
 
 def main() -> None:
-    print(f"{'':12}" + "".join(f"{f'{units} units, batch {batch}':>30}" for _, units, _, batch in SIZES))
+    print(f"{'':12}" + "".join(f"{name:>30}" for name in programs()))
     for name in sys.argv[1:] or [name for name in xdevice.backends() if name in NATIVE]:
         with xdevice.use(name):
-            cells = [measure(name, size) for size in SIZES]
+            cells = [measure(name, *program) for program in programs().values()]
             row = "".join(f"{native:>12.0f}{ours:>10.0f} ({ours / native:.2f})" for native, ours in cells)
             print(f"{name:12}{row}", flush=True)
 

@@ -13,11 +13,11 @@ from xdevice.base.dtypes import host_dtype
 
 # JAX's own functions that are kernels as they are
 from jax.numpy import (  # isort: skip  # noqa: F401
-    abs, acos, acosh, add, argmax, argmin, asin, asinh, atan, atan2, atanh, broadcast_to, ceil, copy, cos, cosh,
-    divide, equal, exp, expand_dims, expm1, flip, floor, greater, greater_equal, isfinite, isinf, isnan, less,
-    less_equal, log, log10, log1p, log2, logical_and, logical_not, logical_or, logical_xor, matmul, maximum,
-    minimum, multiply, negative, not_equal, permute_dims, pow, reciprocal, remainder, reshape, roll, round, sign,
-    sin, sinh, sqrt, square, squeeze, stack, subtract, tan, tanh, trunc, where,
+    abs, acos, acosh, argmax, argmin, asin, asinh, atan, atan2, atanh, broadcast_to, ceil, copy, cos, cosh,
+    equal, exp, expand_dims, expm1, flip, floor, greater, greater_equal, isfinite, isinf, isnan, less,
+    less_equal, log, log10, log1p, log2, logical_and, logical_not, logical_or, logical_xor, maximum,
+    minimum, negative, not_equal, permute_dims, pow, reciprocal, remainder, reshape, roll, round, sign,
+    sin, sinh, sqrt, square, squeeze, stack, tan, tanh, trunc, where,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -55,6 +55,12 @@ def number(value: complex, name: str, like: Array) -> Array:
 
 
 # of each element
+
+# the gradient is one program as well: of JAX's own functions, which are inlined, each step of it is a program
+add = jax.jit(jnp.add)
+divide = jax.jit(jnp.divide)
+multiply = jax.jit(jnp.multiply)
+subtract = jax.jit(jnp.subtract)
 
 
 def floor_divide(x1: Array, x2: Array) -> Array:
@@ -117,4 +123,5 @@ def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
 # of shapes
 
 concat = jnp.concatenate
+matmul = jax.jit(jnp.matmul)
 view = reshape

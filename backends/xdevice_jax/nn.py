@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
     Pair = tuple[int, int]
 
-relu = jax.nn.relu
-sigmoid = jax.nn.sigmoid
-softmax = jax.nn.softmax
-log_softmax = jax.nn.log_softmax
-gelu = jax.nn.gelu
+# compiled as a whole, so that the gradient is one program, too
+relu = jax.jit(jax.nn.relu)
+sigmoid = jax.jit(jax.nn.sigmoid)
+softmax = jax.jit(jax.nn.softmax, static_argnums=1)
+log_softmax = jax.jit(jax.nn.log_softmax, static_argnums=1)
+gelu = jax.jit(jax.nn.gelu, static_argnames="approximate")
 
 
 def compiled(kernel: Callable[..., Array], settings: tuple[str, ...]) -> Callable[..., Array]:

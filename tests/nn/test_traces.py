@@ -124,3 +124,23 @@ def test_torch_traces_and_exports():
         given = arguments()
         wanted = xdevice.item(step(*given))
         assert xdevice.item(torch.export.export(Module(), tuple(given)).module()(*given)) == pytest.approx(wanted)
+
+
+@pytest.mark.skipif("jax" not in TRACED, reason="JAX is not installed")
+def test_on_jax_each_function_and_its_gradient_is_one_program(caplog):
+    """A first step has to compile each program that it calls."""
+    import jax
+
+    def loss(p, x, y):
+        xp = xdevice.array_namespace(x)
+        hidden = nn.relu(xp.add(xp.matmul(x, p["w1"]), p["b1"]))
+        return nn.cross_entropy(xp.add(xp.matmul(nn.gelu(hidden), p["w2"]), p["b2"]), y)
+
+    with xdevice.use("jax"):
+        shapes = {"w1": (7, 11), "b1": (11,), "w2": (11, 3), "b2": (3,)}
+        params = {name: xdevice.random.normal(*shape) for name, shape in shapes.items()}
+        x, y = xdevice.random.normal(13, 7), xdevice.random.integers(13, high=3)
+        with jax.log_compiles(), caplog.at_level("WARNING", "jax"):
+            xdevice.value_and_grad(loss)(params, x, y)
+    made = [line for line in caplog.messages if line.startswith("Finished XLA compilation")]
+    assert len(made) <= 2 * 7 + 1, made  # the last one is the gradient of the loss itself, 1.0
