@@ -345,11 +345,10 @@ def cross_entropy(logits: Any, labels: Any, *, reduction: Reduction = "mean") ->
     """
     on, logits = _begin(logits, "cross_entropy")
     labels = on.indices(labels, "cross_entropy")
-    shape = shape_of(logits)
-    if len(shape) != 2 or len(labels.shape) != 1 or not _fit(shape[:1], shape_of(labels)):
+    shape, rows = shape_of(logits), shape_of(labels)
+    if len(shape) != 2 or len(rows) != 1 or not _fit(shape[:1], rows):
         raise ShapeError(
-            f"cross_entropy takes logits of a shape (n, classes) and labels of the shape (n,), not {shape} and "
-            f"{shape_of(labels)}"
+            f"cross_entropy takes logits of a shape (n, classes) and labels of the shape (n,), not {shape} and {rows}"
         )
     if 0 in shape:
         raise ShapeError(f"cross_entropy is a mean over rows of classes, and logits of the shape {shape} have none")
@@ -559,6 +558,7 @@ class _On(Door):
         self.ends = getattr(self.kernels, ENDS, None)
         self.refuses = getattr(self.kernels, REFUSES, None)
         self._by_hand: dict[str, Callable[..., Any]] = {}
+        self._usual_indices: Any = None
 
     def kernel(self, name: str) -> Callable[..., Any]:
         """The adapter's own kernel of a name, or the one by hand, compiled where the adapter says how."""
@@ -584,11 +584,14 @@ class _On(Door):
     def indices(self, x: Any, function: str) -> Any:
         """Returns `x` as a tensor. Raises `DTypeError` if its dtype is not int32 or int64."""
         x = self.ground.tensor(x, function)
+        if x.dtype is self._usual_indices:
+            return x
         if self.ground.name(x) not in _INDICES:
             raise DTypeError(
                 f"{function} takes classes as int32 or int64, not {self.ground.name(x)}; xp.astype(x, xp.int64) casts "
                 "them, and xp.argmax(x, axis=1) makes classes of probabilities"
             )
+        self._usual_indices = x.dtype
         return x
 
     def require_range(self, indices: Any, n: int | None, function: str) -> None:
@@ -608,18 +611,18 @@ class _On(Door):
     def require_together(self, **tensors: Any) -> None:
         """Raises `DTypeError` for floats of several dtypes, and `DeviceMismatchError` for tensors on several
         devices."""
-        names = {self.ground.name(x) for x in tensors.values()}
-        if len(names) > 1:
+        dtypes = [x.dtype for x in tensors.values()]
+        if any(dtype is not dtypes[0] for dtype in dtypes) and len(names := {*map(self.ground.dtype, dtypes)}) > 1:
             raise DTypeError(f"{' and '.join(tensors)} are of {' and '.join(sorted(names))}; cast them to one dtype")
         self.require_one_device(**tensors)
 
     def require_one_device(self, **tensors: Any) -> None:
         """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no device, and tensors that
         are spread over several devices are left to the framework."""
-        given = tensors.values()
-        if not all(map(_holds_values, given)):
-            return
+        given = tuple(tensors.values())
         try:
+            if self.ground.are_together(given) or not all(map(_holds_values, given)):
+                return
             if len(set(map(self.backend.operand_device, given))) > 1:
                 check_same_device(**tensors)
         except UnsupportedError:

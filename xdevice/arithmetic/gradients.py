@@ -27,7 +27,6 @@ from xdevice.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xdevice.base.devices import Device
     from xdevice.containers.trees import Tree
     from xdevice.contract import Backend
 
@@ -179,12 +178,10 @@ def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
         raise _two_backends("params", backend, "grads", owner)
     if not tree.has_keys_of(other):
         gradients = _paired(tree, other, gradients)
-    if all(map(_backends.__contains__, map(type, leaves + gradients))):
-        places, others = list(map(backend.device_of, leaves)), list(map(backend.device_of, gradients))
-        if places != others:
-            raise _elsewhere(places, others, tree)
+    _require_beside(leaves, gradients, backend, tree)
     new = backend.update(leaves, gradients, rule, _inside.get())
-    for i, (x, made) in enumerate(zip(leaves, new, strict=True)):
+    for i, x in enumerate(leaves):
+        made = new[i]
         if type(made) not in _backends or made.shape != x.shape or made.dtype is not x.dtype:
             new[i] = _checked(x, made, backend, tree, i)
     return tree.rebuilt(new)
@@ -215,18 +212,14 @@ def _require_callable(name: str, f: object) -> None:
 def _parameters(tree: Tree, name: str, has_floats: bool = False) -> tuple[Backend, list[Any]]:
     """The backend of a container of parameters or gradients, and its tensors. With `has_floats`, they must have float
     dtypes."""
-    backend = None
-    for x in tree.leaves:
-        owner = _backends.get(type(x))
-        if owner is None or (backend is not None and owner is not backend):
-            break
-        if has_floats and not ((x.dtype is _usual or x.dtype in _are_floats) and owner.is_dense(x)):
-            break
-        backend = owner
-    else:
-        if backend is not None and backend.refusal is None:
-            return backend, tree.leaves
-    return _parameters_one_by_one(tree, name, has_floats)
+    kinds = tree.kinds.values()
+    backend = _backends.get(next(iter(kinds))) if len(kinds) == 1 else None
+    if backend is None or backend.refusal is not None:
+        return _parameters_one_by_one(tree, name, has_floats)
+    for x in tree.leaves if has_floats else ():
+        if not ((x.dtype is _usual or x.dtype in _are_floats) and backend.is_dense(x)):
+            return _parameters_one_by_one(tree, name, has_floats)
+    return backend, tree.leaves
 
 
 def _parameters_one_by_one(tree: Tree, name: str, has_floats: bool) -> tuple[Backend, list[Any]]:
@@ -331,7 +324,10 @@ def _rank(x: Any) -> int | None:
 
 def _complete(gradients: list[Any], leaves: list[Any], backend: Backend) -> list[Any]:
     """The gradients, with zeros for each parameter that the loss does not depend on."""
-    if all(g is not None for g in gradients):
+    for g in gradients:
+        if g is None:
+            break
+    else:  # faster than all(...)
         return gradients
     if all(g is None for g in gradients):
         raise ArgumentError(
@@ -366,9 +362,18 @@ def _paired(tree: Tree, other: Tree, gradients: list[Any]) -> list[Any]:
     return [by_place[place] for place in places]
 
 
-def _elsewhere(places: list[Device], others: list[Device], tree: Tree) -> DeviceMismatchError:
-    i = next(i for i, (place, other) in enumerate(zip(places, others, strict=True)) if place != other)
-    return DeviceMismatchError(
+def _require_beside(leaves: list[Any], gradients: list[Any], backend: Backend, tree: Tree) -> None:
+    """Raises `DeviceMismatchError` for a gradient on another device than its parameter. Symbols of a traced function
+    have no device."""
+    both = leaves + gradients
+    cls, *more = kinds = {*map(type, both)}
+    if not _backends.keys() >= kinds or (not more and len(backend.devices_of(cls, both)) == 1):
+        return
+    places, others = list(map(backend.device_of, leaves)), list(map(backend.device_of, gradients))
+    i = next((i for i, place in enumerate(places) if place != others[i]), None)
+    if i is None:
+        return
+    raise DeviceMismatchError(
         f"params{tree.path(i)} is on {places[i]}, and its gradient on {others[i]}; xdevice.to_device brings them "
         "together"
     )

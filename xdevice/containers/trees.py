@@ -132,6 +132,8 @@ def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) 
     if not touched and all(map(is_, changed, leaves)):
         return root[0]
     try:
+        if not touched and not root[4]:  # it holds nothing but leaves
+            return _write(root, list(changed))
         return _rebuild(root, iter(changed), touched, {})
     except RecursionError:
         raise _too_deep(root[0]) from None
@@ -364,7 +366,7 @@ def _rebuild(
     """Returns the container of a node with the next ones of `changed` as its leaves. `done` has each container that was
     rebuilt, by its `id`, with its node, its new children and the new container, so that a container in two places stays
     one."""
-    container, way, keys, children, inner = node
+    container, way, _, children, inner = node
     before = done.get(id(container))
     if before is not None and before[0] is node:
         return before[2]
@@ -378,18 +380,24 @@ def _rebuild(
         return before[2]
     twin = container
     if way.is_plain or not all(map(is_, new, children)) or (touched and any(id(x) in touched for x in new)):
-        try:
-            twin = way.write(container, keys, new)
-        except RecursionError:
-            raise
-        except Exception as error:
-            name = type(container).__qualname__
-            raise ContainerError(
-                f"cannot rebuild a {name} with its tensors replaced ({error}); pass a dict, list, tuple or dataclass, "
-                f"or say how: xdevice.register({name}, flatten=..., rebuild=...)"
-            ) from error
+        twin = _write(node, new)
     done[id(container)] = node, new, twin
     return twin
+
+
+def _write(node: _Node, new: list[Any]) -> Any:
+    """Returns the container of a node with other children."""
+    container, way, keys, _, _ = node
+    try:
+        return way.write(container, keys, new)
+    except RecursionError:
+        raise
+    except Exception as error:
+        name = type(container).__qualname__
+        raise ContainerError(
+            f"cannot rebuild a {name} with its tensors replaced ({error}); pass a dict, list, tuple or dataclass, "
+            f"or say how: xdevice.register({name}, flatten=..., rebuild=...)"
+        ) from error
 
 
 # Python's own
