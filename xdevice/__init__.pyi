@@ -9,6 +9,7 @@ from . import nn as nn
 from . import optim as optim
 from . import random as random
 from .arithmetic.gradients import grad as grad
+from .arithmetic.gradients import stop_gradient as stop_gradient
 from .arithmetic.gradients import update as update
 from .arithmetic.gradients import value_and_grad as value_and_grad
 from .arithmetic.namespace import array_namespace as array_namespace

@@ -55,6 +55,9 @@ class TorchGradients(Gradients):
             return loss, gradients, rest
         return loss.detach(), gradients, [x.detach() if isinstance(x, torch.Tensor) else x for x in rest]
 
+    def stop_gradient(self, x: Any) -> Any:
+        return x.detach()
+
     def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
         with torch.set_grad_enabled(nested and torch.is_grad_enabled()):
             return [rule(x.clone(), g.clone()) for x, g in zip(leaves, grads, strict=True)]

@@ -115,6 +115,27 @@ class Arithmetic(Suite):
         assert slope is not None, "the inner value is cut off"
         assert self.adapter.to_numpy(slope) == 2.0
 
+    @needs("Gradients")
+    def test_what_is_stopped_has_the_value_and_no_gradient(self) -> None:
+        self.needs_kernels()
+        x = self.make(2.0)
+        in_thread(lambda: self.stop(x), self.patience)
+
+    def stop(self, x: Any) -> None:
+        stopped = []
+
+        def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
+            stopped.append(self.adapter.stop_gradient(inputs[0]))
+            assert self.adapter.device_of(stopped[0]) is self.here(), "stopped on another device"
+            return self.samples.add(inputs[0], stopped[0]), stopped
+
+        try:
+            value, (slope,), (beside,) = self.adapter.value_and_grad([x], call, False)
+        except UnsupportedError:
+            return
+        for made, number, name in ((value, 4.0, "the value"), (slope, 1.0, "the gradient"), (beside, 2.0, "stopped")):
+            self.assert_holds(made, np.full((), number, "float32"), name)
+
     def test_an_update_is_in_memory_of_its_own(self) -> None:
         self.needs_kernels()
         leaves, grads = (
