@@ -16,7 +16,7 @@ import numpy as np
 from xdevice.base.dtypes import host_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     Array = np.ndarray[Any, Any]
 
@@ -188,6 +188,11 @@ def take(x: Array, indices: Array, axis: int) -> Array:
 
 
 take_along_axis = np.take_along_axis
+
+
+def einsum(subscripts: str, tensors: Sequence[Array]) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(np.einsum(subscripts, *tensors, optimize=True))
 
 
 # of shapes

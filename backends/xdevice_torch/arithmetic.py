@@ -128,6 +128,14 @@ def take(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     return torch.index_select(x, axis, indices)
 
 
+def einsum(subscripts: str, tensors: Sequence[Tensor]) -> Tensor:
+    return torch.einsum(subscripts, *tensors)
+
+
+def put(x: Tensor, indices: Tensor, values: Tensor) -> Tensor:
+    return torch.index_copy(x, 0, indices, values)
+
+
 def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     return torch.gather(x, axis, indices.long())
 

@@ -587,6 +587,6 @@ def test_only_tensors_can_be_stopped(xd):
 
 @pytest.mark.virtual
 def test_what_is_stopped_stays_where_it_is(xd):
-    if not xdevice.num_gpus():
+    if xd.name == "numpy" or not xdevice.num_gpus():
         pytest.skip("no GPU")
     assert xdevice.device_of(xdevice.stop_gradient(xdevice.ones(2, device="gpu:0"))) == xdevice.gpu(0)
