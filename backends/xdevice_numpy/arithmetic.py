@@ -187,6 +187,12 @@ def take(x: Array, indices: Array, axis: int) -> Array:
     return np.take(x, indices, axis=axis)
 
 
+def put(x: Array, indices: Array, values: Array) -> Array:
+    made = x.copy()
+    made[indices] = values
+    return made
+
+
 take_along_axis = np.take_along_axis
 
 

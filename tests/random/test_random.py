@@ -247,6 +247,7 @@ def test_indices_are_drawn_with_their_probabilities():
     assert abs(counts - p).max() < 0.01
     assert not counts[[0, 3, 5]].any()
     assert not random.choice(2, 3, p=[1]).any()
+    assert not random.choice(100_000, p=[0.9991]).any()
 
 
 def test_probabilities_may_be_a_tensor_that_is_not_quite_exact(xd):

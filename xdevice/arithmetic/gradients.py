@@ -158,7 +158,7 @@ def stop_gradient(x: Any) -> Any:
     Raises:
         NotATensorError: there is no tensor; a model. ContainerError: an object of an unknown type that holds tensors.
 
-    Costs 1 to 10 us a tensor.
+    Costs what the framework's own takes for each tensor, and 2 us.
 
     Example:
         >>> with xdevice.use("torch"):

@@ -39,7 +39,8 @@ def at(x: Any) -> At:
             backend, dtype or device.
         UnsupportedError: an index that is itself traced by a compiler, or sizes that are not known while it traces.
 
-    Costs a copy of `x`, some 50 us, a read of an index that is a tensor, and 2 ns for each element of `x` on the host.
+    Costs a copy of `x`, 0.1 to 1 ms, a read of an index that is a tensor, and 1 ns for each element of `x` on the host;
+    on MXNet and Paddle, which gather them all, 50 to 100 ns for each. In a compiled function only the framework's work.
 
     Example:
         >>> x = xdevice.at(xdevice.zeros(2, 3))[0, 1:].set(xdevice.tensor([5.0, 6.0]))
