@@ -129,3 +129,15 @@ def test_it_stays_on_its_device(xd):
             assert xdevice.device_of(change(values)) == xdevice.gpu(0)
         with pytest.raises(xdevice.DeviceMismatchError):
             change(xdevice.ones(2))
+
+
+@pytest.mark.skipif("torch" not in BACKENDS, reason="PyTorch is not installed")
+def test_torch_compile_takes_it_with_the_functions_beside_it():
+    import torch
+
+    @torch.compile(backend="eager")
+    def computed(x):
+        changed = xdevice.at(x)[[0, 0]].add(2.0) * xdevice.stop_gradient(x)
+        return changed + xdevice.einsum("i,i", x, x) + xdevice.top_k(x, 1)[0]
+
+    assert computed(torch.tensor([1.0, 2.0, 3.0])).tolist() == [22.0, 21.0, 26.0]

@@ -166,7 +166,7 @@ def stop_gradient(x: Any) -> Any:
         >>> xdevice.item(slope)
         3.0
     """
-    return trees.map_leaves(x, _stopped)
+    return registry.eagerly(lambda: trees.map_leaves(x, _stopped))
 
 
 def _stopped(leaves: list[Any]) -> list[Any]:
