@@ -44,7 +44,7 @@ def astype(x: Tensor, name: str) -> Tensor:
 
 
 def constant(array: np.ndarray[Any, Any], like: Tensor) -> Tensor:
-    return torch.tensor(array, device=like.device)
+    return torch.asarray(array, device=like.device, copy=True)
 
 
 def copy(x: Tensor) -> Tensor:
