@@ -8,9 +8,13 @@ from . import native as native
 from . import nn as nn
 from . import optim as optim
 from . import random as random
+from .arithmetic.einsum import einsum as einsum
 from .arithmetic.gradients import grad as grad
+from .arithmetic.gradients import stop_gradient as stop_gradient
 from .arithmetic.gradients import update as update
 from .arithmetic.gradients import value_and_grad as value_and_grad
+from .arithmetic.indexing import at as at
+from .arithmetic.indexing import top_k as top_k
 from .arithmetic.namespace import array_namespace as array_namespace
 from .base.version import __version__ as __version__  # not shown
 from .compiling.programs import compile as compile
@@ -77,6 +81,7 @@ from .parity.comparing import assert_parity as assert_parity
 from .parity.comparing import compare as compare
 from .parity.comparison import Comparison as Comparison
 from .parity.recording import record as record
+from .replicas.batches import batches as batches
 from .replicas.spread import all_reduce as all_reduce
 from .replicas.spread import broadcast as broadcast
 from .replicas.spread import gather as gather

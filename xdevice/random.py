@@ -43,7 +43,19 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
 
-__all__ = ["bernoulli", "integers", "normal", "permutation", "seed", "uniform"]
+__all__ = [
+    "bernoulli",
+    "choice",
+    "integers",
+    "kaiming_normal",
+    "kaiming_uniform",
+    "normal",
+    "permutation",
+    "seed",
+    "uniform",
+    "xavier_normal",
+    "xavier_uniform",
+]
 
 
 def __dir__() -> list[str]:
@@ -54,6 +66,8 @@ VARIABLE: Final = "XDEVICE_SEED"
 _INTEGERS: Final = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FARTHEST: Final = 16
 """How many standard deviations a number may be away from the mean: NumPy's ziggurat ends at 13.8."""
+_FARTHEST_SUM: Final = 1e-3
+"""How far from 1 the sum of probabilities may be: those of float16 are each off by up to 5e-4 of themselves."""
 _TASK, _FORK = 0, 1
 """Why a generator is derived from another one: for a task, or for a forked process."""
 
@@ -234,6 +248,94 @@ def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None
         raise ArgumentError(f"a probability must be between 0 and 1, and p is {shown(p)}")
     drawn = _draw(backend, lambda generator: generator.random(sizes) < probability)
     return backend.from_numpy(drawn.astype(host_dtype(name), copy=False), place)
+
+
+def choice(*shape: int | Sequence[int], p: Any, device: object = None, dtype: object = None) -> Any:
+    """Indices from 0 to n - 1, each `i` with probability `p[i]`: `choice(2, 3, p=[0.2, 0.8])`; int64 unless said.
+
+    Young: it may change in a minor version.
+
+    Args:
+        p: n probabilities, a sequence or a tensor of one axis, which the host reads. Their sum is 1 within 0.001; what
+            is missing is shared in proportion.
+        dtype: any integer type that holds n - 1; what is drawn does not depend on it. The others are those of
+            `uniform`.
+
+    Raises, and nothing is drawn:
+        ArgumentError: `p` is empty, is not of numbers along one axis, has one below 0 or NaN, or has another sum.
+        ShapeError, DTypeError, DeviceNotFoundError, UnsupportedError: as with `integers`.
+
+    Costs about 30 us, 40 ns a number, and the copy to the device.
+
+    Example:
+        >>> with xdevice.random.seed(0):
+        ...     xdevice.to_numpy(xdevice.random.choice(8, p=[0.1, 0.0, 0.9])).tolist()
+        [0, 2, 2, 0, 2, 2, 2, 2]
+    """
+    backend, place, name = _begin("choice", device, "int64" if dtype is None else dtype, _INTEGERS)
+    sizes = _sizes(backend, shape, name)
+    ends = _probabilities(p).cumsum()
+    _require_room(backend, name, 0, len(ends) - 1)
+    drawn = _draw(backend, lambda generator: generator.random(sizes))
+    return backend.from_numpy((ends / ends[-1]).searchsorted(drawn, "right").astype(name, copy=False), place)
+
+
+def xavier_uniform(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+    """First weights, uniform between -a and a with `a = sqrt(6 / (inputs + outputs))` (Glorot and Bengio, 2010).
+
+    Young: it may change in a minor version.
+
+    PyTorch's `nn.init.xavier_uniform_` and Keras's `GlorotUniform` have this distribution.
+
+    Args:
+        shape: (inputs, outputs) for `xp.matmul(x, w)`; or (O, C, height, width) for `nn.conv2d`, whose inputs are
+            C * height * width, and whose outputs are O * height * width. The others are those of `uniform`.
+
+    Raises, and nothing is drawn:
+        ShapeError: another number of axes. The others are those of `uniform`, and so are the costs.
+
+    Example:
+        >>> with xdevice.random.seed(0):
+        ...     weights = xdevice.random.xavier_uniform(4, 2)
+        >>> bool(abs(xdevice.to_numpy(weights)).max() < 1)
+        True
+    """
+    inputs, outputs = _fans(shape, "xavier_uniform")
+    return _around_zero(shape, 6 / (inputs + outputs), device, dtype)
+
+
+def xavier_normal(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+    """First weights, normal with the deviation `sqrt(2 / (inputs + outputs))` (Glorot and Bengio, 2010).
+
+    Young: it may change in a minor version.
+
+    PyTorch's `nn.init.xavier_normal_` has this distribution; Keras's `GlorotNormal` cuts it off at two deviations.
+    Arguments, errors and costs are those of `xavier_uniform`.
+    """
+    inputs, outputs = _fans(shape, "xavier_normal")
+    return normal(*shape, scale=(2 / (inputs + outputs)) ** 0.5, device=device, dtype=dtype)
+
+
+def kaiming_uniform(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+    """First weights before a relu, uniform between -a and a with `a = sqrt(6 / inputs)` (He et al., 2015).
+
+    Young: it may change in a minor version.
+
+    PyTorch's `nn.init.kaiming_uniform_(w, nonlinearity="relu")`, of a `w` of (outputs, inputs), and Keras's `HeUniform`
+    have this distribution. Arguments, errors and costs are those of `xavier_uniform`.
+    """
+    return _around_zero(shape, 6 / _fans(shape, "kaiming_uniform")[0], device, dtype)
+
+
+def kaiming_normal(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+    """First weights before a relu, normal with the deviation `sqrt(2 / inputs)` (He et al., 2015).
+
+    Young: it may change in a minor version.
+
+    PyTorch's `nn.init.kaiming_normal_(w, nonlinearity="relu")`, of a `w` of (outputs, inputs), has this distribution;
+    Keras's `HeNormal` cuts it off at two deviations. Arguments, errors and costs are those of `xavier_uniform`.
+    """
+    return normal(*shape, scale=(2 / _fans(shape, "kaiming_normal")[0]) ** 0.5, device=device, dtype=dtype)
 
 
 class seed:
@@ -423,6 +525,40 @@ def _sizes(backend: Backend, shape: tuple[int | Sequence[int], ...], dtype: str)
             f"{shown(sizes)}"
         )
     return sizes
+
+
+def _fans(shape: tuple[int | Sequence[int], ...], what: str) -> tuple[int, int]:
+    """How many numbers each output of a layer is computed from, and how many outputs each input goes into; 1 where
+    there are none."""
+    sizes = creation.shape_of(shape, "float32")
+    if len(sizes) not in (2, 4):
+        raise ShapeError(
+            f"random.{what} takes the shape (inputs, outputs), or (O, C, height, width) of a kernel, not {sizes}"
+        )
+    inputs, outputs = sizes if len(sizes) == 2 else (sizes[1], sizes[0])
+    window = 1 if len(sizes) == 2 else sizes[2] * sizes[3]
+    return max(inputs * window, 1), max(outputs * window, 1)
+
+
+def _around_zero(shape: tuple[int | Sequence[int], ...], square: float, device: object, dtype: object) -> Any:
+    return uniform(*shape, low=-(square**0.5), high=square**0.5, device=device, dtype=dtype)
+
+
+def _probabilities(p: Any) -> np.ndarray[Any, Any]:
+    import numpy
+
+    try:
+        values = numpy.asarray(creation.to_numpy(p) if hasattr(p, "dtype") else p).astype("float64")
+    except (TypeError, ValueError):
+        raise ArgumentError(f"p must be probabilities, not {shown(p)}") from None
+    if values.ndim != 1 or not values.size:
+        raise ArgumentError(f"p must be one probability or more along one axis, not of the shape {values.shape}")
+    if not (values >= 0).all():
+        i = int((values >= 0).argmin())
+        raise ArgumentError(f"probabilities must be 0 or more, and p[{i}] is {values[i]}")
+    if not abs(values.sum() - 1) <= _FARTHEST_SUM:
+        raise ArgumentError(f"the sum of p must be 1, and is {values.sum():.6g}; p / sum(p) has that sum")
+    return values
 
 
 def _whole(what: str, value: Any) -> int:

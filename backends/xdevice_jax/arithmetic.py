@@ -3,6 +3,7 @@ them, and what they have to return."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -21,6 +22,8 @@ from jax.numpy import (  # isort: skip  # noqa: F401
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jax import Array
 
 TAKE_NUMBERS = frozenset(["add", "divide", "maximum", "minimum", "multiply", "subtract"])
@@ -114,6 +117,15 @@ def sort(x: Array, axis: int, descending: bool) -> Array:
 
 def take(x: Array, indices: Array, axis: int) -> Array:
     return jnp.take(x, indices, axis, mode="fill")  # the values of traced indices cannot be checked
+
+
+def einsum(subscripts: str, tensors: Sequence[Array]) -> Array:
+    return jnp.einsum(subscripts, *tensors)
+
+
+@partial(jax.jit)
+def put(x: Array, indices: Array, values: Array) -> Array:
+    return x.at[indices].set(values, unique_indices=True)
 
 
 def take_along_axis(x: Array, indices: Array, axis: int) -> Array:

@@ -36,6 +36,9 @@ class JaxGradients(Gradients):
             return loss, [None] * len(leaves), rest
         return loss, [_beside(x, g) for x, g in zip(leaves, gradients, strict=True)], rest
 
+    def stop_gradient(self, x: Any) -> Any:
+        return jax.lax.stop_gradient(x)
+
     def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
         return [rule(x, g) for x, g in zip(leaves, grads, strict=True)]
 

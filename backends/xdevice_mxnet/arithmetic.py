@@ -320,6 +320,11 @@ def take(x: Any, indices: Any, axis: int) -> Any:
 
 
 @_kernel
+def einsum(subscripts: str, tensors: Sequence[Any]) -> Any:
+    return _np.einsum(subscripts, *tensors, optimize=len(tensors) > 2)
+
+
+@_kernel
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     if not indices.size:
         return _nothing(indices.shape, x)

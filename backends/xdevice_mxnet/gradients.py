@@ -72,6 +72,9 @@ class MxnetGradients(Gradients):
             gradients = _gradients(loss, inputs)
             return loss.detach(), gradients, [x.detach() if isinstance(x, mx.nd.NDArray) else x for x in rest]
 
+    def stop_gradient(self, x: Any) -> Any:
+        return x.detach()
+
     def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
         arithmetic.enter()
         with mx.util.np_shape(True), nullcontext() if nested else mx.autograd.pause():

@@ -16,7 +16,7 @@ import numpy as np
 from xdevice.base.dtypes import host_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     Array = np.ndarray[Any, Any]
 
@@ -187,7 +187,18 @@ def take(x: Array, indices: Array, axis: int) -> Array:
     return np.take(x, indices, axis=axis)
 
 
+def put(x: Array, indices: Array, values: Array) -> Array:
+    made = x.copy()
+    made[indices] = values
+    return made
+
+
 take_along_axis = np.take_along_axis
+
+
+def einsum(subscripts: str, tensors: Sequence[Array]) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(np.einsum(subscripts, *tensors, optimize=True))
 
 
 # of shapes

@@ -166,6 +166,10 @@ def sort(x: Any, axis: int, descending: bool) -> Any:
 take = paddle.index_select
 
 
+def einsum(subscripts: str, tensors: Sequence[Any]) -> Any:
+    return paddle.einsum(subscripts, *tensors)
+
+
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     if x.dtype == paddle.bool:
         return paddle.cast(take_along_axis(paddle.cast(x, "int32"), indices, axis), "bool")

@@ -78,6 +78,9 @@ class PaddleGradients(Gradients):
             return loss, gradients, rest
         return loss.detach(), gradients, [x.detach() if isinstance(x, paddle.Tensor) else x for x in rest]
 
+    def stop_gradient(self, x: Any) -> Any:
+        return x.detach()
+
     def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
         with paddle.set_grad_enabled(nested and paddle.is_grad_enabled()):
             return [rule(paddle._C_ops.assign(x), paddle._C_ops.assign(g)) for x, g in zip(leaves, grads, strict=True)]

@@ -216,6 +216,15 @@ def take(x: Any, indices: Any, axis: int) -> Any:
     return tf.gather(x, indices, axis=axis)
 
 
+def einsum(subscripts: str, tensors: Sequence[Any]) -> Any:
+    return _made(tensors[0], tf.einsum, subscripts, *tensors)
+
+
+@_placed
+def put(x: Any, indices: Any, values: Any) -> Any:
+    return tf.tensor_scatter_nd_update(x, tf.expand_dims(indices, 1), values)
+
+
 @_placed
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     last = len(x.shape) - 1

@@ -53,6 +53,10 @@ class TensorflowGradients(Gradients):
             found = tape.gradient(loss, inputs)
         return loss, [_settled(g, x, self) for g, x in zip(found, leaves, strict=True)], rest
 
+    def stop_gradient(self, x: Any) -> Any:
+        with _beside(x):
+            return tf.stop_gradient(x)
+
     def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
         new = []
         for x, g in zip(leaves, grads, strict=True):

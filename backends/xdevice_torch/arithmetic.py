@@ -44,7 +44,7 @@ def astype(x: Tensor, name: str) -> Tensor:
 
 
 def constant(array: np.ndarray[Any, Any], like: Tensor) -> Tensor:
-    return torch.tensor(array, device=like.device)
+    return torch.asarray(array, device=like.device, copy=True)
 
 
 def copy(x: Tensor) -> Tensor:
@@ -126,6 +126,14 @@ def sort(x: Tensor, axis: int, descending: bool) -> Tensor:
 
 def take(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     return torch.index_select(x, axis, indices)
+
+
+def einsum(subscripts: str, tensors: Sequence[Tensor]) -> Tensor:
+    return torch.einsum(subscripts, *tensors)
+
+
+def put(x: Tensor, indices: Tensor, values: Tensor) -> Tensor:
+    return torch.index_copy(x, 0, indices, values)
 
 
 def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:

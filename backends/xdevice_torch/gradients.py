@@ -55,6 +55,9 @@ class TorchGradients(Gradients):
             return loss, gradients, rest
         return loss.detach(), gradients, [x.detach() if isinstance(x, torch.Tensor) else x for x in rest]
 
+    def stop_gradient(self, x: Any) -> Any:
+        return x.detach()
+
     def _gradients(self, loss: torch.Tensor, inputs: list[torch.Tensor], goes_on: bool) -> Sequence[Any]:
         try:
             return torch.autograd.grad(loss, inputs, create_graph=goes_on, allow_unused=True)

@@ -32,6 +32,13 @@ for expression in {EXPRESSIONS}:
     assert done.stdout == shown + "\n".join(told) + "\n"
 
 
+def test_the_example_of_an_index_prints_what_it_shows(xd, capsys):
+    section = PAGE.partition("\n## Writing at an index\n")[2].partition("\n## ")[0]
+    example, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", section, re.DOTALL).groups()
+    exec(compile(example, "arithmetic.md", "exec"), {})
+    assert capsys.readouterr().out == shown
+
+
 @pytest.mark.long
 def test_parity_finds_where_an_operator_misleads_and_the_namespace_does_not(tmp_path):
     if not {"torch", "tensorflow"} <= set(xdevice.backends()):

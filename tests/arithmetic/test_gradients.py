@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, ROOT, SHIMS, sampled, with_64_bit
+from support import FRAMEWORKS, ROOT, SHIMS, WITH_MODELS, sampled, with_64_bit
 
 import xdevice
 
@@ -561,3 +561,41 @@ def test_kinks_have_the_gradients_of_the_page(name, xp):
         told[cells[0]] = [cells[place]] * 2
     assert len(rows) > 10
     assert found == told
+
+
+# constants
+
+
+def test_what_is_stopped_is_a_constant(xd):
+    x = xdevice.tensor([1.0, 2.0])
+    stopped = xdevice.stop_gradient({"x": x, "note": "text", "n": [3, None]})
+    assert (lists(stopped["x"]), stopped["note"], stopped["n"]) == ([1.0, 2.0], "text", [3, None])
+    assert xdevice.device_of(stopped["x"]) == xdevice.device_of(x)
+    if xd.name == "numpy":
+        assert stopped["x"] is x
+        return
+    xp = xdevice.array_namespace(x)
+
+    def loss(x):
+        return xp.sum(x * xdevice.stop_gradient([x * x])[0])
+
+    assert lists(xdevice.grad(loss)(x)) == [1.0, 4.0]
+    assert lists(xdevice.compile(lambda x: xdevice.grad(loss)(x))(x)) == [1.0, 4.0]
+    with pytest.raises(xdevice.ArgumentError, match="does not depend on any parameter"):
+        xdevice.grad(lambda x: xp.sum(xdevice.stop_gradient(x)))(x)
+
+
+def test_only_tensors_can_be_stopped(xd):
+    for nothing in (3.0, {"a": [None]}, ()):
+        with pytest.raises(xdevice.NotATensorError, match="there is none in"):
+            xdevice.stop_gradient(nothing)
+    if xd.name in WITH_MODELS:
+        with pytest.raises(xdevice.NotATensorError, match="which is a model"):
+            xdevice.stop_gradient([xd.samples().network(2, 1)])
+
+
+@pytest.mark.virtual
+def test_what_is_stopped_stays_where_it_is(xd):
+    if xd.name == "numpy" or not xdevice.num_gpus():
+        pytest.skip("no GPU")
+    assert xdevice.device_of(xdevice.stop_gradient(xdevice.ones(2, device="gpu:0"))) == xdevice.gpu(0)

@@ -124,6 +124,30 @@ def what_is_read_is_not_waited_for(adapter, patch, suite):
     patch.setattr(adapter, "to_numpy", read)
 
 
+# kernels
+
+
+@caught_by("test_a_namespace_is_whole_or_refused", "torch", "numpy")
+def putting_writes_into_the_tensor(adapter, patch, suite):
+    def put(x, indices, values):
+        x[indices] = values
+        return x
+
+    patch.setattr(adapter.namespace(), "put", put, raising=False)
+
+
+@caught_by("test_a_namespace_is_whole_or_refused", "torch", "numpy")
+def einsum_sorts_the_axes_of_its_result(adapter, patch, suite):
+    kernels = adapter.namespace()
+    original = kernels.einsum
+
+    def einsum(subscripts, tensors):
+        inputs, arrow, result = subscripts.partition("->")
+        return original(inputs + arrow + "".join(sorted(result)), tensors)
+
+    patch.setattr(kernels, "einsum", einsum)
+
+
 # functions of layers
 
 LAYERS = ("test_functions_of_layers_are_whole_and_right_or_refused", "numpy", "torch", "tensorflow", "paddle", "mxnet")

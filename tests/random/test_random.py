@@ -34,6 +34,8 @@ SUMS = [
     ("integers", {"low": -5, "high": 100}, "int32", "74ac54393eafcab0"),
     ("integers", {"low": -5, "high": 100}, "int64", "956fce7e4425343e"),
     ("integers", {"high": 100}, "uint8", "310e869bbaaada41"),
+    ("choice", {"p": [0.2, 0.0, 0.5, 0.3]}, "int64", "cb83b5dc9dee138b"),
+    ("choice", {"p": np.float32([0.2, 0.0, 0.5, 0.3])}, "int8", "b696072b250bb1a6"),
     ("bernoulli", {"p": 0.3}, "bool", "71841f65ae18b7cf"),
     ("bernoulli", {"p": 0.3}, "float32", "ecd0f12184d480d8"),
     ("bernoulli", {"p": 0.3}, "int32", "a52553bc3ce97cc1"),
@@ -236,3 +238,75 @@ def test_what_jax_would_narrow_is_refused_whatever_would_be_drawn(xd):
 def test_an_axis_that_mxnet_has_not_is_refused_before_it_is_drawn(xd):
     with pytest.raises(xdevice.ShapeError, match="mxnet takes"):
         random.bernoulli(2**31)
+
+
+@pytest.mark.usefixtures("_numpy")
+def test_indices_are_drawn_with_their_probabilities():
+    p = [0.0, 0.1, 0.6, 0.0, 0.3, 0.0]
+    counts = np.bincount(random.choice(100_000, p=p), minlength=6) / 100_000
+    assert abs(counts - p).max() < 0.01
+    assert not counts[[0, 3, 5]].any()
+    assert not random.choice(2, 3, p=[1]).any()
+    assert not random.choice(100_000, p=[0.9991]).any()
+
+
+def test_probabilities_may_be_a_tensor_that_is_not_quite_exact(xd):
+    with random.seed(1):
+        given = xdevice.to_numpy(random.choice(50, p=xdevice.tensor([0.1, 0.2, 0.7004]))).tolist()
+    with random.seed(1):
+        assert xdevice.to_numpy(random.choice(50, p=np.float32([0.1, 0.2, 0.7004]))).tolist() == given
+    assert set(given) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("p", "said"),
+    [
+        ([], "one probability or more along one axis, not of the shape (0,)"),
+        ([[0.5, 0.5]], "along one axis, not of the shape (1, 2)"),
+        (1.0, "along one axis, not of the shape ()"),
+        ("half", "p must be probabilities, not 'half'"),
+        ([0.5, [0.5]], "p must be probabilities"),
+        ([0.5, -0.5, 1.0], "p[1] is -0.5"),
+        ([0.5, 0.5, float("nan")], "p[2] is nan"),
+        ([0.5, 0.4], "the sum of p must be 1, and is 0.9"),
+        ([float("inf")], "the sum of p must be 1, and is inf"),
+    ],
+)
+@pytest.mark.usefixtures("_numpy")
+def test_wrong_probabilities_are_named_and_nothing_is_drawn(p, said):
+    with random.seed(0):
+        expected = random.uniform(1)[0]
+    with random.seed(0):
+        with pytest.raises(xdevice.ArgumentError) as raised:
+            random.choice(3, p=p)
+        assert said in str(raised.value)
+        assert random.uniform(1)[0] == expected
+
+
+@pytest.mark.usefixtures("_numpy")
+@pytest.mark.parametrize(
+    ("draw", "expected"),
+    [
+        (random.xavier_uniform, lambda inputs, outputs: 2 / (inputs + outputs)),
+        (random.xavier_normal, lambda inputs, outputs: 2 / (inputs + outputs)),
+        (random.kaiming_uniform, lambda inputs, outputs: 2 / inputs),
+        (random.kaiming_normal, lambda inputs, outputs: 2 / inputs),
+    ],
+)
+def test_first_weights_have_the_variance_of_their_fans(draw, expected):
+    for shape, inputs, outputs in (((300, 100), 300, 100), ((40, 20, 5, 3), 20 * 15, 40 * 15)):
+        x = draw(*shape)
+        assert (x.shape, x.dtype) == (shape, "float32")
+        assert abs(x.var() / expected(inputs, outputs) - 1) < 0.05
+        assert bool(abs(x).max() < 1.8 * x.std()) is draw.__name__.endswith("uniform")  # sqrt(3) for uniform numbers
+    assert draw((0, 0), dtype="float64").dtype == "float64"
+    for shape in ((), (3,), (3, 3, 3), (1, 2, 3, 4, 5)):
+        with pytest.raises(xdevice.ShapeError, match=f"random.{draw.__name__} takes the shape"):
+            draw(shape)
+
+
+def test_first_weights_have_the_same_bits_on_every_backend(xd, xd_device):
+    with random.seed(3):
+        made = [getattr(random, name)(3, 2, device=xd_device) for name in random.__all__ if name[:2] in ("xa", "ka")]
+    assert {xdevice.device_of(x) for x in made} == {xd_device}
+    assert digest(xdevice.array_namespace(made[0]).concat(made), "float32") == "54fe054ea69b1cf3"

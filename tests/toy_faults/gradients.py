@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .planting import (
+    GPU,
     HOMES,
     swap,
     toy,
@@ -98,6 +99,19 @@ def _with_backward(call):
     return calling
 
 
+swap(
+    "stop_gradient",
+    "lets gradients through",
+    "what_is_stopped_has_the_value_and_no_gradient",
+    lambda _, adapter: lambda x: x,
+)
+swap(
+    "stop_gradient",
+    "leaves the values on the CPU",
+    "what_is_stopped_has_the_value_and_no_gradient",
+    lambda _, adapter: lambda x: x.detach().to(toy().CPU),
+    homes=GPU,
+)
 swap(
     "update",
     "gives the rule the parameters themselves",

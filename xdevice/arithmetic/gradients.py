@@ -1,5 +1,5 @@
-"""`value_and_grad`, `grad` and `update`: gradients with respect to containers of tensors, and a training step with
-them.
+"""`value_and_grad`, `grad`, `update` and `stop_gradient`: gradients with respect to containers of tensors, and a
+training step with them.
 
 This module has the rules for all frameworks: what may be a parameter, what may be a loss, and which gradient a
 parameter gets if the loss does not depend on it. An adapter only differentiates a function of a list of tensors.
@@ -141,6 +141,48 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     """
     _require_callable("update", rule)
     return registry.eagerly(lambda: _updated(params, grads, rule))
+
+
+def stop_gradient(x: Any) -> Any:
+    """The same values as constants: no gradient flows through them to what `x` was computed from.
+
+    Young: it may change in a minor version.
+
+    Args:
+        x: a tensor, or a container; what is no tensor in it stays as it is.
+
+    The result is in the memory of `x` where the framework can do that, so write into neither; on NumPy, which has no
+    gradients, it is `x`.
+
+    Raises:
+        NotATensorError: there is no tensor; a model. ContainerError: an object of an unknown type that holds tensors.
+
+    Costs what the framework's own takes for each tensor, and 2 us.
+
+    Example:
+        >>> with xdevice.use("torch"):
+        ...     slope = xdevice.grad(lambda x: x * xdevice.stop_gradient(x))(xdevice.tensor(3.0))
+        >>> xdevice.item(slope)
+        3.0
+    """
+    return registry.eagerly(lambda: trees.map_leaves(x, _stopped))
+
+
+def _stopped(leaves: list[Any]) -> list[Any]:
+    stopped = []
+    has_tensor = False
+    for x in leaves:
+        found = registry.kind_of(type(x))
+        if found is not None and found.kind == "model":
+            held = found.backend.tensor_of(x)
+            if held is None:
+                raise NotATensorError(f"stop_gradient takes tensors, not a {type(x).__qualname__}, which is a model")
+            x = held
+        has_tensor |= found is not None
+        stopped.append(x if found is None else found.backend.stop_gradient(x))
+    if not has_tensor:
+        raise NotATensorError(f"stop_gradient takes tensors, and there is none in {shown(leaves)}")
+    return stopped
 
 
 def _differentiated(

@@ -117,6 +117,16 @@ def array_namespace(*xs: Any) -> Any:
     return door.namespace
 
 
+def ground_of(x: Any, function: str) -> Ground:
+    """The ground of the backend that the tensor `x` belongs to, with this thread prepared for its kernels."""
+    door = _seen.get(type(x))
+    if door is None or door.backend.refusal is not None:
+        door = _doors.find(x, function)
+    if door.enter is not None:
+        door.enter()
+    return door.ground
+
+
 class _Entrance(Door):
     def __init__(self, ground: Ground) -> None:
         super().__init__(ground)

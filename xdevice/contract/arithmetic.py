@@ -83,6 +83,14 @@ compares their devices only after a kernel has failed. Otherwise the core compar
 ENTER: Final = "enter"
 """An optional function, called when the namespace is asked for: it prepares the calling thread for the kernels."""
 
+PUT: Final = "put"
+"""An optional function: `put(x, indices, values)` gives the vector `x` with other values at some indices, each of which
+is there once; differentiable in `x` and `values`. Without it the core composes that of other kernels."""
+
+EINSUM: Final = "einsum"
+"""An optional function: `einsum(subscripts, tensors)`, of tensors of floats with axes. The subscripts are letters, the
+result is written out, no letter is twice in an operand, and axes of one letter are equally long."""
+
 LEAVE: Final = "leave"
 """An optional function, called at the end of a pytest test for every backend: it undoes `ENTER` in the calling
 thread."""

@@ -34,6 +34,13 @@ class Gradients(Primitives):
             "gradients", "choose a backend that does: XDEVICE_BACKEND=torch, tensorflow, paddle, mxnet or jax"
         )
 
+    def stop_gradient(self, x: Any) -> Any:
+        """Returns the values of the tensor or symbol `x`, where `x` is, in a tensor through which no gradient flows. It
+        may be in the memory of `x`, or be `x` itself if the framework has no gradients."""
+        if type(self).value_and_grad is Gradients.value_and_grad:
+            return x
+        raise self.unsupported("stop_gradient", "compute outside what is to have no gradient, and pass it in")
+
     def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
         """Returns `rule(leaf, gradient)` for each leaf and its gradient, on the leaf's device; recorded for gradients
         only if `nested`. If the framework's tensors can be written into, the rule gets copies, so that `leaves` and

@@ -45,6 +45,14 @@ class Arithmetic(Suite):
         assert xdevice.to_numpy(made).dtype == "float32"
         assert xdevice.to_numpy(xp.matmul(made, made)).tolist() == [[22.0, 28.0], [36.0, 46.0]]
         assert xdevice.item(xp.sum(made)) == 16.0
+        changed = xdevice.at(made)[[1, 0], [0, 1]].set(9.0)
+        assert xdevice.to_numpy(changed).tolist() == [[2.5, 9.0], [9.0, 5.5]]
+        assert self.adapter.device_of(changed) is self.adapter.device_of(x)
+        assert xdevice.to_numpy(made).tolist() == [[2.5, 3.5], [4.5, 5.5]], "the tensor itself was changed"
+        if hasattr(self.adapter.namespace(), arithmetic.EINSUM):
+            product = xdevice.einsum("ij,jk->ki", made, changed)
+            assert xdevice.to_numpy(product).tolist() == [[37.75, 60.75], [41.75, 70.75]]
+            assert self.adapter.device_of(product) is self.adapter.device_of(x)
         ints = xp.astype(x, xp.int32)
         for whole, wanted in ((xp.add(ints, ints), [[2, 4], [6, 8]]), (xp.matmul(ints, ints), [[7, 10], [15, 22]])):
             assert self.adapter.device_of(whole) is self.adapter.device_of(x), "integers are not where they were"
@@ -114,6 +122,27 @@ class Arithmetic(Suite):
             return
         assert slope is not None, "the inner value is cut off"
         assert self.adapter.to_numpy(slope) == 2.0
+
+    @needs("Gradients")
+    def test_what_is_stopped_has_the_value_and_no_gradient(self) -> None:
+        self.needs_kernels()
+        x = self.make(2.0)
+        in_thread(lambda: self.stop(x), self.patience)
+
+    def stop(self, x: Any) -> None:
+        stopped = []
+
+        def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
+            stopped.append(self.adapter.stop_gradient(inputs[0]))
+            assert self.adapter.device_of(stopped[0]) is self.here(), "stopped on another device"
+            return self.samples.add(inputs[0], stopped[0]), stopped
+
+        try:
+            value, (slope,), (beside,) = self.adapter.value_and_grad([x], call, False)
+        except UnsupportedError:
+            return
+        for made, number, name in ((value, 4.0, "the value"), (slope, 1.0, "the gradient"), (beside, 2.0, "stopped")):
+            self.assert_holds(made, np.full((), number, "float32"), name)
 
     def test_an_update_is_in_memory_of_its_own(self) -> None:
         self.needs_kernels()

@@ -133,6 +133,9 @@ class ToyBackend(Backend):
         found = toyframe.gradients(loss, inputs)
         return loss.detach(), found, [x.detach() if isinstance(x, toyframe.ToyArray) else x for x in rest]
 
+    def stop_gradient(self, x):
+        return x.detach()
+
     def update(self, leaves, grads, rule, nested):
         with toyframe._with(grad=nested):
             return [rule(x.clone(), g.clone()) for x, g in zip(leaves, grads, strict=True)]

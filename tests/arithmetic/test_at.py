@@ -1,0 +1,143 @@
+"""`xdevice.at`: what NumPy's assignment gives, on every backend, in new memory and with gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support import BACKENDS
+
+import xdevice
+
+INDICES = {
+    "an int": 1,
+    "from the end": (-1, 2),
+    "nothing": (),
+    "ellipsis": (..., 0),
+    "a slice": (slice(None), slice(1, None, 2)),
+    "backwards": (slice(None, None, -1), 1),
+    "a new axis": (None, 0),
+    "an empty slice": slice(2, 2),
+    "a list": [2, 0],
+    "lists side by side": ([2, 0, 1], [3, 1, 1]),
+    "twice": [1, 1, 0, 1],
+    "twice in pairs": ([1, 1, 0, 1, 1], [2, 2, 2, 3, 2]),
+    "many times": ([0] * 7 + [2] * 4 + [1], [0] * 7 + [2] * 4 + [1]),
+    "rows and a slice": ([2, 2], slice(0, 2)),
+    "an array": np.array([[1], [0]]),
+    "a mask": np.array([True, False, True]),
+    "a whole mask": np.arange(12).reshape(3, 4) % 5 == 0,
+    "a mask of nothing": np.zeros((3, 4), bool),
+}
+
+
+def read(x):
+    return xdevice.to_numpy(x)
+
+
+def data(shape, dtype="float32"):
+    return (np.arange(int(np.prod(shape))) * 7 % 11 - 3).reshape(shape).astype(dtype)
+
+
+def as_tensor(index):
+    return xdevice.tensor(index, dtype=str(index.dtype)) if isinstance(index, np.ndarray) else index
+
+
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+def test_it_gives_what_numpy_gives(xd, index):
+    for dtype in ("float32", "int32", "bool"):
+        before = data((3, 4), dtype)
+        x = xdevice.tensor(before, dtype=dtype)
+        whole = data(np.shape(before[index]), dtype)
+        for values in {whole.shape: whole, whole.shape[1:]: whole[0] if whole.ndim and len(whole) else whole}.values():
+            expected = before.copy()
+            expected[index] = values
+            made = xdevice.at(x)[as_tensor(index)].set(xdevice.tensor(values, dtype=dtype))
+            np.testing.assert_array_equal(read(made), expected)
+            assert (read(made).dtype, tuple(made.shape)) == (dtype, (3, 4))
+            if dtype != "bool":
+                expected = before.copy()
+                np.add.at(expected, index, values)
+                np.testing.assert_array_equal(
+                    read(xdevice.at(x)[as_tensor(index)].add(xdevice.tensor(values, dtype=dtype))), expected
+                )
+        np.testing.assert_array_equal(read(x), before)
+
+
+def test_it_takes_numbers_and_gives_new_memory(xd):
+    x = xdevice.tensor([1.0, 2.0])
+    assert read(xdevice.at(x)[0].set(5)).tolist() == [5.0, 2.0]
+    assert read(xdevice.at(x)[xdevice.tensor([1, 1])].add(0.5)).tolist() == [1.0, 3.0]
+    assert read(xdevice.at(xdevice.tensor([True, False]))[1].set(True)).tolist() == [True, True]
+    assert read(xdevice.at(xdevice.tensor(3.0))[()].add(1)).tolist() == 4.0
+    assert xdevice.at(x)[:0].set(1.0) is not x
+
+
+def test_what_is_wrong_is_named(xd):
+    x, ints = xdevice.zeros(2, 3), xdevice.tensor([1, 2])
+    for index in (2, -3, (0, 3), [0, 2], (0, 0, 0), 1.0, "a", np.array([True]), xdevice.tensor([0.5]), [0.5]):
+        for change in (xdevice.at(x)[index].set, xdevice.at(x)[index].add):
+            with pytest.raises(IndexError, match=r"at\(x\)\[\.\.\.\]\.(set|add) of the shape \(2, 3\)"):
+                change(1.0)
+    with pytest.raises(xdevice.ShapeError, match=r"shape \(2,\) do not broadcast to \(3,\)"):
+        xdevice.at(x)[0].set(xdevice.zeros(2))
+    with pytest.raises(xdevice.DTypeError, match=r"0\.5 does not go into a tensor of int"):
+        xdevice.at(ints)[0].set(0.5)
+    with pytest.raises(xdevice.DTypeError, match="float32 does not go into a tensor of int"):
+        xdevice.at(ints)[0].set(xdevice.tensor(1.0))
+    with pytest.raises(xdevice.DTypeError, match="takes numbers, not bool"):
+        xdevice.at(xdevice.tensor([True]))[0].add(True)
+    with pytest.raises(xdevice.NotATensorError):
+        xdevice.at([1.0])[0].set(1.0)
+    with pytest.raises(xdevice.NotATensorError):
+        xdevice.at(x)[0].set([1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("name", [name for name in BACKENDS if name != "numpy"])
+def test_gradients_flow_to_both_compiled_too(name):
+    with xdevice.use(name):
+        xp = xdevice.array_namespace()
+        x, v = xdevice.tensor([1.0, 2.0, 3.0]), xdevice.tensor([4.0, 5.0, 6.0])
+        weights = xdevice.tensor([1.0, 10.0, 100.0])
+
+        def loss(params, change):
+            made = getattr(xdevice.at(params[0])[[1, 0, 1]], change)(params[1])
+            return xp.sum(made * made * weights)
+
+        for change, expected in (
+            ("set", [[0.0, 0.0, 600.0], [0.0, 10.0, 120.0]]),
+            ("add", [[12.0, 240.0, 600.0], [240.0, 12.0, 240.0]]),
+        ):
+            for step in (xdevice.grad(loss), xdevice.compile(lambda *given: xdevice.grad(loss)(*given))):
+                assert [read(g).tolist() for g in step([x, v], change)] == expected
+
+
+@pytest.mark.parametrize("name", [name for name in ("jax", "tensorflow") if name in BACKENDS])
+def test_an_index_that_is_traced_is_refused(name):
+    with xdevice.use(name):
+        step = xdevice.compile(lambda x, i: xdevice.at(x)[i].set(1.0))
+        with pytest.raises(xdevice.UnsupportedError, match="has no values yet; name the place outside"):
+            step(xdevice.zeros(3), xdevice.tensor([1]))
+
+
+@pytest.mark.virtual
+def test_it_stays_on_its_device(xd):
+    if xd.name == "numpy" or not xdevice.num_gpus():
+        pytest.skip("no GPU")
+    x = xdevice.zeros(2, device="gpu:0")
+    for change in (xdevice.at(x)[[0, 0]].set, xdevice.at(x)[[0, 0]].add):
+        for values in (1.0, xdevice.ones(2, device="gpu:0")):
+            assert xdevice.device_of(change(values)) == xdevice.gpu(0)
+        with pytest.raises(xdevice.DeviceMismatchError):
+            change(xdevice.ones(2))
+
+
+@pytest.mark.skipif("torch" not in BACKENDS, reason="PyTorch is not installed")
+def test_torch_compile_takes_it_with_the_functions_beside_it():
+    import torch
+
+    @torch.compile(backend="eager")
+    def computed(x):
+        changed = xdevice.at(x)[[0, 0]].add(2.0) * xdevice.stop_gradient(x)
+        return changed + xdevice.einsum("i,i", x, x) + xdevice.top_k(x, 1)[0]
+
+    assert computed(torch.tensor([1.0, 2.0, 3.0])).tolist() == [22.0, 21.0, 26.0]

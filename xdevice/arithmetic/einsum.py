@@ -1,0 +1,121 @@
+"""`einsum`: sums of products, by the names of their axes.
+
+The frameworks disagree about what may be left out. So the core writes everything out: axes that `...` stands for get
+letters, the result is named, diagonals and factors without axes are taken before.
+"""
+
+from __future__ import annotations
+
+import re
+from string import ascii_letters
+from typing import TYPE_CHECKING, Any, Final
+
+from xdevice.contract.arithmetic import EINSUM
+from xdevice.errors import ArgumentError, NotATensorError, ShapeError, shown
+
+from .dtypes import REAL_FLOATING
+from .ground import Ground
+from .namespace import ground_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TERM: Final = r"[A-Za-z]*(?:\.\.\.)?[A-Za-z]*"
+_WHOLE: Final = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?")
+
+
+def einsum(subscripts: str, *tensors: Any) -> Any:
+    """The sum of products that the names of the axes say: `einsum("ij,jk->ik", a, b)` is the product of matrices.
+
+    Young: it may change in a minor version.
+
+    Args:
+        subscripts: a letter for each axis, `...` for axes in front or in between; a letter twice in one operand is a
+            diagonal. Without `->` the result has what `...` stands for, and the letters that are there once, in
+            alphabetical order.
+        tensors: floats of one backend, on one device; of several dtypes the widest counts.
+
+    Raises:
+        ArgumentError: subscripts that are not as said, or for another number of tensors; two backends.
+        ShapeError: another number of axes, or axes of one letter that differ in length: nothing is broadcast.
+        DTypeError: integers or bool. NotATensorError: no tensor. DeviceMismatchError: tensors on two devices.
+        UnsupportedError: sizes that are not known while a compiler traces; the backend is a third party's without it.
+
+    Costs as the framework's own, and 0.1 ms; on MXNet and NumPy a loop where it is no product of matrices.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.einsum("ij,j->i", xdevice.ones(2, 3), xdevice.ones(3))).tolist()
+        [3.0, 3.0]
+    """
+    if not tensors:
+        raise NotATensorError("einsum takes tensors behind the subscripts")
+    ground = ground_of(tensors[0], "einsum")
+    if not hasattr(ground.kernels, EINSUM):
+        raise ground.backend.unsupported("einsum", "use xp.tensordot, or sums of products")
+    given = ground.operands("einsum", REAL_FLOATING, [ground.tensor(x, "einsum") for x in tensors])
+    ground.require_one_device("einsum", *given)
+    shapes = [ground.known(x, "einsum") for x in given]
+    terms, result = _written_out(subscripts, shapes)
+    plain = [_diagonal(ground, x, term) for x, term in zip(given, terms, strict=True)]
+    names = ["".join(dict.fromkeys(term)) for term in terms]
+    made = None
+    if any(names):
+        factors = [x for x, name in zip(plain, names, strict=True) if name]
+        made = ground.kernels.einsum(f"{','.join(filter(None, names))}->{result}", factors)
+    for x, name in zip(plain, names, strict=True):
+        if not name:
+            made = ground.kernels.copy(x) if made is None else ground.kernels.multiply(made, x)
+    return made
+
+
+def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
+    """The letters of each operand and of the result."""
+    text = subscripts.replace(" ", "") if isinstance(subscripts, str) else ""
+    if not isinstance(subscripts, str) or not _WHOLE.fullmatch(text):
+        raise ArgumentError(f'einsum takes letters for the axes, as "ij,jk->ik", not {shown(subscripts)}')
+    inputs, arrow, result = text.partition("->")
+    terms = inputs.split(",")
+    if len(terms) != len(shapes):
+        raise ArgumentError(f"einsum: {text!r} is for {len(terms)} tensors, and there are {len(shapes)}")
+    free = [letter for letter in ascii_letters if letter not in text]
+    more = [len(shape) - len(term.replace("...", "")) for term, shape in zip(terms, shapes, strict=True)]
+    for term, shape, count in zip(terms, shapes, more, strict=True):
+        if count < 0 or (count and "..." not in term):
+            raise ShapeError(f"einsum: {term!r} in {text!r} does not name the axes of the shape {shape}")
+    most = max([0, *(count for term, count in zip(terms, more, strict=True) if "..." in term)])
+    if most > len(free):
+        raise ArgumentError(f"einsum: there are not enough letters for the axes of {text!r}")
+    unnamed = "".join(free[:most])
+    terms = [term.replace("...", unnamed[most - count :]) for term, count in zip(terms, more, strict=True)]
+    whole = "".join(terms)
+    if not arrow:
+        result = unnamed + "".join(sorted(x for x in set(whole) if whole.count(x) == 1 and x not in unnamed))
+    elif most and "..." not in result:
+        raise ArgumentError(f"einsum: the result in {text!r} lacks the axes of ...")
+    result = result.replace("...", unnamed)
+    if len(set(result)) != len(result) or not set(result) <= set(whole):
+        raise ArgumentError(f"einsum: the result in {text!r} names an axis twice, or one that no tensor has")
+    _require_lengths(text, terms, shapes)
+    return terms, result
+
+
+def _require_lengths(text: str, terms: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> None:
+    lengths: dict[str, int] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        for letter, length in zip(term, shape, strict=True):
+            if lengths.setdefault(letter, length) != length:
+                name = repr(letter) if letter in text else "..."
+                raise ShapeError(f"einsum: {name} in {text!r} is {lengths[letter]} and {length} in {list(shapes)}")
+
+
+def _diagonal(ground: Ground, x: Any, term: str) -> Any:
+    """The diagonal of the axes whose letter is there twice."""
+    name = "".join(dict.fromkeys(term))
+    if name == term:
+        return x
+    import numpy as np
+
+    places = np.arange(np.prod(x.shape, dtype="int64")).reshape(tuple(x.shape))
+    places = np.einsum(f"{term}->{name}", places)
+    taken = ground.kernels.take(ground.kernels.reshape(x, (-1,)), ground.constant(places.ravel(), x), 0)
+    return ground.kernels.reshape(taken, places.shape)
