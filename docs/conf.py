@@ -23,7 +23,7 @@ extensions = [
     "sphinx.ext.napoleon",
 ]
 exclude_patterns = ["_build"]
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types of the frameworks, in signatures
