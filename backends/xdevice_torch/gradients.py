@@ -18,7 +18,7 @@ import torch
 from xdevice.contract.gradients import Gradients
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 
 @contextmanager
@@ -49,11 +49,21 @@ class TorchGradients(Gradients):
             loss, rest = call(inputs)
             gradients: list[Any] = [None] * len(inputs)
             if loss.requires_grad:
-                found = torch.autograd.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
+                found = self._gradients(loss, inputs, goes_on)
                 gradients = [g if g is None or g.layout is torch.strided else g.to_dense() for g in found]
         if goes_on:
             return loss, gradients, rest
         return loss.detach(), gradients, [x.detach() if isinstance(x, torch.Tensor) else x for x in rest]
+
+    def _gradients(self, loss: torch.Tensor, inputs: list[torch.Tensor], goes_on: bool) -> Sequence[Any]:
+        try:
+            return torch.autograd.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
+        except RuntimeError as error:
+            if not str(error).startswith("derivative for "):
+                raise
+            raise self.unsupported(
+                f"the gradient of this gradient: {error}", "write the function in operations that have one"
+            ) from error
 
     def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
         with torch.set_grad_enabled(nested and torch.is_grad_enabled()):

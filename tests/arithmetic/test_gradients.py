@@ -425,6 +425,15 @@ def test_what_has_no_second_gradient_on_paddle_is_named(name, xp):
         xdevice.grad(lambda x: xp.sum(peak(x)))(xdevice.tensor([1.0, 2.0]))
 
 
+def test_what_has_no_second_gradient_on_torch_is_named(name, xp):
+    if name != "torch":
+        pytest.skip("all other frameworks that nest have it, but for paddle")
+    slope = xdevice.grad(lambda x: xp.sum(xdevice.nn.attention(x, x, x)))
+    with pytest.raises(xdevice.UnsupportedError, match=r"gradient of this gradient: derivative for .*flash_attention"):
+        xdevice.grad(lambda x: xp.sum(slope(x)))(xdevice.ones(1, 2, 3, 4))
+    assert lists(xdevice.grad(lambda x: xp.sum(slope(x)))(xdevice.ones(1, 3, 4)))[0][0] == [0.0] * 4
+
+
 def test_gradients_in_threads(name, squares):
     x = xdevice.tensor([1.0, 2.0])
     slope = xdevice.grad(squares)

@@ -6,14 +6,16 @@ import random
 import sys
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
-from support import BACKENDS
+from support import BACKENDS, printed
 
 import xdevice
 
+HERE = Path(__file__).parent
 COMPILING = [name for name in ("jax", "tensorflow") if name in BACKENDS]
 WITH_GRADIENTS = [name for name in BACKENDS if name != "numpy"]
 rate = 0.1
@@ -318,3 +320,32 @@ def test_threads_compile_side_by_side(compiling):
     double = xdevice.compile(lambda x, n: x * n)
     made = xdevice.parallel(*[partial(double, squares(), n) for n in range(5)])
     assert [values(one) for one in made] == [[n * 1.0, n * 2.0, n * 3.0] for n in range(5)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILING)
+def test_replicas_train_by_compiled_functions(name):
+    code = HERE / "programs_of_many.py"
+    assert printed(code, "replicas", XDEVICE_BACKEND=name, XDEVICE_VIRTUAL_GPUS="2") == "equal True"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILING)
+def test_processes_train_by_compiled_functions_with_the_exchange_between_them(name):
+    said = printed("-m", "xdevice", "launch", "-n", 2, HERE / "programs_of_many.py", "processes", XDEVICE_BACKEND=name)
+    for rank in (0, 1):
+        assert f"[{rank}] equal True" in said
+        assert f"[{rank}] world is <world: rank {rank} of 2" in said
+    assert said.count("a compiled function would not see that it changes") == 2
+
+
+def test_a_variable_is_an_argument_of_which_the_value_counts():
+    if "tensorflow" not in COMPILING:
+        pytest.skip("needs tensorflow")
+    import tensorflow as tf
+
+    with xdevice.use("tensorflow"):
+        double, variable = xdevice.compile(lambda params: params["w"] * 2), tf.Variable([1.0])
+        assert values(double({"w": variable})) == [2.0]
+        variable.assign([3.0])
+        assert values(double({"w": variable})) == [6.0]
