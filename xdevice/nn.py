@@ -117,7 +117,7 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
     on, x = _begin(x, "gelu")
     if not (approximate or hasattr(on.kernels, "gelu") or hasattr(on.kernels, "erf")):
         raise on.backend.unsupported("the error function", "gelu(x, approximate=True) does without it")
-    return on.kernel("gelu")(x, approximate=bool(approximate))
+    return on.run("gelu", x, approximate=bool(approximate))
 
 
 def dropout(x: Any, mask: Any, p: float) -> Any:
@@ -569,6 +569,11 @@ class _On(Door):
             own = self._by_hand[name] = made if compiled is None else compiled(made, by_hand.SETTINGS.get(name, ()))
         return own
 
+    def run(self, name: str, *given: Any, **settings: Any) -> Any:
+        """What the adapter's kernel gives, or the one by hand where the adapter's cannot."""
+        made = self.kernel(name)(*given, **settings)
+        return getattr(by_hand, name)(self.kernels, *given, **settings) if made is NotImplemented else made
+
     def looked_up(self, function: str, name: str, indices: Any, n: int | None, *given: Any) -> Any:
         """What a kernel gives once indices are checked; where the adapter's raises, they are read only after that."""
         kernel = self.kernel(name)
@@ -692,8 +697,7 @@ def _normed(on: _On, function: str, vector: tuple[int | None, ...], given: dict[
     on.require_together(**{name: part for name, part in given.items() if part is not None})
     if 0 in given["x"].shape:
         return on.ground.kernels.copy(given["x"])
-    made = on.kernel(function)(*given.values(), eps=float(eps))
-    return getattr(by_hand, function)(on.kernels, *given.values(), eps) if made is NotImplemented else made
+    return on.run(function, *given.values(), eps=float(eps))
 
 
 def _reaches(shape: tuple[int | None, ...], whole: tuple[int | None, ...]) -> bool:

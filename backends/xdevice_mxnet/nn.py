@@ -10,10 +10,11 @@ Facts that the code depends on:
 
 from __future__ import annotations
 
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
+from numpy import finfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,16 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
 
 def cross_entropies(logits: Any, labels: Any) -> Any:
     return -_npx.pick(log_softmax(logits, 1), labels, 1)
+
+
+def embedding(indices: Any, table: Any) -> Any:
+    return _npx.embedding(indices, table, *table.shape)
+
+
+def gelu(x: Any, approximate: bool) -> Any:
+    if approximate or x.dtype != "float32" or not x.ndim:  # it computes in float32, and takes no 0-d array
+        return NotImplemented
+    return _npx.leaky_relu(x, act_type="gelu")
 
 
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
@@ -84,6 +95,25 @@ def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 @_of_some
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
     return _npx.pooling(x, kernel=size, stride=stride, pad=padding, pool_type="avg")
+
+
+@lru_cache(4)
+def _before(queries: int, keys: int, device: Any) -> Any:
+    return _np.tril(_np.ones((queries, keys), ctx=device)).astype("bool")
+
+
+def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
+    shape, least = (*q.shape[:-1], k.shape[-2]), float(finfo(q.dtype).min)
+    q, k, values = (part.reshape(-1, *part.shape[-2:]) for part in (q, k, v))  # what batch_dot takes
+    scores = (_npx.batch_dot(q, k, transpose_b=True) / q.shape[-1] ** 0.5).reshape(shape)
+    before = _before(*shape[-2:], q.ctx) if causal else None
+    seen = before if mask is None else mask if before is None else _np.logical_and(mask, before)
+    if seen is not None:
+        scores = _np.where(seen, scores, least)  # with -inf, a query without keys would have gradients of NaN
+    weights = _npx.softmax(scores)
+    if mask is not None:
+        weights = _np.where(seen, weights, 0.0)
+    return _npx.batch_dot(weights.reshape(-1, *shape[-2:]), values).reshape(*shape[:-1], v.shape[-1])
 
 
 def dropout(x: Any, mask: Any, keep: float) -> Any:

@@ -42,7 +42,7 @@ OPTIONAL: Final = {
     "layer_norm": "layer_norm(x, weight, bias, eps): over the last axis",
 }
 """Kernels that the core has by hand, written on the namespace. An adapter overrides those that its framework has. Its
-`layer_norm` and `batch_norm` may give NotImplemented where they cannot: then the core's is used."""
+`gelu`, `layer_norm` and `batch_norm` may give NotImplemented where they cannot: then the core's is used."""
 
 COMPILED: Final = "compiled"
 """`compiled(kernel, settings)`, where there is one, makes of a kernel that the core has by hand one that the framework
