@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 from numpy import finfo
 
+from . import arithmetic
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -107,7 +109,7 @@ def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     q, k, values = (part.reshape(-1, *part.shape[-2:]) for part in (q, k, v))  # what batch_dot takes
     scores = (_npx.batch_dot(q, k, transpose_b=True) / q.shape[-1] ** 0.5).reshape(shape)
     before = _before(*shape[-2:], q.ctx) if causal else None
-    seen = before if mask is None else mask if before is None else _np.logical_and(mask, before)
+    seen = before if mask is None else mask if before is None else arithmetic.logical_and(mask, before)
     if seen is not None:
         scores = _np.where(seen, scores, least)  # with -inf, a query without keys would have gradients of NaN
     weights = _npx.softmax(scores)
