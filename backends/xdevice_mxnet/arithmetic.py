@@ -11,6 +11,7 @@ Facts about MXNet that the code depends on:
   only adds.
 - The gradient of `einsum` of a 0-d array sometimes raises, and only later, when MXNet computes it in the background.
 - `abs`, `square`, `pow` and `mod` of integers compute in floats.
+- `where` with a number in place of an array gives the gradient to the elements that were not taken.
 - `where` of empty arrays crashes the process. The mean of an empty array is 0. Integers are divided as float32.
 """
 

@@ -111,10 +111,10 @@ def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     before = _before(*shape[-2:], q.ctx) if causal else None
     seen = before if mask is None else mask if before is None else arithmetic.logical_and(mask, before)
     if seen is not None:
-        scores = _np.where(seen, scores, least)  # with -inf, a query without keys would have gradients of NaN
+        scores = _np.where(seen, scores, _np.full_like(scores, least))  # with -inf: gradients of NaN without keys
     weights = _npx.softmax(scores)
     if mask is not None:
-        weights = _np.where(seen, weights, 0.0)
+        weights = _np.where(seen, weights, _np.zeros_like(weights))
     return _npx.batch_dot(weights.reshape(-1, *shape[-2:]), values).reshape(*shape[:-1], v.shape[-1])
 
 

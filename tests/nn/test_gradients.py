@@ -12,7 +12,7 @@ from xdevice import nn
 BACKENDS = [name for name in xdevice.backends() if name != "numpy"]
 
 
-@pytest.fixture(params=sampled(BACKENDS, each_time=("torch",), slow=SHIMS, others="long"), scope="module")
+@pytest.fixture(params=sampled(BACKENDS, each_time=("torch", "mxnet"), slow=SHIMS, others="long"), scope="module")
 def gradients(request):
     """`gradients(function, *arrays)`: of the sum of what a function gives, for each array, by the framework's own."""
     name = request.param
