@@ -279,7 +279,7 @@ def torch_step(loss: Loss, weights: Any, running: Any, rule: Rule) -> Step:
         optimizer.step()
         if schedule:
             schedule.step()
-        return value
+        return value.detach()
 
     return step
 
