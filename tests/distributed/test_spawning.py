@@ -18,7 +18,7 @@ from support import NEEDS_PROC, family, needs, python, wait_for
 
 from xdevice.cli import main as cli
 from xdevice.contract.collectives import address
-from xdevice.distributed import spawning
+from xdevice.distributed import screens, spawning
 
 SCRIPT = """
 import os, signal, subprocess, sys, time
@@ -149,7 +149,7 @@ def test_an_address_is_one_text(host, expected):
 
 def shown(*reads):
     target = io.TextIOWrapper(io.BytesIO())
-    lines = spawning.Lines(b"[2] ", target)
+    lines = screens.Lines(b"[2] ", target)
     for read in reads:
         lines.take(read)
     lines.end()
@@ -159,7 +159,7 @@ def shown(*reads):
 def test_what_has_no_line_breaks_is_not_kept():
     """Each read of a dump of bytes would copy all that came before: 30 MB took over a minute."""
     target = io.TextIOWrapper(io.BytesIO())
-    lines = spawning.Lines(b"", target)
+    lines = screens.Lines(b"", target)
     for _ in range(100):
         lines.take(b"\xff\0" * 2**14)
     assert len(target.buffer.getvalue()) > 99 * 2**15 - 2**17

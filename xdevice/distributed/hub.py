@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LEAVE: Final = "leave the block"
 """The text of the call by which a rank says that it leaves the block of `processes` without an error."""
+END: Final = "end the world"
+"""The text of the call by which a rank says that its engine is closed. It is the last call of all."""
 
 _HANDSHAKE: Final = 10.0
 """Seconds within which a new connection must have completed the handshake."""
@@ -67,9 +69,10 @@ class Peer:
         self.pulse: Conn | None = None
         self.pending: Pending | None = None
         self.quiet: float | None = None
-        """The time since which this rank has shown no sign of life; None while no other rank waits for it."""
-        self.answered = False
-        """Whether the rank has answered a question of the hub since other ranks began to wait for it."""
+        """The time since which nothing has moved in this rank, or in its engine while it is in a call of it; None while
+        no other rank waits for it."""
+        self.heard = 0.0
+        """The time of its last answer to a question of the hub, or of the first question."""
         self.at = ""
         self.pid = ""
 
@@ -105,7 +108,7 @@ class Clock:
 
 def beat_of(timeout: float) -> float:
     """The seconds between two questions of the hub to a rank that others wait for."""
-    return min(0.5, timeout / 4)
+    return min(0.25, timeout / 8)
 
 
 class Hub(threading.Thread):
@@ -125,6 +128,8 @@ class Hub(threading.Thread):
         self._selector = selectors.DefaultSelector()
         self._strangers: list[_Stranger] = []
         self._joined = False
+        self._refused = 0
+        """How many processes were refused because they did not prove that they know the token."""
         self._waiting: dict[int, Peer] = {}
         """The ranks whose call the hub has not answered yet."""
         self._slow: set[int] = set()
@@ -255,12 +260,25 @@ class Hub(threading.Thread):
             if refusal is not None:
                 self._send(stranger.conn, b"R", json.dumps(refusal))
                 self._close(stranger.conn)
+                self._note(refusal)
                 return
             self._admit(stranger.conn, hello)
             return
         if not stranger.conn.is_open:
             self._strangers.remove(stranger)
             self._close(stranger.conn)
+
+    def _note(self, refusal: dict[str, str]) -> None:
+        """Ends the world at once if a process of this run cannot join it: then all never will. One that does not know
+        the token may be a stranger's, so it ends nothing."""
+        if self._joined:
+            return
+        if refusal["why"] == "said":
+            missing = next(peer.rank for peer in self.peers if not peer.has_come)
+            self._end(missing, "never joined", f"a process of this run cannot join: {refusal['text']}")
+        elif refusal["why"] == "token":
+            self._refused += 1
+            _log.warning("xdevice: rank 0 has refused a process: its XDEVICE_TOKEN is another one, or its run is")
 
     def _refusal(self, hello: dict[str, Any], nonce: str) -> dict[str, str] | None:
         terms = self.terms
@@ -314,7 +332,8 @@ class Hub(threading.Thread):
         self._end(
             missing[0],
             "never joined",
-            f"{named} not joined within {self.join_timeout:g} s; is each process started, and does it reach rank 0?",
+            f"{named} not joined within {self.join_timeout:g} s; is each process started, and does it reach rank 0?"
+            + (f" {self._refused} connections were refused, with another XDEVICE_TOKEN" if self._refused else ""),
         )
 
     # what they say
@@ -342,7 +361,7 @@ class Hub(threading.Thread):
             return
         for _, text in peer.pulse.frames():
             told = wire.parse(text)
-            peer.answered, peer.at = True, str(told.get("at", ""))
+            peer.heard, peer.at = self._clock.now, str(told.get("at", ""))
             started = told.get("started", 0)
             calls = [p.pending for p in self._waiting.values() if p.pending]
             is_past = bool(calls) and all(p.kind == b"S" and p.number <= started for p in calls)
@@ -383,7 +402,7 @@ class Hub(threading.Thread):
             return
         calls = {(p.pending.kind, p.pending.call) for p in self.peers if p.pending}
         if len(calls) == 1 and pending.kind == b"V":
-            self._go(pending.call == LEAVE)
+            self._go(pending.call == END)
         else:
             self._differ(self.peers)
 
@@ -475,17 +494,19 @@ class Hub(threading.Thread):
         if self._waiting_since is None:
             self._waiting_since, self._said = now, self.timeout
         absent = [peer for peer in self.peers if not peer.pending]
-        if absent or not self._slow:
+        in_engine = [self.peers[rank] for rank in sorted(self._slow)]
+        if absent or not in_engine:
             self._all_here = now
-        elif self._is_stuck(now):
-            return
-        for peer in absent:
+        for peer in absent + in_engine:
             if peer.quiet is None:
-                peer.quiet, peer.answered = now, False
-            elif now - peer.quiet > self.timeout:
-                self._end_late(peer, waiting)
+                peer.quiet = peer.heard = now
+            is_late = not peer.pending and now - peer.quiet > self.timeout
+            if is_late or now - peer.heard > self.timeout:
+                self._end_late(peer, [one for one in waiting if one is not peer], now)
                 return
             self._send(peer.pulse, b"p")
+        if in_engine and not absent and self._is_stuck(now, in_engine):
+            return
         if now - self._waiting_since > self._said and absent:
             self._said *= 2
             places = "; ".join(f"rank {peer.rank} is at {peer.at or 'an unknown line'}" for peer in absent[:4])
@@ -497,16 +518,18 @@ class Hub(threading.Thread):
                 places,
             )
 
-    def _is_stuck(self, now: float) -> bool:
-        """Raises an error on all ranks, which ends the world, if all have called the engine, and it has not finished in
-        the time that the call may take. Returns whether it has."""
-        rank = min(self._slow)
-        pending = self.peers[rank].pending
-        seconds = float(pending.payload) if pending is not None else 0.0
-        if pending is None or now - self._all_here < seconds:
+    def _is_stuck(self, now: float, in_engine: list[Peer]) -> bool:
+        """Raises an error on all ranks, which ends the world, if all have called the engine, and nothing has moved in
+        the engine of any of them in the time that the whole call may take. Returns whether it has."""
+        first = in_engine[0]
+        since = max([self._all_here, *(peer.quiet for peer in in_engine if peer.quiet is not None)])
+        if first.pending is None or now - since < float(first.pending.payload):
             return False
         self._end(
-            rank, "late", f"the engine of rank {rank} has not done {pending.call} in {seconds:g} s after all came"
+            first.rank,
+            "late",
+            f"the engine has not done {first.pending.call}, and nothing has moved in it for {now - since:.0f} s on any "
+            f"rank; rank {first.rank} is at {first.at}",
         )
         return True
 
@@ -515,14 +538,16 @@ class Hub(threading.Thread):
         for peer in self.peers:
             peer.quiet = None
 
-    def _end_late(self, peer: Peer, waiting: list[Peer]) -> None:
-        calls = f"rank {waiting[0].rank} calls {waiting[0].pending.call}" if waiting[0].pending else ""
+    def _end_late(self, peer: Peer, waiting: list[Peer], now: float) -> None:
+        one = waiting[0] if waiting else peer
+        calls = f"rank {one.rank} calls {one.pending.call}" if one.pending else ""
         others = f" and {len(waiting) - 1} more wait" if len(waiting) > 1 else ""
-        if peer.answered:
+        silent = now - peer.heard
+        if silent <= 4 * self._beat:
             text = f"rank {peer.rank} has not come in {self.timeout:g} s, while nothing moves in it: it is at"
             self._end(peer.rank, "late", f"{text} {peer.at}; {calls}{others}")
         else:
-            text = f"rank {peer.rank} has been silent for {self.timeout:g} s: its process is stopped, or holds Python's"
+            text = f"rank {peer.rank} has been silent for {silent:.1f} s: its process is stopped, or holds Python's"
             self._end(peer.rank, "silent", f"{text} lock, or its machine is out of reach; {calls}{others}")
 
     # the end

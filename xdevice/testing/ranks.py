@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import xdevice
 from xdevice.base.dtypes import host_dtype
 from xdevice.testing import values
 from xdevice.testing.base import assert_same
+from xdevice.testing.worlds import FAILURES, STOPS_AFTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -210,15 +212,17 @@ def train(world: World) -> Iterator[str]:
             yield f"the ranks' gradients of {dtype} differ"
 
 
-# failures of rank 1
+# failures of one rank
 
 
 def fails(world: World, how: str) -> dict[str, Any]:
-    """Makes rank 1 fail in the way `how`, while the other ranks call a verb. Returns what the verb raised, and after
-    how many seconds."""
+    """Makes one rank fail in the way `how`, while the other calls a verb. Returns what the verb raised, and after how
+    many seconds."""
     x = xdevice.ones(4)
     calls: dict[str, Callable[[], object]] = {
         "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "is killed as rank 0": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "is stopped in a long call": lambda: _call_for_long(world, stops=True),
         "raises": _raise,
         "stands still": lambda: time.sleep(1000),
         "has another shape": lambda: world.all_reduce(xdevice.ones(5)),
@@ -230,9 +234,10 @@ def fails(world: World, how: str) -> dict[str, Any]:
     if world.rank == 1 and how in ("raises", "leaves"):
         calls[how]()
         return {}
+    others: dict[str, Callable[[], object]] = {"is stopped in a long call": lambda: _call_for_long(world, stops=False)}
     begun = time.monotonic()
     try:
-        calls[how]() if world.rank == 1 else world.all_reduce(x)
+        calls[how]() if world.rank == FAILURES[how].failing else others.get(how, lambda: world.all_reduce(x))()
     except xdevice.CollectiveMismatchError as error:
         found = {"error": "CollectiveMismatchError", "text": str(error), "seconds": time.monotonic() - begun}
         written = xdevice.to_numpy(x).tolist() != [1.0] * 4
@@ -247,6 +252,14 @@ def fails(world: World, how: str) -> dict[str, Any]:
 
 def _raise() -> None:
     raise ValueError("a bug in rank 1")
+
+
+def _call_for_long(world: World, stops: bool) -> None:
+    x = xdevice.zeros(1 << 26)  # 256 MB
+    if stops:
+        threading.Timer(STOPS_AFTER, os.kill, (os.getpid(), signal.SIGSTOP)).start()
+    while True:
+        world.all_reduce(x)
 
 
 def main() -> None:
