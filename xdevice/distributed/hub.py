@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from xdevice.errors import listed
 
@@ -36,6 +36,7 @@ _LINGER: Final = 2.0
 """Seconds for which the hub's thread goes on at most after the world has ended, so that all ranks can read its last
 frames."""
 _log: Final = logging.getLogger("xdevice")
+_Key = TypeVar("_Key")
 
 
 class Terms(NamedTuple):
@@ -134,6 +135,11 @@ class Hub(threading.Thread):
         """The ranks whose call the hub has not answered yet."""
         self._slow: set[int] = set()
         """Those of the waiting ranks that have reported a call of the engine that takes long."""
+        self._unvoted: dict[tuple[int, str], int] = {}
+        """How many of them are in each numbered call, by its number and text. With `_voting` the hub compares the calls
+        of all ranks without looking at each rank."""
+        self._voting: dict[int, int] = {}
+        """How many ranks wait in a vote, by the number of the call."""
         self._left: Peer | None = None
         self._all_here = 0.0
         """The time since which all ranks are in a call, at least one of them in a slow call of the engine."""
@@ -362,30 +368,41 @@ class Hub(threading.Thread):
         for _, text in peer.pulse.frames():
             told = wire.parse(text)
             peer.heard, peer.at = self._clock.now, str(told.get("at", ""))
-            started = told.get("started", 0)
-            calls = [p.pending for p in self._waiting.values() if p.pending]
-            is_past = bool(calls) and all(p.kind == b"S" and p.number <= started for p in calls)
-            if told.get("moved") or is_past:
+            if told.get("moved") or (not peer.pending and self._is_past(told.get("started", 0))):
                 peer.quiet = self._clock.now
         if not peer.pulse.is_open and not self.ended:
             self._hear(peer)  # its other connection may hold the reason why this one was closed
         if not peer.pulse.is_open and not self.ended:
             self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
 
+    def _is_past(self, started: int) -> bool:
+        """Whether a rank that has begun so many calls has begun all those in which others are, so that they do not wait
+        for it."""
+        latest = max((number for number, _ in self._unvoted), default=-1)
+        return len(self._slow) == len(self._waiting) > 0 and latest <= started
+
     def _calls(self, peer: Peer, pending: Pending) -> None:
+        self._settle(peer)
         peer.pending, peer.quiet = pending, None
         self._waiting[peer.rank] = peer
         if pending.kind == b"S":
             self._slow.add(peer.rank)
-        else:
-            self._slow.discard(peer.rank)
+        self._count(pending, 1)
         if pending.call == LEAVE:
             self._left = peer
 
     def _settle(self, peer: Peer) -> None:
+        if peer.pending is not None:
+            self._count(peer.pending, -1)
         peer.pending = None
         self._waiting.pop(peer.rank, None)
         self._slow.discard(peer.rank)
+
+    def _count(self, pending: Pending, change: int) -> None:
+        if pending.kind == b"V":
+            _add(self._voting, pending.number, change)
+        elif pending.kind == b"S" and pending.number >= 0:
+            _add(self._unvoted, (pending.number, pending.call), change)
 
     def _decide(self, came: Peer) -> None:
         """Called after each call of a rank. When all ranks have called, tells them to go on, or that their calls
@@ -464,21 +481,12 @@ class Hub(threading.Thread):
     def _compare_unvoted(self) -> bool:
         """Raises an error on all ranks, which ends the world, if a rank is in a call of the engine on which there was
         no vote (`check=False`), and another rank makes a different call. Returns whether it has."""
-        for one in [self.peers[rank] for rank in self._slow]:
-            for peer in self.peers:
-                if one.pending is None or peer.pending is None or peer is one:
-                    continue
-                is_behind = peer.pending.kind == b"V" and peer.pending.number < one.pending.number
-                is_other = (
-                    peer.pending.kind == b"S"
-                    and peer.pending.number == one.pending.number >= 0
-                    and peer.pending.call != one.pending.call
-                )
-                if is_behind or is_other:
-                    calls = {p.rank: p.pending.call for p in self.peers if p.pending}
-                    self._tell_end({"calls": calls})
-                    return True
-        return False
+        numbers = {number for number, _ in self._unvoted}
+        is_behind = bool(self._voting and numbers) and min(self._voting) < max(numbers)
+        if not is_behind and len(numbers) == len(self._unvoted):
+            return False
+        self._tell_end({"calls": {peer.rank: peer.pending.call for peer in self.peers if peer.pending}})
+        return True
 
     # who does not come
 
@@ -561,6 +569,14 @@ class Hub(threading.Thread):
         self.ended = True
         for peer in self.peers:
             self._send(peer.vote, b"E", json.dumps(told))
+
+
+def _add(counts: dict[_Key, int], key: _Key, change: int) -> None:
+    count = counts.get(key, 0) + change
+    if count:
+        counts[key] = count
+    else:
+        del counts[key]
 
 
 def _finish(conn: Conn) -> None:

@@ -69,8 +69,8 @@ class Screen:
         self._log = _Log(folder / f"rank_{rank}.log") if folder is not None else None
         for source, target, kept in ((process.stdout, sys.stdout, None), (process.stderr, sys.stderr, self._said)):
             if source is not None:
-                lines = Lines(f"[{rank}] ".encode(), target, kept)
-                thread = threading.Thread(target=_read, args=(source, lines, self._log), daemon=True)
+                lines = Lines(f"[{rank}] ".encode(), target, kept, self._log)
+                thread = threading.Thread(target=_read, args=(source, lines), daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
@@ -88,25 +88,23 @@ class Screen:
         return lines[starts[-1] :] if starts else lines[-_SHOWN:]
 
 
-def _read(source: IO[bytes], lines: Lines, log: _Log | None) -> None:
+def _read(source: IO[bytes], lines: Lines) -> None:
     with source:
         while read := os.read(source.fileno(), 65536):
             lines.take(read)
-            if log is not None:
-                log.write(read)
     lines.end()
 
 
 class _Log:
-    """A file to which everything that a rank prints is appended, as it comes."""
+    """A file to which the lines that a rank prints are appended, output and errors."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
         self._is_full = False
 
-    def write(self, read: bytes) -> None:
+    def write(self, lines: bytes) -> None:
         try:
-            self._file.write(read)
+            self._file.write(lines)
         except OSError as error:
             if not self._is_full:
                 say(f"{self._file.name} cannot be written, and the ranks go on: {error}")
@@ -123,8 +121,10 @@ class Lines:
     state. Colours are kept, and reset at the end of the line.
     """
 
-    def __init__(self, prefix: bytes, target: TextIO, kept: deque[str] | None = None) -> None:
-        self._prefix, self._target, self._kept = prefix, target, kept
+    def __init__(
+        self, prefix: bytes, target: TextIO | None, kept: deque[str] | None = None, log: _Log | None = None
+    ) -> None:
+        self._prefix, self._target, self._kept, self._log = prefix, target, kept, log
         self._rest = b""
         self._updated = 0.0
 
@@ -152,6 +152,8 @@ class Lines:
     def _show(self, *lines: bytes) -> None:
         if self._kept is not None:
             self._kept.extend(line.decode(errors="replace") for line in lines)
+        if self._log is not None:
+            self._log.write(b"".join(line + b"\n" for line in lines))
         write(self._target, b"".join(self._prefix + line + _reset(line) + b"\n" for line in lines))
 
 
