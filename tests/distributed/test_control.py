@@ -241,6 +241,24 @@ def test_who_never_comes_is_named(serving):
     assert (raised.value.rank, raised.value.why) == (1, "never joined")
 
 
+def test_engines_say_goodbye_after_all_have_left(serving):
+    port, first = serving()
+    second = joined(port)
+    heard = []
+
+    def leave(line):
+        line.vote(hub.LEAVE)
+        heard.extend(line.exchange("goodbye"))
+        line.vote(hub.END)
+
+    thread = threading.Thread(target=leave, args=(second,))
+    thread.start()
+    leave(first)
+    thread.join()
+    assert heard == ["goodbye"] * 4
+    second.close()
+
+
 # calls of the engine that take long
 
 

@@ -429,6 +429,7 @@ class Hub(threading.Thread):
         for peer in self.peers:
             self._settle(peer)
             self._send(peer.vote, b"G", text)
+        self._left = None
         self.ended = is_last
         self._rest()
 
