@@ -12,20 +12,20 @@ from __future__ import annotations
 import json
 import math
 import os
-import select
+import selectors
 import socket
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from xdevice.distributed import control, hub, launchers, wire
+from xdevice.distributed import control, hub, launchers, peers, wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,7 +68,7 @@ class World:
         control._allow_files(4 * size + 256)
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         place = launchers.Launch("xdevice launch", 1, size, 1, size, "127.0.0.1", listener.getsockname()[1], "a run")
-        terms = hub.Terms("", "a run", 1, size)
+        terms = peers.Terms("", "a run", 1, size)
         self.size = size
         self.hub = hub.Hub(listener, terms, 30.0, 600.0)
         pairs = [socket.socketpair() for _ in range(2)]
@@ -92,14 +92,15 @@ class World:
 
     def hear(self, conns: Sequence[wire.Conn], wanted: bytes) -> None:
         """Waits until each rank has been told `wanted`."""
-        poll, waiting = select.poll(), {conn.fileno(): conn for conn in conns}
-        for number in waiting:
-            poll.register(number, select.POLLIN)
-        while waiting:
-            for number, _ in poll.poll():
-                if any(kind == wanted for kind, _ in waiting[number].frames()):
-                    poll.unregister(number)
-                    del waiting[number]
+        waiting = set(conns)
+        with selectors.DefaultSelector() as selector:
+            for conn in conns:
+                selector.register(conn, selectors.EVENT_READ)
+            while waiting:
+                for key, _ in selector.select():
+                    conn = cast("wire.Conn", key.fileobj)
+                    if any(kind == wanted for kind, _ in conn.frames()):
+                        waiting.discard(conn)
 
     def vote(self, number: int) -> None:
         self.say(self.votes, b"V", f"{number}\n{CALL}\n")

@@ -10,8 +10,9 @@ import pytest
 from support import python
 
 import xdevice
-from xdevice.distributed import control, hub, launchers, wire
-from xdevice.distributed.hub import Hub, Terms
+from xdevice.distributed import control, hub, launchers, peers, wire
+from xdevice.distributed.hub import Hub
+from xdevice.distributed.peers import Terms
 
 PLACE = launchers.Launch("xdevice launch", 1, 2, 1, 2, "127.0.0.1", None, "a run")
 
@@ -328,8 +329,8 @@ def test_beyond_this_machine_a_token_is_needed(monkeypatch):
 
 def test_time_in_which_the_process_did_not_run_does_not_count(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(hub.time, "monotonic", lambda: now[0])
-    clock = hub.Clock(2.0)
+    monkeypatch.setattr(peers.time, "monotonic", lambda: now[0])
+    clock = peers.Clock(2.0)
     for step in (1.0, 3600.0, 0.5):
         now[0] += step
         clock.tick()

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from xdevice.errors import CollectiveMismatchError, LaunchError, PeerError, shown
 
 from . import wire
-from .hub import Clock, Hub, Terms, beat_of
+from .hub import Hub
 from .launchers import LOOPBACK, is_loopback
+from .peers import Clock, Terms, beat_of
 from .signs import Signs
 from .wire import Conn
 

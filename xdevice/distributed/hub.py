@@ -12,14 +12,14 @@ import json
 import logging
 import selectors
 import socket
-import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from xdevice.errors import listed
 
 from . import wire
+from .peers import Clock, Peer, Pending, Stranger, Terms, beat_of
 from .wire import Conn
 
 if TYPE_CHECKING:
@@ -39,79 +39,6 @@ _log: Final = logging.getLogger("xdevice")
 _Key = TypeVar("_Key")
 
 
-class Terms(NamedTuple):
-    """The values that must be equal in all processes of a world. The hub checks them when a process connects."""
-
-    key: str
-    """The secret in the variable XDEVICE_TOKEN; empty if none was set, which is allowed if rank 0 listens on
-    loopback."""
-    run: str
-    world: int
-    """The number of this world, from 1: the processes can make several worlds, one after the other."""
-    size: int
-
-
-class Pending(NamedTuple):
-    """The call of one rank, which waits in the hub for the calls of the other ranks."""
-
-    kind: bytes
-    """b"V": a vote of all ranks; b"P": a vote of two ranks; b"S": a call of the engine that takes long."""
-    number: int
-    call: str
-    payload: str
-
-
-class Peer:
-    """The state of one rank, as the hub knows it: its two connections, its pending call, and its signs of life."""
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-        self.vote: Conn | None = None
-        self.pulse: Conn | None = None
-        self.pending: Pending | None = None
-        self.quiet: float | None = None
-        """The time since which nothing has moved in this rank, or in its engine while it is in a call of it; None while
-        no other rank waits for it."""
-        self.heard = 0.0
-        """The time of its last answer to a question of the hub, or of the first question."""
-        self.at = ""
-        self.pid = ""
-
-    @property
-    def has_come(self) -> bool:
-        return self.vote is not None and self.pulse is not None
-
-
-class _Stranger:
-    """A connection whose other side has not yet proved in the handshake that it belongs to this run."""
-
-    def __init__(self, conn: Conn, until: float) -> None:
-        self.conn = conn
-        self.until = until
-        self.nonce = wire.nonce()
-
-
-class Clock:
-    """A clock that stands still while this process is stopped or its machine sleeps. With an ordinary clock, the other
-    ranks would seem late afterwards."""
-
-    def __init__(self, step: float) -> None:
-        self.now = 0.0
-        self._step = step
-        self._last = time.monotonic()
-
-    def tick(self) -> float:
-        now = time.monotonic()
-        self.now += min(now - self._last, self._step)
-        self._last = now
-        return self.now
-
-
-def beat_of(timeout: float) -> float:
-    """The seconds between two questions of the hub to a rank that others wait for."""
-    return min(0.25, timeout / 8)
-
-
 class Hub(threading.Thread):
     """The hub's thread, in rank 0. It is started when the ranks connect, and ends when they have left or one has
     failed."""
@@ -127,8 +54,10 @@ class Hub(threading.Thread):
         self._clock = Clock(4 * self._beat)
         self._listener = listener
         self._selector = selectors.DefaultSelector()
-        self._strangers: list[_Stranger] = []
+        self._strangers: list[Stranger] = []
         self._joined = False
+        self._connected = 0
+        """How many connections of ranks there are: two for each rank."""
         self._refused = 0
         """How many processes were refused because they did not prove that they know the token."""
         self._waiting: dict[int, Peer] = {}
@@ -151,6 +80,7 @@ class Hub(threading.Thread):
         started."""
         peer = self.peers[rank]
         peer.vote, peer.pulse = Conn(vote), Conn(pulse)
+        self._connected += 2
         self._register(peer.vote, lambda: self._hear(peer))
         self._register(peer.pulse, lambda: self._hear_pulse(peer))
 
@@ -217,8 +147,8 @@ class Hub(threading.Thread):
         conns = [peer.vote for peer in self.peers if peer.vote is not None and peer.vote.is_open]
         for one in conns:
             if not one.out:
-                _finish(one)
-        while not all(map(_is_delivered, conns)) and time.monotonic() < until:
+                wire.finish(one)
+        while not all(map(wire.is_delivered, conns)) and time.monotonic() < until:
             for key, events in self._selector.select(0.02):
                 conn = key.fileobj
                 if not isinstance(conn, Conn) or conn not in conns:
@@ -227,7 +157,7 @@ class Hub(threading.Thread):
                 if events & selectors.EVENT_WRITE:
                     self._flush(conn)
                     if not conn.out:
-                        _finish(conn)
+                        wire.finish(conn)
                 for _ in conn.frames():
                     pass
                 if not conn.is_open:
@@ -250,12 +180,12 @@ class Hub(threading.Thread):
             sock, _ = self._listener.accept()
         except OSError:
             return
-        stranger = _Stranger(Conn(sock, wire.MOST_BEFORE), self._clock.now + _HANDSHAKE)
+        stranger = Stranger(Conn(sock, wire.MOST_BEFORE), self._clock.now + _HANDSHAKE)
         self._strangers.append(stranger)
         self._register(stranger.conn, lambda: self._hear_stranger(stranger))
         self._send(stranger.conn, b"H", f"{wire.GREETING.decode()}{stranger.nonce}")
 
-    def _hear_stranger(self, stranger: _Stranger) -> None:
+    def _hear_stranger(self, stranger: Stranger) -> None:
         for kind, text in stranger.conn.frames():
             self._strangers.remove(stranger)
             hello = wire.parse(text) if kind == b"h" else {}
@@ -316,12 +246,13 @@ class Hub(threading.Thread):
         else:
             peer.pulse = conn
             heard = lambda: self._hear_pulse(peer)  # noqa: E731
+        self._connected += 1
         self._selector.modify(conn, selectors.EVENT_READ, heard)
         self._send(conn, b"K", wire.proof(self.terms.key, hello["nonce"], "hub"))
         self._see_who_has_come()
 
     def _see_who_has_come(self) -> None:
-        if self._joined or not all(peer.has_come for peer in self.peers):
+        if self._joined or self._connected < 2 * len(self.peers):
             return
         self._joined = True
         for peer in self.peers:
@@ -493,13 +424,10 @@ class Hub(threading.Thread):
 
     def _watch(self, now: float) -> None:
         waiting = list(self._waiting.values())
-        if not waiting and self._joined:
+        if not waiting or not self._joined:
             return
-        for peer in self.peers:  # an empty frame tells waiting ranks that rank 0 is alive
-            if peer.pending or not self._joined:
-                self._send(peer.vote, b".")
-        if not self._joined:
-            return
+        for peer in waiting:  # an empty frame tells them that rank 0 is alive
+            self._send(peer.vote, b".")
         if self._waiting_since is None:
             self._waiting_since, self._said = now, self.timeout
         absent = [peer for peer in self.peers if not peer.pending]
@@ -578,26 +506,3 @@ def _add(counts: dict[_Key, int], key: _Key, change: int) -> None:
         counts[key] = count
     else:
         del counts[key]
-
-
-def _finish(conn: Conn) -> None:
-    """Closes the sending direction of the connection: the other side reads the last frame, and then the end of the
-    stream."""
-    try:
-        conn.sock.shutdown(socket.SHUT_WR)
-    except OSError:
-        conn.is_open = False
-
-
-def _is_delivered(conn: Conn) -> bool:
-    """Whether everything sent has been acknowledged by the other machine's system, which keeps it until the program
-    reads it."""
-    if conn.out:
-        return False
-    try:
-        import fcntl
-        import termios
-
-        return int.from_bytes(fcntl.ioctl(conn.sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder) == 0
-    except (ImportError, OSError):
-        return False
