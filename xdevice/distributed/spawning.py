@@ -72,7 +72,7 @@ class Failure(NamedTuple):
 class Nodes(NamedTuple):
     """The machines of a run, with the same number of ranks each, and which of them this one is."""
 
-    count: int
+    machines: int
     rank: int
     host: str
     """Where rank 0 listens."""
@@ -129,7 +129,7 @@ def follow(command: Sequence[str], size: int, variables: Mapping[str, str]) -> i
 def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) -> dict[str, str]:
     """The environment variables that tell a process its rank, under xdevice's names and torch's. `local` is its number
     among the `size` ranks of this machine."""
-    rank, total = nodes.rank * size + local, nodes.count * size
+    rank, total = nodes.rank * size + local, nodes.machines * size
     own = {"RANK": rank, "LOCAL_RANK": local, "SIZE": total, "LOCAL_SIZE": size}
     torch = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": total, "LOCAL_WORLD_SIZE": size}
     return {

@@ -141,6 +141,10 @@ class Ranks:
         empty = np.zeros((0, 3), host_dtype(name))
         self.same(self.world.all_reduce(self.tensor(empty, name)), empty, "sum of nothing")
         self.same(self.world.broadcast(self.tensor(empty, name)), empty, "broadcast of nothing")
+        rows = np.zeros((3, 0, 2), host_dtype(name))
+        wanted = np.concatenate([rows] * size)
+        self.same(self.world.all_gather(self.tensor(rows, name)), wanted, "all_gather of rows of nothing")
+        self.same(self.world.reduce_scatter(self.tensor(wanted, name)), rows, "reduce_scatter of rows of nothing")
 
     # tools
 
