@@ -200,19 +200,20 @@ class Session:
             raise UnsupportedError(
                 f"{verb} in a forked child: rank {self.rank} of this world is the process {self._pid}; call it there"
             )
-        self.require_open(verb)
+        carrier = self.require_open(verb)
         if self.in_first:
             raise ScopeError(f"{verb} inside of first(), where the ranks are not side by side; call it after the block")
         for one in tensors:
-            self._carrier.require(one, verb, op)
-        return self._carrier
+            carrier.require(one, verb, op)
+        return carrier
 
-    def require_open(self, verb: str) -> None:
+    def require_open(self, verb: str) -> Carrier:
         line = self._line
         if line is not None and line.failure is not None:
             raise line.failure.with_traceback(None)
         if line is None or self._carrier is None or not self.is_open:
             raise LaunchError(f"{verb} outside of the block of this world: with xdevice.processes() as world:")
+        return self._carrier
 
     @contextmanager
     def alone(self, verb: str) -> Iterator[None]:
