@@ -14,7 +14,7 @@ from process_runs import LATE, met, report
 
 import xdevice
 import xdevice_torch.processes
-from xdevice.distributed import carrying, control, endings, hub, runner, session, signs, telling, wire
+from xdevice.distributed import carrying, control, endings, hub, peers, runner, session, signs, telling, wire
 
 
 def _rank():
@@ -161,8 +161,8 @@ def no_secret():
 
 
 def one_world_is_as_good_as_another():
-    made = hub.Terms.__new__
-    hub.Terms.__new__ = lambda cls, key, run, world, size: made(cls, key, run, 1, size)
+    made = peers.Terms.__new__
+    peers.Terms.__new__ = lambda cls, key, run, world, size: made(cls, key, run, 1, size)
 
 
 # cases

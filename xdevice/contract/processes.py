@@ -120,7 +120,7 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Ends the engine after success; every rank calls this at the same time."""
+        """Ends the engine after success; every rank calls this at the same time, and `Group.exchange` still works."""
 
     def abort(self) -> None:  # noqa: B027  # most cannot be interrupted
         """Called instead of `close` after a failure, while a call of the engine may be waiting in another thread. It

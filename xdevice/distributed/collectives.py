@@ -190,6 +190,7 @@ def split_batch(session: Session, x: Any, even: bool) -> Any:
     if session.size == 1:
         _know(x, "all_gather")
         return x
+    session.require_open("split_batch")
     parts = _map(found, lambda held: held.backend.split(held.value, sizes)[session.rank])
     return rebuilt(x, found, [parts[id(held.value)] for held in found])
 

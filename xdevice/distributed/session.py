@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -29,7 +29,7 @@ from xdevice.replicas import operands
 
 from . import control, endings, engines, launchers
 from .carrying import Carrier, Weight
-from .hub import LEAVE
+from .hub import END, LEAVE
 from .local_device import local_device
 from .runner import Runner
 from .telling import describe
@@ -110,7 +110,7 @@ class Session:
     def _connect(self) -> None:
         self._line = control.join(self.place, self.options.timeout, self.options.join_timeout)
         self._runner = Runner()
-        self._line.signs.ours.append(self._runner)
+        self._line.signs.engine.append(self._runner)
         try:
             self._line.vote(f"processes({self.options})")
             asked = engines.candidates(self.options.engine, selection.current(), self.device)
@@ -151,17 +151,19 @@ class Session:
         """Closes the engine and the control connection, after all ranks have left the block without an error."""
         runner, carrier, line = self._runner, self._carrier, self._line
         self._line = self._carrier = self._runner = None
+        if runner is None or carrier is None or line is None:
+            return
         try:
-            if runner is not None and carrier is not None:
-                runner.begin(carrier.engine.close)
-                if not runner.ends_within(self.options.timeout):
-                    endings.arm(None)
-                    return
+            runner.begin(carrier.engine.close)
+            if not runner.ends_within(self.options.timeout):
+                endings.arm(None)
+                return
+            with suppress(PeerError):  # a rank that fails now has done all that the others needed of it
                 runner.result()
-                runner.stop()
+                line.vote(END)
+            runner.stop()
         finally:
-            if line is not None:
-                line.close()
+            line.close()
 
     def _shut(self, error: BaseException | None) -> None:
         """Closes the world after a failure of this rank or of another one."""
@@ -198,15 +200,19 @@ class Session:
             raise UnsupportedError(
                 f"{verb} in a forked child: rank {self.rank} of this world is the process {self._pid}; call it there"
             )
+        carrier = self.require_open(verb)
+        if self.in_first:
+            raise ScopeError(f"{verb} inside of first(), where the ranks are not side by side; call it after the block")
+        for one in tensors:
+            carrier.require(one, verb, op)
+        return carrier
+
+    def require_open(self, verb: str) -> Carrier:
         line = self._line
         if line is not None and line.failure is not None:
             raise line.failure.with_traceback(None)
         if line is None or self._carrier is None or not self.is_open:
             raise LaunchError(f"{verb} outside of the block of this world: with xdevice.processes() as world:")
-        if self.in_first:
-            raise ScopeError(f"{verb} inside of first(), where the ranks are not side by side; call it after the block")
-        for one in tensors:
-            self._carrier.require(one, verb, op)
         return self._carrier
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from xdevice.errors import PeerError
@@ -41,7 +41,8 @@ def first(session: Session) -> Iterator[bool]:
     except BaseException as error:
         session.in_first = line.is_first_busy = False
         if session.rank == 0 and isinstance(error, Exception):
-            line.vote("first", describe(error))
+            with suppress(PeerError):  # another rank may have ended by this error already: here it is raised itself
+                line.vote("first", describe(error))
         raise
     session.in_first = line.is_first_busy = False
     if session.rank == 0:
