@@ -9,7 +9,7 @@ collective (an operation that all processes take part in). This says what an eng
 - a call that waits for a rank which has died or is stuck is left waiting, in a thread of its own. So the engine sets no
   deadline that is shorter than `group.timeout`, and is told of the failure by `abort`.
 
-A call returns when its result has been computed, also on a GPU.
+A call returns when its result has been computed, also on a GPU; `start_mean` may have several under way.
 
 An engine that cannot do something says so in `refusal`, before anything is sent; it never gives another result instead.
 If a call fails, the engine raises its own error: the core finds out by other means which rank has failed, and why.
@@ -95,6 +95,20 @@ class Engine(ABC):
         """Returns what the rank `source` sends, a tensor of the shape and dtype of `like`: either in `like` itself, or
         as a new tensor."""
         raise NotImplementedError
+
+    # gradients, which travel while others are still computed
+
+    def start_mean(self, x: Any, divisor: float) -> Callable[[], Any] | None:
+        """Starts to sum the `x` of all ranks and to divide the sum by `divisor`, as `all_reduce` and `over` do, and
+        returns at once. All ranks start the same ones in the same order, and call nothing else before they have called
+        what each returned: a function that waits for the mean, as the methods in `in_steps` do, and returns it. On a
+        GPU it need only see to it that all later work waits. None: the engine does one thing at a time."""
+        return None
+
+    def unpack(self, x: Any, tensors: list[Any]) -> bool:
+        """Writes the elements of `x`, a vector, into `tensors` of the engine's framework, which have as many together,
+        in C order. Returns whether it has; if not, the core writes one after the other."""
+        return False
 
     # operations on single tensors, by which the core computes means, weights, 16-bit floats and buckets for all engines
 

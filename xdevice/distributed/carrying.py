@@ -118,21 +118,32 @@ class Carrier:
         part = self.reduce(y, dtype_of(held), op, None, "reduce_scatter")
         return self._back(part, held.backend)
 
+    def start_mean(self, y: Any, dtype: str, weight: Weight | None) -> Callable[[], Any]:
+        """Starts the mean of `y` over the ranks, and returns a function that waits for it and returns it; an engine
+        that does one thing at a time computes it then. `y` is as in `reduce`."""
+        engine, divisor = self.engine, weight.total if weight is not None else self.size
+        y = self._summand(y, dtype, weight)
+        wait = engine.start_mean(y, divisor) or (lambda: engine.over(engine.all_reduce(y, "sum"), divisor))
+        return (lambda: engine.cast(wait(), dtype)) if dtype in _WIDE else wait
+
     def reduce(self, y: Any, dtype: str, op: str, weight: Weight | None, verb: str) -> Any:
         """The sum, mean, max or min of `y` over the ranks. `y` is a tensor of the engine's framework, and may be
         overwritten."""
-        engine, wide = self.engine, _WIDE.get(dtype)
-        if wide is not None:
-            y = engine.cast(y, wide)
-        if weight is not None:
-            y = self._multiply(y, wide or dtype, weight.own)
+        engine = self.engine
+        y = self._summand(y, dtype, weight)
         if op in ("max", "min") and dtype in FLOATS and not engine.orders_nan:
             found = self._extreme(y, op, getattr(engine, verb))
         else:
             found = getattr(engine, verb)(y, "sum" if op == "mean" else op)
         if op == "mean":
             found = engine.over(found, weight.total if weight is not None else self.size)
-        return engine.cast(found, dtype) if wide is not None else found
+        return engine.cast(found, dtype) if dtype in _WIDE else found
+
+    def _summand(self, y: Any, dtype: str, weight: Weight | None) -> Any:
+        wide = _WIDE.get(dtype)
+        if wide is not None:
+            y = self.engine.cast(y, wide)
+        return y if weight is None else self._multiply(y, wide or dtype, weight.own)
 
     def _extreme(self, y: Any, op: str, reduce: Callable[[Any, str], Any]) -> Any:
         """The max or min over the ranks, NaN if any rank has NaN. This takes two reductions, because the gloo of Paddle
@@ -187,6 +198,10 @@ class Carrier:
         held.backend.finish(x)
         return convert(x, self.backend)
 
+    def as_is(self, held: Operand) -> Any:
+        """The same as `read_only`, but a tensor of the engine's own framework may still be computed."""
+        return held.backend.detached(read(held)) if held.backend is self.backend else self.read_only(held)
+
     def _lend(self, held: Operand) -> tuple[Any, bool]:
         """The operand, the caller's tensor, as a tensor of the engine's framework that may be written, and whether the
         two share memory."""
@@ -211,6 +226,14 @@ class Carrier:
                 self.backend.write(y, new)
             return held.value
         return self.place(held, new)
+
+    def unpack(self, means: Any, found: list[Operand]) -> bool:
+        """Writes the elements of a vector of the engine into the operands, if the engine can do so at once. Returns
+        whether it has."""
+        if any(held.backend is not self.backend or held.kind == "model" for held in found):
+            return False
+        plain = [self.backend.detached(held.value) for held in found]
+        return all(map(self.backend.can_write, plain)) and self.engine.unpack(means, plain)
 
     def place(self, held: Operand, new: Any) -> Any:
         """Writes `new`, a tensor of the engine's framework, into the operand, the caller's tensor, and returns that. If

@@ -82,7 +82,9 @@ class Session:
         self.rank, self.size = self.place.rank, self.place.size
         self.engine = "none"
         self.is_open = False
-        self.in_first = False
+        self._within = ""
+        """The block in which no collective can be called, and why; empty outside of such a block."""
+        self._has_aborted = False
         self._line: Line | None = None
         self._carrier: Carrier | None = None
         self._runner: Runner | None = None
@@ -111,6 +113,7 @@ class Session:
         self._line = control.join(self.place, self.options.timeout, self.options.join_timeout)
         self._runner = Runner()
         self._line.signs.ours.append(self._runner)
+        self._line.lost = self._lost
         try:
             self._line.vote(f"processes({self.options})")
             asked = engines.candidates(self.options.engine, selection.current(), self.device)
@@ -171,11 +174,21 @@ class Session:
             return
         if error is not None:
             self._fail(f"rank {self.rank} raised {describe(error)}")
-        if self._carrier is not None:
-            self._carrier.engine.abort()
+        self._abort()
         endings.arm(error)
         line.close()
         _failed = line.failure
+
+    def _lost(self) -> None:
+        """Called in another thread when the hub has ended. If that is a failure, the program may be waiting for a GPU
+        which waits for means that never come."""
+        if self.is_open:
+            self._abort()
+
+    def _abort(self) -> None:
+        if self._carrier is not None and not self._has_aborted:
+            self._has_aborted = True
+            self._carrier.engine.abort()
 
     def _fail(self, text: str) -> None:
         """Tells the other ranks that this rank has raised an error, unless the world has failed already."""
@@ -203,11 +216,20 @@ class Session:
             raise line.failure.with_traceback(None)
         if line is None or self._carrier is None or not self.is_open:
             raise LaunchError(f"{verb} outside of the block of this world: with xdevice.processes() as world:")
-        if self.in_first:
-            raise ScopeError(f"{verb} inside of first(), where the ranks are not side by side; call it after the block")
+        if self._within:
+            raise ScopeError(f"{verb} inside of {self._within}; call it after the block")
         for one in tensors:
             self._carrier.require(one, verb, op)
         return self._carrier
+
+    @contextmanager
+    def inside(self, what: str) -> Iterator[None]:
+        """The block `what`, in which no collective can be called."""
+        self._within = what
+        try:
+            yield
+        finally:
+            self._within = ""
 
     @contextmanager
     def alone(self, verb: str) -> Iterator[None]:
