@@ -113,7 +113,8 @@ def steps(world: Any) -> None:
     if world.is_first:
         for kind, times in taken.items():
             print(f"{kind:20} {statistics.median(times):7.2f} ms a step ({min(times):.2f} to {max(times):.2f})")
-    same = [torch.equal(a, b) for a, b in zip(*(ways[kind].model.parameters() for kind in ("DDP", "averaging")))]
+    both = [ways[kind].model.parameters() for kind in ("DDP", "averaging")]
+    same = [torch.equal(a, b) for a, b in zip(*both, strict=True)]
     print(f"rank {world.rank}: {sum(same)} of {len(same)} parameters are DDP's bit for bit", flush=True)
 
 

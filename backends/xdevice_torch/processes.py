@@ -161,10 +161,14 @@ class TorchEngine(Engine):
 
         return wait
 
+    @torch.no_grad()
+    def pack(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([one.reshape(-1) for one in tensors])
+
+    @torch.no_grad()
     def unpack(self, x: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
         parts = x.split([one.numel() for one in tensors])
-        with torch.no_grad():
-            torch._foreach_copy_(tensors, [part.view_as(one) for part, one in zip(parts, tensors, strict=True)])
+        torch._foreach_copy_(tensors, [part.view_as(one) for part, one in zip(parts, tensors, strict=True)])
         return True
 
     def cast(self, x: torch.Tensor, dtype: str) -> torch.Tensor:

@@ -105,6 +105,11 @@ class Engine(ABC):
         GPU it need only see to it that all later work waits. None: the engine does one thing at a time."""
         return None
 
+    def pack(self, tensors: list[Any]) -> Any | None:
+        """Returns the elements of `tensors` of the engine's framework, in C order and one tensor after the other, as a
+        new vector, which need not be computed yet. None: the core joins them by the backend's `join`."""
+        return None
+
     def unpack(self, x: Any, tensors: list[Any]) -> bool:
         """Writes the elements of `x`, a vector, into `tensors` of the engine's framework, which have as many together,
         in C order. Returns whether it has; if not, the core writes one after the other."""

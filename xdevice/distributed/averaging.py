@@ -4,6 +4,8 @@ The ranks vote twice: before the block on the parameters, and after it on which 
 raises in between tells the others over the control connection. What the framework does not tell during the pass is sent
 after it. Every bucket is sent whole, on all ranks and in the same order, with zeros for gradients that are None; so the
 engine stays usable if the second vote fails.
+
+A training step does this for each of some hundred parameters, so what is known of a model is kept in a `Plan`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ from xdevice.replicas.operands import Operand, dtype_of, shape_of
 
 from . import carrying, gradients
 from .collectives import require_weight
-from .gradients import as_operand
 from .telling import signatures
 
 if TYPE_CHECKING:
@@ -35,24 +36,22 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
     backend = gradients.backend_of_model(model)
     if backend is None:
         raise NotATensorError(f"averaging takes a model, not {shown(model)}; average_gradients takes gradients")
-    variables = [as_operand(name, variable) for name, variable, _ in backend.gradients(model)]
-    if not variables:
+    rows = [(name, variable) for name, variable, _ in backend.gradients(model)]
+    if not rows:
         raise NotATensorError(f"no parameter of {shown(model)} is trained, so that it will have no gradient")
     if session.size == 1:
         require_weight(own)
         yield
         return
-    carrier = session.ready("averaging")
-    for one in variables:
-        carrier.require(one, "all_reduce", "mean")
+    plan = _plan(session, session.ready("averaging"), backend, model, rows)
 
     def call() -> str:
-        return f"averaging{' weighted' if own is not None else ''}: {signatures(variables)}"
+        return f"averaging{' weighted' if own is not None else ''}: {plan.told}"
 
     with session.alone("averaging"):
-        sending = _Sending(carrier, variables, session.agree(call, own))
+        sending = _Sending(plan, session.agree(call, own))
         with session.inside("averaging(), whose gradients may be on their way"):
-            end = backend.watch_gradients([one.value for one in variables], sending.ready)
+            end = backend.watch_gradients(plan.variables, sending.ready)
             try:
                 yield
             except BaseException:
@@ -61,31 +60,70 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
                 raise
             finally:
                 end()
-        _finish(session, backend, model, sending, call)
+        _finish(session, model, sending, call)
 
 
-def _finish(session: Session, backend: Backend, model: Any, sending: _Sending, call: Callable[[], str]) -> None:
-    missing = sending.fill_up([gradient for _, _, gradient in backend.gradients(model)])
+def _finish(session: Session, model: Any, sending: _Sending, call: Callable[[], str]) -> None:
+    plan = sending.plan
+    missing = sending.fill_up(model)
     try:
         session.agree(lambda: f"averaging, after the backward pass{''.join(f'; {name} None' for name in missing)}")
     except CollectiveMismatchError:
-        session.call("all_reduce", call, sending.drop, sending.variables)
+        session.call("all_reduce", call, sending.drop, plan.operands)
         raise
-    session.call("all_reduce", call, sending.finish, sending.variables)
+    session.call("all_reduce", call, sending.finish, plan.operands)
+
+
+class Plan:
+    """What is known of a model's trained parameters, and into which buckets their gradients go, by their numbers."""
+
+    def __init__(self, carrier: Carrier, backend: Backend, rows: list[tuple[str, Any]], marks: list[Any]) -> None:
+        self.carrier, self.backend, self.marks = carrier, backend, marks
+        self.variables = [variable for _, variable in rows]
+        self.operands = [gradients.as_operand(*row) for row in rows]
+        for one in self.operands:
+            carrier.require(one, "all_reduce", "mean")
+        self.told = signatures(self.operands)
+        self.buckets = [[i for i, _ in bucket] for bucket in gradients.fill(list(enumerate(self.operands)))]
+        self.bucket_of = {i: number for number, bucket in enumerate(self.buckets) for i in bucket}
+
+    def require(self, i: int, gradient: Any) -> None:
+        """Raises if the gradient is not dense, or not like its parameter."""
+        if self.backend.is_dense(gradient) and _mark(self.backend, gradient) == self.marks[i][2:]:
+            return
+        name = self.operands[i].name
+        held = gradients.as_operand(name, gradient)
+        self.carrier.require(held, "all_reduce", "mean")
+        found, wanted = (f"{dtype_of(one)} {list(shape_of(one))}" for one in (held, self.operands[i]))
+        raise ArgumentError(
+            f"the gradient of {name} is {found}, on {self.backend.device_of(gradient)}, expected {wanted} on "
+            f"{self.backend.device_of(self.variables[i])}, as the parameter; use average_gradients"
+        )
+
+
+def _plan(session: Session, carrier: Carrier, backend: Backend, model: Any, rows: list[tuple[str, Any]]) -> Plan:
+    """The plan for the model: the one of the step before, if its parameters are what they were then."""
+    marks = [(name, id(variable), *_mark(backend, variable)) for name, variable in rows]
+    plan: Plan | None = session.plans.get(model)
+    if plan is None or plan.marks != marks:
+        plan = session.plans[model] = Plan(carrier, backend, rows, marks)
+    return plan
+
+
+def _mark(backend: Backend, x: Any) -> tuple[Any, ...]:
+    return x.dtype, x.shape, backend.device_of(x)
 
 
 class _Sending:
-    """The gradients of one backward pass on their way, by the numbers of their variables."""
+    """The gradients of one backward pass on their way, by the numbers of their parameters."""
 
-    def __init__(self, carrier: Carrier, variables: list[Operand], weight: Weight | None) -> None:
-        self.variables = variables
+    def __init__(self, plan: Plan, weight: Weight | None) -> None:
+        self.plan = plan
         self.error: BaseException | None = None
         """What `ready` has raised. Paddle raises a SystemError in its place."""
-        self._carrier, self._weight = carrier, weight
-        self._buckets = [[i for i, _ in rows] for rows in gradients.fill(list(enumerate(variables)))]
-        self._bucket_of = {i: number for number, bucket in enumerate(self._buckets) for i in bucket}
-        self._lacking = [len(bucket) for bucket in self._buckets]
-        self._found: dict[int, Operand] = {}
+        self._weight = weight
+        self._lacking = [len(bucket) for bucket in plan.buckets]
+        self._found: dict[int, Any] = {}
         self._sent: list[tuple[list[Operand], Callable[[], Any]]] = []
         self._lock = threading.Lock()
 
@@ -94,26 +132,33 @@ class _Sending:
         with self._lock:
             try:
                 self._take(i, gradient)
-                while len(self._sent) < len(self._buckets) and not self._lacking[len(self._sent)]:
+                while len(self._sent) < len(self._lacking) and not self._lacking[len(self._sent)]:
                     self._start()
             except BaseException as error:
                 self.error = error
                 raise
 
-    def fill_up(self, found: list[Any]) -> list[str]:
-        """Takes the gradients that came without a word. Returns the names of the variables that have none."""
-        if len(found) != len(self.variables):
-            raise ArgumentError(f"the model had {len(self.variables)} trained parameters, and now has {len(found)}")
-        for i, gradient in enumerate(found):
+    def fill_up(self, model: Any) -> list[str]:
+        """Takes the gradients that came without a word. Returns the names of the parameters that have none."""
+        if not any(self._lacking):
+            return []
+        plan = self.plan
+        now = list(plan.backend.gradients(model))
+        if [id(variable) for _, variable, _ in now] != [id(variable) for variable in plan.variables]:
+            raise ArgumentError("the trained parameters of the model changed in the block of averaging()")
+        for i, (_, _, gradient) in enumerate(now):
             if gradient is not None and i not in self._found:
                 self._take(i, gradient)
-        return [one.name for i, one in enumerate(self.variables) if i not in self._found]
+        return [one.name for i, one in enumerate(plan.operands) if i not in self._found]
 
     def finish(self) -> None:
         """Waits for the means, and writes them into the gradients."""
         self._start_all()
         for bucket, wait in self._sent:
-            gradients.place(self._carrier, bucket, wait())
+            new = gradients.place(self.plan.carrier, bucket, wait())
+            for held in bucket:
+                if new[id(held.value)] is not held.value:
+                    raise ArgumentError(f"the gradient of {held.name} cannot be written; use average_gradients")
 
     def drop(self) -> None:
         """Waits for the means and forgets them."""
@@ -122,34 +167,29 @@ class _Sending:
             wait()
 
     def _take(self, i: int, gradient: Any) -> None:
-        variable = self.variables[i]
         if i in self._found:
             raise ScopeError(
-                f"{variable.name} got a gradient twice in one block of averaging(), and the first may be on its way: "
-                "run one backward pass in the block, and those before whose gradients add up outside of it"
+                f"{self.plan.operands[i].name} got a gradient twice in one block of averaging(), and the first may be "
+                "on its way: run one backward pass in the block, and those whose gradients add up to it before the "
+                "block"
             )
-        held = as_operand(variable.name, gradient)
-        self._carrier.require(held, "all_reduce", "mean")
-        if (dtype_of(held), shape_of(held)) != (dtype_of(variable), shape_of(variable)):
-            raise ArgumentError(
-                f"the gradient of {variable.name} is {dtype_of(held)} {list(shape_of(held))}, expected "
-                f"{dtype_of(variable)} {list(shape_of(variable))} as the parameter; use average_gradients"
-            )
-        if not held.backend.can_write(held.backend.detached(gradient)):
-            raise ArgumentError(f"the gradient of {variable.name} cannot be written; use average_gradients")
-        self._found[i] = held
-        self._lacking[self._bucket_of[i]] -= 1
+        self.plan.require(i, gradient)
+        self._found[i] = gradient
+        self._lacking[self.plan.bucket_of[i]] -= 1
 
     def _start_all(self) -> None:
-        while len(self._sent) < len(self._buckets):
+        while len(self._sent) < len(self._lacking):
             self._start()
 
     def _start(self) -> None:
-        bucket = [self._found.get(i) or _zeros(self.variables[i]) for i in self._buckets[len(self._sent)]]
-        self._sent.append((bucket, gradients.start(self._carrier, bucket, self._weight)))
+        plan = self.plan
+        bucket = [self._operand(i) for i in plan.buckets[len(self._sent)]]
+        self._sent.append((bucket, gradients.start(plan.carrier, bucket, self._weight)))
 
-
-def _zeros(variable: Operand) -> Operand:
-    backend = variable.backend
-    zeros = backend.full(shape_of(variable), 0.0, backend.device_of(variable.value), dtype_of(variable))
-    return Operand(variable.name, zeros, backend, "tensor")
+    def _operand(self, i: int) -> Operand:
+        name, variable, backend, _ = self.plan.operands[i]
+        gradient = self._found.get(i)
+        if gradient is None:
+            shape, dtype = shape_of(self.plan.operands[i]), dtype_of(self.plan.operands[i])
+            gradient = backend.full(shape, 0.0, backend.device_of(variable), dtype)
+        return Operand(name, gradient, backend, "tensor")

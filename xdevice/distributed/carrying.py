@@ -198,10 +198,6 @@ class Carrier:
         held.backend.finish(x)
         return convert(x, self.backend)
 
-    def as_is(self, held: Operand) -> Any:
-        """The same as `read_only`, but a tensor of the engine's own framework may still be computed."""
-        return held.backend.detached(read(held)) if held.backend is self.backend else self.read_only(held)
-
     def _lend(self, held: Operand) -> tuple[Any, bool]:
         """The operand, the caller's tensor, as a tensor of the engine's framework that may be written, and whether the
         two share memory."""
@@ -227,13 +223,25 @@ class Carrier:
             return held.value
         return self.place(held, new)
 
+    def pack(self, found: list[Operand]) -> Any:
+        """The elements of the operands as one new vector of the engine's framework."""
+        own = self._own(found)
+        packed = None if own is None else self.engine.pack(own)
+        if packed is not None:
+            return packed
+        return self.backend.join([self.engine.reshaped(self.read_only(held), (-1,)) for held in found])
+
     def unpack(self, means: Any, found: list[Operand]) -> bool:
         """Writes the elements of a vector of the engine into the operands, if the engine can do so at once. Returns
         whether it has."""
+        own = self._own(found)
+        return own is not None and all(map(self.backend.can_write, own)) and self.engine.unpack(means, own)
+
+    def _own(self, found: list[Operand]) -> list[Any] | None:
+        """The operands, if all are tensors of the engine's framework."""
         if any(held.backend is not self.backend or held.kind == "model" for held in found):
-            return False
-        plain = [self.backend.detached(held.value) for held in found]
-        return all(map(self.backend.can_write, plain)) and self.engine.unpack(means, plain)
+            return None
+        return [held.value for held in found]
 
     def place(self, held: Operand, new: Any) -> Any:
         """Writes `new`, a tensor of the engine's framework, into the operand, the caller's tensor, and returns that. If

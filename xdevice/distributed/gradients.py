@@ -117,8 +117,7 @@ def fill(tensors: list[tuple[Any, Operand]]) -> list[list[tuple[Any, Operand]]]:
 def start(carrier: Carrier, bucket: list[Operand], weight: Weight | None) -> Callable[[], Any]:
     """Starts to average the gradients of a bucket over the ranks. Returns a function that waits for their means, and
     returns these in one vector."""
-    flat = [carrier.engine.reshaped(carrier.as_is(held), (-1,)) for held in bucket]
-    return carrier.start_mean(carrier.backend.join(flat), dtype_of(bucket[0]), weight)
+    return carrier.start_mean(carrier.pack(bucket), dtype_of(bucket[0]), weight)
 
 
 def place(carrier: Carrier, bucket: list[Operand], means: Any) -> dict[int, Any]:

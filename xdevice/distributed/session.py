@@ -12,6 +12,7 @@ import threading
 from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from xdevice.base.dtypes import host_dtype
 from xdevice.contract.processes import Group
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.replicas.operands import Operand
 
+    from .averaging import Plan
     from .control import Line
 
 NO_WEIGHT: Final = "the weights of all ranks are 0, and a mean of nothing is not a number"
@@ -84,6 +86,8 @@ class Session:
         self.is_open = False
         self._within = ""
         """The block in which no collective can be called, and why; empty outside of such a block."""
+        self.plans: WeakKeyDictionary[Any, Plan] = WeakKeyDictionary()
+        """What `averaging` knows of each model."""
         self._has_aborted = False
         self._line: Line | None = None
         self._carrier: Carrier | None = None
