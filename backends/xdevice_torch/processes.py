@@ -1,8 +1,9 @@
 """Moves tensors between processes: by gloo if they are on the host, by NCCL if they are on GPUs.
 
 `TorchEngine` makes process groups of its own, without `init_process_group`, so that a program can use
-`torch.distributed` beside it. gloo is told the address to listen on, because otherwise it would look up the name of the
-host. The store, where the ranks find each other's addresses, gets a socket that already listens on that address.
+`torch.distributed` beside it; `native_group` makes the default one. gloo is told the address to listen on, because
+otherwise it would look up the name of the host. The store, where the ranks find each other's addresses, gets a socket
+that already listens on that address.
 
 gloo sums eight dtypes. Tensors of other dtypes are converted to one of these before they are summed, and tensors that
 are only moved are sent as bytes. torch 2.13 deprecates the flat `reduce_scatter_tensor`, so the form with lists is
@@ -76,7 +77,7 @@ class TorchEngine(Engine):
         self.name = f"torch:{kind}"
         self._rank, self._size = group.rank, group.size
         self._until = group.wait
-        self._store = _store(group)
+        self._store = store_of(group)
         self._gloo: Any = None
         self._nccl: Any = None
         self._last: Any = None
@@ -305,7 +306,7 @@ def _options(cls: Any, op: str) -> Any:
     return options
 
 
-def _store(group: Group) -> Any:
+def store_of(group: Group) -> Any:
     """Returns PyTorch's key-value store in which the ranks find each other's addresses. Rank 0 serves it."""
     sock = None
     if group.rank == 0:

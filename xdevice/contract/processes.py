@@ -18,12 +18,13 @@ If a call fails, the engine raises its own error: the core finds out by other me
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from .primitives import Primitives
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from xdevice.base.devices import Device
 
@@ -48,6 +49,15 @@ class Group(NamedTuple):
     wait: Callable[[Callable[[float], bool]], None] = lambda done: None
     """For the methods named in `Engine.in_steps`: waits until the call has ended, which `done(seconds)` says after
     waiting for so many seconds at most. It raises if a rank fails meanwhile."""
+
+
+class NativeGroup(NamedTuple):
+    """What ends a framework's own group of processes."""
+
+    close: Callable[[], None]
+    """Called after success, by every rank at the same time, before `Engine.close`."""
+    abort: Callable[[], None]
+    """Called instead after a failure, in any thread, while a call may be waiting. It must not wait."""
 
 
 class Engine(ABC):
@@ -162,6 +172,12 @@ class Processes(Primitives):
         group call it at the same time, and may tell each other addresses by `group.exchange`. It listens on the address
         `group.host` only."""
         raise self.unsupported(f"an engine {name!r} for several processes", "choose engine='auto', which takes PyTorch")
+
+    def start_native_group(self, group: Group) -> NativeGroup:
+        """Makes the framework's own group of these processes, which is global, so that the framework's other ways of
+        using several processes work. All processes call it at the same time, like `start_engine`; there may be one
+        only. If the program has made one with the same ranks, it is left as it is, and to the program to end."""
+        raise self.unsupported("a group of processes for all of its own functions", "use the methods of the world")
 
     def why_no_engine(self) -> str:
         """Returns why `engines` is empty here, in a few words, for users who ask for an engine of this backend by

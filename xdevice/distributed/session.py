@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from xdevice.base.devices import Device
+    from xdevice.contract.processes import NativeGroup
     from xdevice.replicas.operands import Operand
 
     from .averaging import Plan
@@ -92,6 +93,7 @@ class Session:
         self._line: Line | None = None
         self._carrier: Carrier | None = None
         self._runner: Runner | None = None
+        self._native: NativeGroup | None = None
         self._waits: tuple[Callable[[], str], list[Operand]] = str, []
         self._busy = threading.Lock()
         self._verb = ""
@@ -130,19 +132,45 @@ class Session:
             raise
 
     def _start(self) -> Carrier:
-        place, line = self.place, self.line
-        group = Group(
-            place.rank, place.size, place.local_rank, place.local_size, self.device, line.host, self.options.timeout,
-            line.exchange, self._wait,
-        )  # fmt: skip
-        backend, engine = engines.start(self.engine, group)
+        backend, engine = engines.start(self.engine, self._group())
         return Carrier(backend, engine, self.size, self.device)
+
+    def _group(self) -> Group:
+        place, line = self.place, self._line
+        return Group(
+            place.rank, place.size, place.local_rank, place.local_size, self.device,
+            launchers.LOOPBACK if line is None else line.host, self.options.timeout,
+            (lambda text: [text]) if line is None else line.exchange, self._wait,
+        )  # fmt: skip
+
+    def start_native_group(self) -> None:
+        """Makes the group of the framework in use, unless this world has made it."""
+        backend = selection.current()
+        if self._native is not None:
+            return
+        if self.size == 1:
+            self._native = backend.start_native_group(self._group())
+            return
+        self.ready("native_group")
+
+        def call() -> str:
+            return f"native_group of {backend.name}"
+
+        with self.alone("native_group"):
+            self.agree(call)
+            self._native = self.call("", call, lambda: backend.start_native_group(self._group()), [])
 
     def leave(self, error: BaseException | None) -> None:
         """Leaves the world at the end of its block. `error` is the exception that the block raised, or None."""
         self.is_open = False
+        native = self._native
+        if self._line is None and native is not None:
+            self._native = None
+            native.close()
         if self._line is None or os.getpid() != self._pid:
             return
+        if native is not None and isinstance(error, Exception) and self._line.failure is None:
+            self._explain(error)
         is_quiet = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
         if not is_quiet or self._line.failure is not None:
             self._shut(error)
@@ -154,13 +182,29 @@ class Session:
             raise
         self._close()
 
-    def _close(self) -> None:
-        """Closes the engine and the control connection, after all ranks have left the block without an error."""
-        runner, carrier, line = self._runner, self._carrier, self._line
-        self._line = self._carrier = self._runner = None
+    def _explain(self, error: Exception) -> None:
+        """Raises `PeerError` in place of the error, if that is what the framework's own group made of it."""
         try:
-            if runner is not None and carrier is not None:
-                runner.begin(carrier.engine.close)
+            self.line.raise_reason()
+        except PeerError as reason:
+            self._shut(error)
+            raise reason from error
+
+    def _close(self) -> None:
+        """Closes all connections, after all ranks have left the block without an error."""
+        runner, carrier, line = self._runner, self._carrier, self._line
+        native, self._native = self._native, None
+        self._line = self._carrier = self._runner = None
+
+        def close() -> None:
+            if native is not None:
+                native.close()
+            if carrier is not None:
+                carrier.engine.close()
+
+        try:
+            if runner is not None:
+                runner.begin(close)
                 if not runner.ends_within(self.options.timeout):
                     endings.arm(None)
                     return
@@ -190,8 +234,12 @@ class Session:
             self._abort()
 
     def _abort(self) -> None:
-        if self._carrier is not None and not self._has_aborted:
-            self._has_aborted = True
+        if self._has_aborted:
+            return
+        self._has_aborted = True
+        if self._native is not None:
+            self._native.abort()
+        if self._carrier is not None:
             self._carrier.engine.abort()
 
     def _fail(self, text: str) -> None:

@@ -278,6 +278,19 @@ class World:
         """
         return averaging.averaging(self._session, model, weight)
 
+    def native_group(self) -> None:
+        """Makes the framework's own group of these processes: PyTorch's default process group.
+
+        From then on DDP, FSDP (`fully_shard`), DTensor, and the libraries that ask `torch.distributed` work on this
+        world, until its block ends. Where the program has called `init_process_group` itself, that group is left as it
+        is. What they send is not voted on; but a rank that dies or raises is named on the others.
+
+        Raises:
+            UnsupportedError: the backend in use has none (all but PyTorch). LaunchError: the program's own group is not
+                there on all ranks, or its ranks are others.
+        """
+        self._session.start_native_group()
+
     def first(self) -> AbstractContextManager[bool]:
         """Lets rank 0 run the block first; the other ranks wait, and run it afterwards. Yields whether this is rank 0.
 
