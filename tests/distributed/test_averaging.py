@@ -16,13 +16,20 @@ from support import needs, sampled
 DAMP = 1.5
 
 
-@pytest.fixture(scope="module")
-def run():
+def started(*modules):
+    """What runs a case in ranks that fork from a process which has imported the modules."""
     needs("torch")
     here = Path(__file__).parent
     path = os.pathsep.join([str(here), str(here.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with Zygote("torch", "torch", "averaging_cases", PYTHONPATH=path) as zygote:
+    with Zygote("torch", "torch", *modules, "averaging_cases", PYTHONPATH=path) as zygote:
         yield lambda case, size=2, **variables: zygote.run(f"averaging_cases:{case}", size, **variables)
+
+
+run = pytest.fixture(lambda: (yield from started()), scope="module")
+run_beside = pytest.fixture(
+    lambda: (yield from started("torch._dynamo", "torch.distributed.fsdp")), scope="module", name="run_beside"
+)
+"""The same beside PyTorch's own, which import for seconds."""
 
 
 def assert_good(outcomes):
@@ -37,13 +44,11 @@ def assert_good(outcomes):
         [
             ("equals_what_comes_after_it", 2),
             ("equals_what_comes_after_it", 3),
-            ("equals_ddp", 2),
             ("a_model_that_changes", 2),
             ("is_refused", 2),
-            ("shards", 2),
         ],
         each_time=[("equals_what_comes_after_it", 2)],
-        slow=[("equals_ddp", 2), ("shards", 2), ("a_model_that_changes", 2)],
+        slow=[("a_model_that_changes", 2)],
         others="long",
     ),
 )
@@ -88,13 +93,28 @@ def test_what_a_rank_raises_in_the_block_is_told(run, case, own, words):
     [
         pytest.param("killed_in_the_middle", "died", 1, marks=pytest.mark.slow),
         pytest.param("stuck_in_the_middle", "late", LATE + 1, marks=pytest.mark.long),
-        pytest.param("a_rank_dies_in_their_step", "died", 2, marks=pytest.mark.slow),
     ],
 )
 def test_a_rank_that_is_lost_is_named(run, case, why, within):
     first, second = run(case)
     assert (first.said.get("error"), first.said.get("why"), first.said.get("peer")) == ("PeerError", why, 1), first
     assert took([first, second]) <= within + DAMP
+
+
+# beside PyTorch's own
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["equals_ddp", "shards"])
+def test_what_torch_does_on_a_world(run_beside, case):
+    assert_good(run_beside(case))
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_in_a_step_of_torch_is_named(run_beside):
+    first, _ = run_beside("a_rank_dies_in_their_step")
+    assert first.status == 1
+    assert "PeerError: rank 1 has died" in first.printed, first.printed[-2000:]
 
 
 @pytest.mark.slow

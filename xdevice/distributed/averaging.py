@@ -22,7 +22,7 @@ from .collectives import require_weight
 from .telling import signatures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from xdevice.contract import Backend
 
@@ -66,12 +66,15 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
 def _finish(session: Session, model: Any, sending: _Sending, call: Callable[[], str]) -> None:
     plan = sending.plan
     missing = sending.fill_up(model)
+    nones = "".join(f"; {plan.operands[i].name} None" for i in missing)
     try:
-        session.agree(lambda: f"averaging, after the backward pass{''.join(f'; {name} None' for name in missing)}")
+        session.agree(lambda: f"averaging, after the backward pass{nones}")
     except CollectiveMismatchError:
         session.call("all_reduce", call, sending.drop, plan.operands)
         raise
     session.call("all_reduce", call, sending.finish, plan.operands)
+    if session.options.check and missing != plan.missing:
+        plan.put_last(missing)
 
 
 class Plan:
@@ -83,9 +86,18 @@ class Plan:
         self.operands = [gradients.as_operand(*row) for row in rows]
         for one in self.operands:
             carrier.require(one, "all_reduce", "mean")
-        self.told = signatures(self.operands)
-        self.buckets = [[i for i, _ in bucket] for bucket in gradients.fill(list(enumerate(self.operands)))]
+        self.put_last([])
+
+    def put_last(self, missing: Sequence[int]) -> None:
+        """Sorts the gradients into buckets. Those that were missing in the step before come last, because a bucket
+        waits for all before it."""
+        self.missing = missing
+        late = [(i, self.operands[i]) for i in missing]
+        others = [row for row in enumerate(self.operands) if row[0] not in set(missing)]
+        buckets = [*gradients.fill(others), *gradients.fill(late)]
+        self.buckets = [[i for i, _ in bucket] for bucket in buckets]
         self.bucket_of = {i: number for number, bucket in enumerate(self.buckets) for i in bucket}
+        self.told = signatures(self.operands) + "".join(f"; {one.name} last" for _, one in late)
 
     def require(self, i: int, gradient: Any) -> None:
         """Raises if the gradient is not dense, or not like its parameter."""
@@ -138,8 +150,8 @@ class _Sending:
                 self.error = error
                 raise
 
-    def fill_up(self, model: Any) -> list[str]:
-        """Takes the gradients that came without a word. Returns the names of the parameters that have none."""
+    def fill_up(self, model: Any) -> list[int]:
+        """Takes the gradients that came without a word. Returns the numbers of the parameters that have none."""
         if not any(self._lacking):
             return []
         plan = self.plan
@@ -149,7 +161,7 @@ class _Sending:
         for i, (_, _, gradient) in enumerate(now):
             if gradient is not None and i not in self._found:
                 self._take(i, gradient)
-        return [one.name for i, one in enumerate(plan.operands) if i not in self._found]
+        return [i for i in range(len(plan.operands)) if i not in self._found]
 
     def finish(self) -> None:
         """Waits for the means, and writes them into the gradients."""
