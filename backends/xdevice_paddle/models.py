@@ -10,7 +10,7 @@ import paddle
 
 from xdevice.contract import Way
 from xdevice.contract.models import Models
-from xdevice.contract.watching import GradientWatch
+from xdevice.contract.stored import GradientWatch
 
 from . import copying, optimizers
 

@@ -26,7 +26,7 @@ from torch.utils import _pytree
 
 from xdevice.contract import Way
 from xdevice.contract.models import Models
-from xdevice.contract.watching import GradientWatch
+from xdevice.contract.stored import GradientWatch
 from xdevice.errors import NotBuiltError, UnsupportedError
 
 from . import extra_state, optimizers, staging, tensordicts
