@@ -1,4 +1,4 @@
-"""`average_gradients` and `averaging` of models: what each framework's own backward pass left in its parameters is averaged there."""
+"""`average_gradients` and `averaging` of models: what a backward pass left in their parameters is averaged there."""
 
 from __future__ import annotations
 

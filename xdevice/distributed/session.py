@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from xdevice.contract.processes import NativeGroup
     from xdevice.replicas.operands import Operand
 
-    from .averaging import Plan
     from .control import Line
 
 NO_WEIGHT: Final = "the weights of all ranks are 0, and a mean of nothing is not a number"
@@ -87,8 +86,8 @@ class Session:
         self.is_open = False
         self._within = ""
         """The block in which no collective can be called, and why; empty outside of such a block."""
-        self.plans: WeakKeyDictionary[Any, Plan] = WeakKeyDictionary()
-        """What `averaging` knows of each model."""
+        self.plans: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        """The `Plan` of `averaging` for each model."""
         self._has_aborted = False
         self._line: Line | None = None
         self._carrier: Carrier | None = None
