@@ -51,9 +51,9 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         nones = "".join(f"; {one.name} None" for one in gradients if one.held is None)
         return f"average_gradients{' weighted' if own is not None else ''}: {signatures(found)}{nones}"
 
-    def job() -> list[list[Any]]:
-        each_once = {id(held.value): held for held in found}
-        buckets = [[held for _, held in rows] for rows in fill(list(each_once.items()))]
+    def job() -> list[dict[int, Any]]:
+        each_once = [(0, held) for held in {id(held.value): held for held in found}.values()]
+        buckets = [[held for _, held in rows] for rows in fill(each_once)]
         sent = [(bucket, start(carrier, bucket, total)) for bucket in buckets]
         return [place(carrier, bucket, finish()) for bucket, finish in sent]
 
