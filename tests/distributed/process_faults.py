@@ -14,7 +14,19 @@ from process_runs import LATE, met, report
 
 import xdevice
 import xdevice_torch.processes
-from xdevice.distributed import carrying, control, endings, hub, peers, runner, session, signs, telling, wire
+from xdevice.distributed import (
+    averaging,
+    carrying,
+    control,
+    endings,
+    hub,
+    peers,
+    runner,
+    session,
+    signs,
+    telling,
+    wire,
+)
 
 
 def _rank():
@@ -151,6 +163,29 @@ def open_again():
 def first_waits_for_nobody():
     vote = control.Line.vote
     control.Line.vote = lambda self, call, payload="": [] if call == "first" else vote(self, call, payload)
+
+
+# gradients on their way
+
+
+def not_divided():
+    xdevice_torch.processes.TorchEngine.over = lambda self, x, divisor: x
+
+
+def after_the_pass():
+    averaging._Sending.ready = lambda self, i, gradient: None
+
+
+def nobody_asks_for_nones():
+    fill_up = averaging._Sending.fill_up
+    averaging._Sending.fill_up = lambda self, model: fill_up(self, model) and []
+
+
+def old_plans_are_kept():
+    make = averaging._plan
+    averaging._plan = lambda session, carrier, backend, model, rows: (
+        session.plans.get(model) or make(session, carrier, backend, model, rows)
+    )
 
 
 # who belongs here

@@ -56,6 +56,8 @@ class Line:
         """Whether this rank is in a call of the engine that takes long, and has told the hub so."""
         self.failure: PeerError | CollectiveMismatchError | None = None
         """The error that every verb raises from now on."""
+        self.lost: Callable[[], None] = lambda: None
+        """Called in a thread of its own when the hub has ended."""
         self.signs = Signs()
         self.hub = hub
         self._vote = Conn(vote)
@@ -205,6 +207,7 @@ class Line:
                     told = {"moved": moved, "at": self.signs.at(), "started": self.started}
                     self._answers.send(b"a", json.dumps(told))
         self._answers.close()
+        self.lost()
 
     def close(self) -> None:
         """Closes both connections. Rank 0 first waits until the hub has sent its last frames."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from xdevice.errors import ArgumentError, LaunchError, ScopeError, UnsupportedError, shown
 
-from . import collectives, engines, gradients, turns, unsent
+from . import averaging, collectives, engines, gradients, turns, unsent
 from .session import Options, Session
 
 if TYPE_CHECKING:
@@ -300,6 +300,42 @@ class World:
                 NotATensorError, DTypeError, ArgumentError: as in `all_reduce`.
         """
         return gradients.average_gradients(self._session, model_or_gradients, weight)
+
+    def averaging(self, model: Any, weight: float | None = None) -> AbstractContextManager[None]:
+        """The block for one backward pass: afterwards each gradient of the model is the mean over all ranks.
+
+        With `with world.averaging(model): loss.backward()` gradients travel while the pass computes the next ones, in
+        buckets of 25 MB, with PyTorch and Paddle; with MXNet, and with engines other than PyTorch's, after the pass.
+        They need their memory once more. Gradients that earlier passes have left count too, as when each adds up those
+        of several batches: do only the last pass in the block.
+
+        Args:
+            model: a model that keeps its gradients (torch, paddle, mxnet), with the same parameters on each rank.
+            weight: as in `all_reduce`: the number of samples of this rank, if it differs between ranks.
+
+        The ranks vote when the block begins and when it ends. No other collective can be called inside. A gradient that
+        is None on all ranks stays None; if it is None on some only, CollectiveMismatchError names it, and no gradient
+        is changed. An error inside the block closes the world: the other ranks raise PeerError.
+
+        Raises:
+            NotATensorError: not a model, or no parameter is trained. ScopeError: two backward passes in one block.
+            UnsupportedError: a model of a framework that does not keep gradients (use `average_gradients`); a gradient
+                that is sparse, or spread over processes. DTypeError, ArgumentError: as in `all_reduce`.
+        """
+        return averaging.averaging(self._session, model, weight)
+
+    def native_group(self) -> None:
+        """Makes the framework's own group of these processes: PyTorch's default process group.
+
+        From then on DDP, FSDP (`fully_shard`), DTensor, and the libraries that ask `torch.distributed` work on this
+        world, until its block ends. Where the program has called `init_process_group` itself, that group is left as it
+        is. What they send is not voted on; but a rank that dies or raises is named on the others.
+
+        Raises:
+            UnsupportedError: the backend in use has none (all but PyTorch). LaunchError: the program's own group is not
+                there on all ranks, or its ranks are others.
+        """
+        self._session.start_native_group()
 
     def first(self) -> AbstractContextManager[bool]:
         """Lets rank 0 run the block first; the other ranks wait, and run it afterwards. Yields whether this is rank 0.
