@@ -9,6 +9,8 @@ Facts about NumPy that the code depends on:
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 TAKE_NUMBERS = frozenset[str]()
+TAKES_MASKS = True
 ONE_DEVICE = True
 RESHAPE_IS_VIEW = True
 
@@ -79,7 +82,15 @@ asinh = _silent(np.arcsinh)
 atan = _silent(np.arctan)
 atan2 = _silent(np.arctan2)
 atanh = _silent(np.arctanh)
+bitwise_and = _silent(np.bitwise_and)
+bitwise_invert = _silent(np.invert)
+bitwise_left_shift = _silent(np.left_shift)
+bitwise_or = _silent(np.bitwise_or)
+bitwise_right_shift = _silent(np.right_shift)
+bitwise_xor = _silent(np.bitwise_xor)
 ceil = _silent(np.ceil)
+conj = _silent(np.conj)
+copysign = _silent(np.copysign)
 cos = _silent(np.cos)
 cosh = _silent(np.cosh)
 divide = _silent(np.divide)
@@ -90,6 +101,8 @@ floor = _silent(np.floor)
 floor_divide = _silent(np.floor_divide)
 greater = _silent(np.greater)
 greater_equal = _silent(np.greater_equal)
+hypot = _silent(np.hypot)
+imag = _silent(np.imag)
 isfinite = _silent(np.isfinite)
 isinf = _silent(np.isinf)
 isnan = _silent(np.isnan)
@@ -99,6 +112,7 @@ log = _silent(np.log)
 log10 = _silent(np.log10)
 log1p = _silent(np.log1p)
 log2 = _silent(np.log2)
+logaddexp = _silent(np.logaddexp)
 logical_and = _silent(np.logical_and)
 logical_not = _silent(np.logical_not)
 logical_or = _silent(np.logical_or)
@@ -106,12 +120,15 @@ logical_xor = _silent(np.logical_xor)
 maximum = _silent(np.maximum)
 minimum = _silent(np.minimum)
 negative = _silent(np.negative)
+nextafter = _silent(np.nextafter)
 not_equal = _silent(np.not_equal)
 pow = _silent(np.power)
+real = _silent(np.real)
 reciprocal = _silent(np.reciprocal)
 remainder = _silent(np.remainder)
 round = _silent(np.round)
-sign = _silent(np.sign)
+sign = _silent(lambda x: np.sign(x) if x.dtype.kind != "c" else np.where(x == 0, 0, x / np.where(x == 0, 1, np.abs(x))).astype(x.dtype))
+signbit = _silent(np.signbit)
 sin = _silent(np.sin)
 sinh = _silent(np.sinh)
 sqrt = _silent(np.sqrt)
@@ -174,8 +191,21 @@ def argsort(x: Array, axis: int, descending: bool) -> Array:
     return x.shape[axis] - 1 - np.flip(mirrored, axis)
 
 
+def cumulative_prod(x: Array, axis: int) -> Array:
+    with np.errstate(all="ignore"):
+        return np.cumprod(x, axis=axis, dtype=x.dtype)
+
+
 def cumulative_sum(x: Array, axis: int) -> Array:
     return np.cumsum(x, axis=axis, dtype=x.dtype)
+
+
+def searchsorted(x1: Array, x2: Array, side: Any) -> Array:
+    return np.searchsorted(x1, x2, side)
+
+
+def sliced(x: Array, axis: int, start: int, stop: int) -> Array:
+    return x[(slice(None),) * axis + (slice(start, stop),)]
 
 
 def sort(x: Array, axis: int, descending: bool) -> Array:
@@ -215,8 +245,39 @@ squeeze = np.squeeze
 stack = np.stack
 
 
+def unstack(x: Array, axis: int) -> tuple[Array, ...]:
+    return tuple(np.asarray(part) for part in np.moveaxis(x, axis, 0))
+
+
 def view(x: Array, shape: tuple[int, ...]) -> Array:
     made = np.reshape(x, shape)
     if x.size and not np.shares_memory(made, x):
         raise ValueError(f"an array with the strides {x.strides} cannot be seen in the shape {shape}")
     return made
+
+
+# the extensions
+
+
+def _arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+    def kernel(*arguments: Any) -> Any:
+        with np.errstate(all="ignore"):
+            made = function(*arguments)
+        return tuple(map(np.asarray, made)) if isinstance(made, tuple) else np.asarray(made)
+
+    return kernel
+
+
+fft = np.fft
+linalg = SimpleNamespace(
+    cholesky=_arrays(np.linalg.cholesky),
+    det=_arrays(np.linalg.det),
+    eigh=_arrays(np.linalg.eigh),
+    eigvalsh=_arrays(np.linalg.eigvalsh),
+    inv=_arrays(np.linalg.inv),
+    qr=_arrays(np.linalg.qr),
+    slogdet=_arrays(np.linalg.slogdet),
+    solve=_arrays(np.linalg.solve),
+    svd=_arrays(np.linalg.svd),
+    svdvals=_arrays(partial(np.linalg.svd, compute_uv=False)),
+)

@@ -226,7 +226,7 @@ class Types:
         name = self._name(type)
         if dtypes.kind_of(name) not in "fc":
             raise DTypeError(f"finfo takes a dtype of floats, not {name}; iinfo is for integers")
-        return dtypes.floats(name, self._ground.kernels.dtype(name))
+        return dtypes.floats(name, self._ground.kernels.dtype(floats.PARTS.get(name, name)))
 
     def iinfo(self, type: Any, /) -> dtypes.IInfo:
         name = self._name(type)
