@@ -28,6 +28,7 @@ from mxnet.ndarray.numpy import _internal as _npi
 
 from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.contract.arithmetic import OF_NUMBERS
+from xdevice.errors import UnsupportedError
 
 from . import semantics
 
@@ -428,8 +429,14 @@ view = reshape
 
 
 @_kernel
-def _svd(x: Any, full_matrices: bool) -> Any:
-    return _np.linalg.svd(x)
+def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
+    rows, columns = x.shape[-2:]
+    if full_matrices and rows != columns:
+        raise UnsupportedError("mxnet does not support linalg.svd with full matrices; say full_matrices=False")
+    if rows <= columns:  # MXNet takes no others
+        return tuple(_np.linalg.svd(x))
+    v, values, uh = _np.linalg.svd(_np.swapaxes(x, -1, -2))
+    return _np.swapaxes(uh, -1, -2), values, _np.swapaxes(v, -1, -2)
 
 
 linalg = SimpleNamespace(
@@ -440,4 +447,6 @@ linalg = SimpleNamespace(
     inv=_kernel(_np.linalg.inv),
     slogdet=_kernel(_np.linalg.slogdet),
     solve=_kernel(_np.linalg.solve),
+    svd=_svd,
+    svdvals=lambda x: _svd(x, False)[1],
 )

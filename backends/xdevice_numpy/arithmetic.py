@@ -127,7 +127,6 @@ real = _silent(np.real)
 reciprocal = _silent(np.reciprocal)
 remainder = _silent(np.remainder)
 round = _silent(np.round)
-sign = _silent(lambda x: np.sign(x) if x.dtype.kind != "c" else np.where(x == 0, 0, x / np.where(x == 0, 1, np.abs(x))).astype(x.dtype))
 signbit = _silent(np.signbit)
 sin = _silent(np.sin)
 sinh = _silent(np.sinh)
@@ -137,6 +136,13 @@ tan = _silent(np.tan)
 tanh = _silent(np.tanh)
 trunc = _silent(np.trunc)
 where = np.where
+
+
+@_silent
+def sign(x: Array) -> Array:
+    if x.dtype.kind != "c":
+        return np.sign(x)
+    return x / np.where(x == 0, 1, np.abs(x)).astype(x.real.dtype)  # NumPy 1 gives the sign of the real part
 
 
 # of many elements

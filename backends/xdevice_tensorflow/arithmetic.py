@@ -34,15 +34,13 @@ TAKE_NUMBERS = frozenset(
     ]
 )  # fmt: skip
 TAKES_MASKS = False
+_UNSIGNED = {"uint8": "int32", "uint16": "int32", "uint32": "int64", "uint64": HOST}
 WIDER = {
-    **dict.fromkeys(
-        ("abs", "negative", "pow", "sign"), {"uint8": "int32", "uint16": "int32", "uint32": "int64", "uint64": HOST}
-    ),
-    "matmul": {
-        **dict.fromkeys(("int8", "int16", "uint8", "uint16"), "int32"),
-        "uint32": "int64",
-        "uint64": HOST,
-    },
+    "abs": _UNSIGNED,
+    "negative": _UNSIGNED,
+    "pow": _UNSIGNED,
+    "sign": _UNSIGNED,
+    "matmul": {"int8": "int32", "int16": "int32"} | _UNSIGNED,
 }
 RESHAPE_IS_VIEW = True  # tensors cannot be changed, so nobody can tell a copy from a view
 
@@ -367,7 +365,8 @@ def _transform(function: Callable[..., Any], of_length: Callable[[int], int]) ->
         x = tf.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(0, length - x.shape[-1])])
         made = function(x) if function not in (tf.signal.rfft, tf.signal.irfft) else function(x, [n])
         is_inverse = function in (tf.signal.ifft, tf.signal.irfft)
-        scale = {"backward": 1.0, "ortho": n**0.5 if is_inverse else n**-0.5, "forward": n if is_inverse else 1 / n}[norm]
+        power = {"backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]
+        scale = float(n) ** (power if is_inverse else -power)
         return _last(made * tf.cast(scale, made.dtype), axis)
 
     return kernel

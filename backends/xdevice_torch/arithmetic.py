@@ -34,13 +34,14 @@ TAKE_NUMBERS = frozenset(
 ONE_DEVICE = True
 RESHAPE_IS_VIEW = True
 TAKES_MASKS = True
+_UNSIGNED = {"uint16": "int32", "uint32": "int64", "uint64": HOST}
 WIDER = dict.fromkeys(
-    [
+    (
         "abs", "add", "argmax", "argmin", "bitwise_invert", "bitwise_left_shift", "bitwise_right_shift", "flip",
         "floor_divide", "greater", "greater_equal", "less", "less_equal", "matmul", "max", "maximum", "min", "minimum",
         "negative", "pow", "remainder", "searchsorted", "sign", "square", "subtract", "take", "take_along_axis",
-    ],
-    {"uint16": "int32", "uint32": "int64", "uint64": HOST},
+    ),
+    _UNSIGNED,
 )  # fmt: skip
 
 # making

@@ -1,6 +1,6 @@
 """Runs the official suite of the Python Array API standard over `xdevice.array_namespace`.
 
-    python tests/arithmetic/run_array_api_tests.py PATH BACKEND ... [--examples 20] [--device gpu:1] [pytest's ...]
+    python tests/arithmetic/run_array_api_tests.py PATH BACKEND ... [--examples 5] [--device gpu:1] [pytest's ...]
 
 PATH is a checkout of github.com/data-apis/array-api-tests with its submodule array-api; the suite is not on PyPI. It
 needs the packages `ndindex` and `pytest-json-report` beside those of the extra `test`. With a device, every test runs
@@ -20,10 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Final
+
+import pytest
 
 FILES: Final = (
     "constants", "creation_functions", "data_type_functions", "fft", "has_names", "indexing_functions",
@@ -34,15 +37,12 @@ FILES: Final = (
 """Of the suite: all but `array_object` and `dlpack`, which ask what tensors themselves can do, as that stays the
 framework's. In the others, tests of operators and of methods are left out for the same reason."""
 
-SKIPPED: Final[dict[str, dict[str, str]]] = {"*": {}, "torch": {}, "tensorflow": {}, "mxnet": {}, "paddle": {}, "jax": {}, "numpy": {}}
-OF_MANY = {}
-ON_GPUS = {}
+BACKENDS: Final = ("torch", "tensorflow", "mxnet", "paddle", "jax", "numpy")
+
+LEFT_OUT: Final = Path(__file__).with_name("left_out.txt")
 
 DEVICE: Final = "ARRAY_API_TESTS_DEVICE"
 """The variable that says where tests run; empty is the CPU."""
-
-EXAMPLES: Final = "ARRAY_API_TESTS_EXAMPLES"
-"""The variable that says how many examples a test takes."""
 
 LACKING: Final = {
     "mxnet": "int16,uint16,uint32,uint64,complex64,complex128",
@@ -59,8 +59,8 @@ NO_COMPLEX: Final = (
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], usage=__doc__.splitlines()[2].strip())
     parser.add_argument("checkout", type=Path)
-    parser.add_argument("backends", nargs="+", choices=sorted(SKIPPED.keys() - {"*"}), metavar="backend")
-    parser.add_argument("--examples", type=int, default=20)
+    parser.add_argument("backends", nargs="+", choices=BACKENDS, metavar="backend")
+    parser.add_argument("--examples", type=int, default=5)
     parser.add_argument("--device")
     arguments, rest = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -73,7 +73,7 @@ def main() -> int:
         failed = []
         for backend in arguments.backends:
             begun = time.monotonic()
-            environment = _environment(backend, arguments.device) | {EXAMPLES: str(arguments.examples)}
+            environment = _environment(backend, arguments.device)
             if subprocess.run(command, cwd=copied, env=environment, check=False).returncode:
                 failed.append(backend)
             print(f"= {backend}: {time.monotonic() - begun:.0f} s", flush=True)
@@ -139,24 +139,61 @@ def _checked(function):
     return checked
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest's own -k
 def pytest_collection_modifyitems(config, items) -> None:
-    kept = [item for item in items if not _is_of_tensors(item.name) and not _is_skipped(item.name)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-    items[:] = kept
+    kept = [item for item in items if not _is_of_tensors(item.name)]
+    of_tensors = len(items) - len(kept)
+    sections = _sections()
+    for section in sections:
+        section.found = [item for item in kept if section.is_of(item.name)]
+    out = {item for section in sections for item in section.found}
+    config.hook.pytest_deselected(items=[item for item in items if item in out or item not in set(kept)])
+    is_whole = {item.path.stem for item in items} >= {f"test_{name}" for name in FILES}
+    items[:] = [item for item in kept if item not in out]
+    print(f"of functions: {len(items) + len(out)} tests; of operators and methods, not asked: {of_tensors}")
+    for section in sections:
+        print(f"left out: {len(section.found)}: {section.reason}")
+    wrong = [section.reason for section in sections if section.count != len(section.found)]
+    if is_whole and wrong:
+        raise pytest.UsageError(f"{LEFT_OUT.name} counts other numbers of tests: {wrong}")
+
+
+@dataclass
+class _Section:
+    """A reason to leave tests out, and how many these are."""
+
+    reason: str
+    count: int
+    cases: list[str] = field(default_factory=list)
+    found: list[object] = field(default_factory=list)
+
+    def is_of(self, test: str) -> bool:
+        _, _, case = test.partition("[")
+        return any(
+            case.startswith(part) or test == part or (part.startswith("*") and part[1:] in test) for part in self.cases
+        )
+
+
+def _sections() -> list[_Section]:
+    """The sections of the file that are for this run."""
+    here = {"*", os.environ["XDEVICE_BACKEND"]}
+    here |= {f"{name} on GPUs" for name in here} if os.environ[DEVICE] else set()
+    sections: list[_Section] = []
+    is_here = False
+    for line in LEFT_OUT.read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            heads, count, reason = re.match(r"\[(.*)\] (\d+): (.*)", line).groups()
+            is_here = bool(here & set(heads.split(", ")))
+            sections += [_Section(reason, int(count))] if is_here else []
+        elif is_here and line and not line.startswith("#"):
+            sections[-1].cases.append(line)
+    return sections
 
 
 def _is_of_tensors(test: str) -> bool:
     """Whether a test is of an operator, a method or an attribute of tensors."""
     _, _, case = test.partition("[")
     return case.startswith(("__", "array_method", "array_attribute")) or test.startswith("test_array_method")
-
-
-def _is_skipped(test: str) -> bool:
-    backend = os.environ["XDEVICE_BACKEND"]
-    left_out = {**SKIPPED["*"], **SKIPPED[backend]}
-    left_out |= OF_MANY.get(backend, {}) if int(os.environ[EXAMPLES]) > 20 else {}
-    left_out |= ON_GPUS.get(backend, {}) if os.environ[DEVICE] else {}
-    return any(test == part if part.startswith("test_") else part in test for part in left_out)
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ class Fourier:
         places = [self._ground.axis(axis, ndim, f"fft.{last}n") for axis in listed(axes)]
         lengths = [None] * len(places) if s is None else listed(s)
         if not places or len(lengths) != len(places) or len({*places}) != len(places):
-            raise ShapeError(f"fft.{last}n takes a length for each of one axis or more, not {shown(s)} for {shown(axes)}")
+            raise ShapeError(f"fft.{last}n takes one length for each axis, and one axis or more, not {shown(s)}")
         steps = [(others, *pair) for pair in zip(lengths[:-1], places[:-1], strict=True)]
         steps.insert(len(steps) if last == "irfft" else 0, (last, lengths[-1], places[-1]))
         for function, n, axis in steps:

@@ -42,8 +42,8 @@ def _widened(kernels: Any) -> Any:
     if wider is None:
         return kernels
     made = SimpleNamespace(**{name: getattr(kernels, name) for name in dir(kernels)})
-    for name, dtypes in wider.items():
-        setattr(made, name, _wide(kernels, name, dtypes))
+    for name, instead in wider.items():
+        setattr(made, name, _wide(kernels, name, instead))
     return made
 
 
@@ -62,9 +62,7 @@ def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[...
             return kernel(*given)
         if wider[name] == HOST:
             return _on_host(kernels, function, given)
-        made = kernel(*(
-            kernels.astype(x, wider[name]) if getattr(x, "dtype", None) == dtype else x for x in given
-        ))
+        made = kernel(*(kernels.astype(x, wider[name]) if getattr(x, "dtype", None) == dtype else x for x in given))
         return made if gives_places or dtype_name(made.dtype) != wider[name] else kernels.astype(made, name)
 
     return computed

@@ -111,7 +111,7 @@ class LinearAlgebra:
         x = self._ground.require(x, FLOATING, f"linalg.{function}")
         name, shape = self._ground.name(x), shape_of(x)
         if name not in HELD:
-            raise DTypeError(f"linalg.{function} takes {', '.join(HELD)}, not {name}; xp.astype(x, xp.float32) casts it")
+            raise DTypeError(f"linalg.{function} takes {', '.join(HELD)}, not {name}; cast it by xp.astype")
         if len(shape) < 2 or (is_square and shape[-1] != shape[-2]):
             raise ShapeError(f"linalg.{function} takes {'square ' * is_square}matrices, not the shape {shape}")
         return x
@@ -166,9 +166,7 @@ class LinearAlgebra:
             raise ShapeError(f"linalg.cross takes axes of 3 elements, not {shape_of(x1)} and {shape_of(x2)}")
         multiply, subtract = self._xp.multiply, self._xp.subtract
         a, b = (self._xp.unstack(x, axis=place) for x in self._xp.broadcast_arrays(x1, x2))
-        parts = [
-            subtract(multiply(a[i], b[j]), multiply(a[j], b[i])) for i, j in ((1, 2), (2, 0), (0, 1))
-        ]
+        parts = [subtract(multiply(a[i], b[j]), multiply(a[j], b[i])) for i, j in ((1, 2), (2, 0), (0, 1))]
         return self._xp.stack(parts, axis=place)
 
     def diagonal(self, x: Any, /, *, offset: int = 0) -> Any:
@@ -205,7 +203,9 @@ class LinearAlgebra:
             return made if keepdims else xp.squeeze(made, axis=(-2, -1))
         reduce = {"nuc": xp.sum, 2: xp.max, -2: xp.min}.get(ord)
         if reduce is None:
-            raise ArgumentError(f"linalg.matrix_norm: ord is 'fro', 'nuc', 1, 2, inf or one less than 0, not {shown(ord)}")
+            raise ArgumentError(
+                f"linalg.matrix_norm: there is no norm {shown(ord)}; ord is 'fro', 'nuc', or +-1, 2, inf"
+            )
         made = reduce(self.svdvals(x), axis=-1, keepdims=keepdims)
         return xp.expand_dims(made, axis=-1) if keepdims else made
 

@@ -8,6 +8,7 @@ from functools import partial, wraps
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
+from xdevice.contract.arithmetic import FFT, HOST, LINALG
 from xdevice.core import selection
 from xdevice.errors import ArgumentError, UnsupportedError
 
@@ -23,7 +24,6 @@ from .reducing import Reducing
 from .sets import Sets
 
 VERSION: Final = "2024.12"
-HOST: Final = "numpy"
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,10 +51,10 @@ class Namespace:
         vars(self).update(CONSTANTS)
         vars(self).update({name: ground.kernels.dtype(name) for name in STANDARD if name in ground.backend.dtypes})
         self.__array_namespace_info__ = partial(Info, ground)
-        if hasattr(ground.kernels, "linalg"):
+        if hasattr(ground.kernels, LINALG):
             shared = {name: functions[name] for name in ("matmul", "matrix_transpose", "tensordot", "vecdot")}
             self.linalg = SimpleNamespace(**_functions(LinearAlgebra(ground, self)), **shared)
-        if hasattr(ground.kernels, "fft"):
+        if hasattr(ground.kernels, FFT):
             self.fft = SimpleNamespace(**_functions(Fourier(ground, self)))
 
     def __getattr__(self, name: str) -> Any:

@@ -86,8 +86,8 @@ COMPLEX: Final = ("conj", "imag", "real")
 """The kernels, of complex tensors, that a backend with complex dtypes has beside these."""
 
 WIDER: Final = "WIDER"
-"""An optional attribute of the namespace: by kernel, a dict of the dtypes that the framework lacks there, or computes wrong,
-each with the wider dtype, or `HOST`, in which the core has them computed: by NumPy, on the host."""
+"""An optional attribute of the namespace: by kernel, a dict of the dtypes that the framework lacks there, each with
+the wider dtype in which the core has them computed, or with `HOST`: by NumPy, on the host."""
 
 HOST: Final = "numpy"
 
@@ -100,8 +100,8 @@ LINALG: Final = "linalg"
 `svd(x, full_matrices)` and `svdvals(x)`, as the standard has them. Those that are missing are refused by name."""
 
 FFT: Final = "fft"
-"""An optional object with the Fourier transforms along one axis: `fft`, `ifft`, `irfft` and `rfft`, each with the arguments
-`(x, n, axis, norm)`. All but `rfft` get complex tensors; the precision of what they give may be another."""
+"""An optional object with the Fourier transforms along one axis: `fft`, `ifft`, `irfft` and `rfft`, each with
+the arguments `(x, n, axis, norm)`. All but `rfft` get complex tensors; they may give another precision."""
 
 ONE_DEVICE: Final = "ONE_DEVICE"
 """An optional attribute of the namespace: if it is True, a kernel raises for tensors on several devices, and the core

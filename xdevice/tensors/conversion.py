@@ -59,7 +59,7 @@ def convert(
         DTypeError, DeviceNotFoundError: the target lacks the dtype or device, or would narrow the dtype.
         NotATensorError, ContainerError: not a tensor; a container of an unknown type.
         UnsupportedError: a sparse tensor, a masked array, or a symbolic tensor in a traced function.
-        BackendNotFoundError, BackendImportError: no such backend here. ArgumentError: another `copy`; no target, or two.
+        BackendNotFoundError, BackendImportError: no such backend. ArgumentError: another `copy`; no target, or two.
 
     Costs 7 to 120 us where memory is shared, whatever the size; else one copy on the device, or copies through the
     host.
@@ -102,8 +102,8 @@ def _target(backend: str | Backend | None, device: object, like: Any) -> tuple[B
     """The backend and the device that the result is to have; None for the device that a tensor has."""
     if (backend is None) == (like is None) or (like is not None and device is not None):
         raise ArgumentError(
-            'convert takes a backend and perhaps a device, convert(x, "torch", device="gpu:1"), or a tensor in place of '
-            "both, convert(x, like=y)"
+            'convert takes a backend and perhaps a device, convert(x, "torch", device="gpu:1"), or a tensor in place '
+            "of both, convert(x, like=y)"
         )
     if backend is None:
         found = registry.kind_of(type(registry.as_array(like)))
