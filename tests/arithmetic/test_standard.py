@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
-from support import SHIMS, sampled, with_64_bit
+from support import ROOT, SHIMS, sampled, with_64_bit
 
 import xdevice
 from xdevice.arithmetic import elementwise
 from xdevice.arithmetic.dtypes import kind_of
+from xdevice.contract import arithmetic
 
 BACKENDS = sampled(xdevice.backends(), each_time=("numpy", "torch"), slow=SHIMS, others="long")
+PAGE = (ROOT / "docs" / "reference" / "arithmetic.md").read_text(encoding="utf-8")
 STANDARD = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64",
     "complex64", "complex128",
@@ -50,6 +53,9 @@ def close(got, wanted, rtol=1e-4):
 
 def test_152_names_and_two_extensions_but_for_what_a_framework_lacks(xp, name):
     lacking = LACKING.get(name, set())
+    assert all(hasattr(xdevice.backend().namespace(), kernel) for kernel in arithmetic.KERNELS)
+    listed = re.findall(r"`(\w+)`", PAGE.partition("## What there is")[2].partition("These are the 152")[0])
+    assert sorted(listed) == sorted({*dir(xp), *lacking, "__array_namespace_info__"} - {"fft", "linalg"})
     assert len([one for one in dir(xp) if one not in ("fft", "linalg")]) + len(lacking - {"fft"}) + 1 == 152
     assert len(vars(xp.linalg)) == 23
     assert "fft" in lacking or len(vars(xp.fft)) == 14
