@@ -19,7 +19,8 @@ from jax.numpy import (  # isort: skip  # noqa: F401
     cosh, equal, exp, expand_dims, expm1, fft, flip, floor, greater, greater_equal, hypot, imag, isfinite, isinf,
     isnan, less, less_equal, linalg, log, log10, log1p, log2, logaddexp, logical_and, logical_not, logical_or,
     logical_xor, maximum, minimum, negative, nextafter, not_equal, permute_dims, pow, real, reciprocal, remainder,
-    reshape, roll, round, sign, signbit, sin, sinh, sqrt, square, squeeze, stack, tan, tanh, trunc, where,
+    reshape, roll, round, sign, signbit, sin, sinh, sqrt, square, squeeze, stack, tan, tanh, tril, triu,
+    trunc, where,
 )  # fmt: skip
 
 if TYPE_CHECKING:

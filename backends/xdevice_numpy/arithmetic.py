@@ -258,6 +258,8 @@ reshape = np.reshape
 roll = np.roll
 squeeze = np.squeeze
 stack = np.stack
+tril = np.tril
+triu = np.triu
 
 
 def unstack(x: Array, axis: int) -> tuple[Array, ...]:

@@ -15,7 +15,7 @@ from torch import (  # isort: skip  # noqa: F401
     bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, copysign, cos, cosh, divide, exp, expm1, fft,
     flip, floor, hypot, imag, isfinite, isinf, isnan, linalg, log, log10, log1p, log2, logaddexp, logical_and,
     logical_not, logical_or, logical_xor, maximum, minimum, multiply, nextafter, pow, real, reciprocal, remainder,
-    reshape, roll, round, signbit, sin, sinh, sqrt, square, squeeze, subtract, tan, tanh, trunc, where,
+    reshape, roll, round, signbit, sin, sinh, sqrt, square, squeeze, subtract, tan, tanh, tril, triu, trunc, where,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ WIDER = dict.fromkeys(
     (
         "abs", "add", "argmax", "argmin", "bitwise_invert", "bitwise_left_shift", "bitwise_right_shift", "flip",
         "floor_divide", "greater", "greater_equal", "less", "less_equal", "matmul", "max", "maximum", "min", "minimum",
-        "negative", "pow", "remainder", "searchsorted", "sign", "square", "subtract", "take", "take_along_axis",
+        "negative", "pow", "remainder", "searchsorted", "sign", "square", "subtract", "take", "take_along_axis", "tril",
+        "triu",
     ),
     _UNSIGNED,
 )  # fmt: skip

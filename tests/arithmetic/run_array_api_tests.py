@@ -113,11 +113,16 @@ def tested():
     if not os.environ[DEVICE]:
         return xp
     xdevice.device(os.environ[DEVICE]).__enter__()  # for as long as the process lasts
-    checked = SimpleNamespace(__name__=xp.__name__, __array_api_version__=xp.__array_api_version__)
-    for name in dir(xp):
-        found = getattr(xp, name)
-        setattr(checked, name, _checked(found) if isinstance(found, FunctionType | MethodType) else found)
+    kept = {name: getattr(xp, name) for name in ("__name__", "__array_api_version__", "__array_namespace_info__")}
+    checked = SimpleNamespace(**kept, **_all_checked(xp))
+    for extension in {"fft", "linalg"} & {*dir(xp)}:
+        setattr(checked, extension, SimpleNamespace(**_all_checked(getattr(xp, extension))))
     return checked
+
+
+def _all_checked(xp):
+    public = {name: getattr(xp, name) for name in dir(xp) if not name.startswith("_")}
+    return {name: _checked(one) if isinstance(one, FunctionType | MethodType) else one for name, one in public.items()}
 
 
 def _checked(function):

@@ -114,6 +114,9 @@ PUT: Final = "put"
 """An optional function: `put(x, indices, values)` gives the vector `x` with other values at some indices, each of which
 is there once; differentiable in `x` and `values`. Without it the core composes that of other kernels."""
 
+TRIANGLES: Final = ("tril", "triu")
+"""Optional functions: `tril(x, k)` and `triu(x, k)`, of stacks of matrices. Without them the core takes a mask."""
+
 EINSUM: Final = "einsum"
 """An optional function: `einsum(subscripts, tensors)`, of tensors of floats with axes. The subscripts are letters, the
 result is written out, no letter is twice in an operand, and axes of one letter are equally long."""
