@@ -151,7 +151,8 @@ where = np.where
 def sign(x: Array) -> Array:
     if x.dtype.kind != "c":
         return np.asarray(np.sign(x))
-    return np.asarray(x / np.where(x == 0, 1, np.abs(x)).astype(x.real.dtype))  # NumPy 1 has that of the real part
+    made = x / np.where(x == 0, 1, np.abs(x))  # NumPy 1's sign is that of the real part
+    return np.asarray(np.where(x == 0, 0, made), x.dtype)
 
 
 # of many elements

@@ -137,8 +137,9 @@ def _checked(function):
         made = function(*args, **kwargs)
         # TensorFlow's operators, which the tests use too, give integers on the CPU: what is made of them is there
         here = places(args[0] if args and isinstance(args[0], list | tuple) else args)
+        wanted = [str(kwargs["device"])] if kwargs.get("device") else here or [os.environ[DEVICE]]
         for place in places(made if isinstance(made, list | tuple) else [made]):
-            assert place in (here or [os.environ[DEVICE]]), f"{function.__name__} gave a tensor on {place}"
+            assert place in wanted, f"{function.__name__} gave a tensor on {place}"
         return made
 
     return checked

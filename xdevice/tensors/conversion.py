@@ -39,10 +39,9 @@ def convert(
     While two tensors share memory, only read it; docs/reference/conversion.md says why, and what is always copied.
 
     Args:
-        x: a tensor, or a container of tensors; what is not a tensor in it passes through.
+        x: a tensor, or a container of tensors; what is none in it passes through.
         backend: the target: "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy", an alias or a `Backend`.
-        device: where the result is to be; with None, and no `like`, where `x` is.
-        like: a tensor, for its backend and device, in place of both.
+        device: where the result is to be, else where `x` is. like: a tensor, whose backend and device are meant.
         copy: None shares memory where that is correct, else copies. True always copies. False shares or raises.
 
     | to | shares | copies |
