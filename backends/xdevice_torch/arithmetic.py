@@ -58,8 +58,6 @@ def astype(x: Tensor, name: str) -> Tensor:
 
 
 def constant(array: np.ndarray[Any, Any], like: Tensor) -> Tensor:
-    if not array.size:  # asarray would not copy it
-        return torch.empty(array.shape, dtype=dtype(array.dtype.name), device=like.device)
     return torch.asarray(array, device=like.device, copy=True)
 
 

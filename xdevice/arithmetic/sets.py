@@ -67,9 +67,11 @@ class Sets:
 
         values = self._read(function, x)
         _, first, inverse, counts = np.unique(values.ravel(), True, True, True, equal_nan=False)
-        flat = self._ground.kernels.reshape(x, (-1,) if values.size else (0,))
-        taken = self._ground.kernels.take(flat, self._ground.constant(first, x), 0)
-        return [taken, *(self._ground.constant(one, x) for one in (first, inverse.reshape(values.shape), counts))]
+        kernels, constant = self._ground.kernels, self._ground.constant
+        indices = constant(first, x)
+        taken = kernels.take(kernels.reshape(x, (-1,) if values.size else (0,)), indices, 0)
+        inverse = kernels.reshape(constant(inverse.ravel(), x), values.shape)
+        return [taken, indices, inverse, constant(counts, x)]
 
     def _read(self, function: str, x: Any) -> Places:
         x = self._ground.tensor(x, function)
