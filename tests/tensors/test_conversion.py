@@ -772,6 +772,7 @@ def test_a_target_is_named_once():
 
 def test_a_dtype_that_the_target_lacks_is_refused_before_anything_is_moved(monkeypatch):
     there = backend("mxnet")
-    monkeypatch.setattr(type(there), "from_numpy", lambda *_: pytest.fail("it was moved"))
+    for maker in ("adopt", "from_buffer", "from_numpy"):
+        monkeypatch.setattr(type(there), maker, lambda *_: pytest.fail("it was converted"))
     with pytest.raises(xdevice.DTypeError, match="complex64"):
         convert([np.ones(2, "float32"), np.ones(2, "complex64")], "mxnet", device="cpu")
