@@ -87,7 +87,7 @@ class Page(NamedTuple):
     is_long: bool
 
 
-def page_of(name: str, text: str) -> Page | None:
+def page_of(name: str, text: str, substitutions: dict[str, str]) -> Page | None:
     """The page as a notebook, or None where it has no code to run."""
     if "```{code-cell}" not in text:
         return None
@@ -111,7 +111,7 @@ def page_of(name: str, text: str) -> Page | None:
         ]
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = plain(cell.source)
+            cell.source = plain(cell.source, substitutions)
     notebook.cells.insert(0, nbformat.v4.new_code_cell("\n".join(setup)))
     for index, cell in enumerate(notebook.cells):
         cell.id = f"cell-{index}"
@@ -122,8 +122,9 @@ def page_of(name: str, text: str) -> Page | None:
     return Page(name, notebook, backends, bool(said.get("long")))
 
 
-def plain(source: str) -> str:
-    """MyST as the Markdown that notebooks show: without roles and directives."""
+def plain(source: str, substitutions: dict[str, str]) -> str:
+    """MyST as the Markdown that notebooks show: without roles, directives and substitutions."""
+    source = re.sub(r"\{\{ (\w+) \}\}", lambda found: substitutions[found[1]], source)
     source = re.sub(r"\{[\w:-]+\}`([^`<]*?)(?: <[^`>]*>)?`", r"`\1`", source)
     source = re.sub(r"^(`{3,}|:{3,})\{[\w-]+\}[^\n]*\n(?::[\w-]+:[^\n]*\n)*", "", source, flags=re.MULTILINE)
     source = re.sub(r"^\([\w-]+\)=\n", "", source, flags=re.MULTILINE)
@@ -198,7 +199,7 @@ def run_pages(app: Sphinx, env: Any, names: list[str]) -> None:
     if not hasattr(env, "executed"):
         env.executed = {}
     texts = ((name, Path(env.doc2path(name)).read_text(encoding="utf-8")) for name in sorted(env.found_docs))
-    pages = [page for name, text in texts if (page := page_of(name, text))]
+    pages = [page for name, text in texts if (page := page_of(name, text, app.config.myst_substitutions))]
     read = [(turn, page) for turn, page in enumerate(pages) if page.name in names]
     runs = [(page, backend) for turn, page in read for backend in chosen(page, turn)]
     kept, seen = Path(app.doctreedir) / "runs", version()

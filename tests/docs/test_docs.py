@@ -61,7 +61,7 @@ def test_the_example_of_the_readme_prints_what_it_shows(backend):
     assert done.stdout == block("Example", "text").replace("torch", backend)
 
 
-def test_the_first_steps_begin_with_the_readmes_commands():
+def test_the_first_steps_begin_with_the_readmes_command():
     assert block("Try it", "sh") in (DOCS / "tutorials" / "first_steps.md").read_text(encoding="utf-8")
 
 

@@ -160,6 +160,8 @@ def show(reports: Sequence[Report]) -> None:
     launcher = reports[0]["launcher"] if reports else None
     none = "none; xdevice launch -n 2 script.py starts several processes"
     console.print(f"Launcher: {launcher or none}", markup=False, highlight=False)
+    if (clash := registry.namesake()) is not None:
+        console.print(f"Wrong here: {clash}", style="red", markup=False, highlight=False)
 
 
 def _grouped(seen: Sequence[DeviceReport]) -> list[str]:
