@@ -21,7 +21,7 @@ JOBS = {  # the extras, about how long it takes on two cores, the command
     "chapter": ("all,mxnet", "2 minutes", ["xdevice", "tour", "--all"]),
     "tests": ("all,mxnet,test", "5 to 10 minutes", ["pytest", "-n", "3", "--dist", "loadfile"]),
 }
-DOWNLOAD = "1 GB without CUDA, 4 GB where PyPI's PyTorch brings it"
+DOWNLOAD = "0.9 GB, and several GB of CUDA with PyPI's PyTorch on Linux"
 
 
 def main() -> int:
