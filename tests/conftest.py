@@ -150,7 +150,9 @@ MARKED = {
 
 def _why(item: pytest.Item) -> str:
     marks = {mark.name for mark in item.iter_markers()}
-    return next((said for name, said in MARKED.items() if name in marks), "tests that begin on a GPU, where there is none")
+    return next(
+        (said for name, said in MARKED.items() if name in marks), "tests that begin on a GPU, where there is none"
+    )
 
 
 def _is_left_out(item: pytest.Item) -> bool:
