@@ -1,4 +1,4 @@
-"""Draws docs/explanation/copies.svg from the tables of docs/explanation/performance.md: GB/s of copies by their size."""
+"""Draws docs/explanation/copies.svg from the tables of docs/explanation/performance.md: GB/s by the size of copies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from matplotlib import pyplot
 
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "performance.md"
 BYTES = {"KB": 2**10, "MB": 2**20, "GB": 2**30}
-STYLES = {"ours": ("#b0410e", "-", "xdevice"), "own": ("#1d4f91", "--", "the framework's own"), "pinned": ("#7a8494", ":", "page-locked already")}  # fmt: skip
+STYLES = {
+    "ours": ("#b0410e", "-", "xdevice"),
+    "own": ("#1d4f91", "--", "the framework's own"),
+    "pinned": ("#7a8494", ":", "page-locked already"),
+}
 
 
 def rows(text: str) -> dict[str, dict[str, list[tuple[float, float]]]]:

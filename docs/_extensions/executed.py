@@ -96,11 +96,13 @@ def page_of(name: str, text: str, substitutions: dict[str, str]) -> Page | None:
     backends = said.get("backends")
     if not backends or not set(backends) <= set(TITLES):
         raise ValueError(f"{name}: its front matter names the backends {backends}; expected some of {list(TITLES)}")
-    others = f"  # or {', '.join(backends[1:])}" if backends[1:] else ""
-    setup = ["import os", "", f'os.environ.setdefault("XDEVICE_BACKEND", "{backends[0]}"){others}']
+    names = ", ".join(f'"{name}"' for name in backends)
+    setup = ["import os", "from importlib.util import find_spec", "", f"for name in [{names}]:"]
+    setup.append("    if find_spec(name):")
+    setup.append('        os.environ.setdefault("XDEVICE_BACKEND", name)  # the first of these that is installed')
     if said.get("virtual_gpus"):
         setup += [
-            'if os.environ["XDEVICE_BACKEND"] != "numpy":  # which has one device',
+            'if os.environ.get("XDEVICE_BACKEND") != "numpy":  # which has one device',
             f'    os.environ.setdefault("XDEVICE_VIRTUAL_GPUS", "{said["virtual_gpus"]}")',
         ]
     if "%%bash" in text:
@@ -219,6 +221,15 @@ def run_pages(app: Sphinx, env: Any, names: list[str]) -> None:
         nbformat.write(page.notebook, path)
 
 
+def as_saved(text: str) -> tuple[str, str, str]:
+    """A cell as readers save or type it, without the magic of notebooks; its language; the file that it is, if any."""
+    first, _, rest = text.partition("\n")
+    if first.startswith("%%writefile "):
+        name = first.split()[-1]
+        return rest, {".py": "python", ".yml": "yaml"}.get(Path(name).suffix, "text"), name
+    return (rest, "sh", "") if first.startswith("%%bash") else (text, "ipython3", "")
+
+
 class CodeCell(SphinxDirective):
     """Code, and below it what it gave on each backend."""
 
@@ -232,9 +243,10 @@ class CodeCell(SphinxDirective):
         found = {backend: outputs[index] for backend, outputs in ran.items() if index < len(outputs)}
         for backend, output in found.items():
             self.check(backend, output)
-        text = "\n".join(self.content)
-        code = nodes.literal_block(text, text, language="ipython3")
-        return [nodes.container("", code, classes=["cell"]), *self.shown(found, len(ran))]
+        text, language, title = as_saved("\n".join(self.content))
+        code = [nodes.paragraph("", "", nodes.literal("", title), classes=["file-title"])] if title else []
+        code.append(nodes.literal_block(text, text, language=language))
+        return [nodes.container("", *code, classes=["cell"]), *self.shown(found, len(ran))]
 
     def check(self, backend: str, output: Output) -> None:
         def warn(text: str) -> None:

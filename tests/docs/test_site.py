@@ -102,7 +102,8 @@ def test_a_page_is_built_with_what_it_printed(tmp_path):
     assert re.search(r"Output on NumPy</p>\s*<div[^>]*><div[^>]*><pre><span></span>4\.0\n4\n</pre>", text)
     notebook = json.loads((html / "index.ipynb").read_text(encoding="utf-8"))
     code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert 'os.environ.setdefault("XDEVICE_BACKEND", "numpy")' in code[0]
+    assert 'for name in ["numpy"]:' in code[0]
+    assert "%%bash" not in (html / "command.html").read_text(encoding="utf-8")  # what is copied is what runs
     assert python("-c", "\n".join(code)).stdout == "4.0\n4\n"
     assert "`4.0`" in "".join(notebook["cells"][-1]["source"])
 

@@ -1,4 +1,4 @@
-"""What `xdevice tour` says at its end: a line for each backend, a table of times, and in words what ran and what did not."""
+"""What `xdevice tour` says at its end: a line for each backend, a table of times, and in words what ran."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def entry_points() -> dict[str, EntryPoint]:
 
 
 def namesake() -> str | None:
-    """What is wrong where PyPI's package `xdevice` is installed too, which has `xdevice/__init__.py` and the command."""
+    """What is wrong where PyPI's package `xdevice` is installed too; it has an `xdevice/__init__.py` of its own."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
