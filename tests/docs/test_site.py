@@ -63,7 +63,7 @@ orphan: true
 python -c "import sys; print(sys.prefix)"
 ```
 
-It ran in {{printed}}`{prefix}`.
+It ran in {{printed}}`{prefix}`, and is in {{{{ repository }}}}.
 """
 GOOD = "print(xdevice.to_numpy(xdevice.ones(2, 2)).sum())\nprint(2 + 2)"
 WRONG = [  # code, options, what the sentence says, the build's warning
@@ -105,6 +105,7 @@ def test_a_page_is_built_with_what_it_printed(tmp_path):
     assert 'for name in ["numpy"]:' in code[0]
     assert "%%bash" not in (html / "command.html").read_text(encoding="utf-8")  # what is copied is what runs
     assert python("-c", "\n".join(code)).stdout == "4.0\n4\n"
+    assert "and is in the repository." in (html / "command.ipynb").read_text(encoding="utf-8")
     assert "`4.0`" in "".join(notebook["cells"][-1]["source"])
 
 

@@ -14,7 +14,6 @@ import io
 import multiprocessing
 import os
 import signal
-import subprocess  # noqa: F401: it takes SIGKILL from `signal` when it is imported
 import sys
 
 UNIX = {"fcntl", "resource", "termios", "tty", "pty", "pwd", "grp"}
