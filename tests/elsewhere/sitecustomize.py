@@ -18,7 +18,8 @@ import sys
 
 UNIX = {"fcntl", "resource", "termios", "tty", "pty", "pwd", "grp"}
 GONE = ("/proc", "/dev/shm")
-LACKING = ("fork", "forkpty", "register_at_fork", "sched_getaffinity", "getpgid", "mkfifo", "O_NOFOLLOW")
+LACKING = ("fork", "forkpty", "sched_getaffinity", "getpgid", "mkfifo", "O_NOFOLLOW")
+# `register_at_fork` stays, which PyTorch asks for on Linux
 
 for name in LACKING:
     if hasattr(os, name):
