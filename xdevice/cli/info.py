@@ -51,12 +51,15 @@ class Report(TypedDict):
 
 
 def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
-    """Probes all backends and returns their reports, in the order of `names`. Shows progress on standard error."""
-    from rich.progress import SpinnerColumn, TextColumn
+    """Probes all backends and returns their reports, in the order of `names`. Shows progress on standard error: a clock
+    for each, or without a terminal a line."""
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from xdevice.parity.progress import bar
 
-    with bar(SpinnerColumn(), TextColumn("{task.description}")) as progress:
+    with bar(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as progress:
+        if progress.disable:
+            print(f"probing {', '.join(names)}: each imports its framework", file=sys.stderr, flush=True)
         tasks = {name: progress.add_task(f"probing {name}", total=1) for name in names}
 
         def probe(name: str) -> Report:

@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,7 +28,7 @@ from xdevice.errors import BackendNotFoundError, UnsupportedError, XDeviceError
 from . import lint, scripts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from xdevice.contract import Backend
     from xdevice.parity.report import Report
@@ -427,7 +428,9 @@ def _tour_here(name: str | None) -> dict[str, Any]:
     if "gpu" not in backend.kinds or any(device.kind == "gpu" for device in backend.devices()):
         outcome["failed"] += chapter.run_several(backend)
     else:  # virtual GPUs have to be there from the start
-        outcome["failed"] += _tour_in_child(backend.name, "--several", **{environment.VIRTUAL_GPUS: "2"})["failed"]
+        outcome["failed"] += _tour_in_child(backend.name, "--several", variables={environment.VIRTUAL_GPUS: "2"})[
+            "failed"
+        ]
     return outcome
 
 
@@ -462,7 +465,9 @@ def _tour_of_all(steps: bool) -> list[dict[str, Any]]:
     return outcomes
 
 
-def _tour_in_child(name: str, *options: str, is_quiet: bool = False, **variables: str) -> dict[str, Any]:
+def _tour_in_child(
+    name: str, *options: str, is_quiet: bool = False, variables: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
     """Runs the tour of one backend in a process of its own, so that a crash ends only this backend's tour, and several
     frameworks never have their threads in one process. If it is quiet, its output is shown only if a step failed."""
     with tempfile.TemporaryDirectory() as folder:
