@@ -62,9 +62,10 @@ def test_the_end_of_a_tour_of_all_says_what_ran_and_what_did_not(monkeypatch):
 
 
 def test_a_tour_that_is_quiet_is_shown_where_a_step_fails(monkeypatch, capfd):
-    from xdevice.cli import main
+    from xdevice.cli import tours
 
-    monkeypatch.setattr(main, "_run", lambda *_, **__: main.subprocess.CompletedProcess([], -11, "the lines so far"))
-    outcome = main._tour_in_child("numpy", is_quiet=True)
+    broken_off = tours.subprocess.CompletedProcess([], -11, "the lines so far")
+    monkeypatch.setattr(tours, "run_child", lambda *_, **__: broken_off)
+    outcome = tours._in_child("numpy", is_quiet=True)
     assert outcome["failed"] == ["the process ended by SIGSEGV"]
     assert "the lines so far" in capfd.readouterr().out
