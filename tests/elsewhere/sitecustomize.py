@@ -18,8 +18,8 @@ import sys
 
 UNIX = {"fcntl", "resource", "termios", "tty", "pty", "pwd", "grp"}
 GONE = ("/proc", "/dev/shm")
-LACKING = ("fork", "forkpty", "sched_getaffinity", "getpgid", "mkfifo", "O_NOFOLLOW")
-# `register_at_fork` stays, which PyTorch asks for on Linux
+LACKING = ("fork", "forkpty", "getpgid", "mkfifo", "O_NOFOLLOW")
+# what is asked for only where the system is called Linux stays: `sched_getaffinity`, and PyTorch's `register_at_fork`
 
 for name in LACKING:
     if hasattr(os, name):
