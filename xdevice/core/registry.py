@@ -120,7 +120,26 @@ def entry_points() -> dict[str, EntryPoint]:
             _refuse_conflict(point, found.get(point.name))
             found[point.name] = point
         _found = found
+        if (clash := namesake()) is not None:
+            import warnings
+
+            warnings.warn(clash, RuntimeWarning, stacklevel=2)
     return _found
+
+
+def namesake() -> str | None:
+    """What is wrong where PyPI's package `xdevice` is installed too; it has an `xdevice/__init__.py` of its own."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        other = version("xdevice")
+    except PackageNotFoundError:
+        return None
+    return (
+        f"another package, called xdevice {other}, is installed beside this one, which is called xdevice-dl, and each "
+        f"overwrites files of the other; to keep this one: pip uninstall xdevice, and then install xdevice-dl again "
+        f"(pip install --force-reinstall --no-deps)"
+    )
 
 
 def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
