@@ -261,13 +261,13 @@ def test_what_goes_to_another_device_is_read_into_the_same_memory(backend, path,
         pytest.skip(f"{backend.name} has one device with values here")
     sizes = [600_000, 5_000, 0, 1, 700_000, 600_000]
     xdevice.save(path, {str(i): np.full(size, i, "float32") for i, size in enumerate(sizes)})
-    rooms, reading = [], format.read
+    rooms, reading = [], format.Entry.read
 
-    def seen(file, entry, room=None):
+    def seen(entry, room=None):
         rooms.append(room)
-        return reading(file, entry, room)
+        return reading(entry, room)
 
-    monkeypatch.setattr(format, "read", seen)
+    monkeypatch.setattr(format.Entry, "read", seen)
     every = [xdevice.load(path, other)]
     if backend.name in WRITABLE:
         every.append(xdevice.load(path, into=xdevice.load(path, other)))
@@ -829,13 +829,13 @@ def test_a_disk_that_fails_while_it_is_read_is_a_named_error(path):
     broken = "/proc/self/mem"  # reading where nothing is mapped is an input/output error
     if not os.path.exists(broken):
         pytest.skip(f"no {broken}")
-    with format.open_file(str(path)) as (_, header):
+    with format.open_file(str(path)) as header:
         entry = header.entries["tensor"]
     with (
         open(broken, "rb", buffering=0) as file,
         pytest.raises(xdevice.FilePathError, match=f"'{broken}' cannot be read: Input/output error"),
     ):
-        format.read(file, entry)
+        entry._replace(file=file).read()
 
 
 # crashes and neighbours
