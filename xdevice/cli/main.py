@@ -262,12 +262,10 @@ def convert(map_: str, checkpoint: str, target: str) -> None:
     from xdevice.models import maps
 
     try:
-        count, unused = maps.convert_file(map_, checkpoint, target)
+        lines = maps.convert_file(map_, checkpoint, target)
     except XDeviceError as error:
         raise click.ClickException(str(error)) from error
-    click.echo(f"{target}: {count} tensors")
-    for name in unused:
-        click.echo(f"  left out: {name}")
+    click.echo("\n  ".join(lines))
 
 
 @main.command()

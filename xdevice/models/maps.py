@@ -23,9 +23,10 @@ import numpy as np
 
 from xdevice.base.dtypes import FLOATS, host_dtype
 from xdevice.errors import FileFormatError, StateError, UnsupportedError, listed, shown
-from xdevice.weights.checkpoints import open_checkpoint
 from xdevice.weights.disk import path_errors, replacing, target_of
 from xdevice.weights.format import write_file
+
+from . import given
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,8 +72,8 @@ class _Traced:
         return self.transpose()
 
     def transpose(self, *axes: Any) -> _Traced:
-        given = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
-        order = [axis % self.ndim for axis in given or range(self.ndim)[::-1]]
+        wanted = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
+        order = [axis % self.ndim for axis in wanted or range(self.ndim)[::-1]]
         if order == sorted(order):
             return self
         return _Traced([self.shape[axis] for axis in order], ["transpose", self.way, order])
@@ -197,13 +198,13 @@ def evaluate(way: Way, read: Callable[[str], Array], dtype: np.dtype[Any]) -> Ar
     """The array that a way leads to; `read` gives the tensors of the source."""
     if isinstance(way, str):
         return read(way)
-    operation, given, *rest = way
+    operation, inner, *rest = way
     if operation == "zeros":
-        return np.zeros(given, dtype)
+        return np.zeros(inner, dtype)
     if operation in ("concatenate", "add"):
-        arrays = [evaluate(one, read, dtype) for one in given]
+        arrays = [evaluate(one, read, dtype) for one in inner]
         return np.concatenate(arrays, *rest) if operation == "concatenate" else sum(arrays[1:], arrays[0])
-    x = evaluate(given, read, dtype)
+    x = evaluate(inner, read, dtype)
     if operation == "slice":
         axis, start, stop = rest
         return x[(slice(None),) * axis + (slice(start, stop),)]
@@ -216,18 +217,20 @@ def evaluate(way: Way, read: Callable[[str], Array], dtype: np.dtype[Any]) -> Ar
 # files
 
 
-def convert_file(path: str, source: str, target: str) -> tuple[int, list[str]]:
-    """Converts a checkpoint by a map, one tensor at a time, into a safetensors file. Returns how many tensors were
-    written, and the names of those that the map does not use."""
+def convert_file(path: str, source: str, target: str) -> list[str]:
+    """Converts a checkpoint by a map, one tensor at a time, into a safetensors file. Returns lines that say what was
+    done."""
+    done: list[str] = []
     shapes, targets = _read(path)
     new = target_of(target)
-    with open_checkpoint(source) as header:
-        entries = {**header.entries, **{name: header.entries[first] for name, first in header.shared.items()}}
+    with given.opened(source, done) as whole:
+        entries = given.state_of(whole, shapes, done)
         _require_fit(shapes, entries, source)
         made = {name: _made(name, one, shapes, entries) for name, one in targets.items()}
-        with replacing(new) as whole:
-            write_file(whole, made, _arrays(targets, entries, made))
-    return len(targets), [name for name in entries if name not in shapes]
+        with replacing(new) as part:
+            write_file(part, made, _arrays(targets, entries, made))
+    unused = [name for name in entries if name not in shapes]
+    return [f"{target}: {len(targets)} tensors", *done, *(f"left out: {name}" for name in unused)]
 
 
 def _read(path: str) -> tuple[dict[str, tuple[int, ...]], dict[str, dict[str, Any]]]:
@@ -261,12 +264,12 @@ def _made(
     name: str, one: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], entries: Mapping[str, Entry | Held]
 ) -> tuple[str, tuple[int, ...]]:
     """The dtype and shape of a tensor that is to be written. Raises if its way does not fit the shapes."""
-    dtypes = sorted({entries[given].dtype for given in names_in(one["is"])})
+    dtypes = sorted({entries[origin].dtype for origin in names_in(one["is"])})
     if len(dtypes) > 1:
         raise StateError(f"{name} is made of several dtypes, {listed(dtypes, 4)}")
     dtype, blank = dtypes[0], np.zeros((), "bool")
     try:
-        shape = evaluate(one["is"], lambda given: np.broadcast_to(blank, shapes[given]), blank.dtype).shape
+        shape = evaluate(one["is"], lambda origin: np.broadcast_to(blank, shapes[origin]), blank.dtype).shape
     except (ValueError, TypeError, IndexError) as error:
         raise FileFormatError(f"the map's way to {name} does not fit: {error}") from error
     cast = one.get("dtype")

@@ -23,6 +23,7 @@ from xdevice.tensors.refusals import lack_of_memory, require_dtype
 from xdevice.weights.disk import replacing, target_of
 
 from . import folding, given, maps, operations
+from .adapted import advice
 from .pairing import SHAPING, pair_layers
 from .settling import Runs, lend_values, pair_by_inputs
 from .sides import (
@@ -487,7 +488,8 @@ class _Writer:
         paired = {id(layer) for pair in pairs for layer in pair}
         for side, other in ((self._source, wanted), (wanted, self._source)):
             extra = [layer for layer in side.layers if id(layer) not in paired]
-            self._leave(extra, f"only {side.backend.name} has this layer, not {other.backend.name}")
+            added = advice(part.name for layer in extra for part in layer.parts)
+            self._leave(extra, added or f"only {side.backend.name} has this layer, not {other.backend.name}")
         for name in wanted.unknown:
             self._state.unmapped[name] = (
                 f"no layer of {self._target.name} that xdevice knows has it; kinds={{{name!r}: 'same'}} "
