@@ -198,6 +198,7 @@ def test_a_map_converts_checkpoints_without_the_models(net, tmp_path):
     xdevice.assert_parity(like, net, inputs=IMAGES)
 
 
+@pytest.mark.slow
 def test_a_map_does_what_the_conversion_did(tmp_path):
     """By what Keras lays out otherwise: kernels, gates, heads, a sum of two biases."""
     keras = pytest.importorskip("keras")
