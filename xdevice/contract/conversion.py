@@ -56,7 +56,7 @@ def aligned(nbytes: int) -> np.ndarray[Any, Any]:
 def owned(array: np.ndarray[Any, Any], room: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
     """Returns a copy of an array in C order, in new memory such as `aligned` gives, or in the buffer `room`."""
     buffer = aligned(array.nbytes) if room is None else room[: array.nbytes]
-    found = buffer.view(array.dtype).reshape(array.shape)
+    found: np.ndarray[Any, Any] = buffer.view(array.dtype).reshape(array.shape)
     if array.size < _LARGE or array.flags.c_contiguous:
         found[...] = array
         return found

@@ -150,7 +150,8 @@ _FUNCTIONS: Final[dict[Any, Callable[..., Any]]] = {
 def step(layer: Layer, part: Part, variables: Mapping[str, Any], dtype: str | None) -> Step:
     """The step from the parameters of the source's layer, which are in `variables`, to a tensor of the target."""
     try:
-        way = part.rule.native(*(_given(layer, variables, parameter) for parameter in part.of)).way
+        made: Any = part.rule.native(*(_given(layer, variables, parameter) for parameter in part.of))
+        way = made.way
     except (UnsupportedError, TypeError, AttributeError, StopIteration):
         way = []
     return Step(way, {name: [*variables[name].shape] for name in names_in(way)}, dtype)
@@ -203,15 +204,17 @@ def evaluate(way: Way, read: Callable[[str], Array], dtype: np.dtype[Any]) -> Ar
         return np.zeros(inner, dtype)
     if operation in ("concatenate", "add"):
         arrays = [evaluate(one, read, dtype) for one in inner]
-        return np.concatenate(arrays, *rest) if operation == "concatenate" else sum(arrays[1:], arrays[0])
+        found: Array = np.concatenate(arrays, *rest) if operation == "concatenate" else sum(arrays[1:], arrays[0])
+        return found
     x = evaluate(inner, read, dtype)
     if operation == "slice":
         axis, start, stop = rest
         return x[(slice(None),) * axis + (slice(start, stop),)]
-    ways: dict[str, Callable[..., Array]] = {"transpose": np.transpose, "reshape": np.reshape, "repeat": np.repeat}
+    ways: dict[str, Callable[..., Any]] = {"transpose": np.transpose, "reshape": np.reshape, "repeat": np.repeat}
     if operation not in ways:
         raise FileFormatError(f"a map has {', '.join(_OPERATIONS)}, and not {shown(operation)}")
-    return ways[operation](x, *rest)
+    made: Array = ways[operation](x, *rest)
+    return made
 
 
 # files

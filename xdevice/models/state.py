@@ -186,13 +186,11 @@ def convert_state(
     """The parameters and running statistics of a model, in the layouts of another framework.
 
     Young: it may change in a minor version. Gives a `State`, whose `unmapped` and `differences` say what could not be
-    kept: read them, or print it. Dtypes stay; the tensors share no memory with the source and do not require gradients.
-    docs/reference/models.md has the layouts, and says how layers are paired. Costs a copy of every tensor through the
-    host, 0.2 s for a ResNet-50; with `inputs=` the source also runs once, and the target at least twice.
+    kept: print it. The tensors share no memory with the source and do not require gradients. docs/reference/models.md
+    says how layers are paired and laid out. Costs a copy of every tensor; with `inputs=`, a few runs of both models.
 
     Args:
-        source: a built model of PyTorch, Paddle, Gluon or Keras; a dict of tensors by name, those of JAX and NumPy with
-            PyTorch's layouts and names; or the path of a checkpoint, as `load` takes it, read tensor by tensor.
+        source: a built model; a dict of tensors, those of JAX and NumPy as PyTorch has them; or a checkpoint's path.
         backend: the target: "torch", "paddle", "mxnet", "tensorflow" (Keras), "jax", "numpy", or a `Backend`.
         like: a built model of the target. The result has the names and devices of `like`; without it, the source's.
         kinds: the kind of layers in a dict, or of layers in a model whose class is your own: `{"fc": "linear"}`.
