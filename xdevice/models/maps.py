@@ -209,7 +209,8 @@ def evaluate(way: Way, read: Callable[[str], Array], dtype: np.dtype[Any]) -> Ar
     x = evaluate(inner, read, dtype)
     if operation == "slice":
         axis, start, stop = rest
-        return x[(slice(None),) * axis + (slice(start, stop),)]
+        cut: Array = x[(slice(None),) * axis + (slice(start, stop),)]
+        return cut
     ways: dict[str, Callable[..., Any]] = {"transpose": np.transpose, "reshape": np.reshape, "repeat": np.repeat}
     if operation not in ways:
         raise FileFormatError(f"a map has {', '.join(_OPERATIONS)}, and not {shown(operation)}")
