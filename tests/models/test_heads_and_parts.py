@@ -245,6 +245,11 @@ def test_a_map_that_does_not_fit_is_refused(net, tmp_path):
     assert "a map has transpose, reshape" in said()
     path.write_text("{}")
     assert "no map that State.save_map has written" in said()
+    normed = xdevice.convert_state(
+        nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)), "torch", like=nn.Linear(2, 3)
+    )
+    with pytest.raises(xdevice.StateError, match="weight are computed from the source's values"):
+        normed.save_map(path)
     state["more"] = paddle.ones([1])
     with pytest.raises(xdevice.StateError, match="more were filled by hand"):
         state.save_map(path)

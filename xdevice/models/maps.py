@@ -150,7 +150,7 @@ _FUNCTIONS: Final[dict[Any, Callable[..., Any]]] = {
 def step(layer: Layer, part: Part, variables: Mapping[str, Any], dtype: str | None) -> Step:
     """The step from the parameters of the source's layer, which are in `variables`, to a tensor of the target."""
     try:
-        made: Any = part.rule.native(*(_given(layer, variables, parameter) for parameter in part.of))
+        made: Any = part.rule.native(*[_given(layer, variables, parameter) for parameter in part.of])
         way = made.way
     except (UnsupportedError, TypeError, AttributeError, StopIteration):
         way = []
