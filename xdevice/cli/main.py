@@ -1,4 +1,5 @@
-"""The commands of `xdevice`: `info`, `tour`, `bench`, `parity`, `compare`, `launch`, `scan`, `lint` and `port`."""
+"""The commands of `xdevice`: `info`, `tour`, `bench`, `parity`, `compare`, `convert`, `launch`, `scan`, `lint`
+and `port`."""
 
 from __future__ import annotations
 
@@ -221,6 +222,25 @@ def parity(
         parity_run.run(plan, folder, watcher)
         report = _reported(lambda: parity_run.report_of_run(folder, rule))
     _publish(report, f"xdevice parity {script.name}", options)
+
+
+@main.command()
+@click.argument("map_", metavar="MAP", type=click.Path(exists=True, dir_okay=False))
+@click.argument("checkpoint", metavar="IN", type=click.Path(exists=True))
+@click.argument("target", metavar="OUT", type=click.Path(dir_okay=False))
+def convert(map_: str, checkpoint: str, target: str) -> None:
+    """Converts the checkpoint IN by a MAP that `State.save_map` has written, into the safetensors file OUT.
+
+    IN is a safetensors file, an index of several, a folder with either, or a file of PyTorch's. One tensor is read at a
+    time. Tensors that the map does not use are listed. The exit status is 1 if the checkpoint does not fit the map.
+    """
+    from xdevice.models import maps
+
+    try:
+        lines = maps.convert_file(map_, checkpoint, target)
+    except XDeviceError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo("\n  ".join(lines))
 
 
 @main.command()

@@ -157,5 +157,6 @@ def check_pair(source: Side, one: Layer, target: Side, other: Layer) -> None:
     raise StateError(
         f"{refusals.names_of([one])} of {source.backend.name} cannot become {refusals.names_of([other])} of "
         f"{target.backend.name}: "
-        f"they are {what} (in PyTorch's layout); say which layer is which by names={{{one.path!r}: ...}}"
+        f"they are {what} (in PyTorch's layout); say which layer is which by names={{{one.path!r}: ...}}, "
+        f"or leave both out: skip=[{one.path!r}]"
     )

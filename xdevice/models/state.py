@@ -10,25 +10,44 @@ or of the target, or from `kinds`; its name or shape alone never decides it.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.base import devices, floats
-from xdevice.base.dtypes import dtype_name
+from xdevice.base.dtypes import FLOATS, dtype_name, host_dtype, name_of
 from xdevice.contract import Backend, layouts
+from xdevice.contract.conversion import owned
 from xdevice.contract.layouts import Layer, Part
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, NotATensorError, StateError, shown
 from xdevice.tensors.refusals import lack_of_memory, require_dtype
+from xdevice.weights.disk import replacing, target_of
 
-from . import folding, operations
+from . import folding, given, maps, operations
+from .adapted import advice
 from .pairing import SHAPING, pair_layers
 from .settling import Runs, lend_values, pair_by_inputs
-from .sides import Side, check_kinds, check_told, flat_side, kinds_with, model_of, model_side, shapes_of, some_of
+from .sides import (
+    Side,
+    check_kinds,
+    check_told,
+    flat_side,
+    is_skipped,
+    kinds_with,
+    model_of,
+    model_side,
+    shapes_of,
+    some_of,
+)
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Iterator, Mapping
+
+    from xdevice.base.devices import Device
+
+_LIKE: Final = "like"
+_MOST: Final = 12
+"""How many reasons an error names."""
 
 
 class State(dict[str, Any]):
@@ -46,6 +65,8 @@ class State(dict[str, Any]):
             that differ.
         settings: those lines of `differences` that say why equal parameters may give other outputs: what two layers set
             differently, and what could not be compared.
+        done: a line for each thing that was done to make the source fit: a prefix taken off, a nested state taken out.
+        skipped: the names of the variables of `like` that stay as they are, because `skip=` says so.
 
     Example:
         >>> import numpy as np
@@ -62,6 +83,9 @@ class State(dict[str, Any]):
         self.unmapped: dict[str, str] = {}
         self.differences: list[str] = []
         self.settings: list[str] = []
+        self.done: list[str] = []
+        self.skipped: list[str] = []
+        self._steps: dict[str, maps.Step] = {}
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Sets a tensor, and takes its name out of `unmapped`."""
@@ -108,6 +132,32 @@ class State(dict[str, Any]):
         """
         load_state(model, self, strict=strict)
 
+    def save_map(self, path: str | os.PathLike[str]) -> None:
+        """Writes which tensor became which, and how it was laid out otherwise, into a JSON file.
+
+        `xdevice convert MAP IN OUT` does the same to another checkpoint of the model, one tensor at a time and without
+        either framework. The map needs no values: both models may be on meta. docs/reference/files.md has its format.
+
+        Raises:
+            StateError: a tensor was filled by hand or computed from values (a weight norm), or is still in `unmapped`.
+            FilePathError: the file cannot be written.
+
+        Costs a millisecond for ten tensors.
+
+        Example:
+            >>> import os, tempfile
+            >>> state = xdevice.convert_state({"fc.weight": xdevice.ones(2, 3)}, "numpy", kinds={"fc": "linear"})
+            >>> state.save_map(os.path.join(tempfile.mkdtemp(), "map.json"))
+        """
+        if self.unmapped:
+            raise StateError(f"{some_of(self.unmapped)} are not mapped: fill or settle them first")
+        by_hand = [name for name in self if name not in self._steps]
+        if by_hand:
+            raise StateError(f"{some_of(by_hand)} were filled by hand, which a map cannot do")
+        text = maps.text(self.backend, {name: self._steps[name] for name in self})
+        with replacing(target_of(path)) as new, open(new, "w", encoding="utf-8") as file:
+            file.write(text)
+
     def __str__(self) -> str:
         count = f"{len(self)} tensor{'' if len(self) == 1 else 's'} for {self.backend}"
         wide = max(map(len, self), default=0)
@@ -115,6 +165,7 @@ class State(dict[str, Any]):
         for name, value in self.items():
             origin = f"  from {' and '.join(self.origins[name])}" if name in self.origins else ""
             lines.append(f"  {name:{wide}}  {dtype_name(value.dtype)} {tuple(value.shape)}{origin}")
+        lines += ["done:"] * bool(self.done) + [f"  {text}" for text in self.done]
         lines += ["not mapped:"] * bool(self.unmapped) + [f"  {name}: {why}" for name, why in self.unmapped.items()]
         lines += ["differences:"] * bool(self.differences) + [f"  {text}" for text in self.differences]
         return "\n".join(lines)
@@ -129,23 +180,25 @@ def convert_state(
     names: Mapping[str, str] | None = None,
     device: object = None,
     inputs: object = None,
+    dtype: object = None,
+    skip: Iterable[str] = (),
 ) -> State:
     """The parameters and running statistics of a model, in the layouts of another framework.
 
     Young: it may change in a minor version. Gives a `State`, whose `unmapped` and `differences` say what could not be
-    kept: read them, or print it. Dtypes stay; the tensors share no memory with the source and do not require gradients.
-    docs/reference/models.md has the layouts, and says how layers are paired. Costs a copy of every tensor through the
-    host, 0.2 s for a ResNet-50; with `inputs=` the source also runs once, and the target at least twice.
+    kept: print it. The tensors share no memory with the source and do not require gradients. docs/reference/models.md
+    says how layers are paired and laid out. Costs a copy of every tensor; with `inputs=`, a few runs of both models.
 
     Args:
-        source: a built model of PyTorch, Paddle, Gluon or Keras; or a flat dict of tensors by name, those of JAX and
-            NumPy with PyTorch's layouts and names.
+        source: a built model; a dict of tensors, those of JAX and NumPy as PyTorch has them; or a checkpoint's path.
         backend: the target: "torch", "paddle", "mxnet", "tensorflow" (Keras), "jax", "numpy", or a `Backend`.
         like: a built model of the target. The result has the names and devices of `like`; without it, the source's.
         kinds: the kind of layers in a dict, or of layers in a model whose class is your own: `{"fc": "linear"}`.
         names: which layer of the source is which of `like`, for layers where that is unclear: `{"fc1": "head.dense"}`.
         device: where to put the tensors; without it, they are where their counterparts in `like` or the source are.
         inputs: a batch, as the source takes it: tells layers apart that look alike, and compares the models' outputs.
+        dtype: what floats are cast to: "bfloat16", or "like" for the dtypes of `like`.
+        skip: paths of layers, of either model, that are left out with all below them: a head of another size.
 
     Raises:
         StateError: layers that pair in several ways or in none, or tensors whose kind is unknown or does not fit.
@@ -156,6 +209,31 @@ def convert_state(
         >>> list(xdevice.convert_state({"fc.weight": xdevice.zeros(2, 3)}, "numpy", kinds={"fc": "linear"}))
         ['fc.weight']
     """
+    done: list[str] = []
+    with given.opened(source, done) as whole:
+        cast = None if dtype is None else _LIKE if dtype == _LIKE else dtype_name(dtype)
+        how = _How(device, inputs, cast, given.check_skip(skip))
+        return _convert(whole, backend, like, dict(kinds or {}), dict(names or {}), how, done)
+
+
+class _How(NamedTuple):
+    """What `convert_state` is told beside the two models and how they are paired."""
+
+    device: object
+    inputs: object
+    dtype: str | None
+    skip: tuple[str, ...]
+
+
+def _convert(
+    source: Any,
+    backend: str | Backend,
+    like: Any,
+    kinds: dict[str, str],
+    renamed: dict[str, str],
+    how: _How,
+    done: list[str],
+) -> State:
     model = registry.kind_of(type(backend))
     if model is not None:
         raise ArgumentError(
@@ -163,32 +241,43 @@ def convert_state(
             f"write convert_state(source, {model.backend.name!r}, like=...)"
         )
     target = registry.load(backend.name if isinstance(backend, Backend) else backend)
-    given, renamed = dict(kinds or {}), dict(names or {})
-    check_kinds(given)
-    wanted = None if like is None else model_side(model_of(like, target), {renamed.get(k, k): given[k] for k in given})
+    state = State(target.name)
+    state.done = done
+    check_kinds(kinds)
+    wanted = None if like is None else model_side(model_of(like, target), {renamed.get(k, k): kinds[k] for k in kinds})
     found = registry.kind_of(type(source))
     if found is not None and found.kind == "model":
-        origin = model_side((found.backend, source), given)
+        origin = model_side((found.backend, source), kinds)
     else:
-        origin = flat_side(source, kinds_with(given, wanted, renamed))
-    check_told(given, renamed, origin, wanted)
-    if inputs is not None and (wanted is None or origin.model is None):
+        declared = kinds_with(kinds, wanted, renamed)
+        named = given.state_of(source, declared, state.done)
+        origin = flat_side(named, declared, how.skip)
+    sides = [side for side in (origin, wanted) if side is not None]
+    given.require_used(how.skip, sides)
+    for side, what in zip(sides, ("left out", "stay as they are"), strict=False):
+        names = [name for name in side.variables if is_skipped(name, how.skip)]
+        done += [f"{some_of(names)} of {side.backend.name} {what}, as skip= says"] * bool(names)
+        state.skipped = names if side is wanted else []
+    origin = given.without(origin, how.skip)
+    wanted = None if wanted is None else given.without(wanted, how.skip)
+    check_told(kinds, renamed, origin, wanted)
+    if how.inputs is not None and (wanted is None or origin.model is None):
         raise StateError("inputs= is what two models are called with; give a model, and another one as like=")
     if wanted is None and renamed:
         raise StateError("names= says which layer of like= is meant; give like=, the model")
     origin, wanted = folding.alike(origin, wanted)
-    state = State(target.name)
-    writer = _Writer(origin, target, state, device)
+    writer = _Writer(origin, target, state, how)
     if wanted is None:
         for layer in origin.layers:
             writer.put_freely(layer)
     else:
-        writer.put_all(origin, wanted, renamed, inputs)
+        writer.put_all(origin, wanted, renamed, how.inputs)
     for name in origin.unknown:
         state.unmapped[name] = (
             f"no layer that xdevice knows has it; kinds={{{name!r}: 'same'}} takes it as it is, and "
             f"settle({name!r}) says that it is not needed"
         )
+    writer.finish()
     return state
 
 
@@ -229,9 +318,10 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
     if strict:
         wrong += _missing(backend, model, variables, state)
     if wrong:
+        more = [f"and {len(wrong) - _MOST} more"] * (len(wrong) > _MOST)
         raise StateError(
             f"the state does not fit this {type(model).__qualname__} of {backend.name}, and nothing was written:\n  "
-            + "\n  ".join(wrong)
+            + "\n  ".join((*wrong[:_MOST], *more))
         )
     for name, value in state.items():
         variable = variables[name]
@@ -245,6 +335,7 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
 
 def _misfits(backend: Backend, variables: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
     written: dict[int, str] = {}
+    casts: dict[tuple[str, str], list[str]] = {}
     for name, value in state.items():
         if name not in variables:
             yield f"{name}: the model has no such variable; it has {some_of(variables)}"
@@ -255,7 +346,9 @@ def _misfits(backend: Backend, variables: Mapping[str, Any], state: Mapping[str,
             yield f"{name}: got a {type(value).__qualname__}, expected a tensor of {backend.name}; use convert_state"
             continue
         there, here = _form(variable), _form(value)
-        if there != here:
+        if there != here and tuple(variable.shape) == tuple(value.shape):
+            casts.setdefault((dtype_name(value.dtype), dtype_name(variable.dtype)), []).append(name)
+        elif there != here:
             yield f"{name}: got {here}, expected {there}"
         elif not _is_writable(backend, variable):
             yield f"{name}: the variable cannot be written"
@@ -266,18 +359,24 @@ def _misfits(backend: Backend, variables: Mapping[str, Any], state: Mapping[str,
         first = written.setdefault(id(variable), name)
         if first != name and there == here and not _equal(backend, value, state[first]):
             yield f"{name} and {first} are one variable in the model, but two different values were given"
+    for (came, expected), names in casts.items():
+        yield f"{_tensors(names)} {came}, expected {expected}; dtype='like' of convert_state casts"
 
 
 def _missing(backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
     given = {id(variables[name]) for name in state if name in variables}
     counters = {part.name for layer in backend.layers(model) for part in layer.parts if part.of == (layouts.COUNTER,)}
-    unmapped = state.unmapped if isinstance(state, State) else {}
+    unmapped, skipped = (state.unmapped, state.skipped) if isinstance(state, State) else ({}, ())
     for name, variable in variables.items():
-        if id(variable) not in given and name not in counters and name not in unmapped:
+        if id(variable) not in given and name not in counters and name not in unmapped and name not in skipped:
             yield f"{name}: missing; strict=False leaves it as it is"
     for name, why in unmapped.items():
         if name not in state:
             yield f"{name}: {why}; strict=False loads the rest"
+
+
+def _tensors(names: list[str]) -> str:
+    return f"{names[0]}: it is" if len(names) == 1 else f"{len(names)} tensors are"
 
 
 def _form(x: Any) -> str:
@@ -298,17 +397,21 @@ def _equal(backend: Backend, one: Any, other: Any) -> bool:
 class _Writer:
     """Fills a `State`, layer by layer, and lists in it the tensors that could not be mapped."""
 
-    def __init__(self, source: Side, target: Backend, state: State, device: object) -> None:
-        self._source, self._target, self._state = source, target, state
-        self._device = None if device is None else devices.parse(device)
+    def __init__(self, source: Side, target: Backend, state: State, how: _How) -> None:
+        self._source, self._target, self._state, self._how = source, target, state, how
+        self._device = None if how.device is None else devices.parse(how.device)
         if self._device is not None:
             self._device = target.require(self._device)
         self._by_functions: list[str] = []
         """Lines about activations that only one layer of a pair has: the other model may call the activation as a
         function."""
-        self._made: dict[int, tuple[str, int, str]] = {}
-        """For each variable of the target that has got its value, by the `id` of the variable: its name, the `id` of
-        the source's variable, and the path of the source's layer."""
+        self._casts: dict[tuple[str, str], list[str]] = {}
+        """The names of the tensors that have another dtype in the target, by the two dtypes."""
+        self._made: dict[int, str] = {}
+        """The names of the target's variables that have got their values, by the `id` of the variable."""
+        self._uses: dict[int, list[tuple[int, str, str]]] = {}
+        """What was made of a variable of the source, by its `id`: the `id` of the target's variable, its name, and the
+        path of the source's layer."""
 
     def put_freely(self, layer: Layer) -> None:
         parts = [
@@ -383,7 +486,8 @@ class _Writer:
         paired = {id(layer) for pair in pairs for layer in pair}
         for side, other in ((self._source, wanted), (wanted, self._source)):
             extra = [layer for layer in side.layers if id(layer) not in paired]
-            self._leave(extra, f"only {side.backend.name} has this layer, not {other.backend.name}")
+            added = advice(part.name for layer in extra for part in layer.parts)
+            self._leave(extra, added or f"only {side.backend.name} has this layer, not {other.backend.name}")
         for name in wanted.unknown:
             self._state.unmapped[name] = (
                 f"no layer of {self._target.name} that xdevice knows has it; kinds={{{name!r}: 'same'}} "
@@ -431,7 +535,7 @@ class _Writer:
             if part.rule.refusal is not None:
                 self._state.unmapped[part.name] = part.rule.refusal
                 continue
-            host = self._source.backend.to_numpy(self._source.variables[part.name])
+            host = self._source.read(part.name)
             for name, array in zip(part.of, part.rule.canonical(host), strict=True):
                 arrays[name], origins[name] = array, part.name
         return arrays, origins
@@ -497,36 +601,67 @@ class _Writer:
             return
         names = tuple(dict.fromkeys(origins[name] for name in part.of))
         first = self._source.variables[names[0]]
-        place = self._device or self._source.backend.device_of(first)
+        place = self._place(names[0], None if wanted is None else wanted.variables[part.name])
+        cast = self._how.dtype
         if wanted is not None:
             variable = wanted.variables[part.name]
-            place = self._device or self._target.device_of(variable)
+            cast = dtype_name(variable.dtype) if cast == _LIKE else cast
+        came = name_of(array.dtype)
+        if cast not in (None, came) and came in FLOATS:
+            array = array.astype(host_dtype(cast))
+        if wanted is not None:
             self._check_form(part.name, variable, array)
             self._check_ties(layer, part.name, id(variable), id(first), array)
         self._target.require(place)
-        require_dtype(self._target, array.dtype.name, part.name, "cast the model first", place=place)
-        # a new array in C order; np.ascontiguousarray would give a number an axis
-        self._state[part.name] = self._target.from_numpy(np.array(array, order="C"), place)
+        require_dtype(self._target, name_of(array.dtype), part.name, "cast the model first", place=place)
+        self._state[part.name] = self._tensor(array, place)
         self._state.origins[part.name] = names
+        self._state._steps[part.name] = maps.step(layer, part, self._source.variables, cast)
+
+    def _place(self, name: str, variable: Any) -> Device:
+        """Where the value of a variable of the target is to be, made of that of the source's `name`. What is on meta in
+        the source stays there, because it has no values; and values do not go to meta unless `device=` says so."""
+        place = self._source.place_of(name)
+        if place.kind == "meta":
+            return place
+        own = self._device or (place if variable is None else self._target.device_of(variable))
+        return own if own.kind != "meta" or self._device else devices.CPU
+
+    def _tensor(self, array: Any, place: Device) -> Any:
+        if place.kind == "meta":
+            return self._target.full(array.shape, 0, place, array.dtype.name)
+        if place is not devices.CPU or not array.size:
+            return self._target.from_numpy(array, place)
+        return self._target.from_buffer(owned(array))
 
     def _check_form(self, name: str, variable: Any, array: Any) -> None:
-        wanted, came = dtype_name(variable.dtype), array.dtype.name
+        wanted, came = dtype_name(variable.dtype), name_of(array.dtype)
         if wanted != came:
-            self._state.differences.append(f"{name}: {came} came, {wanted} in {self._target.name}; cast before loading")
+            self._casts.setdefault((came, wanted), []).append(name)
+
+    def finish(self) -> None:
+        for (came, wanted), names in self._casts.items():
+            self._state.differences.append(
+                f"{_tensors(names)} {came}, {wanted} in {self._target.name}; dtype='like' casts before loading"
+            )
 
     def _check_ties(self, layer: Layer, name: str, variable: int, first: int, array: Any) -> None:
         """Raises `StateError` if one variable of the target would get two values. Lists, as a difference, a variable of
         the source that becomes two variables of the target."""
 
-        before = self._made.setdefault(variable, (name, first, layer.path))
-        held = None if before[0] == name else self._target.to_numpy(self._state[before[0]])
+        before = self._made.setdefault(variable, name)
+        values = self._state[before] if before != name else None
+        held = None if values is None or self._target.device_of(values).kind == "meta" else self._target.peek(values)
         if held is not None and (held.shape != array.shape or (held != array).any()):
             raise StateError(
-                f"{before[0]} and {name} are one variable of {self._target.name}, and "
+                f"{before} and {name} are one variable of {self._target.name}, and "
                 f"{self._source.backend.name} has two different values for it; untie them in like="
             )
-        for other, (known, origin, path) in self._made.items():
-            if origin == first and other != variable and path != layer.path:
+        uses = self._uses.setdefault(first, [])
+        if before == name:
+            uses.append((variable, name, layer.path))
+        for other, known, path in uses:
+            if other != variable and path != layer.path:
                 self._state.differences.append(
                     f"{known} and {name} are one parameter in {self._source.backend.name}, two in {self._target.name}"
                 )
