@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy
 
 from xdevice.base.devices import CPU
+from xdevice.errors import put_on
 
 from . import hooks, layouts
 
@@ -43,6 +44,10 @@ _Go = Callable[[Any], Any]
 Around = Callable[[Any, Any, Callable[[], Any]], Any]
 """A function that is called in place of a layer. It gets the layer, its arguments, and a function that makes the call,
 and returns what the call is to return."""
+
+
+FAILED: Final = "xdevice_failed_in"
+"""The attribute that an error gets which comes out of a recorded layer: the layer's path."""
 
 
 class Call(NamedTuple):
@@ -110,6 +115,10 @@ class Watch:
         frame = self._here.frame = _Frame(self, path, layer, self.copies(arguments))
         try:
             result = go(arguments)
+        except Exception as error:
+            if getattr(error, FAILED, None) is None:  # the innermost one counts
+                put_on(error, FAILED, path)
+            raise
         finally:
             self._here.frame = outer
         return frame.ends(result)

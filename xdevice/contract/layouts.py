@@ -188,6 +188,17 @@ BIASES_ZRN: Final = Rule(
 )
 
 
+def packed(rows: Sequence[int], rule: Rule = SAME) -> Rule:
+    """Returns the rule for one array, otherwise laid out by `rule`, that has PyTorch's parameters of so many rows each
+    one behind the other."""
+    ends = [sum(rows[: number + 1]) for number in range(len(rows) - 1)]
+
+    def way(x: Array) -> tuple[Array, ...]:
+        return tuple(np.split(rule.canonical(x)[0], ends))
+
+    return Rule(way, lambda *parts: rule.native(np.concatenate(parts)))
+
+
 PACKED: Final = Rule(_thirds, _joined)
 """The rule for one array that has three of PyTorch's parameters one behind the other."""
 
@@ -231,6 +242,18 @@ def shaped(shape: Sequence[int]) -> Rule:
 def flat(shape: Sequence[int]) -> Rule:
     """Returns the rule for an array that is flat (one axis) in the framework, and has this shape in PyTorch."""
     return _one(lambda x: x.reshape(shape), _flattened)
+
+
+def squeezed(shape: Sequence[int]) -> Rule:
+    """Returns the rule for an array of this shape that has no axes of length 1 in the common form."""
+    return _one(np.squeeze, lambda x: x.reshape(shape))
+
+
+def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
+    """Returns `rule` for an array whose common form is to have `shape`, where that of `rule` has the shape `own`."""
+    return Rule(
+        lambda x: tuple(array.reshape(shape) for array in rule.canonical(x)), lambda x: rule.native(x.reshape(own))
+    )
 
 
 def depthwise(multiplier: int) -> Rule:

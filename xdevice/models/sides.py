@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -37,6 +38,8 @@ class Side(NamedTuple):
     """All layers of a model, also those without parameters, in the order in which the model defines them. None for a
     dict, or if the backend cannot list them."""
     model: Any = None
+    bare: tuple[Layer, ...] = ()
+    """Those of `unknown` that `views` has listed as layers of the kind "same"."""
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """A variable's values. One on meta has none: then an array of its shape that takes no memory."""
@@ -76,14 +79,13 @@ def model_side(of: tuple[Backend, Any], kinds: Mapping[str, str]) -> Side:
     known = list(backend.layers(model))
     paths = {layer.path for layer in known}
     rest = _rest(variables, known)
+    sequence = _sequence(backend, model)
     told = [
         layer
-        for path, kind in kinds.items()
-        if _with_dots(path) not in paths and (layer := _declared_layer(backend, path, kind, rest))
+        for path, kind in _spelled_out(kinds, rest, sequence).items()
+        if _with_dots(path) not in paths and (layer := declared_layer(backend, path, kind, rest))
     ]
-    return Side(
-        backend, known + told, variables, list(_rest(variables, known + told)), _sequence(backend, model), model
-    )
+    return Side(backend, known + told, variables, list(_rest(variables, known + told)), sequence, model)
 
 
 def check_told(kinds: Mapping[str, str], renamed: Mapping[str, str], source: Side, target: Side | None) -> None:
@@ -95,7 +97,7 @@ def check_told(kinds: Mapping[str, str], renamed: Mapping[str, str], source: Sid
             (side.backend.name, layer.kind)
             for side, way in ways
             for layer in side.layers
-            if layer.path == _with_dots(way)
+            if _is_meant(layer.path, _classes(side.sequence), _with_dots(way))
         ]
         if any(known == kind for _, known in found):
             continue
@@ -107,6 +109,28 @@ def check_told(kinds: Mapping[str, str], renamed: Mapping[str, str], source: Sid
             f"kinds says {kind} of {shown(path)}, where there are no parameters of a layer that is not known by its "
             f"class; it can be said of {some_of(left)}"
         )
+
+
+def _spelled_out(kinds: Mapping[str, str], names: Iterable[str], sequence: Iterable[Layer] | None) -> dict[str, str]:
+    """`kinds` with the path of each module, or of each tensor if the kind is "same", that a pattern or the name of a
+    class stands for. `names` are those of the variables that no known layer has."""
+    found: dict[str, str] = {}
+    classes = _classes(sequence)
+    owners = dict.fromkeys(name[: max(name.rfind("."), name.rfind("/"), 0)] for name in names)
+    for path, kind in kinds.items():
+        paths = names if kind == "same" else owners
+        meant = [one for one in paths if one and _is_meant(_with_dots(one), classes, _with_dots(path))]
+        found |= dict.fromkeys(meant or [path], kind)
+    return found
+
+
+def _classes(sequence: Iterable[Layer] | None) -> dict[str, object]:
+    """The classes of the modules whose code is not read, by their paths."""
+    return {layer.path: layer.settings["type"] for layer in sequence or () if "type" in layer.settings}
+
+
+def _is_meant(path: str, classes: Mapping[str, object], key: str) -> bool:
+    return path == key or ("*" in key and fnmatchcase(path, key)) or classes.get(path) == key
 
 
 def _with_dots(path: str) -> str:
@@ -140,10 +164,10 @@ def flat_side(source: Any, kinds: Mapping[str, str], skip: Sequence[str] = ()) -
     backend = next(iter(backends.values()), None) or registry.load("numpy")
     variables = {name: _tensor(backend, value) for name, value in source.items()}
     layers = []
-    for path, kind in kinds.items():
-        layer = None if is_skipped(path, skip) else _declared_layer(backend, path, kind, variables)
-        if layer is None and is_skipped(path, skip):
+    for path, kind in _spelled_out(kinds, variables, None).items():
+        if is_skipped(path, skip):
             continue
+        layer = declared_layer(backend, path, kind, variables)
         if layer is None:
             raise StateError(
                 f"kinds says that {shown(path)} is a {kind}, and the state has no {_names_of(backend, path, kind)}; "
@@ -180,7 +204,7 @@ def kinds_with(kinds: dict[str, str], wanted: Side | None, renamed: Mapping[str,
     return {back.get(layer.path, layer.path): layer.kind for layer in wanted.layers} | kinds
 
 
-def _declared_layer(backend: Backend, path: str, kind: str, variables: Mapping[str, Any]) -> Layer | None:
+def declared_layer(backend: Backend, path: str, kind: str, variables: Mapping[str, Any]) -> Layer | None:
     """The layer that the user's `kinds` says is at `path`; None if `variables` has none of its parameters."""
     for settings in _possible(kind):
         for separator in (".", "/"):

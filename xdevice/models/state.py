@@ -10,6 +10,7 @@ or of the target, or from `kinds`; its name or shape alone never decides it.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.base import devices, floats
@@ -22,10 +23,10 @@ from xdevice.errors import ArgumentError, NotATensorError, StateError, shown
 from xdevice.tensors.refusals import lack_of_memory, require_dtype
 from xdevice.weights.disk import replacing, target_of
 
-from . import folding, given, maps, operations
+from . import exercise, folding, given, maps, operations, views
 from .adapted import advice
-from .pairing import SHAPING, pair_layers
-from .settling import Runs, lend_values, pair_by_inputs
+from .pairing import SHAPING, in_doubt, pair_layers, spelled_out
+from .settling import Runs
 from .sides import (
     Side,
     check_kinds,
@@ -38,10 +39,11 @@ from .sides import (
     shapes_of,
     some_of,
 )
+from .trying import lend_values, pair_by_inputs
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from xdevice.base.devices import Device
 
@@ -65,6 +67,7 @@ class State(dict[str, Any]):
             that differ.
         settings: those lines of `differences` that say why equal parameters may give other outputs: what two layers set
             differently, and what could not be compared.
+        pairs: which layer of the source became which of `like`, by path: a dict that `names=` takes again.
         done: a line for each thing that was done to make the source fit: a prefix taken off, a nested state taken out.
         skipped: the names of the variables of `like` that stay as they are, because `skip=` says so.
 
@@ -83,6 +86,8 @@ class State(dict[str, Any]):
         self.unmapped: dict[str, str] = {}
         self.differences: list[str] = []
         self.settings: list[str] = []
+        self.pairs: dict[str, str] = {}
+        self._forms: dict[str, str] = {}
         self.done: list[str] = []
         self.skipped: list[str] = []
         self._steps: dict[str, maps.Step] = {}
@@ -164,6 +169,7 @@ class State(dict[str, Any]):
         lines = [f"{count}:" if self else f"{count}"]
         for name, value in self.items():
             origin = f"  from {' and '.join(self.origins[name])}" if name in self.origins else ""
+            origin += self._forms.get(name, "")
             lines.append(f"  {name:{wide}}  {dtype_name(value.dtype)} {tuple(value.shape)}{origin}")
         lines += ["done:"] * bool(self.done) + [f"  {text}" for text in self.done]
         lines += ["not mapped:"] * bool(self.unmapped) + [f"  {name}: {why}" for name, why in self.unmapped.items()]
@@ -193,8 +199,8 @@ def convert_state(
         source: a built model; a dict of tensors, those of JAX and NumPy as PyTorch has them; or a checkpoint's path.
         backend: the target: "torch", "paddle", "mxnet", "tensorflow" (Keras), "jax", "numpy", or a `Backend`.
         like: a built model of the target. The result has the names and devices of `like`; without it, the source's.
-        kinds: the kind of layers in a dict, or of layers in a model whose class is your own: `{"fc": "linear"}`.
-        names: which layer of the source is which of `like`, for layers where that is unclear: `{"fc1": "head.dense"}`.
+        kinds: the kind of layers in a dict, or of your own classes, by path, `*` or class: `{"MyNorm": "rms_norm"}`.
+        names: which layer of the source is which of `like`, where that is unclear: `{"blocks.*.fc1": "h.*.dense"}`.
         device: where to put the tensors; without it, they are where their counterparts in `like` or the source are.
         inputs: a batch, as the source takes it: tells layers apart that look alike, and compares the models' outputs.
         dtype: what floats are cast to: "bfloat16", or "like" for the dtypes of `like`.
@@ -266,13 +272,14 @@ def _convert(
     if wanted is None and renamed:
         raise StateError("names= says which layer of like= is meant; give like=, the model")
     origin, wanted = folding.alike(origin, wanted)
+    renamed = spelled_out(renamed, origin)
     writer = _Writer(origin, target, state, how)
     if wanted is None:
         for layer in origin.layers:
             writer.put_freely(layer)
     else:
         writer.put_all(origin, wanted, renamed, how.inputs)
-    for name in origin.unknown:
+    for name in origin.unknown if wanted is None else ():
         state.unmapped[name] = (
             f"no layer that xdevice knows has it; kinds={{{name!r}: 'same'}} takes it as it is, and "
             f"settle({name!r}) says that it is not needed"
@@ -383,6 +390,13 @@ def _form(x: Any) -> str:
     return f"{dtype_name(x.dtype)} {tuple(x.shape)}"
 
 
+def _form_of(shape: Sequence[int], own: Sequence[int]) -> str:
+    """What was done to an array of this shape beside exchanging its axes."""
+    if math.prod(shape) != math.prod(own):
+        return ", a part of it" if math.prod(shape) > math.prod(own) else ""
+    return "" if sorted(shape) == sorted(own) else ", reshaped"
+
+
 def _is_writable(backend: Backend, variable: Any) -> bool:
     return backend.tensor_of(variable) is not None or backend.can_write(variable)
 
@@ -392,6 +406,20 @@ def _equal(backend: Backend, one: Any, other: Any) -> bool:
 
 
 # writing
+
+
+class _Paired(NamedTuple):
+    """Which layers of two models are one, and what was found out on the way."""
+
+    pairs: Sequence[tuple[Layer, Layer]]
+    bare: Sequence[tuple[Layer, Layer]]
+    """The pairs of tensors that are in no layer."""
+    compared: operations.Compared
+    runs: Runs | None
+    """None without `inputs=`, and if the target does not take them."""
+    doubts: list[str]
+    likely: Mapping[str, str]
+    """A guess that has also the tensors which are not in `bare`."""
 
 
 class _Writer:
@@ -421,37 +449,80 @@ class _Writer:
         self._fill(layer, parts, None)
 
     def put_all(self, source: Side, wanted: Side, renamed: Mapping[str, str], inputs: object) -> None:
-        runs = None if inputs is None else Runs(source, wanted, inputs)
-        if runs is None:
-            pairs = pair_layers(source, wanted, renamed)
-            compared = operations.of_operations(source, wanted, pairs)
-        else:
-            pairs, computed = pair_by_inputs(runs, renamed)
-            compared = operations.of_calls(source, runs.expected, wanted, computed, pairs)
-        for one, other in pairs:
-            self.put(one, other, wanted, compared)
-        self.list_rest(pairs, wanted)
-        for line in folding.in_code(pairs, source, wanted):
+        found = self._pair(source, wanted, renamed, inputs)
+        for one, other in (*found.pairs, *found.bare):
+            self._state.pairs[one.path] = other.path
+            self.put(one, other, wanted, found.compared)
+        self.list_rest([*found.pairs, *found.bare], wanted, found.likely)
+        for line in folding.in_code(found.pairs, source, wanted):
             self._list_doubt(line)
-        self.list_differences(compared.differences)
-        agree = runs is not None and self._list_outputs(runs, wanted, pairs)
+        self.list_differences(found.compared.differences)
+        agree = found.runs is not None and self._list_outputs(found.runs, wanted, found.pairs)
         for line in self._by_functions if agree else ():
             self._state.differences.remove(line)
             self._state.settings.remove(line)
-        if source.model is not None and not agree and (line := operations.unread(pairs)):
+        for line in self._doubts(found, source, wanted, agree):
             self._list_doubt(line)
-        only = ("dropout",) if agree else ()
-        uncounted = operations.tell_uncounted(source, wanted, compared, only)
-        doubts = () if agree else operations.axes_in_doubt(pairs, source, wanted)
-        for line in filter(None, (uncounted, *doubts)):
-            self._list_doubt(line)
+        if found.runs is not None and agree and not operations.knows_activations(source, wanted, found.compared):
+            self._state.differences += filter(None, [exercise.unexercised(found.runs)])
 
-    def _list_outputs(self, runs: Runs, wanted: Side, pairs: list[tuple[Layer, Layer]]) -> bool:
+    def _pair(self, source: Side, wanted: Side, renamed: Mapping[str, str], inputs: object) -> _Paired:
+        ways = views.pair_bare(source, wanted, renamed)
+        runs = None if inputs is None else Runs(source, wanted, inputs)
+        try:
+            return self._pair_by(source, wanted, renamed, runs, ways)
+        except StateError as error:
+            if error.pairs:
+                error.pairs = {**ways[-1], **error.pairs}
+            raise
+
+    def _pair_by(
+        self, source: Side, wanted: Side, renamed: Mapping[str, str], runs: Runs | None, ways: list[dict[str, str]]
+    ) -> _Paired:
+        every = [views.pairs_of(source, wanted, way) for way in ways]
+        doubts: list[str] = []
+        if runs is not None:
+            try:
+                values = [partial(self._values, bare, wanted) for bare in every]
+                pairs, run, number, left = pair_by_inputs(runs, renamed, values)
+                compared = operations.of_calls(source, runs.expected, wanted, run, pairs)
+                doubts = [left, *views.in_order_only(in_doubt(source, wanted, pairs))] if left else []
+                return _Paired(pairs, every[number], compared, runs, doubts, ways[-1])
+            except ArgumentError as error:  # the target does not take them
+                doubts = [f"inputs= settles nothing: {error}"]
+        pairs = pair_layers(source, wanted, renamed)
+        doubts += views.in_order_only(in_doubt(source, wanted, pairs))
+        compared = operations.of_operations(source, wanted, pairs)
+        return _Paired(pairs, every[0], compared, None, doubts, ways[-1])
+
+    def _doubts(self, found: _Paired, source: Side, wanted: Side, agree: bool) -> Iterator[str]:
+        """Lines about what was not compared. If the outputs agree, only what shows in training is in doubt."""
+        if not agree:
+            yield from found.doubts
+        if source.model is not None and not agree:
+            yield from filter(None, [operations.unread(found.pairs)])
+            yield from views.in_code(found.bare)
+        only = ("dropout",) if agree else ()
+        yield from filter(None, [operations.tell_uncounted(source, wanted, found.compared, only)])
+        yield from () if agree else operations.axes_in_doubt(found.pairs, source, wanted)
+
+    def _values(self, bare: Sequence[tuple[Layer, Layer]], wanted: Side, pairs: Sequence[tuple[Layer, Layer]]) -> State:
+        """What the target's variables become by these pairs. Empty if one would become two values."""
+        tried = _Writer(self._source, self._target, State(self._target.name), self._how)
+        try:
+            for one, other in (*pairs, *bare):
+                tried.put(one, other, wanted, operations.NOTHING)
+        except StateError:
+            return State(self._target.name)
+        return tried._state
+
+    def _list_outputs(self, runs: Runs, wanted: Side, pairs: Sequence[tuple[Layer, Layer]]) -> bool:
         """Runs the target with the converted values, and adds a line to `differences` if its outputs differ from the
         source's. Returns whether they agree."""
         with lend_values(wanted, self._state):
             computed = runs.plain()
             found = runs.outputs_apart(computed)
+            self._state.differences += filter(None, [runs.uncounted(computed)])
             if found <= runs.limit:
                 return True
             where = runs.where(computed, pairs)
@@ -482,17 +553,15 @@ class _Writer:
             return
         self._fill(layer, other.parts, wanted)
 
-    def list_rest(self, pairs: list[tuple[Layer, Layer]], wanted: Side) -> None:
+    def list_rest(self, pairs: list[tuple[Layer, Layer]], wanted: Side, likely: Mapping[str, str]) -> None:
         paired = {id(layer) for pair in pairs for layer in pair}
         for side, other in ((self._source, wanted), (wanted, self._source)):
             extra = [layer for layer in side.layers if id(layer) not in paired]
             added = advice(part.name for layer in extra for part in layer.parts)
             self._leave(extra, added or f"only {side.backend.name} has this layer, not {other.backend.name}")
-        for name in wanted.unknown:
-            self._state.unmapped[name] = (
-                f"no layer of {self._target.name} that xdevice knows has it; kinds={{{name!r}: 'same'}} "
-                "fills it with the tensor of that name"
-            )
+            lone = [layer for layer in side.bare if id(layer) not in paired]
+            for name in (part.name for layer in lone for part in layer.parts):
+                self._state.unmapped[name] = views.unpaired(name, side is wanted, likely)
 
     def _leave(self, layers: list[Layer], why: str) -> None:
         for layer in layers:
@@ -616,6 +685,7 @@ class _Writer:
         require_dtype(self._target, name_of(array.dtype), part.name, "cast the model first", place=place)
         self._state[part.name] = self._tensor(array, place)
         self._state.origins[part.name] = names
+        self._state._forms[part.name] = _form_of(tuple(first.shape), array.shape) if len(names) == 1 else ""
         self._state._steps[part.name] = maps.step(layer, part, self._source.variables, cast)
 
     def _place(self, name: str, variable: Any) -> Device:
