@@ -280,6 +280,18 @@ class JaxBackend(
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", n + 1)
 
+    def take_for_cuda(self, device: Device) -> bool:
+        find, chosen = jax.devices, self.to_native(device)
+
+        def devices(backend: Any = None) -> list[Any]:
+            if backend not in ("cuda", "gpu"):
+                return find(backend)
+            others = [native for native in (self._natives or self._start())["gpu"] if native != chosen]
+            return [chosen, *others]
+
+        jax.devices = devices
+        return True
+
     # floats of a parity run
 
     def default_to_float64(self) -> None:

@@ -382,5 +382,11 @@ class TorchVirtualGpus(VirtualGpus):
         for index in range(n):
             devices.spell(f"{NAME}:{index}", devices.of("gpu", index))
 
+    def take_for_cuda(self, device: Device) -> bool:
+        from . import virtual_cuda
+
+        virtual_cuda.take_for_cuda(torch.device(NAME, device.index))
+        return True
+
     def default_to_float64(self) -> None:
         torch.set_default_dtype(torch.float64)

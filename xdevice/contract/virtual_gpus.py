@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from .primitives import Primitives
+
+if TYPE_CHECKING:
+    from xdevice.base.devices import Device
 
 
 class VirtualGpus(Primitives):
@@ -23,6 +26,11 @@ class VirtualGpus(Primitives):
         only CPU. Real GPUs are hidden from then on. A second instance of the adapter may ask again for the same
         number."""
         raise self.unsupported("virtual GPUs", "leave XDEVICE_VIRTUAL_GPUS unset for it")
+
+    def take_for_cuda(self, device: Device) -> bool:
+        """Makes the framework take the name "cuda" for `device`, one of its virtual GPUs, until the process ends.
+        Returns whether it can: False where programs do not ask the framework for "cuda"."""
+        return False
 
     def default_to_float64(self) -> None:
         """Makes float64 the framework's default dtype of floats, in the whole process."""

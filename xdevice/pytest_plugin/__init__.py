@@ -115,8 +115,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--xd-isolate", action="store_true", help="run the tests of each backend in a process of their own")
     group.addoption("--xd-record", metavar="DIR", help="keep what assert_parity and xdevice.record see in each test")
     group.addoption("--xd-compare", metavar="DIR", help="compare it with what --xd-record has kept, here or elsewhere")
+    group.addoption(
+        "--xd-cuda",
+        metavar="DEVICE",
+        help="what PyTorch and JAX take for cuda, a virtual GPU such as gpu:1: for test suites that ask for cuda",
+    )
     group.addoption("--xd-child", help=argparse.SUPPRESS)
     parser.addini("xd_backends", "the default of --xd-backends", default="auto")
+
+
+@pytest.hookimpl(tryfirst=True)  # the conftest of a suite may choose its device when it is imported
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    named = early_config.known_args_namespace.xd_cuda
+    if named is not None:
+        from .cuda import Cuda
+
+        early_config.pluginmanager.register(Cuda(named), "xdevice-cuda")
 
 
 def pytest_configure(config: pytest.Config) -> None:

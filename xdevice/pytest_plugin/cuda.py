@@ -1,0 +1,73 @@
+"""`--xd-cuda`: what test suites of other projects call "cuda" is a virtual GPU. (PYTEST_DONT_REWRITE: it asserts
+nothing.)"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from xdevice.base import devices
+from xdevice.contract import environment
+from xdevice.core import frameworks, registry
+from xdevice.errors import XDeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from xdevice.contract import Backend
+
+
+class Cuda:
+    """Tells each backend, as soon as it is loaded, to take "cuda" for the device that `--xd-cuda` names. Makes the run
+    fail if none was told so, because it has shown nothing about GPUs."""
+
+    def __init__(self, name: str) -> None:
+        try:
+            self._device = devices.parse(name)
+            there = environment.virtual_gpus_wanted()
+        except XDeviceError as error:
+            raise pytest.UsageError(f"--xd-cuda={name}: {error}") from None
+        if self._device.kind != "gpu" or self._device.index >= there:
+            wanted = max(2, self._device.index + 1)
+            raise pytest.UsageError(
+                f"--xd-cuda={name} takes a virtual GPU, and there are {there}; set {environment.VIRTUAL_GPUS}={wanted} "
+                f"and name one, gpu:1 for instance (a real GPU is called cuda already)"
+            )
+        self._here: list[str] = []
+        self._told: dict[str, None] = {}
+        for backend in registry.list_loaded():
+            self._tell(backend)
+        registry.on_load.append(self._tell)
+
+    def _tell(self, backend: Backend) -> None:
+        if backend.take_for_cuda(self._device):
+            self._here.append(f"{backend.name} {backend.version}")
+
+    def pytest_report_header(self) -> str:
+        return f'xdevice: "cuda" is {self._device}, a virtual GPU in the memory of the host'
+
+    def pytest_collection_finish(self) -> None:
+        try:
+            for known in frameworks.list_imported():
+                registry.load(known.name)  # raises what the import hook has kept until the backend is used
+        except XDeviceError as error:
+            raise pytest.UsageError(f"--xd-cuda={self._device}: {error}") from None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        report.xdevice_cuda = self._here  # type: ignore[attr-defined]  # from a worker of xdist to its parent
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._told |= dict.fromkeys(getattr(report, "xdevice_cuda", ()))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if session.exitstatus == pytest.ExitCode.OK and not self._told and not session.config.option.collectonly:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        told = ", ".join(self._told) or "no framework: none was imported that is asked for it, which is a failure"
+        terminalreporter.write_line(f'xdevice: "cuda" was {self._device} for {told}', red=not self._told)
