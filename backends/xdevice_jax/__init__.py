@@ -54,7 +54,7 @@ with importing():
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from types import ModuleType
+    from types import FrameType, ModuleType
 
     from xdevice.base.devices import Device
 
@@ -280,7 +280,7 @@ class JaxBackend(
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", n + 1)
 
-    def take_for_cuda(self, device: Device) -> bool:
+    def take_for_cuda(self, device: Device, has_default: Callable[[FrameType], bool] | None = None) -> bool:
         find, chosen = jax.devices, self.to_native(device)
 
         def devices(backend: Any = None) -> list[Any]:

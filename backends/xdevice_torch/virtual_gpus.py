@@ -36,6 +36,7 @@ from . import virtual_operations as operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from xdevice.base.devices import Device
 
@@ -382,10 +383,10 @@ class TorchVirtualGpus(VirtualGpus):
         for index in range(n):
             devices.spell(f"{NAME}:{index}", devices.of("gpu", index))
 
-    def take_for_cuda(self, device: Device) -> bool:
+    def take_for_cuda(self, device: Device, has_default: Callable[[FrameType], bool] | None = None) -> bool:
         from . import virtual_cuda
 
-        virtual_cuda.take_for_cuda(torch.device(NAME, device.index))
+        virtual_cuda.take_for_cuda(torch.device(NAME, device.index), has_default)
         return True
 
     def default_to_float64(self) -> None:

@@ -1,5 +1,6 @@
-"""`--xd-cuda`: test suites of other projects, which know nothing of xdevice, on a virtual GPU that they call "cuda". The
-suites here have the shapes of SciPy's, scikit-learn's and array-api-extra's."""
+"""`--xd-cuda`: test suites of other projects, which know nothing of xdevice, on a virtual GPU that they call "cuda".
+
+The suites here have the shapes of SciPy's, scikit-learn's and array-api-extra's."""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ def xp(request):
 """
 LIKE_SCIPY_TESTS = """
 import jax, pytest, torch
-from library import by_numpy, right
+from library import by_numpy, on_default_device, right
 
-@pytest.mark.parametrize("function", [by_numpy, right])
+@pytest.mark.parametrize("function", [by_numpy, on_default_device, right])
 def test_it(xp, function):
     x = function(xp, xp.ones(2))
     assert x.device == (jax.devices("gpu")[0] if xp is jax.numpy else torch.device("vgpu", 1))
@@ -61,18 +62,12 @@ LIKE_EXTRA = """
 import pytest
 from library import by_numpy, on_default_device, right
 
-@pytest.fixture(params=["torch", "torch:gpu", "jax.numpy:gpu"])
+@pytest.fixture(params=["torch", "torch:gpu"])
 def library(request):
     return request.param
 
 @pytest.fixture
 def xp(library):
-    if library == "jax.numpy:gpu":
-        import jax
-        jax.config.update("jax_default_device", jax.devices("cuda")[0])
-        yield jax.numpy
-        jax.config.update("jax_default_device", None)
-        return
     import torch
     if library == "torch:gpu":
         if not torch.cuda.is_available():
@@ -109,7 +104,7 @@ def _failed(result):
 
 
 def test_suites_that_ask_for_cuda_find_on_a_virtual_gpu_what_they_would_on_a_real_one(suite):
-    needs("torch", "jax")
+    needs("torch")
     suite.makepyfile(test_like_sklearn=LIKE_SKLEARN, test_like_extra=LIKE_EXTRA)
     result = suite.run_apart("--xd-cuda=gpu:1")
     assert _failed(result) == [
@@ -117,19 +112,25 @@ def test_suites_that_ask_for_cuda_find_on_a_virtual_gpu_what_they_would_on_a_rea
         "FAILED test_like_extra.py::test_it[torch:gpu-on_default_device]",
         "FAILED test_like_sklearn.py::test_it[on_default_device-cuda]",
     ]
-    result.assert_outcomes(passed=10, failed=3)
-    result.stdout.fnmatch_lines(['xdevice: "cuda" is gpu:1, a virtual GPU*', '*"cuda" was gpu:1 for torch*jax*'])
+    result.assert_outcomes(passed=7, failed=3)
+    result.stdout.fnmatch_lines(['xdevice: "cuda" is gpu:1, a virtual GPU*', '*"cuda" was gpu:1 for torch*'])
 
 
 @pytest.mark.slow
-def test_a_conftest_may_choose_its_device_when_it_is_imported(suite, monkeypatch):
+def test_a_default_device_can_be_kept_from_the_library_that_is_tested(suite, monkeypatch):
     needs("torch", "jax")
     monkeypatch.setenv("LIKE_SCIPY_DEVICE", "cuda")
     suite.makeconftest(LIKE_SCIPY)
     suite.makepyfile(test_like_scipy=LIKE_SCIPY_TESTS)
     result = suite.run_apart("--xd-cuda=gpu:1")
     assert _failed(result) == ["FAILED test_like_scipy.py::test_it[torch-by_numpy]"]
-    result.assert_outcomes(passed=3, failed=1)
+    result.assert_outcomes(passed=5, failed=1)
+    result.stdout.fnmatch_lines(['*"cuda" was gpu:1 for *jax*'])
+    result = suite.run_apart("--xd-cuda=gpu:1", "--xd-default-of-tests")
+    assert _failed(result) == [
+        "FAILED test_like_scipy.py::test_it[torch-by_numpy]",
+        "FAILED test_like_scipy.py::test_it[torch-on_default_device]",
+    ]
 
 
 @pytest.mark.parametrize("option", ["gpu:2", "cpu", "gqu"])
@@ -146,6 +147,8 @@ def test_virtual_gpus_must_be_asked_for(suite, monkeypatch):
     result = suite.run_here("--xd-cuda=gpu:1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --xd-cuda=gpu:1*there are 0; set XDEVICE_VIRTUAL_GPUS=2 *"])
+    result = suite.run_here("--xd-default-of-tests")
+    result.stderr.fnmatch_lines(["ERROR: --xd-default-of-tests does nothing without --xd-cuda*"])
 
 
 def test_a_run_without_a_framework_that_knows_cuda_fails(suite):

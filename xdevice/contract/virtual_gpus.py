@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 from .primitives import Primitives
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
     from xdevice.base.devices import Device
 
 
@@ -27,9 +30,12 @@ class VirtualGpus(Primitives):
         number."""
         raise self.unsupported("virtual GPUs", "leave XDEVICE_VIRTUAL_GPUS unset for it")
 
-    def take_for_cuda(self, device: Device) -> bool:
+    def take_for_cuda(self, device: Device, has_default: Callable[[FrameType], bool] | None = None) -> bool:
         """Makes the framework take the name "cuda" for `device`, one of its virtual GPUs, until the process ends.
-        Returns whether it can: False where programs do not ask the framework for "cuda"."""
+        Returns whether it can: False where programs do not ask the framework for "cuda".
+
+        With `has_default`, a default device that the program sets holds only for calls from frames for which
+        `has_default` answers True, where the framework lets that be seen."""
         return False
 
     def default_to_float64(self) -> None:

@@ -120,17 +120,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DEVICE",
         help="what PyTorch and JAX take for cuda, a virtual GPU such as gpu:1: for test suites that ask for cuda",
     )
+    group.addoption(
+        "--xd-default-of-tests",
+        action="store_true",
+        help="with --xd-cuda: the default device that a suite sets for PyTorch does not hold for the library it tests",
+    )
     group.addoption("--xd-child", help=argparse.SUPPRESS)
     parser.addini("xd_backends", "the default of --xd-backends", default="auto")
 
 
 @pytest.hookimpl(tryfirst=True)  # the conftest of a suite may choose its device when it is imported
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    named = early_config.known_args_namespace.xd_cuda
-    if named is not None:
-        from .cuda import Cuda
+    options = early_config.known_args_namespace
+    if options.xd_cuda is None:
+        if options.xd_default_of_tests:
+            raise pytest.UsageError("--xd-default-of-tests does nothing without --xd-cuda; add --xd-cuda=gpu:1")
+        return
+    from .cuda import Cuda
 
-        early_config.pluginmanager.register(Cuda(named), "xdevice-cuda")
+    cuda = Cuda(options.xd_cuda, is_default_of_tests=options.xd_default_of_tests)
+    early_config.pluginmanager.register(cuda, "xdevice-cuda")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,7 +3,8 @@ nothing.)"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -13,16 +14,21 @@ from xdevice.core import frameworks, registry
 from xdevice.errors import XDeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
+    from types import FrameType
 
     from xdevice.contract import Backend
+
+_WRAPPERS: Final = "array_api_compat"
+"""The package, or a library's own copy of it, by which tests and libraries call frameworks."""
 
 
 class Cuda:
     """Tells each backend, as soon as it is loaded, to take "cuda" for the device that `--xd-cuda` names. Makes the run
     fail if none was told so, because it has shown nothing about GPUs."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, is_default_of_tests: bool) -> None:
+        self._is_default_of_tests = is_default_of_tests
         try:
             self._device = devices.parse(name)
             there = environment.virtual_gpus_wanted()
@@ -41,7 +47,7 @@ class Cuda:
         registry.on_load.append(self._tell)
 
     def _tell(self, backend: Backend) -> None:
-        if backend.take_for_cuda(self._device):
+        if backend.take_for_cuda(self._device, _in_tests(backend) if self._is_default_of_tests else None):
             self._here.append(f"{backend.name} {backend.version}")
 
     def pytest_report_header(self) -> str:
@@ -71,3 +77,23 @@ class Cuda:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         told = ", ".join(self._told) or "no framework: none was imported that is asked for it, which is a failure"
         terminalreporter.write_line(f'xdevice: "cuda" was {self._device} for {told}', red=not self._told)
+
+
+def _in_tests(backend: Backend) -> Callable[[FrameType], bool]:
+    """Returns a function that says whether the code of tests, and not a library's, has called the framework."""
+    passed = {*backend.modules, f"xdevice_{backend.name}"}
+
+    def answer(frame: FrameType | None) -> bool:
+        while frame is not None:
+            packages = frame.f_globals.get("__name__", "").split(".")
+            if packages[0] not in passed and _WRAPPERS not in packages:
+                return _is_test(Path(frame.f_code.co_filename))
+            frame = frame.f_back
+        return False
+
+    return answer
+
+
+def _is_test(path: Path) -> bool:
+    is_named = path.stem.startswith("test_") or path.stem.endswith("_test") or path.stem == "conftest"
+    return is_named or not {"tests", "testing"}.isdisjoint(path.parts)
