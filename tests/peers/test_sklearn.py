@@ -1,0 +1,16 @@
+"""scikit-learn's own tests for CUDA run on a virtual GPU: a sample, of which docs/guides/test_array_api.md has the whole."""
+
+from __future__ import annotations
+
+import re
+
+import sklearn
+from support import python
+
+
+def test_its_tests_for_cuda_pass_on_a_virtual_gpu():
+    assert sklearn.__version__
+    of_cuda = ["--pyargs", "sklearn.utils.tests.test_stats", "-k", "torch and cuda", "-q", "-p", "no:cacheprovider"]
+    done = python("-m", "pytest", *of_cuda, "--xd-cuda=gpu:1", "--xd-default-of-tests", SCIPY_ARRAY_API="1")
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"^\d+ passed, \d+ deselected", done.stdout, re.MULTILINE), done.stdout
