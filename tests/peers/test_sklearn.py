@@ -1,4 +1,4 @@
-"""scikit-learn's own tests for CUDA run on a virtual GPU: a sample, of which docs/guides/test_array_api.md has the whole."""
+"""A sample of scikit-learn's own tests for CUDA, on a virtual GPU. docs/guides/test_array_api.md has the whole."""
 
 from __future__ import annotations
 
