@@ -13,7 +13,6 @@ Facts about Gluon that the code depends on:
 from __future__ import annotations
 
 import copy
-from numbers import Number
 from typing import TYPE_CHECKING, Any, Final
 
 import mxnet as mx
@@ -23,7 +22,7 @@ from mxnet.gluon.parameter import DeferredInitializationError
 from xdevice.contract.models import Models
 from xdevice.errors import NotBuiltError, UnsupportedError
 
-from . import optimizers
+from . import trainers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,8 +36,8 @@ def places(model: Any) -> Iterator[tuple[str, Any]]:
     """Yields name and context (device) of each variable; of a parameter on several devices, once for each device."""
     if isinstance(model, Trainer):
         yield from ((f"contexts[{i}]", context) for i, context in enumerate(model._contexts))
-        for index, state in updater(model).states.items():
-            yield from ((f"state of {model._params[index].name}", array.ctx) for array in arrays(state))
+        for index, state in trainers.updater(model).states.items():
+            yield from ((f"state of {model._params[index].name}", array.ctx) for array in trainers.arrays(state))
         return
     for name, parameter in _parameters(model):
         yield from ((name, context) for context in _contexts(name, parameter))
@@ -174,12 +173,6 @@ def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
 # Trainers
 
 
-def updater(trainer: Any) -> Any:
-    """Returns the object that holds the state of a Trainer's optimizer, for a Trainer whose key-value store is not
-    distributed."""
-    return (trainer._kvstore._updater if trainer._update_on_kvstore else None) or trainer._updaters[0]
-
-
 def _refuse_own_store(trainer: Any) -> None:
     store = trainer._kvstore
     if store is not None and (store is trainer._kvstore_params["kvstore"] or "dist" in store.type):
@@ -187,8 +180,8 @@ def _refuse_own_store(trainer: Any) -> None:
             f"mxnet cannot move a Trainer that has begun to use its {store.type!r} key-value store; "
             "make the Trainer after the move, or with kvstore=None"
         )
-    for state in updater(trainer).states.values():
-        tuple(arrays(state))  # raises for state that cannot be moved
+    for state in trainers.updater(trainer).states.values():
+        tuple(trainers.arrays(state))  # raises for state that cannot be moved
 
 
 def _require_parameters(trainer: Any, context: Any) -> None:
@@ -213,13 +206,13 @@ def _follow(trainer: Any) -> None:
 
 
 def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) -> None:
-    own = updater(trainer)
+    own = trainers.updater(trainer)
     with mx.autograd.pause(), mx.util.np_shape(True):
         for index, state in own.states.items():
             own.states[index] = _state_on(state, targets[index])
     optimizer = trainer._optimizer
     for target in targets:
-        optimizer._all_index_update_counts.setdefault(target.device_id, {}).update(steps(optimizer))
+        optimizer._all_index_update_counts.setdefault(target.device_id, {}).update(trainers.steps(optimizer))
     if contexts is not None:
         trainer._reset_kvstore()
         trainer._contexts, trainer._updaters = list(contexts), [own]
@@ -230,32 +223,7 @@ def _state_on(state: Any, context: Any) -> Any:
         return state if state.ctx == context else state.copyto(context)
     if isinstance(state, list | tuple):
         return type(state)(_state_on(part, context) for part in state)
-    return state  # None or a number: `arrays` has raised for anything else
-
-
-def steps(optimizer: Any) -> dict[Any, int]:
-    """Returns how many steps each parameter has taken, by its index: the greatest of the counts that an optimizer keeps
-    for each device."""
-    latest: dict[Any, int] = {}
-    for seen in optimizer._all_index_update_counts.values():
-        for index, count in seen.items():
-            latest[index] = max(count, latest.get(index, 0))
-    return latest
-
-
-def arrays(state: Any) -> Iterator[Any]:
-    """Yields the arrays in the optimizer's state for one parameter, in their order. Raises `UnsupportedError` if the
-    state contains objects of types that may hold further arrays."""
-    if isinstance(state, mx.nd.NDArray):
-        yield state
-    elif isinstance(state, list | tuple):
-        for part in state:
-            yield from arrays(part)
-    elif state is not None and not isinstance(state, Number | str):
-        raise UnsupportedError(
-            f"mxnet does not support a Trainer whose optimizer keeps a {type(state).__qualname__} as its state, which "
-            "may hold arrays; keep them in lists or tuples, as MXNet's own optimizers do"
-        )
+    return state  # None or a number: `trainers.arrays` has raised for anything else
 
 
 class MxnetModels(Models):
@@ -274,7 +242,7 @@ class MxnetModels(Models):
                     raise _unshaped(name)
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
-        return optimizers.variables(model) if isinstance(model, mx.gluon.Trainer) else variables(model)
+        return trainers.variables(model) if isinstance(model, mx.gluon.Trainer) else variables(model)
 
     def move_model(self, model: Any, device: Device) -> None:
         move(model, self.to_native(device))

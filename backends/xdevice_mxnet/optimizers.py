@@ -1,11 +1,7 @@
-"""Reads what Gluon's Trainers compute, and names their state so that it can be saved to files: "0.1" is the second
-array of the state of the first parameter, "0.updates" is how many steps that parameter has taken.
+"""Reads what Gluon's Trainers compute, and gives them the state of another optimizer.
 
 Facts about MXNet that the code depends on:
-- The optimizer keeps the counts of steps as numbers, outside of the arrays of its state. Without them Adam would start
-  again.
 - `create_state_multi_precision` makes the state that the first step would make.
-- Nadam and LBSGD keep further numbers outside of their arrays, so their state is refused.
 - `step(n)` sets the optimizer's `rescale_grad` to the Trainer's own factor divided by n, and leaves it there.
 - Adam and RMSProp clip the sum of gradient and weight decay, the others clip the gradient alone.
 """
@@ -20,31 +16,12 @@ from xdevice.contract import optimizers as terms
 from xdevice.contract.optimizers import Optimizers
 from xdevice.errors import UnsupportedError
 
-from . import models
+from . import models, trainers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from xdevice.contract.optimizers import Optimizer
-
-_UPDATES: Final = "updates"
-_WITH_MORE: Final = (mx.optimizer.Nadam, mx.optimizer.LBSGD)
-
-
-def variables(trainer: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(trainer._optimizer, _WITH_MORE):
-        raise UnsupportedError(
-            f"mxnet's {type(trainer._optimizer).__name__} keeps numbers outside of its arrays; "
-            "use trainer.save_states(path) and trainer.load_states(path)"
-        )
-    updates = models.steps(trainer._optimizer)
-    for index, state in models.updater(trainer).states.items():
-        yield from _named(index, state, updates.get(index, 0))
-
-
-def _named(index: int, state: Any, updates: int) -> Iterator[tuple[str, Any]]:
-    yield from ((f"{index}.{part}", array) for part, array in enumerate(models.arrays(state)))
-    yield f"{index}.{_UPDATES}", mx.nd.full((1,), updates, ctx=mx.cpu(), dtype="int64")
 
 
 def _made(trainer: Any, index: int) -> Any:
@@ -81,7 +58,7 @@ def _parameter(optimizer: Any, kind: str, shared: Mapping[str, Any], index: int,
         "lr": shared["lr"] * parameter.lr_mult,
         "weight_decay": shared["weight_decay"] * parameter.wd_mult,
     }
-    variable = dict(models.variables(parameter))[""]
+    variable = models.array_of(parameter)
     half = optimizer.multi_precision and str(parameter.dtype) == "float16"
     slots = {} if half else _slots(optimizer, kind)  # a 16-bit parameter has the state of its 32-bit copy
     return terms.Parameter(variable, settings, {slot: f"{index}.{own}" for slot, own in slots.items()})
@@ -136,7 +113,7 @@ def _slots(optimizer: Any, kind: str) -> dict[str, str]:
     if kind == "sgd":
         return {"-lr * momentum_buffer": "0"} if optimizer.momentum else {}
     if kind == "adam":
-        return {"exp_avg": "0", "exp_avg_sq": "1", terms.STEP: _UPDATES}
+        return {"exp_avg": "0", "exp_avg_sq": "1", terms.STEP: trainers.UPDATES}
     if kind == "adagrad":
         return {"sum": "0"}
     return {"square_avg": "0"} | ({"grad_avg": "1", "-lr * momentum_buffer": "2"} if optimizer.centered else {})
@@ -147,11 +124,11 @@ class MxnetOptimizers(Optimizers):
         if not isinstance(optimizer, mx.gluon.Trainer):
             return {}
         asked = {name.partition(".")[0] for name in names}
-        known = {name.partition(".")[0] for name, _ in variables(optimizer)}
+        known = {name.partition(".")[0] for name, _ in trainers.variables(optimizer)}
         found: dict[str, Any] = {}
         for index, parameter in enumerate(optimizer._params):
             if str(index) in asked - known and parameter.grad_req != "null":
-                found.update(_named(index, _made(optimizer, index), 0))
+                found.update(trainers.named(index, _made(optimizer, index), 0))
         return found
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
@@ -159,16 +136,16 @@ class MxnetOptimizers(Optimizers):
             return
         if not optimizer._kv_initialized:
             optimizer._init_kvstore()
-        updater, rule = models.updater(optimizer), optimizer._optimizer
+        updater, rule = trainers.updater(optimizer), optimizer._optimizer
         for index in {int(name.partition(".")[0]) for name in state}:
             if index not in updater.states:
                 updater.states[index], updater.states_synced[index] = _made(optimizer, index), True
-                for part, array in enumerate(models.arrays(updater.states[index])):
+                for part, array in enumerate(trainers.arrays(updater.states[index])):
                     state[f"{index}.{part}"].copyto(array)
             for context in optimizer._params[index].list_ctx():
                 seen = rule._all_index_update_counts.setdefault(context.device_id, {})
-                seen[index] = int(state[f"{index}.{_UPDATES}"].asscalar())
-        rule.num_update = max([rule.begin_num_update, *models.steps(rule).values()])
+                seen[index] = int(state[f"{index}.{trainers.UPDATES}"].asscalar())
+        rule.num_update = max([rule.begin_num_update, *trainers.steps(rule).values()])
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         rule = optimizer._optimizer if isinstance(optimizer, mx.gluon.Trainer) else optimizer

@@ -1,4 +1,4 @@
-"""Finds the variables of TensorFlow's and Keras's models, moves them in place, and copies models.
+"""Moves TensorFlow's and Keras's models in place, and copies them.
 
 Rules for this module, and why:
 
@@ -17,11 +17,10 @@ Rules for this module, and why:
 from __future__ import annotations
 
 import copy
-import functools
 import gc
 import re
 import sys
-from types import CellType, FunctionType, ModuleType
+from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -30,18 +29,15 @@ from tensorflow.python.data.ops.structured_function import StructuredFunctionWra
 
 from xdevice.contract import Way
 from xdevice.contract.models import Models
-from xdevice.errors import NotBuiltError, UnsupportedError
+from xdevice.errors import UnsupportedError
+
+from . import names, parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from xdevice.base.devices import Device
-try:
-    from keras.src.utils.backend_utils import DynamicBackend as _DynamicBackend
-except ImportError:  # the module is private, and may be elsewhere in another version
-    _DynamicBackend = ModuleType
 
-_TRACES = ("train_function", "test_function", "predict_function")
 _Memo = dict[int, Any]
 
 
@@ -51,118 +47,7 @@ TYPES = (
 )  # fmt: skip
 """The types whose objects xdevice treats as models: they own variables, and are moved in place."""
 
-_OWNING = (
-    tf.__internal__.tracking.AutoTrackable, keras.Operation, keras.Variable, keras.optimizers.Optimizer, keras.Metric,
-    keras.Loss, keras.random.SeedGenerator,
-)  # fmt: skip
 _Trace = tf.types.experimental.ConcreteFunction
-_TRACED_FUNCTION = type(tf.function(lambda: None))
-_SHARED = (tf.distribute.Strategy, ModuleType, _DynamicBackend)
-_LEAVES = (tf.Variable, _TRACED_FUNCTION, FunctionType, *_SHARED)
-_MADE_LATER = (keras.optimizers.Optimizer, keras.Metric)
-_BUILDS_NOTHING = (keras.Layer.build, keras.Model.build, keras.Sequential.build)
-
-
-# finding
-
-
-def variables(model: Any) -> list[tuple[str, tf.Variable]]:
-    """Returns name and `tf.Variable` of each variable of a model, including those of its optimizer, its metrics and its
-    random seeds."""
-    return _named(built_parts(model))
-
-
-def _named(parts: list[Any]) -> list[tuple[str, tf.Variable]]:
-    names = {id(part._value): part.path for part in parts if isinstance(part, keras.Variable)}
-    found = [part for part in parts if isinstance(part, tf.Variable)]
-    return [(names.get(id(variable), variable.name.partition(":")[0]), variable) for variable in found]
-
-
-def weights(model: Any) -> list[tuple[str, tf.Variable]]:
-    """Returns the variables that say on which device a model is. Those of metrics and optimizers count only if the
-    model has no others, because `fit` makes them on the default device."""
-    found = built_parts(model, without=_MADE_LATER)
-    if not any(isinstance(part, tf.Variable) for part in found):
-        return variables(model)
-    return _named(found)
-
-
-def built_parts(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
-    """Returns everything that a model owns, as `_parts` does. Raises `NotBuiltError` if the model does not have its
-    variables yet."""
-    parts = _parts(model, without)
-    _require_built(model, parts)
-    return parts
-
-
-def _parts(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
-    """Returns everything that a model owns (layers, variables, optimizers, ...) once, in the order of the attributes.
-    Objects of the types in `without` are left out, with what they own."""
-    found: list[Any] = []
-    seen: dict[int, Any] = {}
-    stack = [model]
-    while stack:
-        thing = stack.pop()
-        if id(thing) in seen:
-            continue
-        role = _role(thing.__class__)
-        if role is None or (isinstance(thing, without) and thing is not model):
-            continue
-        seen[id(thing)] = thing
-        if role in ("leaf", "owner"):
-            found.append(thing)
-        children: Iterable[Any] = ()
-        if role == "owner":
-            children = [value for name, value in vars(thing).items() if not _is_borrowed(thing, name)]
-        elif role != "leaf":
-            children = thing.values() if role == "dict" else thing
-        stack.extend(reversed(list(children)))
-    return found
-
-
-@functools.lru_cache(1024)
-def _role(cls: type) -> str | None:
-    roles = (("leaf", _LEAVES), ("owner", _OWNING), ("dict", dict), ("list", (list, tuple, set)))
-    return next((role for role, types in roles if issubclass(cls, types)), None)
-
-
-def _is_borrowed(owner: Any, attribute: str) -> bool:
-    """Whether an attribute holds something that its object does not own: traced functions, which Keras makes anew when
-    it needs them, or the model's variables, to which an optimizer only refers."""
-    if attribute in _TRACES:
-        return True
-    return attribute == "_trainable_variables" and isinstance(owner, keras.optimizers.Optimizer)
-
-
-def _require_built(model: Any, parts: list[Any]) -> None:
-    if getattr(model, "built", False):
-        return
-    for part in parts:
-        if isinstance(part, keras.Layer) and not part.built and type(part).build not in _BUILDS_NOTHING:
-            raise NotBuiltError(
-                f"{type(model).__name__} has no variables yet in its layer {part.name!r}; build it first: call the "
-                f"model once on data, or model.build(input_shape)"
-            )
-
-
-def constants(model: Any) -> list[tuple[Any, Any, Any]]:
-    """Returns the tensors that a model holds beside its variables, as attributes or in lists and dicts. Each comes with
-    the dict or list that holds it, and its key there: (holder, key, tensor). Strings and handles, which cannot move,
-    are left out."""
-    found: list[tuple[Any, Any, Any]] = []
-    seen: set[int] = set()
-    holders = [vars(part) for part in _parts(model) if isinstance(part, _OWNING)]
-    while holders:
-        holder = holders.pop()
-        if id(holder) in seen:
-            continue
-        seen.add(id(holder))
-        for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
-            if isinstance(value, dict | list):
-                holders.append(value)
-            elif hasattr(type(value), "backing_device") and value.dtype not in (tf.string, tf.resource, tf.variant):
-                found.append((holder, key, value))
-    return found
 
 
 # moving
@@ -171,13 +56,13 @@ def constants(model: Any) -> list[tuple[Any, Any, Any]]:
 def move(model: Any, device: Device, backend: Models) -> None:
     """Moves a model to `device` in place: every variable, and every other tensor that the model holds."""
     native = backend.to_native(device)
-    moving = [variable for _, variable in variables(model) if not variable.device.endswith(native[1:])]
+    moving = [variable for _, variable in parts.variables(model) if not variable.device.endswith(native[1:])]
     for variable in moving:
         _require_plain(variable, backend)
     traces = _traces_of(moving, backend)
     handles = [(variable.handle, _swap(variable, native)) for variable in moving]
     moved: _Memo = {id(old): new for old, new in handles}
-    for holder, key, value in constants(model):
+    for holder, key, value in parts.constants(model):
         if backend.device_of(value) is not device:
             if id(value) not in moved:
                 moved[id(value)] = backend.move(value, device)
@@ -241,7 +126,7 @@ def _swap(variable: tf.Variable, native: str) -> Any:
 
 def duplicate(model: Any, device: Device, backend: Models) -> Any:
     """Returns a copy of a model on `device`, which shares no storage with it."""
-    before = variables(model)
+    before = parts.variables(model)
     for _, variable in before:
         _require_plain(variable, backend)
     try:
@@ -249,10 +134,12 @@ def duplicate(model: Any, device: Device, backend: Models) -> Any:
 
         # Keras's lists register items with their layer as they are added, which must not happen while a list is copied
         with backend.scope(device), DotNotTrackScope():
-            copied = _duplicate(model, {id(value): backend.copy(value, device) for _, _, value in constants(model)})
+            copied = _duplicate(
+                model, {id(value): backend.copy(value, device) for _, _, value in parts.constants(model)}
+            )
     except Exception as error:
         raise _refusal(model, f"{type(error).__name__}: {error}", backend) from error
-    if len(variables(copied)) != len(before):
+    if len(parts.variables(copied)) != len(before):
         raise _refusal(model, "the copy has other variables", backend)
     return copied
 
@@ -265,26 +152,26 @@ def _refusal(model: Any, why: str, backend: Models) -> UnsupportedError:
 
 
 def _duplicate(model: Any, memo: _Memo) -> Any:
-    parts = _parts(model)
+    owned = parts.owned(model)
     pairs = []
-    for part in parts:
+    for part in owned:
         if isinstance(part, tf.Variable):
             memo[id(part)] = _new_variable(part)
-        elif isinstance(part, _SHARED):
+        elif isinstance(part, parts.SHARED):
             memo[id(part)] = part
-        elif not isinstance(part, FunctionType | _TRACED_FUNCTION):
+        elif not isinstance(part, FunctionType | parts.TRACED_FUNCTION):
             cls: Any = type(part)
             memo[id(part)] = cls.__new__(cls)
             pairs.append((part, memo[id(part)]))
     _keep_foreign(pairs, memo)
-    for part in parts:
+    for part in owned:
         if isinstance(part, FunctionType):
             memo[id(part)] = _rebound(part, memo)
-    for part in parts:
-        if isinstance(part, _TRACED_FUNCTION):
+    for part in owned:
+        if isinstance(part, parts.TRACED_FUNCTION):
             memo[id(part)] = part._clone(_rebound_inner(part.python_function, memo))
     for part, new in pairs:
-        state = {key: None if key in _TRACES else _copied(value, memo) for key, value in vars(part).items()}
+        state = {key: None if key in parts.TRACES else _copied(value, memo) for key, value in vars(part).items()}
         new.__dict__.clear()
         new.__dict__.update(state)
     for _, new in pairs:
@@ -378,21 +265,19 @@ class TensorflowModels(Models):
         def _refuse_models_here(self) -> None: ...
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        found = weights(model)
+        found = parts.weights(model)
         for name, variable in found:
             # the variable's device, not its memory's, which for int32 "on" a GPU is always on the host
             yield name, self._place(variable.device)
-        for _, key, value in () if found else constants(model):
+        for _, key, value in () if found else parts.constants(model):
             yield str(key), self.device_of(value)
 
     def is_all_on(self, model: Any, device: Device) -> bool:
-        if any(self._place(variable.device) is not device for _, variable in variables(model)):
+        if any(self._place(variable.device) is not device for _, variable in parts.variables(model)):
             return False
-        return all(self.device_of(value) is device for _, _, value in constants(model))
+        return all(self.device_of(value) is device for _, _, value in parts.constants(model))
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
-        from . import names  # imported here, because that module imports this one
-
         return names.variables(model)
 
     def move_model(self, model: Any, device: Device) -> None:
@@ -408,7 +293,7 @@ class TensorflowModels(Models):
         return duplicate(model, device, self)
 
     def model_parts(self, model: Any) -> Iterable[Any]:
-        return built_parts(model)
+        return parts.built(model)
 
     def tensor_of(self, model: Any) -> Any | None:
         variable = getattr(model, "_value", None) if isinstance(model, keras.Variable) else model

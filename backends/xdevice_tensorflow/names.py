@@ -6,7 +6,7 @@ How the names are made:
   that is built a second time has other paths than the first. So a layer has its own name without this number, and is
   numbered among the layers of its parent, as in Keras's own files.
 - Everything else is named by the attribute that holds it, as in TensorFlow's checkpoints.
-- Variables that are found only by the search that moves models (`models.built_parts`) have their path as name.
+- Variables that are found only by the search that moves models (`parts.built`) have their path as name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from xdevice.errors import NotBuiltError
 
-from . import models
+from . import parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,13 +39,13 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
             )
         # by number, as in Keras's own files: the paths contain those of the parameters, which differ between processes
         return [(str(number), variable._value) for number, variable in enumerate(model.variables)]
-    parts = models.built_parts(model, without=_NO_STATE)
+    owned = parts.built(model, without=_NO_STATE)
     if isinstance(model, keras.Metric):
         return _unique((variable.name, variable._value) for variable in model.variables)
     found = list(_walk(model, "", ()))
     reached = {id(variable) for _, variable in found}
-    names = {id(part._value): part.path for part in parts if isinstance(part, keras.Variable)}
-    missed = [part for part in parts if isinstance(part, tf.Variable) and id(part) not in reached]
+    names = {id(part._value): part.path for part in owned if isinstance(part, keras.Variable)}
+    missed = [part for part in owned if isinstance(part, tf.Variable) and id(part) not in reached]
     return _unique([*found, *((names.get(id(part), part.name.partition(":")[0]), part) for part in missed)])
 
 

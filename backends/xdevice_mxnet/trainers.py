@@ -1,0 +1,70 @@
+"""The state of a Gluon Trainer's optimizer: where it is, how many steps it counts, and the names of its arrays.
+
+"0.1" is the second array of the state of the first parameter, "0.updates" is how many steps that parameter has taken.
+The optimizer keeps these counts as numbers, outside of the arrays; without them Adam would start again.
+"""
+
+from __future__ import annotations
+
+from numbers import Number
+from typing import TYPE_CHECKING, Any, Final
+
+import mxnet as mx
+
+from xdevice.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+UPDATES: Final = "updates"
+_WITH_MORE: Final = (mx.optimizer.Nadam, mx.optimizer.LBSGD)
+"""They keep further numbers outside of their arrays, so their state is refused."""
+
+
+def variables(trainer: Any) -> Iterator[tuple[str, Any]]:
+    """Yields name and array of each part of the state of a Trainer's optimizer."""
+    if isinstance(trainer._optimizer, _WITH_MORE):
+        raise UnsupportedError(
+            f"mxnet's {type(trainer._optimizer).__name__} keeps numbers outside of its arrays; "
+            "use trainer.save_states(path) and trainer.load_states(path)"
+        )
+    updates = steps(trainer._optimizer)
+    for index, state in updater(trainer).states.items():
+        yield from named(index, state, updates.get(index, 0))
+
+
+def named(index: int, state: Any, updates: int) -> Iterator[tuple[str, Any]]:
+    """Yields name and array of each part of the state for one parameter, which has taken `updates` steps."""
+    yield from ((f"{index}.{part}", array) for part, array in enumerate(arrays(state)))
+    yield f"{index}.{UPDATES}", mx.nd.full((1,), updates, ctx=mx.cpu(), dtype="int64")
+
+
+def updater(trainer: Any) -> Any:
+    """Returns the object that holds the state of a Trainer's optimizer, for a Trainer whose key-value store is not
+    distributed."""
+    return (trainer._kvstore._updater if trainer._update_on_kvstore else None) or trainer._updaters[0]
+
+
+def steps(optimizer: Any) -> dict[Any, int]:
+    """Returns how many steps each parameter has taken, by its index: the greatest of the counts that an optimizer keeps
+    for each device."""
+    latest: dict[Any, int] = {}
+    for seen in optimizer._all_index_update_counts.values():
+        for index, count in seen.items():
+            latest[index] = max(count, latest.get(index, 0))
+    return latest
+
+
+def arrays(state: Any) -> Iterator[Any]:
+    """Yields the arrays in the optimizer's state for one parameter, in their order. Raises `UnsupportedError` if the
+    state contains objects of types that may hold further arrays."""
+    if isinstance(state, mx.nd.NDArray):
+        yield state
+    elif isinstance(state, list | tuple):
+        for part in state:
+            yield from arrays(part)
+    elif state is not None and not isinstance(state, Number | str):
+        raise UnsupportedError(
+            f"mxnet does not support a Trainer whose optimizer keeps a {type(state).__qualname__} as its state, which "
+            "may hold arrays; keep them in lists or tuples, as MXNet's own optimizers do"
+        )

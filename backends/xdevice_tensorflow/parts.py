@@ -1,0 +1,131 @@
+"""Finds what TensorFlow's and Keras's models own: layers, variables, optimizers, constants."""
+
+from __future__ import annotations
+
+import functools
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from xdevice.errors import NotBuiltError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+try:
+    from keras.src.utils.backend_utils import DynamicBackend as _DynamicBackend
+except ImportError:  # the module is private, and may be elsewhere in another version
+    _DynamicBackend = ModuleType
+
+TRACES = ("train_function", "test_function", "predict_function")
+TRACED_FUNCTION = type(tf.function(lambda: None))
+SHARED = (tf.distribute.Strategy, ModuleType, _DynamicBackend)
+"""The types whose objects a model refers to and does not own, so a copy of the model has the same ones."""
+
+_OWNING = (
+    tf.__internal__.tracking.AutoTrackable, keras.Operation, keras.Variable, keras.optimizers.Optimizer, keras.Metric,
+    keras.Loss, keras.random.SeedGenerator,
+)  # fmt: skip
+_LEAVES = (tf.Variable, TRACED_FUNCTION, FunctionType, *SHARED)
+_MADE_LATER = (keras.optimizers.Optimizer, keras.Metric)
+_BUILDS_NOTHING = (keras.Layer.build, keras.Model.build, keras.Sequential.build)
+
+
+def variables(model: Any) -> list[tuple[str, tf.Variable]]:
+    """Returns name and `tf.Variable` of each variable of a model, including those of its optimizer, its metrics and its
+    random seeds."""
+    return _named(built(model))
+
+
+def _named(parts: list[Any]) -> list[tuple[str, tf.Variable]]:
+    names = {id(part._value): part.path for part in parts if isinstance(part, keras.Variable)}
+    found = [part for part in parts if isinstance(part, tf.Variable)]
+    return [(names.get(id(variable), variable.name.partition(":")[0]), variable) for variable in found]
+
+
+def weights(model: Any) -> list[tuple[str, tf.Variable]]:
+    """Returns the variables that say on which device a model is. Those of metrics and optimizers count only if the
+    model has no others, because `fit` makes them on the default device."""
+    found = built(model, without=_MADE_LATER)
+    if not any(isinstance(part, tf.Variable) for part in found):
+        return variables(model)
+    return _named(found)
+
+
+def constants(model: Any) -> list[tuple[Any, Any, Any]]:
+    """Returns the tensors that a model holds beside its variables, as attributes or in lists and dicts. Each comes with
+    the dict or list that holds it, and its key there: (holder, key, tensor). Strings and handles, which cannot move,
+    are left out."""
+    found: list[tuple[Any, Any, Any]] = []
+    seen: set[int] = set()
+    holders = [vars(part) for part in owned(model) if isinstance(part, _OWNING)]
+    while holders:
+        holder = holders.pop()
+        if id(holder) in seen:
+            continue
+        seen.add(id(holder))
+        for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
+            if isinstance(value, dict | list):
+                holders.append(value)
+            elif hasattr(type(value), "backing_device") and value.dtype not in (tf.string, tf.resource, tf.variant):
+                found.append((holder, key, value))
+    return found
+
+
+def built(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
+    """Returns everything that a model owns, as `owned` does. Raises `NotBuiltError` if the model does not have its
+    variables yet."""
+    parts = owned(model, without)
+    _require_built(model, parts)
+    return parts
+
+
+def owned(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
+    """Returns everything that a model owns (layers, variables, optimizers, ...) once, in the order of the attributes.
+    Objects of the types in `without` are left out, with what they own."""
+    found: list[Any] = []
+    seen: dict[int, Any] = {}
+    stack = [model]
+    while stack:
+        thing = stack.pop()
+        if id(thing) in seen:
+            continue
+        role = _role(thing.__class__)
+        if role is None or (isinstance(thing, without) and thing is not model):
+            continue
+        seen[id(thing)] = thing
+        if role in ("leaf", "owner"):
+            found.append(thing)
+        children: Iterable[Any] = ()
+        if role == "owner":
+            children = [value for name, value in vars(thing).items() if not _is_borrowed(thing, name)]
+        elif role != "leaf":
+            children = thing.values() if role == "dict" else thing
+        stack.extend(reversed(list(children)))
+    return found
+
+
+@functools.lru_cache(1024)
+def _role(cls: type) -> str | None:
+    roles = (("leaf", _LEAVES), ("owner", _OWNING), ("dict", dict), ("list", (list, tuple, set)))
+    return next((role for role, types in roles if issubclass(cls, types)), None)
+
+
+def _is_borrowed(owner: Any, attribute: str) -> bool:
+    """Whether an attribute holds something that its object does not own: traced functions, which Keras makes anew when
+    it needs them, or the model's variables, to which an optimizer only refers."""
+    if attribute in TRACES:
+        return True
+    return attribute == "_trainable_variables" and isinstance(owner, keras.optimizers.Optimizer)
+
+
+def _require_built(model: Any, parts: list[Any]) -> None:
+    if getattr(model, "built", False):
+        return
+    for part in parts:
+        if isinstance(part, keras.Layer) and not part.built and type(part).build not in _BUILDS_NOTHING:
+            raise NotBuiltError(
+                f"{type(model).__name__} has no variables yet in its layer {part.name!r}; build it first: call the "
+                f"model once on data, or model.build(input_shape)"
+            )
