@@ -28,7 +28,7 @@ def take_for_cuda(device: torch.device, has_default: Callable[[FrameType], bool]
     else:
         changed.set_default_device = mode.set_default
     changed.cuda.is_available = changed.backends.cuda.is_built = lambda: True
-    mode.__enter__()
+    mode.__enter__()  # type: ignore[no-untyped-call]
 
 
 class _Cuda(TorchFunctionMode):
