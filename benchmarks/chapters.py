@@ -2,10 +2,10 @@
 
     python benchmarks/chapters.py [backend ...]
 
-All train on one device, eagerly, by gradient descent: `value_and_grad` and `update` on one side, the framework's own
-gradients and its own update in place on the other. Trained are perceptrons of two layers with relu, and a decoder with
-learned positions, attention, gelu and layer norms. Printed are microseconds of a step, the best of many rounds, and
-their ratio.
+All train eagerly, by gradient descent, on gpu:0 if there is one: `value_and_grad` and `update` on one side, the
+framework's own gradients and its own update in place on the other. Trained are perceptrons of two layers with relu, and
+a decoder with learned positions, attention, gelu and layer norms. Printed are microseconds of a step of the framework
+and of ours, the best of many rounds, and their ratio; on JAX also how many programs the first step of each compiles.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy
+from native import WORDS, Step, leaves, mapped
 
 import xdevice
 from xdevice import nn
@@ -24,13 +25,11 @@ from xdevice import nn
 RATE = 0.01
 SIZES = ((64, 64, 10, 128), (256, 512, 10, 1024))
 """Inputs, units, classes, batch."""
-BATCH, TOKENS, WIDTH, HEADS, BLOCKS, WORDS = 8, 32, 64, 4, 2, 64
+BATCH, TOKENS, WIDTH, HEADS, BLOCKS, LETTERS = 8, 32, 64, 4, 2, 64
 """The decoder's sizes."""
 ROUNDS, SECONDS = 60, 0.02
 """How often each side has a turn, and about how long that is."""
 
-Step = Callable[..., object]
-"""A step on a batch; it keeps its parameters."""
 Loss = Callable[..., Any]
 
 
@@ -54,7 +53,7 @@ def decoder(on: Any) -> Loss:
     def block(p: dict[str, Any], x: Any) -> Any:
         normal = on.layer_norm(x, p["scale1"], p["shift1"])
         q, k, v = (heads(on.matmul(normal, p[name])) for name in ("query", "key", "value"))
-        seen = on.permute_dims(on.attention(q, k, v), (0, 2, 1, 3))
+        seen = on.permute_dims(on.causal_attention(q, k, v), (0, 2, 1, 3))
         x = on.add(x, on.matmul(on.reshape(seen, (BATCH, TOKENS, WIDTH)), p["out"]))
         normal = on.layer_norm(x, p["scale2"], p["shift2"])
         inner = on.gelu(on.add(on.matmul(normal, p["w1"]), p["b1"]))
@@ -65,7 +64,7 @@ def decoder(on: Any) -> Loss:
         for one in p["blocks"]:
             x = block(one, x)
         scores = on.matmul(on.layer_norm(x, p["scale"], p["shift"]), p["last"])
-        return on.cross_entropy(on.reshape(scores, (BATCH * TOKENS, WORDS)), following)
+        return on.cross_entropy(on.reshape(scores, (BATCH * TOKENS, LETTERS)), following)
 
     return loss
 
@@ -85,30 +84,22 @@ def weights(seed: int = 0) -> dict[str, Any]:
         wide = {"w1": normal(WIDTH, 4 * WIDTH), "b1": normal(4 * WIDTH), "w2": normal(4 * WIDTH, WIDTH)}
         return square | wide | {"b2": normal(WIDTH)} | norm(1) | norm(2)
 
-    ends = {"words": normal(WORDS, WIDTH), "places": normal(TOKENS, WIDTH), "last": normal(WIDTH, WORDS)}
+    ends = {"words": normal(LETTERS, WIDTH), "places": normal(TOKENS, WIDTH), "last": normal(WIDTH, LETTERS)}
     return ends | norm() | {"blocks": [block() for _ in range(BLOCKS)]}
 
 
-def mapped(change: Callable[[Any], Any], tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: mapped(change, value) for key, value in tree.items()}
-    return [mapped(change, value) for value in tree] if isinstance(tree, list) else change(tree)
-
-
-def leaves(tree: Any) -> list[Any]:
-    found: list[Any] = []
-    mapped(found.append, tree)
-    return found
-
-
-def neutral(program: Callable[[Any], Loss], values: Any) -> Step:
+def neutral_words() -> SimpleNamespace:
     xp = xdevice.array_namespace()
     on = SimpleNamespace(**{name: getattr(xp, name) for name in ("add", "matmul", "permute_dims", "reshape")})
     for name in ("cross_entropy", "embedding", "gelu", "layer_norm", "relu"):
         setattr(on, name, getattr(nn, name))
-    on.attention = lambda q, k, v: nn.attention(q, k, v, causal=True)
+    on.causal_attention = lambda q, k, v: nn.attention(q, k, v, causal=True)
+    return on
+
+
+def neutral(loss: Loss, values: Any) -> Step:
     params = mapped(xdevice.tensor, values)
-    gradients = xdevice.value_and_grad(program(on))
+    gradients = xdevice.value_and_grad(loss)
 
     def step(*batch: Any) -> object:
         nonlocal params
@@ -119,25 +110,13 @@ def neutral(program: Callable[[Any], Loss], values: Any) -> Step:
     return step
 
 
-# as each framework is used directly
+# as each framework is used directly: gradients and updates in place by hand, as the text does it
 
 
-def torch(program: Callable[[Any], Loss], values: Any) -> Step:
-    from torch import matmul, no_grad, permute, reshape, tensor
-    from torch.nn import functional as f
+def torch(loss: Loss, values: Any) -> Step:
+    from torch import no_grad
 
-    loss = program(
-        SimpleNamespace(
-            add=lambda x, y: x + y,
-            matmul=matmul,
-            permute_dims=permute,
-            reshape=reshape,
-            **{name: getattr(f, name) for name in ("cross_entropy", "embedding", "gelu", "relu")},
-            attention=lambda q, k, v: f.scaled_dot_product_attention(q, k, v, is_causal=True),
-            layer_norm=lambda x, weight, bias: f.layer_norm(x, x.shape[-1:], weight, bias),
-        )
-    )
-    params = mapped(lambda value: tensor(value, requires_grad=True), values)
+    params = mapped(lambda value: xdevice.tensor(value).requires_grad_(), values)
 
     def step(*batch: Any) -> object:
         value = loss(params, *batch)
@@ -151,36 +130,9 @@ def torch(program: Callable[[Any], Loss], values: Any) -> Step:
     return step
 
 
-def tensorflow(program: Callable[[Any], Loss], values: Any) -> Step:
+def tensorflow(loss: Loss, values: Any) -> Step:
     import tensorflow as tf
 
-    before = tf.constant(numpy.tril(numpy.ones((TOKENS, TOKENS), bool)))
-
-    def attention(q: Any, k: Any, v: Any) -> Any:
-        scores = tf.matmul(q, k, transpose_b=True) / (WIDTH // HEADS) ** 0.5
-        return tf.matmul(tf.nn.softmax(tf.where(before, scores, -1e9)), v)
-
-    def layer_norm(x: Any, weight: Any, bias: Any) -> Any:
-        mean, variance = tf.nn.moments(x, -1, keepdims=True)
-        return tf.nn.batch_normalization(x, mean, variance, bias, weight, 1e-5)
-
-    def cross_entropy(scores: Any, labels: Any) -> Any:
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores))
-
-    loss = program(
-        SimpleNamespace(
-            add=lambda x, y: x + y,
-            matmul=tf.matmul,
-            permute_dims=tf.transpose,
-            reshape=tf.reshape,
-            relu=tf.nn.relu,
-            gelu=tf.nn.gelu,
-            cross_entropy=cross_entropy,
-            attention=attention,
-            layer_norm=layer_norm,
-            embedding=lambda indices, table: tf.gather(table, indices),
-        )
-    )
     params = mapped(tf.Variable, values)
 
     def step(*batch: Any) -> object:
@@ -193,28 +145,9 @@ def tensorflow(program: Callable[[Any], Loss], values: Any) -> Step:
     return step
 
 
-def paddle(program: Callable[[Any], Loss], values: Any) -> Step:
-    from paddle import matmul, no_grad, ones, reshape, to_tensor, transpose, tril, where
-    from paddle.nn import functional as f
+def paddle(loss: Loss, values: Any) -> Step:
+    from paddle import no_grad, to_tensor
 
-    before = tril(ones((TOKENS, TOKENS))).astype("bool")
-    least = to_tensor(-1e9)
-
-    def attention(q: Any, k: Any, v: Any) -> Any:
-        scores = matmul(q, k, transpose_y=True) / (WIDTH // HEADS) ** 0.5
-        return matmul(f.softmax(where(before, scores, least)), v)
-
-    loss = program(
-        SimpleNamespace(
-            add=lambda x, y: x + y,
-            matmul=matmul,
-            permute_dims=transpose,
-            reshape=reshape,
-            **{name: getattr(f, name) for name in ("cross_entropy", "embedding", "gelu", "relu")},
-            attention=attention,
-            layer_norm=lambda x, weight, bias: f.layer_norm(x, x.shape[-1:], weight, bias),
-        )
-    )
     params = mapped(lambda value: to_tensor(value, stop_gradient=False), values)
 
     def step(*batch: Any) -> object:
@@ -229,31 +162,9 @@ def paddle(program: Callable[[Any], Loss], values: Any) -> Step:
     return step
 
 
-def mxnet(program: Callable[[Any], Loss], values: Any) -> Step:
-    from mxnet import autograd, np, npx
+def mxnet(loss: Loss, values: Any) -> Step:
+    from mxnet import autograd, np
 
-    before = np.array(numpy.tril(numpy.ones((TOKENS, TOKENS), bool)), dtype=bool)
-
-    def attention(q: Any, k: Any, v: Any) -> Any:
-        flat = (BATCH * HEADS, TOKENS, WIDTH // HEADS)  # batch_dot takes three axes
-        scores = npx.batch_dot(q.reshape(flat), k.reshape(flat), transpose_b=True) / flat[-1] ** 0.5
-        weights = npx.softmax(np.where(before, scores, -1e9))
-        return npx.batch_dot(weights, v.reshape(flat)).reshape(q.shape)
-
-    loss = program(
-        SimpleNamespace(
-            add=lambda x, y: x + y,
-            matmul=np.dot,
-            permute_dims=np.transpose,
-            reshape=np.reshape,
-            relu=npx.relu,
-            gelu=lambda x: npx.leaky_relu(x, act_type="gelu"),
-            layer_norm=npx.layer_norm,
-            attention=attention,
-            cross_entropy=lambda scores, labels: -npx.pick(npx.log_softmax(scores), labels).mean(),
-            embedding=lambda indices, table: npx.embedding(indices, table, WORDS, WIDTH),
-        )
-    )
     params = mapped(np.array, values)
     for p in leaves(params):
         p.attach_grad()
@@ -269,37 +180,10 @@ def mxnet(program: Callable[[Any], Loss], values: Any) -> Step:
     return step
 
 
-def jax(program: Callable[[Any], Loss], values: Any) -> Step:
-    from jax import nn as layers
-    from jax import numpy as jnp
+def jax(loss: Loss, values: Any) -> Step:
     from jax import tree, value_and_grad
 
-    def attention(q: Any, k: Any, v: Any) -> Any:
-        q, k, v = (jnp.swapaxes(part, 1, 2) for part in (q, k, v))
-        return jnp.swapaxes(layers.dot_product_attention(q, k, v, is_causal=True), 1, 2)
-
-    def layer_norm(x: Any, weight: Any, bias: Any) -> Any:
-        return layers.standardize(x, epsilon=1e-5) * weight + bias
-
-    def cross_entropy(scores: Any, labels: Any) -> Any:
-        return -jnp.take_along_axis(layers.log_softmax(scores), labels[:, None], 1).mean()
-
-    loss = program(
-        SimpleNamespace(
-            add=lambda x, y: x + y,
-            matmul=jnp.matmul,
-            permute_dims=jnp.transpose,
-            reshape=jnp.reshape,
-            relu=layers.relu,
-            gelu=layers.gelu,
-            cross_entropy=cross_entropy,
-            attention=attention,
-            layer_norm=layer_norm,
-            embedding=lambda indices, table: table[indices],
-        )
-    )
-    params = mapped(jnp.asarray, values)
-    gradients = value_and_grad(loss)
+    params, gradients = mapped(xdevice.tensor, values), value_and_grad(loss)
 
     def step(*batch: Any) -> object:
         nonlocal params
@@ -322,6 +206,17 @@ def microseconds(step: Step, batch: tuple[Any, ...], times: int) -> float:
     return (time.perf_counter() - start) / times * 1e6
 
 
+def programs_compiled(step: Step, batch: tuple[Any, ...]) -> int:
+    """How many programs JAX compiles for the first step."""
+    import jax
+
+    jax.clear_caches()
+    seen: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: seen.append(event))
+    step(*batch)
+    return seen.count("/jax/core/compile/backend_compile_duration")
+
+
 def programs() -> dict[str, tuple[Callable[[Any], Loss], Any, tuple[Any, ...]]]:
     """Each program, its parameters as arrays, and its batch."""
     made: dict[str, tuple[Callable[[Any], Loss], Any, tuple[Any, ...]]] = {}
@@ -331,7 +226,7 @@ def programs() -> dict[str, tuple[Callable[[Any], Loss], Any, tuple[Any, ...]]]:
         values = {name: random.normal(0, inputs**-0.5, shape).astype("float32") for name, shape in shapes.items()}
         digits = random.normal(size=(batch, inputs)).astype("float32"), random.integers(0, classes, batch)
         made[f"{units} units, batch {batch}"] = perceptron, values, digits
-    tokens = numpy.random.default_rng(0).integers(0, WORDS, (BATCH, TOKENS + 1))
+    tokens = numpy.random.default_rng(0).integers(0, LETTERS, (BATCH, TOKENS + 1))
     made["decoder"] = decoder, weights(), (tokens[:, :-1], tokens[:, 1:].reshape(-1))
     return made
 
@@ -339,7 +234,10 @@ def programs() -> dict[str, tuple[Callable[[Any], Loss], Any, tuple[Any, ...]]]:
 def measure(name: str, program: Callable[[Any], Loss], values: Any, batch: tuple[Any, ...]) -> tuple[float, float]:
     """A step of the framework and of ours, the best round of each."""
     given = tuple(map(xdevice.tensor, batch))
-    steps = NATIVE[name](program, values), neutral(program, values)
+    steps = NATIVE[name](program(WORDS[name]()), values), neutral(program(neutral_words()), values)
+    if name == "jax":
+        compiled = " and ".join(str(programs_compiled(step, given)) for step in steps)
+        print(f"the first step compiled {compiled} programs")
     times = max(1, round(SECONDS / min(microseconds(step, given, 5) for step in steps for _ in range(3)) * 1e6))
     rounds = [[microseconds(step, given, times) for step in steps] for _ in range(ROUNDS)]
     native, ours = (min(times) for times in zip(*rounds, strict=True))
@@ -349,7 +247,7 @@ def measure(name: str, program: Callable[[Any], Loss], values: Any, batch: tuple
 def main() -> None:
     print(f"{'':12}" + "".join(f"{name:>30}" for name in programs()))
     for name in sys.argv[1:] or [name for name in xdevice.backends() if name in NATIVE]:
-        with xdevice.use(name):
+        with xdevice.use(name), xdevice.try_gpu():
             cells = [measure(name, *program) for program in programs().values()]
             row = "".join(f"{native:>12.0f}{ours:>10.0f} ({ours / native:.2f})" for native, ours in cells)
             print(f"{name:12}{row}", flush=True)

@@ -108,6 +108,22 @@ def killed_in_the_middle() -> None:
             world.all_reduce(x)
 
 
+def stopped_in_the_middle() -> None:
+    """A call is long enough for both ranks to have told the hub that they are in it."""
+    import xdevice
+
+    def stop() -> None:
+        report(failed=time.monotonic())
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    with met() as world:
+        x = xdevice.zeros(1 << 26)
+        if world.rank == 1:
+            threading.Timer(1.0, stop).start()
+        while True:
+            world.all_reduce(x)
+
+
 def raises() -> None:
     import xdevice
 
@@ -186,6 +202,7 @@ class Failure(NamedTuple):
 FAILURES: Final = {
     "killed": Failure(killed, "PeerError", "died", 1.0, "rank 1"),
     "killed in the middle": Failure(killed_in_the_middle, "PeerError", "died", 1.0, "rank 1"),
+    "stopped in the middle": Failure(stopped_in_the_middle, "PeerError", "silent", LATE + 1.0, "rank 1"),
     "raises": Failure(raises, "PeerError", "raised", 1.0, "ValueError: a bug in rank 1"),
     "stuck": Failure(stuck, "PeerError", "late", LATE + 1.0, "rank 1"),
     "never joins": Failure(never_joins, "PeerError", "never joined", LATE + 1.0, "1"),
@@ -372,8 +389,8 @@ class _Rank:
 
 
 def collect(ranks: Sequence[_Rank], name: str, patience: float) -> list[Outcome]:
-    """Waits until all have ended. A rank 1 that is stuck by design is killed when rank 0 has ended."""
-    needed = ranks[:1] if name in ("stuck", "never joins") else ranks
+    """Waits until all have ended. A rank 1 that is stuck or stopped by design is killed when rank 0 has ended."""
+    needed = ranks[:1] if name in ("stuck", "never joins", "stopped in the middle") else ranks
     until = time.monotonic() + patience
     while not all(rank.is_over for rank in needed) and time.monotonic() < until:
         for rank in ranks:

@@ -6,9 +6,14 @@ Facts about JAX that the code depends on (measured on 0.7.1):
 - `jax.distributed.initialize` fails once JAX has started, and JAX cannot be started again. So a process has the same
   rank in all groups that it joins later. Connections that exist still work after `jax.distributed.shutdown`, but new
   ones cannot be made.
-- A process that has not called `jax.distributed.shutdown` waits at its exit for all others, so `close` calls it.
+- A process that has not called `jax.distributed.shutdown` waits at its exit for all others, so `close` calls it. Rank 0
+  serves the coordination service, and must end it last: a rank that has not left by then prints connection errors.
+- A process whose connection to the service is lost ends at once by SIGABRT, whatever `jax_enable_recoverability` says;
+  a Python callback for that ends it by std::bad_cast. So the other ranks reach the service by way of `relay`, which
+  hides that rank 0 has died: the PeerError comes by xdevice's own connection.
 - The coordinator listens on all addresses unless it is given one.
-- The maximum of complex numbers fails in the compiler. `psum_scatter` only sums, and refuses arrays without elements.
+- The maximum of complex numbers fails in the compiler. `psum_scatter` only sums. The parts of a spread array without
+  elements come back in the shape of the whole, so such arrays are not sent.
 - Adding zeros turns -0.0 into 0.0. A broadcast is a sum in which the other ranks add zeros, so it adds the bits of the
   values as integers.
 - 64-bit may be on in the caller's thread only. The thread in which collectives run needs it too, otherwise JAX would
@@ -26,13 +31,14 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src import distributed
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from xdevice.contract.collectives import address, free_port, refusal_of_order, require_fit
+from xdevice.contract.collectives import address, free_port, own_part, refusal_of_order, require_fit
 from xdevice.contract.processes import Engine, Processes
 from xdevice.errors import LaunchError
 
-from . import conversion, parallel, unstarted
+from . import conversion, parallel, relay, unstarted
 
 try:
     from jax import shard_map
@@ -63,6 +69,7 @@ class JaxEngine(Engine):
     def __init__(self, name: str, group: Group, backend: Primitives) -> None:
         self.name = f"jax:{name}"
         self._rank = group.rank
+        self._exchange = group.exchange
         self._is_first = _initialize(group)
         numbers = group.exchange(str(backend.to_native(group.device).id))
         everywhere = {native.id: native for native in jax.devices(group.device.kind)}
@@ -75,24 +82,26 @@ class JaxEngine(Engine):
         return refusal_of_order(verb, op, dtype)
 
     def all_reduce(self, x: jax.Array, op: str) -> jax.Array:
-        return self._called(_all_reduce, op, x)
+        return self._called(_all_reduce, op, x) if x.size else x
 
     def broadcast(self, x: jax.Array, root: int) -> jax.Array:
-        return self._called(_broadcast, root, x)
+        return self._called(_broadcast, root, x) if x.size else x
 
     def all_gather(self, x: jax.Array) -> list[jax.Array]:
-        return list(self._called(_all_gather, len(self._natives), x))
+        count = len(self._natives)
+        return list(self._called(_all_gather, count, x)) if x.size else [x] * count
 
     def reduce_scatter(self, x: jax.Array, op: str) -> jax.Array:
-        return self._called(_reduce_scatter, op, x)
+        return self._called(_reduce_scatter, op, x) if x.size else own_part(x, self._rank, len(self._natives))
 
     def send(self, x: jax.Array, to: int) -> None:
         pair = (self._natives[self._rank], self._natives[to])
-        self._called(_broadcast, 0, x, pair)
+        if x.size:
+            self._called(_broadcast, 0, x, pair)
 
     def recv(self, like: jax.Array, source: int) -> jax.Array:
         pair = (self._natives[source], self._natives[self._rank])
-        return self._called(_broadcast, 0, like, pair)
+        return self._called(_broadcast, 0, like, pair) if like.size else like
 
     # single tensors
 
@@ -102,8 +111,12 @@ class JaxEngine(Engine):
     # the end
 
     def close(self) -> None:
+        service, distributed.global_state.service = distributed.global_state.service, None
         if jax.distributed.is_initialized():
             jax.distributed.shutdown()
+        self._exchange("")  # all have left the service
+        if service is not None:
+            service.shutdown()
 
     def _called(self, verb: Any, how: object, x: jax.Array, natives: tuple[Any, ...] | None = None) -> Any:
         with _64_bit(x):
@@ -143,7 +156,7 @@ def _initialize(group: Group) -> bool:
         # set, because the default differs between versions of JAX
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
-            coordinator,
+            relay.to(coordinator) if group.rank else coordinator,
             group.size,
             group.rank,
             cluster_detection_method="deactivate",
@@ -193,7 +206,7 @@ def _all_gather(count: int) -> Callable[[jax.Array], tuple[jax.Array, ...]]:
 
 def _reduce_scatter(op: str) -> Callable[[jax.Array], jax.Array]:
     def function(x: jax.Array) -> jax.Array:
-        if op == "sum" and x.size:
+        if op == "sum":
             return jax.lax.psum_scatter(x, "rank", tiled=True)
         length = x.shape[0] // jax.lax.psum(1, "rank")
         return jax.lax.dynamic_slice_in_dim(_REDUCED_BY[op](x, "rank"), jax.lax.axis_index("rank") * length, length)

@@ -266,12 +266,11 @@ class MxnetModels(Models):
     def tensor_of(self, model: Any) -> Any | None:
         return array_of(model)
 
-    def gradients(self, model: Any) -> Iterable[tuple[str, Any | None]]:
-        """Yields name and gradient of each parameter of a block that is trained. Before the first backward pass the
-        gradients are zeros."""
+    def gradients(self, model: Any) -> Iterable[tuple[str, Any, Any | None]]:
+        """Yields name, array and gradient of each parameter of a block that is trained. Before the first backward pass
+        the gradients are zeros."""
         if not isinstance(model, Block):
             raise UnsupportedError(f"mxnet keeps no gradients at a {type(model).__qualname__}; pass the block")
         for name, parameter in model._collect_params_with_prefix().items():
             if parameter.grad_req != "null":
-                _value(name, parameter)  # raises NotBuiltError for a parameter without values
-                yield name, parameter.grad()
+                yield name, _value(name, parameter), parameter.grad()

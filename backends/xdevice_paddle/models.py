@@ -10,13 +10,16 @@ import paddle
 
 from xdevice.contract import Way
 from xdevice.contract.models import Models
+from xdevice.contract.stored import GradientWatch
 
 from . import copying, optimizers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from xdevice.base.devices import Device
+
+_watch: Final = GradientWatch(lambda p, told: p._register_backward_hook(told))
 
 
 def held(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
@@ -137,10 +140,13 @@ class PaddleModels(Models):
             return ()
         return [model, *model.sublayers(), *model.parameters(), *model.buffers()]
 
-    def gradients(self, model: Any) -> Iterable[tuple[str, paddle.Tensor | None]]:
+    def gradients(self, model: Any) -> Iterable[tuple[str, paddle.Tensor, paddle.Tensor | None]]:
         if not isinstance(model, paddle.nn.Layer):
             raise self.unsupported(f"gradients of a {type(model).__qualname__}", "pass the model")
-        return [(name, p.grad) for name, p in model.named_parameters() if not p.stop_gradient]
+        return [(name, p, p.grad) for name, p in model.named_parameters() if not p.stop_gradient]
+
+    def watch_gradients(self, variables: list[Any], ready: Callable[[int, Any], None]) -> Callable[[], None]:
+        return _watch.watch(variables, ready)
 
     def container_way(self, x: Any) -> Way | None:
         """Says how to move a `paddle.Model`: by moving its network, and the optimizer that was passed to `prepare`.

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xdevice.base.devices import Device
-    from xdevice.contract.processes import Engine, Group
+    from xdevice.contract.processes import Engine, Group, NativeGroup
 
     from .samples import TorchSamples
 
@@ -352,6 +352,13 @@ class TorchBackend(
         if name not in self.engines():
             raise self.unsupported(f"an engine {name!r} here", f"choose one of {', '.join(self.engines()) or 'none'}")
         return processes.TorchEngine(name, group, self.to_native(group.device))
+
+    def start_native_group(self, group: Group) -> NativeGroup:
+        from . import native_group
+
+        if not self.engines():
+            raise self.unsupported("a process group here", f"install a build that has: {self.why_no_engine()}")
+        return native_group.start_native_group(group, self.to_native(group.device))
 
     # memory
 

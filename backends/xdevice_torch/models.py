@@ -26,12 +26,13 @@ from torch.utils import _pytree
 
 from xdevice.contract import Way
 from xdevice.contract.models import Models
+from xdevice.contract.stored import GradientWatch
 from xdevice.errors import NotBuiltError, UnsupportedError
 
 from . import extra_state, optimizers, staging, tensordicts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from xdevice.base.devices import Device
     from xdevice.contract.primitives import Primitives
@@ -46,6 +47,8 @@ _EXPORTED: Final = "torch.export.exported_program"
 _INSTEAD_OF_EXPORTED: Final = (
     "its graph names devices: torch.export.passes.move_to_device_pass(program, device) makes another one"
 )
+
+_watch: Final = GradientWatch(lambda p, told: p.register_post_accumulate_grad_hook(lambda _: told()))
 
 _takes_contents = torch._has_compatible_shallow_copy_type  # PyTorch's own, which virtual GPUs replace
 
@@ -328,10 +331,13 @@ class TorchModels(Models):
                 if id(buffer) in new:
                     module._buffers[name] = new[id(buffer)]
 
-    def gradients(self, model: torch.nn.Module) -> Iterable[tuple[str, torch.Tensor | None]]:
+    def gradients(self, model: torch.nn.Module) -> Iterable[tuple[str, torch.Tensor, torch.Tensor | None]]:
         if not isinstance(model, torch.nn.Module):
             raise self.unsupported(f"gradients of a {type(model).__qualname__}", "pass the model")
-        return [(name, p.grad) for name, p in model.named_parameters() if p.requires_grad]
+        return [(name, p, p.grad) for name, p in model.named_parameters() if p.requires_grad]
+
+    def watch_gradients(self, variables: list[torch.Tensor], ready: Callable[[int, Any], None]) -> Callable[[], None]:
+        return _watch.watch(variables, ready)
 
     def container_way(self, x: Any) -> Way | None:
         """Says how to walk or move a packed sequence, a TensorDict, a storage, a future, an exported program, or an

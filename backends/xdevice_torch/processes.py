@@ -1,8 +1,9 @@
 """Moves tensors between processes: by gloo if they are on the host, by NCCL if they are on GPUs.
 
 `TorchEngine` makes process groups of its own, without `init_process_group`, so that a program can use
-`torch.distributed` beside it. gloo is told the address to listen on, because otherwise it would look up the name of the
-host. The store, where the ranks find each other's addresses, gets a socket that already listens on that address.
+`torch.distributed` beside it; `native_group` makes the default one. gloo is told the address to listen on, because
+otherwise it would look up the name of the host. The store, where the ranks find each other's addresses, gets a socket
+that already listens on that address.
 
 gloo sums eight dtypes. Tensors of other dtypes are converted to one of these before they are summed, and tensors that
 are only moved are sent as bytes. torch 2.13 deprecates the flat `reduce_scatter_tensor`, so the form with lists is
@@ -47,7 +48,12 @@ the same low bits; a complex number is summed as a pair of floats."""
 _KEYS: Final = {torch.float32: torch.int32, torch.float64: torch.int64}
 """The integers as which floats are compared for max and min, because gloo does not handle NaN: its max of 0, NaN and 2
 on three ranks is 0."""
-_OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+_OPS: Final = {
+    "sum": dist.ReduceOp.SUM,
+    "mean": dist.ReduceOp.AVG,
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+}
 
 
 def names(has_gpus: bool) -> tuple[str, ...]:
@@ -71,9 +77,11 @@ class TorchEngine(Engine):
         self.name = f"torch:{kind}"
         self._rank, self._size = group.rank, group.size
         self._until = group.wait
-        self._store = _store(group)
+        self._store = store_of(group)
         self._gloo: Any = None
         self._nccl: Any = None
+        self._last: Any = None
+        """The last call that was started by `start_mean` and waited for on a stream."""
         if kind == "nccl":
             torch.cuda.set_device(native)
             prefixed = _c10d.PrefixStore("nccl", self._store)
@@ -128,6 +136,42 @@ class TorchEngine(Engine):
         self._wait(held, lambda group: group.recv([held], source, 0), False)
         return _into(like, held)
 
+    def start_mean(self, x: torch.Tensor, divisor: float) -> Callable[[], torch.Tensor]:
+        held = self._held(x)
+        if held.numel() == 0:
+            return lambda: x
+        # NCCL multiplies by 1 / size, which is the division if size is a power of two
+        is_mean = held.is_cuda and divisor == self._size and self._size & (self._size - 1) == 0
+        options = _options(dist.AllreduceOptions, "mean" if is_mean else "sum")
+        options.asyncOp = True  # otherwise PyTorch calls NCCL on the current stream, as of 2.8
+        if held.is_cuda:
+            with torch.cuda.device(held.device):
+                work = self._nccl.allreduce([held], options)
+        else:
+            work = self._gloo.allreduce([held], options)
+
+        def wait() -> torch.Tensor:
+            if held.is_cuda:
+                with torch.cuda.device(held.device):
+                    work.wait()  # the stream's wait, not the host's
+            else:
+                self._until(lambda seconds: is_done(work))
+            self._last = work
+            total = _into(x, held)
+            return total if is_mean else self.over(total, divisor)
+
+        return wait
+
+    @torch.no_grad()
+    def pack(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([one.reshape(-1) for one in tensors])
+
+    @torch.no_grad()
+    def unpack(self, x: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
+        parts = x.split([one.numel() for one in tensors])
+        torch._foreach_copy_(tensors, [part.view_as(one) for part, one in zip(parts, tensors, strict=True)])
+        return True
+
     def cast(self, x: torch.Tensor, dtype: str) -> torch.Tensor:
         return x.to(getattr(torch, dtype))
 
@@ -138,6 +182,8 @@ class TorchEngine(Engine):
         return x.div_(divisor)
 
     def close(self) -> None:
+        while self._last is not None and not self._last.is_completed():
+            time.sleep(0.001)  # NCCL would end before the last mean has been computed
         if self._nccl is not None:
             self._nccl.shutdown()
         self._gloo = self._nccl = None
@@ -260,7 +306,7 @@ def _options(cls: Any, op: str) -> Any:
     return options
 
 
-def _store(group: Group) -> Any:
+def store_of(group: Group) -> Any:
     """Returns PyTorch's key-value store in which the ranks find each other's addresses. Rank 0 serves it."""
     sock = None
     if group.rank == 0:

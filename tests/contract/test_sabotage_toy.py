@@ -75,7 +75,10 @@ _OF_THE_FRAMEWORK = {"on_choice", "hardware", "operand_device", "take_for_cuda"}
 """What a framework does for itself alone: tests/arithmetic/test_mxnet_semantics.py has what MXNet does on its choice,
 tests/accelerators the hardware of each, tests/hardware/test_gpu.py the operands of TensorFlow, and
 tests/pytest_plugin/test_cuda_option.py what PyTorch and JAX take for CUDA."""
-_OF_PROCESSES = {"engines", "start_engine", "why_no_engine", "gradients"}
+_OF_PROCESSES = {
+    *("engines", "start_engine", "start_native_group", "why_no_engine"),
+    *("gradients", "watch_gradients"),
+}
 """What one process cannot check: tests/distributed/test_sabotage_processes.py has the faults of these."""
 _NEED_THREE = (
     "from_numpy", "from_buffer", "to_numpy", "peek", "full", "rand", "move", "copy", "join", "split", "leaf", "write",

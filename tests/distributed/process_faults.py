@@ -14,7 +14,19 @@ from process_runs import LATE, met, report
 
 import xdevice
 import xdevice_torch.processes
-from xdevice.distributed import carrying, control, endings, hub, runner, session, signs, telling, wire
+from xdevice.distributed import (
+    averaging,
+    carrying,
+    control,
+    endings,
+    hub,
+    peers,
+    runner,
+    session,
+    signs,
+    telling,
+    wire,
+)
 
 
 def _rank():
@@ -153,6 +165,29 @@ def first_waits_for_nobody():
     control.Line.vote = lambda self, call, payload="": [] if call == "first" else vote(self, call, payload)
 
 
+# gradients on their way
+
+
+def not_divided():
+    xdevice_torch.processes.TorchEngine.over = lambda self, x, divisor: x
+
+
+def after_the_pass():
+    averaging._Sending.ready = lambda self, i, gradient: None
+
+
+def nobody_asks_for_nones():
+    fill_up = averaging._Sending.fill_up
+    averaging._Sending.fill_up = lambda self, model: fill_up(self, model) and []
+
+
+def old_plans_are_kept():
+    make = averaging._plan
+    averaging._plan = lambda session, carrier, backend, model, rows: (
+        session.plans.get(model) or make(session, carrier, backend, model, rows)
+    )
+
+
 # who belongs here
 
 
@@ -161,8 +196,8 @@ def no_secret():
 
 
 def one_world_is_as_good_as_another():
-    made = hub.Terms.__new__
-    hub.Terms.__new__ = lambda cls, key, run, world, size: made(cls, key, run, 1, size)
+    made = peers.Terms.__new__
+    peers.Terms.__new__ = lambda cls, key, run, world, size: made(cls, key, run, 1, size)
 
 
 # cases

@@ -10,8 +10,9 @@ import pytest
 from support import python
 
 import xdevice
-from xdevice.distributed import control, hub, launchers, wire
-from xdevice.distributed.hub import Hub, Terms
+from xdevice.distributed import control, hub, launchers, peers, wire
+from xdevice.distributed.hub import Hub
+from xdevice.distributed.peers import Terms
 
 PLACE = launchers.Launch("xdevice launch", 1, 2, 1, 2, "127.0.0.1", None, "a run")
 
@@ -99,14 +100,32 @@ def test_another_run_is_passed_by(serving, wrong):
     assert connect(port, **wrong) is None
 
 
-def test_a_rank_that_is_there_twice_and_one_of_another_size_are_refused(serving):
-    port, _ = serving(size=3)
+def test_a_rank_that_is_there_twice_ends_the_wait_for_the_others(serving):
+    port, first = serving(size=3)
     there = connect(port, size=3)
     with pytest.raises(xdevice.LaunchError, match="rank 1 already"):
         connect(port, size=3)
+    with pytest.raises(xdevice.PeerError, match="a process of this run cannot join: another process is rank 1"):
+        first.wait_for_all(20)
+    there.close()
+
+
+def test_a_rank_of_another_size_ends_the_wait_for_the_others(serving):
+    port, first = serving(size=3)
     with pytest.raises(xdevice.LaunchError, match="rank 1 of 2, and here are 3"):
         connect(port)
-    there.close()
+    with pytest.raises(xdevice.PeerError, match="cannot join: it is rank 1 of 2") as raised:
+        first.wait_for_all(20)
+    assert raised.value.why == "never joined"
+
+
+def test_who_lacks_the_token_ends_nothing_and_is_told_of_at_the_end(serving, caplog):
+    port, first = serving(key="a secret", join_timeout=0.5)
+    with pytest.raises(xdevice.LaunchError, match="XDEVICE_TOKEN"):
+        connect(port, key="another")
+    with pytest.raises(xdevice.PeerError, match="1 connections were refused, with another XDEVICE_TOKEN"):
+        first.wait_for_all(0.5)
+    assert "rank 0 has refused a process" in caplog.text
 
 
 def test_who_comes_after_all_is_refused(serving):
@@ -223,6 +242,84 @@ def test_who_never_comes_is_named(serving):
     assert (raised.value.rank, raised.value.why) == (1, "never joined")
 
 
+def test_engines_say_goodbye_after_all_have_left(serving):
+    port, first = serving()
+    second = joined(port)
+    heard = []
+
+    def leave(line):
+        line.vote(hub.LEAVE)
+        heard.extend(line.exchange("goodbye"))
+        line.vote(hub.END)
+
+    thread = threading.Thread(target=leave, args=(second,))
+    thread.start()
+    leave(first)
+    thread.join()
+    assert heard == ["goodbye"] * 4
+    second.close()
+
+
+# calls of the engine that take long
+
+
+def in_engine(lines, ends_after, seconds):
+    """What each rank raises, if it does, in a call of an engine that takes `ends_after` seconds and may take
+    `seconds`."""
+    until, raised = time.monotonic() + ends_after, [None] * len(lines)
+
+    def call(rank):
+        try:
+            lines[rank].wait(
+                lambda step: time.sleep(step) or time.monotonic() > until, lambda: ("a call", seconds), True
+            )
+        except xdevice.PeerError as error:
+            raised[rank] = error
+
+    threads = [threading.Thread(target=call, args=(rank,)) for rank in range(len(lines))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+@pytest.mark.slow
+def test_an_engine_that_works_on_is_not_late_however_slow_it_is(serving, monkeypatch):
+    port, first = serving()
+    second = joined(port)
+    monkeypatch.setattr(second.signs, "has_engine_moved", lambda: True)
+    monkeypatch.setattr(first.signs, "has_engine_moved", lambda: False)  # one that works is enough
+    assert in_engine([first, second], 2.5, 0.5) == [None, None]
+    second.close()
+
+
+@pytest.mark.slow
+def test_an_engine_that_stands_still_on_all_ranks_is_late(serving, monkeypatch):
+    port, first = serving()
+    second = joined(port)
+    for line in (first, second):
+        monkeypatch.setattr(line.signs, "has_engine_moved", lambda: False)
+    for error in in_engine([first, second], 20, 0.5):
+        assert error.why == "late"
+        assert "the engine has not done a call, and nothing has moved in it" in str(error)
+    second.close()
+
+
+def test_a_rank_whose_link_is_cut_in_the_engine_is_named_in_time(serving):
+    port, first = serving()
+    vote, pulse = (connect(port, line) for line in ("vote", "pulse"))
+    mine, unheard = socket.socketpair()  # what the hub asks this rank stays in the connection
+    second = control.Line(vote, mine, "127.0.0.1", 1.0, None)
+    begun = time.monotonic()
+    error, _ = in_engine([first, second], 20, 60)
+    assert (error.rank, error.why) == (1, "silent")
+    assert time.monotonic() - begun < 1 + 1 + 1  # the timeout, a second as promised, and one for a loaded machine
+    second.close()
+    for one in (pulse, unheard):
+        one.close()
+
+
 def test_beyond_this_machine_a_token_is_needed(monkeypatch):
     monkeypatch.delenv("XDEVICE_TOKEN", raising=False)
     for rank in (0, 1):
@@ -232,8 +329,8 @@ def test_beyond_this_machine_a_token_is_needed(monkeypatch):
 
 def test_time_in_which_the_process_did_not_run_does_not_count(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(hub.time, "monotonic", lambda: now[0])
-    clock = hub.Clock(2.0)
+    monkeypatch.setattr(peers.time, "monotonic", lambda: now[0])
+    clock = peers.Clock(2.0)
     for step in (1.0, 3600.0, 0.5):
         now[0] += step
         clock.tick()

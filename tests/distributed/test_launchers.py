@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 
 import pytest
 
@@ -161,6 +163,29 @@ def test_options_come_from_the_environment_where_they_are_left_out(monkeypatch):
 def test_arguments_that_are_none(wrong):
     with pytest.raises(xdevice.ArgumentError):
         xdevice.processes(**wrong)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_world_is_not_copied(copied):
+    with xdevice.processes() as world, pytest.raises(xdevice.UnsupportedError, match="this process's own"):
+        copied(world)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda world: world.split_range(-1),
+        lambda world: world.split_range(True),
+        lambda world: world.split_range(3, pad=1),
+        lambda world: world.split_range(3, seed=0.5),
+        lambda world: world.all_gather_object((1, 2)),
+        lambda world: world.all_gather_object({"a": [{1: 2}]}),
+        lambda world: world.all_gather_object("x" * 2**24),
+    ],
+)
+def test_what_is_no_range_and_no_json_is_refused(call):
+    with xdevice.processes() as world, pytest.raises(xdevice.ArgumentError):
+        call(world)
 
 
 def test_there_is_no_world_outside_of_a_block():

@@ -1,4 +1,4 @@
-"""`average_gradients` of models: what each framework's own backward pass left in its parameters is averaged there."""
+"""`average_gradients` and `averaging` of models: what a backward pass left in their parameters is averaged there."""
 
 from __future__ import annotations
 
@@ -52,12 +52,18 @@ _PROGRAM = """
         for batch in batches:
             backward(batch)
             each.append([np.array(gradient) for gradient in gradients()])
+        weight = len(batches[world.rank])
         backward(batches[world.rank])
-        assert world.average_gradients(model, weight=len(batches[world.rank])) is model
-        averaged = gradients()
+        assert world.average_gradients(model, weight=weight) is model
+        averaged = [np.array(gradient) for gradient in gradients()]
+        backward(batches[1 - world.rank])
+        for _ in range(2):
+            with world.averaging(model, weight=weight):
+                backward(batches[world.rank])
         assert len(averaged) == 3
-        for got, first, second in zip(averaged, *each):
+        for got, again, first, second in zip(averaged, gradients(), *each):
             np.testing.assert_allclose(got, (2 * first + 4 * second) / 6, rtol=1e-6)
+            np.testing.assert_array_equal(again, got)
         assert any(np.abs(first - second).max() > 0 for first, second in zip(*each))
         print("averaged")
 """

@@ -188,6 +188,38 @@ def test_what_is_started_too_late_says_so(name, tmp_path):
     assert "has run something already on rank 0, 1" in done.stdout + done.stderr
 
 
+LEAVES = """
+import time
+import jax, xdevice
+from jax._src import distributed
+
+with xdevice.processes(engine="jax") as world:
+    leave, service = jax.distributed.shutdown, distributed.global_state.service
+    def slowly():
+        leave()
+        time.sleep(0.5 * world.rank)
+        print("left", time.time())
+    jax.distributed.shutdown = slowly
+    class Service:
+        def shutdown(self):
+            print("served until", time.time())
+            service.shutdown()
+    if world.is_first:
+        distributed.global_state.service = Service()
+"""
+
+
+@pytest.mark.slow
+def test_jaxs_service_ends_after_all_ranks_have_left_it(tmp_path):
+    """Where it ended before, they printed connection errors."""
+    path = tmp_path / "leaves.py"
+    path.write_text(LEAVES)
+    done = python("-m", "xdevice", "launch", "-n", 2, "--backend", "jax", path)
+    assert done.returncode == 0, done.stderr
+    times = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in done.stdout.splitlines()}
+    assert times["[0] served until"] > times["[1] left"] > times["[0] left"]
+
+
 TWICE = """
 import xdevice, numpy
 with xdevice.use({0!r}):

@@ -23,7 +23,9 @@ def path():
 
 @pytest.fixture(scope="module")
 def zygote():
-    with Zygote("numpy", "xdevice_torch.processes", "world_cases", "process_faults", PYTHONPATH=path()) as found:
+    with Zygote(
+        "numpy", "xdevice_torch.processes", "world_cases", "process_faults", "averaging_cases", PYTHONPATH=path()
+    ) as found:
         yield found
 
 
@@ -55,6 +57,10 @@ def in_turn(outcomes):
     return "" if first <= second else "side by side"
 
 
+def in_the_pass(outcomes):
+    return "" if all(0 < one.said.get("early", 0) < one.said["in_all"] for one in outcomes) else "after it"
+
+
 CASES = {
     **{name: (name, lambda outcomes, name=name: fault(name, outcomes)) for name in FAILURES},
     "verbs": ("world_verbs:verbs", good),
@@ -68,6 +74,10 @@ CASES = {
     "float64": ("process_faults:float64_is_kept", good),
     "16-bit floats": ("process_faults:halves_are_added_as_float32", good),
     "inputs": ("process_faults:inputs_stay", good),
+    "gradients": ("averaging_cases:equals_what_comes_after_it", good),
+    "gradients travel": ("averaging_cases:travels_during_the_pass", in_the_pass),
+    "a gradient is None": ("averaging_cases:none_on_one", both_say("first.weight None")),
+    "a model changes": ("averaging_cases:a_model_that_changes", good),
 }
 """What runs, and what has to come of it."""
 FAULTS = {
@@ -90,6 +100,10 @@ FAULTS = {
     "errors_are_swallowed": "an engine that fails",
     "open_again": "closed for good",
     "first_waits_for_nobody": "first",
+    "not_divided": "gradients",
+    "after_the_pass": "gradients travel",
+    "nobody_asks_for_nones": "a gradient is None",
+    "old_plans_are_kept": "a model changes",
     "no_secret": "secrets differ",
     "one_world_is_as_good_as_another": "another world",
 }

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -17,8 +18,8 @@ from click.testing import CliRunner
 from support import NEEDS_PROC, family, needs, python, wait_for
 
 from xdevice.cli import main as cli
-from xdevice.contract.collectives import address
-from xdevice.distributed import spawning
+from xdevice.contract.collectives import address, free_port
+from xdevice.distributed import screens, spawning
 
 SCRIPT = """
 import os, signal, subprocess, sys, time
@@ -121,10 +122,15 @@ def path_with(folder):
         (["-n", "2", "--backend", "tortch", __file__], "tortch"),
         (["-n", "2", "--timeout", "0", __file__], "0.0 is not in the range"),
         (["-n", "2", "--via", "paddle", "-m", "this"], "runs scripts only"),
+        (["-n", "2", "--node-rank", "1", __file__], "the ranks of 1 nodes are 0 to 0"),
+        (["-n", "2", "--nnodes", "2", __file__], "--nnodes needs --port"),
+        (["-n", "2", "--nnodes", "2", "--port", "29400", __file__], "needs a secret in XDEVICE_TOKEN"),
+        (["-n", "2", "--via", "torchrun", "--log-dir", "x", __file__], "give torchrun itself the other options"),
     ],
 )
-def test_what_cannot_be_started_is_wrong_usage(arguments, said):
+def test_what_cannot_be_started_is_wrong_usage(arguments, said, monkeypatch):
     needs(*{"paddle"}.intersection(arguments))
+    monkeypatch.delenv("XDEVICE_TOKEN", raising=False)
     done = CliRunner().invoke(cli.main, ["launch", *arguments])
     assert done.exit_code == 2
     assert said in done.output
@@ -149,7 +155,7 @@ def test_an_address_is_one_text(host, expected):
 
 def shown(*reads):
     target = io.TextIOWrapper(io.BytesIO())
-    lines = spawning.Lines(b"[2] ", target)
+    lines = screens.Lines(b"[2] ", target)
     for read in reads:
         lines.take(read)
     lines.end()
@@ -159,7 +165,7 @@ def shown(*reads):
 def test_what_has_no_line_breaks_is_not_kept():
     """Each read of a dump of bytes would copy all that came before: 30 MB took over a minute."""
     target = io.TextIOWrapper(io.BytesIO())
-    lines = spawning.Lines(b"", target)
+    lines = screens.Lines(b"", target)
     for _ in range(100):
         lines.take(b"\xff\0" * 2**14)
     assert len(target.buffer.getvalue()) > 99 * 2**15 - 2**17
@@ -217,6 +223,72 @@ def test_a_reader_that_has_seen_enough_stops_no_training(tmp_path):
         assert process.stderr.read() == b""
         assert process.wait(60) == 0
     assert (tmp_path / "end").exists()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    "redirected", ["> /dev/full", *(pytest.param(f"{n}>&-", marks=pytest.mark.slow) for n in "12")]
+)
+def test_output_that_cannot_be_shown_stops_no_training(tmp_path, redirected):
+    path = tmp_path / "script.py"
+    path.write_text(f"print('x\\n' * 20000)\nopen({str(tmp_path / 'end')!r}, 'w')\n")
+    command = f'"{sys.executable}" -m xdevice launch -n 1 "{path}" {redirected}'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, (tmp_path / "end").exists()) == (0, True), done.stderr
+    assert ("can no longer be shown" in done.stderr) == ("full" in redirected)
+
+
+@pytest.mark.slow
+def test_what_each_rank_prints_is_in_a_file_of_its_own(launch, tmp_path):
+    code = "print('out', rank); print('err', file=sys.stderr)"
+    done = launch(code, size=2, options=["--log-dir", tmp_path / "logs"])
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        assert sorted((tmp_path / "logs" / f"rank_{rank}.log").read_text().splitlines()) == ["err", f"out {rank}"]
+
+
+# several machines, and several tries
+
+
+@pytest.mark.slow
+def test_two_launchers_are_two_machines(launch, tmp_path):
+    needs("torch")
+    code = """
+import numpy, xdevice
+with xdevice.processes() as world:
+    assert world.all_reduce(numpy.ones(2)).tolist() == [4, 4]
+    print(world.rank, world.size, world.local_rank, world.local_size, os.environ["MASTER_PORT"])
+    world.barrier()
+    if world.rank == 3:
+        raise ValueError("a bug in rank 3")
+    world.barrier()
+"""
+    port = str(free_port("127.0.0.1"))
+    options = ["--nnodes", "2", "--port", port, "--backend", "numpy", "--node-rank"]
+    with ThreadPoolExecutor() as pool:
+        runs = [pool.submit(launch, code, options=[*options, node], XDEVICE_TOKEN="s") for node in range(2)]
+    first, second = (run.result() for run in runs)
+    for node, done in enumerate((first, second)):
+        shown = [f"[{2 * node + i}] {2 * node + i} 4 {i} 2 {int(port) + 1}" for i in range(2)]
+        assert sorted(done.stdout.splitlines()) == shown, done.stderr
+        assert done.returncode == 1
+    assert "rank 3 failed first" in second.stderr
+    assert "PeerError: rank 3 raised ValueError: a bug in rank 3" in first.stderr
+
+
+@pytest.mark.parametrize(("restarts", "status"), [pytest.param(0, 3, marks=pytest.mark.slow), (2, 0)])
+def test_after_a_failure_all_are_started_again(launch, tmp_path, restarts, status):
+    code = f"""
+path = {str(tmp_path / "tries")!r}
+if rank == 1:
+    with open(path, "a") as file:
+        file.write("x")
+    sys.exit(3 if len(open(path).read()) < 3 else 0)
+"""
+    done = launch(code, options=["--max-restarts", restarts])
+    assert done.returncode == status
+    assert ("all ranks are started again, 2 of 2" in done.stderr) == (restarts == 2)
+    assert len((tmp_path / "tries").read_text()) == restarts + 1
 
 
 # failures

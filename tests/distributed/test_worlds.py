@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from process_runs import LATE, Zygote, took
+from process_runs import LATE, Zygote, fault, took
 from support import needs, sampled
 from world_verbs import CHECKS
 
@@ -111,6 +111,17 @@ def test_the_error_of_the_first_reaches_all(run):
 
 
 @pytest.mark.slow
+def test_the_error_of_the_first_is_its_own_also_where_another_rank_ends_by_it(run):
+    first, second = run("first_raises_and_all_end")
+    assert first.said["error"] == "OSError", first.printed
+    assert_told(second, "PeerError", "raised", 0, "the disk is full")
+
+
+def test_indices_are_each_on_one_rank_and_objects_on_all(run):
+    assert_good(run("indices_and_objects", 3))
+
+
+@pytest.mark.slow
 def test_an_error_whose_text_raises_reaches_all(run):
     assert_told(run("error_without_a_text")[0], "PeerError", "raised", 1, "rank 1 raised UnsaidError")
 
@@ -172,6 +183,7 @@ def test_what_takes_long_is_not_late(run, case):
     ("case", "why", "words"),
     [
         ("stopped", "silent", "rank 1 has been silent"),
+        pytest.param("stands_still_and_is_stopped", "silent", "rank 1 has been silent", marks=pytest.mark.slow),
         pytest.param("stopped_in_the_engine", "silent", "rank 1 has been silent", marks=pytest.mark.long),
         pytest.param("stuck_unchecked", "late", "world_cases.py", marks=pytest.mark.long),
     ],
@@ -180,6 +192,11 @@ def test_a_rank_that_does_not_come_is_told_in_time(run, case, why, words):
     outcomes = run(case)
     assert_told(outcomes[0], "PeerError", why, 1, words)
     assert took(outcomes[:1]) <= LATE + 1 + DAMP
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_stopped_in_a_long_call_is_told_in_time(zygote):
+    assert fault("stopped in the middle", zygote.run("stopped in the middle")) == ""
 
 
 @pytest.mark.long

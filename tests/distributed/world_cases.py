@@ -217,10 +217,13 @@ def two_worlds() -> None:
     for _ in range(3):
         with met() as world:
             world.barrier()
-    try:
-        world.barrier()
-    except xdevice.LaunchError:
-        report(good=True)
+    refused = 0
+    for call in (world.barrier, lambda: world.split_batch(np.ones(2)), lambda: world.split_range(2)):
+        try:
+            call()
+        except xdevice.LaunchError:  # noqa: PERF203  # each is to raise
+            refused += 1
+    report(good=refused == 3)
 
 
 def first_raises() -> None:
@@ -233,6 +236,51 @@ def first_raises() -> None:
             report(text=str(error), error=type(error).__name__)
         assert world.all_reduce(np.ones(1)).tolist() == [2]
     report(good=True)
+
+
+def first_raises_and_all_end() -> None:
+    """What rank 1 makes of the error comes to rank 0 together with the answer to its own."""
+    try:
+        with met() as world, world.first() as is_first:
+            if is_first:
+                line = world._session.line
+                poll = line._poll
+                line._poll = lambda seconds: time.sleep(0.5) or poll(seconds)
+                raise OSError("the disk is full")
+    except OSError as error:
+        if type(error) is OSError:  # PeerError is one as well
+            report(error="OSError")
+        raise
+
+
+def indices_and_objects() -> None:
+    with met() as world:
+        for count in (0, 1, 2, 3, 7, 12):
+            for pad in (False, True):
+                for seed in (None, 0, 2**40):
+                    own = world.split_range(count, pad=pad, seed=seed)
+                    rows = world.all_gather_object(own.tolist())
+                    assert rows[world.rank] == own.tolist()
+                    _check_indices(rows, count, pad, seed)
+        batch = np.arange(10)
+        assert world.split_batch(batch, even=False).tolist() == world.split_range(10).tolist()
+        told = _mismatch(lambda: world.split_range(10, seed=world.rank))
+        assert "split_range of 10, pad=False, seed=2" in told, told
+        value = {"loss": 0.1, "names": ["a\n", "é"], "none": None, "rank": world.rank, "deep": [[], {"x": True}]}
+        assert world.all_gather_object(value) == [{**value, "rank": rank} for rank in range(3)]
+        assert world.all_gather_object("the first's" if world.is_first else None)[0] == "the first's"
+    report(good=True)
+
+
+def _check_indices(rows: list[list[int]], count: int, pad: bool, seed: int | None) -> None:
+    found = [i for row in rows for i in row]
+    expected = list(range(count))
+    if seed is not None:
+        with xdevice.random.seed(seed):
+            expected = xdevice.to_numpy(xdevice.random.permutation(count)).tolist()
+    assert found == (expected * len(rows))[: len(found)]
+    assert 0 <= len(found) - count < len(rows) * pad + (not pad)
+    assert max(map(len, rows)) - min(map(len, rows)) <= (not pad)
 
 
 def verb_in_first() -> None:
@@ -296,6 +344,20 @@ def stopped() -> None:
         if world.rank:
             os.kill(os.getpid(), signal.SIGSTOP)
         report(failed=time.monotonic())
+        try:
+            world.barrier()
+        finally:
+            os.kill(int(pids[1]), signal.SIGKILL)
+
+
+def stands_still_and_is_stopped() -> None:
+    """The line that it stood at before is not where it is."""
+    with met() as world:
+        pids = world.all_gather(np.array(os.getpid()))
+        report(failed=time.monotonic())
+        if world.rank:
+            threading.Timer(LATE / 2, os.kill, (os.getpid(), signal.SIGSTOP)).start()
+            time.sleep(1000)
         try:
             world.barrier()
         finally:

@@ -8,9 +8,10 @@ import sklearn
 from support import python
 
 
-def test_its_tests_for_cuda_pass_on_a_virtual_gpu():
+def test_its_tests_for_cuda_pass_on_a_virtual_gpu(tmp_path):
     assert sklearn.__version__
     of_cuda = ["--pyargs", "sklearn.utils.tests.test_stats", "-k", "torch and cuda", "-q", "-p", "no:cacheprovider"]
-    done = python("-m", "pytest", *of_cuda, "--xd-cuda=gpu:1", "--xd-default-of-tests", SCIPY_ARRAY_API="1")
+    options = ["--xd-cuda=gpu:1", "--xd-default-of-tests"]
+    done = python("-m", "pytest", *of_cuda, *options, cwd=tmp_path, SCIPY_ARRAY_API="1")
     assert done.returncode == 0, done.stdout
     assert re.search(r"^\d+ passed, \d+ deselected", done.stdout, re.MULTILINE), done.stdout

@@ -23,7 +23,7 @@ from xdevice.contract import environment
 from xdevice.core import registry, selection
 from xdevice.errors import BackendNotFoundError, UnsupportedError, XDeviceError
 
-from . import lint, scripts
+from . import launch, lint, scripts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -265,32 +265,7 @@ def compare(first: Path, second: Path, **options: Any) -> None:
     _publish(report, f"xdevice compare {first} {second}", options)
 
 
-@main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENT]...")
-@click.option("-n", "size", type=click.IntRange(min=1), required=True, help="How many processes.")
-@click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as for python -m.")
-@click.option("--backend", "name", metavar="NAME", help="The backend of all; else the selected one.")
-@click.option("--engine", metavar="NAME", help="What moves the tensors between the processes; else auto.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds a rank may be late; else 30.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where rank 0 listens.")
-@click.option("--via", type=click.Choice(("torchrun", "mpirun", "paddle")), help="Print and run its command.")
-def launch(
-    program: tuple[str, ...], size: int, is_module: bool, name: str | None, engine: str | None, timeout: float | None,
-    host: str, via: str | None,
-) -> None:  # fmt: skip
-    """Runs a script as several processes on this machine; in the script, xdevice.processes() connects them.
-
-    Each line of output is prefixed by the process's rank, as in [2]. If a process fails, all are ended; the first one
-    to fail gives the exit status, and its traceback is shown last. Ctrl-C ends all processes, with the status 130.
-    """
-    from . import launch as launching
-
-    told = launching.variables(_canonical((name,))[0] if name else None, engine, timeout)
-    if not is_module and not Path(program[0]).is_file():
-        raise click.UsageError(f"there is no file {program[0]}")
-    sys.exit(launching.run(program, is_module, size, host, via, told))
-
-
+main.add_command(launch.launch)
 main.add_command(scripts.scan)
 main.add_command(scripts.port)
 main.add_command(lint.lint)

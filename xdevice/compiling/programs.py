@@ -8,7 +8,6 @@ that the function reads has changed since (`Outside`), and refuses what it canno
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
 from enum import Enum
 from functools import wraps
 from itertools import pairwise
@@ -94,9 +93,11 @@ class _Arguments:
         self.has_symbols = False
         self.places: list[int] = []
         """Which leaves the tensors are, where `_walk` has read the arguments."""
-        with suppress(RecursionError):  # which `_walk` explains
+        try:
             if self._read(self.given):
                 return
+        except RecursionError:
+            pass  # `_walk` explains it
         self._walk()
 
     def _read(self, x: Any) -> bool:

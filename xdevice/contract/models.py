@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from .primitives import Primitives
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from xdevice.base.devices import Device
     from xdevice.errors import UnsupportedError
@@ -77,11 +77,19 @@ class Models(Primitives):
         for any other."""
         return None
 
-    def gradients(self, model: Any) -> Iterable[tuple[str, Any | None]]:
-        """Yields the name and the gradient of each variable of a model that is trained, in an order that is the same in
-        each process. The gradient is None if the variable has none yet. Raises `UnsupportedError` if the framework does
-        not keep gradients in its models."""
-        raise self.unsupported("gradients that a model keeps", "pass the gradients as a list or a dict")
+    def gradients(self, model: Any) -> Iterable[tuple[str, Any, Any | None]]:
+        """Yields the name, the tensor and the gradient of each variable of a model that is trained, in an order that is
+        the same in each process, that of the model's layers if possible. The gradient is None if the variable has none
+        yet. Raises `UnsupportedError` if the framework does not keep gradients in its models."""
+        raise self.unsupported(
+            "gradients that a model keeps", "pass the gradients to average_gradients, as a list or a dict"
+        )
+
+    def watch_gradients(self, variables: list[Any], ready: Callable[[int, Any], None]) -> Callable[[], None]:
+        """Calls `ready(i, gradient)` in each backward pass when the gradient of `variables[i]`, a tensor of
+        `gradients`, has been stored, in the thread that computes it; an error of `ready` ends the pass. Goes on until
+        the function that is returned is called. A framework that does not tell calls nothing."""
+        return lambda: None
 
     def no_copy_of_optimizer(self, instead: str) -> UnsupportedError:
         """Returns the error to raise in `copy_model` for an optimizer."""

@@ -9,7 +9,7 @@ collective (an operation that all processes take part in). This says what an eng
 - a call that waits for a rank which has died or is stuck is left waiting, in a thread of its own. So the engine sets no
   deadline that is shorter than `group.timeout`, and is told of the failure by `abort`.
 
-A call returns when its result has been computed, also on a GPU.
+A call returns when its result has been computed, also on a GPU; `start_mean` may have several under way.
 
 An engine that cannot do something says so in `refusal`, before anything is sent; it never gives another result instead.
 If a call fails, the engine raises its own error: the core finds out by other means which rank has failed, and why.
@@ -18,12 +18,13 @@ If a call fails, the engine raises its own error: the core finds out by other me
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from .primitives import Primitives
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from xdevice.base.devices import Device
 
@@ -48,6 +49,15 @@ class Group(NamedTuple):
     wait: Callable[[Callable[[float], bool]], None] = lambda done: None
     """For the methods named in `Engine.in_steps`: waits until the call has ended, which `done(seconds)` says after
     waiting for so many seconds at most. It raises if a rank fails meanwhile."""
+
+
+class NativeGroup(NamedTuple):
+    """What ends a framework's own group of processes."""
+
+    close: Callable[[], None]
+    """Called after success, by every rank at the same time, before `Engine.close`."""
+    abort: Callable[[], None]
+    """Called instead after a failure, in any thread, while a call may be waiting. It must not wait."""
 
 
 class Engine(ABC):
@@ -96,6 +106,25 @@ class Engine(ABC):
         as a new tensor."""
         raise NotImplementedError
 
+    # gradients, which travel while others are still computed
+
+    def start_mean(self, x: Any, divisor: float) -> Callable[[], Any] | None:
+        """Starts to sum the `x` of all ranks and to divide the sum by `divisor`, as `all_reduce` and `over` do, and
+        returns at once. All ranks start the same ones in the same order, and call nothing else before they have called
+        what each returned: a function that waits for the mean, as the methods in `in_steps` do, and returns it. On a
+        GPU it need only see to it that all later work waits. None: the engine does one thing at a time."""
+        return None
+
+    def pack(self, tensors: list[Any]) -> Any | None:
+        """Returns the elements of `tensors` of the engine's framework, in C order and one tensor after the other, as a
+        new vector, which need not be computed yet. None: the core joins them by the backend's `join`."""
+        return None
+
+    def unpack(self, x: Any, tensors: list[Any]) -> bool:
+        """Writes the elements of `x`, a vector, into `tensors` of the engine's framework, which have as many together,
+        in C order. Returns whether it has; if not, the core writes one after the other."""
+        return False
+
     # operations on single tensors, by which the core computes means, weights, 16-bit floats and buckets for all engines
 
     @abstractmethod
@@ -120,7 +149,7 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Ends the engine after success; every rank calls this at the same time."""
+        """Ends the engine after success; every rank calls this at the same time, and `Group.exchange` still works."""
 
     def abort(self) -> None:  # noqa: B027  # most cannot be interrupted
         """Called instead of `close` after a failure, while a call of the engine may be waiting in another thread. It
@@ -143,6 +172,12 @@ class Processes(Primitives):
         group call it at the same time, and may tell each other addresses by `group.exchange`. It listens on the address
         `group.host` only."""
         raise self.unsupported(f"an engine {name!r} for several processes", "choose engine='auto', which takes PyTorch")
+
+    def start_native_group(self, group: Group) -> NativeGroup:
+        """Makes the framework's own group of these processes, which is global, so that the framework's other ways of
+        using several processes work. All processes call it at the same time, like `start_engine`; there may be one
+        only. If the program has made one with the same ranks, it is left as it is, and to the program to end."""
+        raise self.unsupported("a group of processes for all of its own functions", "use the methods of the world")
 
     def why_no_engine(self) -> str:
         """Returns why `engines` is empty here, in a few words, for users who ask for an engine of this backend by

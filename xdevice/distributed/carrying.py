@@ -118,21 +118,32 @@ class Carrier:
         part = self.reduce(y, dtype_of(held), op, None, "reduce_scatter")
         return self._back(part, held.backend)
 
+    def start_mean(self, y: Any, dtype: str, weight: Weight | None) -> Callable[[], Any]:
+        """Starts the mean of `y` over the ranks, and returns a function that waits for it and returns it; an engine
+        that does one thing at a time computes it then. `y` is as in `reduce`."""
+        engine, divisor = self.engine, weight.total if weight is not None else self.size
+        y = self._summand(y, dtype, weight)
+        wait = engine.start_mean(y, divisor) or (lambda: engine.over(engine.all_reduce(y, "sum"), divisor))
+        return (lambda: engine.cast(wait(), dtype)) if dtype in _WIDE else wait
+
     def reduce(self, y: Any, dtype: str, op: str, weight: Weight | None, verb: str) -> Any:
         """The sum, mean, max or min of `y` over the ranks. `y` is a tensor of the engine's framework, and may be
         overwritten."""
-        engine, wide = self.engine, _WIDE.get(dtype)
-        if wide is not None:
-            y = engine.cast(y, wide)
-        if weight is not None:
-            y = self._multiply(y, wide or dtype, weight.own)
+        engine = self.engine
+        y = self._summand(y, dtype, weight)
         if op in ("max", "min") and dtype in FLOATS and not engine.orders_nan:
             found = self._extreme(y, op, getattr(engine, verb))
         else:
             found = getattr(engine, verb)(y, "sum" if op == "mean" else op)
         if op == "mean":
             found = engine.over(found, weight.total if weight is not None else self.size)
-        return engine.cast(found, dtype) if wide is not None else found
+        return engine.cast(found, dtype) if dtype in _WIDE else found
+
+    def _summand(self, y: Any, dtype: str, weight: Weight | None) -> Any:
+        wide = _WIDE.get(dtype)
+        if wide is not None:
+            y = self.engine.cast(y, wide)
+        return y if weight is None else self._multiply(y, wide or dtype, weight.own)
 
     def _extreme(self, y: Any, op: str, reduce: Callable[[Any, str], Any]) -> Any:
         """The max or min over the ranks, NaN if any rank has NaN. This takes two reductions, because the gloo of Paddle
@@ -211,6 +222,26 @@ class Carrier:
                 self.backend.write(y, new)
             return held.value
         return self.place(held, new)
+
+    def pack(self, found: list[Operand]) -> Any:
+        """The elements of the operands as one new vector of the engine's framework."""
+        own = self._own(found)
+        packed = None if own is None else self.engine.pack(own)
+        if packed is not None:
+            return packed
+        return self.backend.join([self.engine.reshaped(self.read_only(held), (-1,)) for held in found])
+
+    def unpack(self, means: Any, found: list[Operand]) -> bool:
+        """Writes the elements of a vector of the engine into the operands, if the engine can do so at once. Returns
+        whether it has."""
+        own = self._own(found)
+        return own is not None and all(map(self.backend.can_write, own)) and self.engine.unpack(means, own)
+
+    def _own(self, found: list[Operand]) -> list[Any] | None:
+        """The operands, if all are tensors of the engine's framework."""
+        if any(held.backend is not self.backend or held.kind == "model" for held in found):
+            return None
+        return [held.value for held in found]
 
     def place(self, held: Operand, new: Any) -> Any:
         """Writes `new`, a tensor of the engine's framework, into the operand, the caller's tensor, and returns that. If

@@ -40,6 +40,7 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     found = _sort(_summands(x))
     if session.size == 1:
         for held in found:
+            operands.refuse_sparse(held, "all_reduce")
             carrying.check_op(held, op)
         require_weight(own)
         _know(x, op)
@@ -73,6 +74,9 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
         operands.tensors_in(x, "x", "broadcast")
     operands.require_built(found)
     if session.size == 1:
+        for held in found:
+            if held.kind != "model":
+                operands.refuse_sparse(held, "broadcast")
         _know(x, "all_gather")
         return x
     parts = [part for held in found for part in _variables(held)]
@@ -190,6 +194,7 @@ def split_batch(session: Session, x: Any, even: bool) -> Any:
     if session.size == 1:
         _know(x, "all_gather")
         return x
+    session.require_open("split_batch")
     parts = _map(found, lambda held: held.backend.split(held.value, sizes)[session.rank])
     return rebuilt(x, found, [parts[id(held.value)] for held in found])
 

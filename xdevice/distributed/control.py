@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from xdevice.errors import CollectiveMismatchError, LaunchError, PeerError, shown
 
 from . import wire
-from .hub import Clock, Hub, Terms, beat_of
+from .hub import Hub
 from .launchers import LOOPBACK, is_loopback
+from .peers import Clock, Terms, beat_of
 from .signs import Signs
 from .wire import Conn
 
@@ -51,8 +52,12 @@ class Line:
         self.started = 0
         self.is_first_busy = False
         """Whether this rank is rank 0 and runs a block of `World.first`, which may take any time."""
+        self.is_in_engine = False
+        """Whether this rank is in a call of the engine that takes long, and has told the hub so."""
         self.failure: PeerError | CollectiveMismatchError | None = None
         """The error that every verb raises from now on."""
+        self.lost: Callable[[], None] = lambda: None
+        """Called in a thread of its own when the hub has ended."""
         self.signs = Signs()
         self.hub = hub
         self._vote = Conn(vote)
@@ -162,23 +167,25 @@ class Line:
             return
         call, seconds = told()
         begun = self._heard = self._clock.tick()
-        is_said = False
-        while not done(0.1):
-            if not self._lock.acquire(blocking=False):
-                begun = self._clock.tick()  # a starting engine is exchanging addresses, which has its own deadline
-                continue
-            try:
-                now = self._clock.tick()
-                if not is_said:
-                    self._heard = now
-                self._frames(0)
-                if not is_said and now - begun > self._beat:
-                    is_said = True
-                    self._vote.send(b"S", f"{self.started if is_counted else -1}\n{_in_a_line(call)}\n{seconds}")
-            finally:
-                self._lock.release()
-        if is_said and self.failure is None:
-            self._vote.send(b"D")
+        try:
+            while not done(0.1):
+                if not self._lock.acquire(blocking=False):
+                    begun = self._clock.tick()  # a starting engine is exchanging addresses, which has its own deadline
+                    continue
+                try:
+                    now = self._clock.tick()
+                    if not self.is_in_engine:
+                        self._heard = now
+                    self._frames(0)
+                    if not self.is_in_engine and now - begun > self._beat:
+                        self.is_in_engine = True
+                        self._vote.send(b"S", f"{self.started if is_counted else -1}\n{_in_a_line(call)}\n{seconds}")
+                finally:
+                    self._lock.release()
+            if self.is_in_engine and self.failure is None:
+                self._vote.send(b"D")
+        finally:
+            self.is_in_engine = False
 
     def raise_reason(self) -> None:
         """Called after an engine's error: waits 1.5 s for the hub to name a rank whose failure is the reason, and
@@ -195,10 +202,12 @@ class Line:
             while self._answers.is_open:
                 poll(None)
                 for _ in self._answers.frames():
-                    moved = self.signs.has_moved() or self.is_first_busy
+                    moved = self.signs.has_engine_moved() if self.is_in_engine else self.signs.has_moved()
+                    moved = moved or self.is_first_busy
                     told = {"moved": moved, "at": self.signs.at(), "started": self.started}
                     self._answers.send(b"a", json.dumps(told))
         self._answers.close()
+        self.lost()
 
     def close(self) -> None:
         """Closes both connections. Rank 0 first waits until the hub has sent its last frames."""

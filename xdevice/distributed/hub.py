@@ -12,14 +12,14 @@ import json
 import logging
 import selectors
 import socket
-import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from xdevice.errors import listed
 
 from . import wire
+from .peers import Clock, Peer, Pending, Stranger, Terms, beat_of
 from .wire import Conn
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LEAVE: Final = "leave the block"
 """The text of the call by which a rank says that it leaves the block of `processes` without an error."""
+END: Final = "end the world"
+"""The text of the call by which a rank says that its engine is closed. It is the last call of all."""
 
 _HANDSHAKE: Final = 10.0
 """Seconds within which a new connection must have completed the handshake."""
@@ -34,78 +36,7 @@ _LINGER: Final = 2.0
 """Seconds for which the hub's thread goes on at most after the world has ended, so that all ranks can read its last
 frames."""
 _log: Final = logging.getLogger("xdevice")
-
-
-class Terms(NamedTuple):
-    """The values that must be equal in all processes of a world. The hub checks them when a process connects."""
-
-    key: str
-    """The secret in the variable XDEVICE_TOKEN; empty if none was set, which is allowed if rank 0 listens on
-    loopback."""
-    run: str
-    world: int
-    """The number of this world, from 1: the processes can make several worlds, one after the other."""
-    size: int
-
-
-class Pending(NamedTuple):
-    """The call of one rank, which waits in the hub for the calls of the other ranks."""
-
-    kind: bytes
-    """b"V": a vote of all ranks; b"P": a vote of two ranks; b"S": a call of the engine that takes long."""
-    number: int
-    call: str
-    payload: str
-
-
-class Peer:
-    """The state of one rank, as the hub knows it: its two connections, its pending call, and its signs of life."""
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-        self.vote: Conn | None = None
-        self.pulse: Conn | None = None
-        self.pending: Pending | None = None
-        self.quiet: float | None = None
-        """The time since which this rank has shown no sign of life; None while no other rank waits for it."""
-        self.answered = False
-        """Whether the rank has answered a question of the hub since other ranks began to wait for it."""
-        self.at = ""
-        self.pid = ""
-
-    @property
-    def has_come(self) -> bool:
-        return self.vote is not None and self.pulse is not None
-
-
-class _Stranger:
-    """A connection whose other side has not yet proved in the handshake that it belongs to this run."""
-
-    def __init__(self, conn: Conn, until: float) -> None:
-        self.conn = conn
-        self.until = until
-        self.nonce = wire.nonce()
-
-
-class Clock:
-    """A clock that stands still while this process is stopped or its machine sleeps. With an ordinary clock, the other
-    ranks would seem late afterwards."""
-
-    def __init__(self, step: float) -> None:
-        self.now = 0.0
-        self._step = step
-        self._last = time.monotonic()
-
-    def tick(self) -> float:
-        now = time.monotonic()
-        self.now += min(now - self._last, self._step)
-        self._last = now
-        return self.now
-
-
-def beat_of(timeout: float) -> float:
-    """The seconds between two questions of the hub to a rank that others wait for."""
-    return min(0.5, timeout / 4)
+_Key = TypeVar("_Key")
 
 
 class Hub(threading.Thread):
@@ -123,12 +54,21 @@ class Hub(threading.Thread):
         self._clock = Clock(4 * self._beat)
         self._listener = listener
         self._selector = selectors.DefaultSelector()
-        self._strangers: list[_Stranger] = []
+        self._strangers: list[Stranger] = []
         self._joined = False
+        self._connected = 0
+        """How many connections of ranks there are: two for each rank."""
+        self._refused = 0
+        """How many processes were refused because they did not prove that they know the token."""
         self._waiting: dict[int, Peer] = {}
         """The ranks whose call the hub has not answered yet."""
         self._slow: set[int] = set()
         """Those of the waiting ranks that have reported a call of the engine that takes long."""
+        self._unvoted: dict[tuple[int, str], int] = {}
+        """How many of them are in each numbered call, by its number and text. With `_voting` the hub compares the calls
+        of all ranks without looking at each rank."""
+        self._voting: dict[int, int] = {}
+        """How many ranks wait in a vote, by the number of the call."""
         self._left: Peer | None = None
         self._all_here = 0.0
         """The time since which all ranks are in a call, at least one of them in a slow call of the engine."""
@@ -140,6 +80,7 @@ class Hub(threading.Thread):
         started."""
         peer = self.peers[rank]
         peer.vote, peer.pulse = Conn(vote), Conn(pulse)
+        self._connected += 2
         self._register(peer.vote, lambda: self._hear(peer))
         self._register(peer.pulse, lambda: self._hear_pulse(peer))
 
@@ -206,8 +147,8 @@ class Hub(threading.Thread):
         conns = [peer.vote for peer in self.peers if peer.vote is not None and peer.vote.is_open]
         for one in conns:
             if not one.out:
-                _finish(one)
-        while not all(map(_is_delivered, conns)) and time.monotonic() < until:
+                wire.finish(one)
+        while not all(map(wire.is_delivered, conns)) and time.monotonic() < until:
             for key, events in self._selector.select(0.02):
                 conn = key.fileobj
                 if not isinstance(conn, Conn) or conn not in conns:
@@ -216,7 +157,7 @@ class Hub(threading.Thread):
                 if events & selectors.EVENT_WRITE:
                     self._flush(conn)
                     if not conn.out:
-                        _finish(conn)
+                        wire.finish(conn)
                 for _ in conn.frames():
                     pass
                 if not conn.is_open:
@@ -239,12 +180,12 @@ class Hub(threading.Thread):
             sock, _ = self._listener.accept()
         except OSError:
             return
-        stranger = _Stranger(Conn(sock, wire.MOST_BEFORE), self._clock.now + _HANDSHAKE)
+        stranger = Stranger(Conn(sock, wire.MOST_BEFORE), self._clock.now + _HANDSHAKE)
         self._strangers.append(stranger)
         self._register(stranger.conn, lambda: self._hear_stranger(stranger))
         self._send(stranger.conn, b"H", f"{wire.GREETING.decode()}{stranger.nonce}")
 
-    def _hear_stranger(self, stranger: _Stranger) -> None:
+    def _hear_stranger(self, stranger: Stranger) -> None:
         for kind, text in stranger.conn.frames():
             self._strangers.remove(stranger)
             hello = wire.parse(text) if kind == b"h" else {}
@@ -255,12 +196,25 @@ class Hub(threading.Thread):
             if refusal is not None:
                 self._send(stranger.conn, b"R", json.dumps(refusal))
                 self._close(stranger.conn)
+                self._note(refusal)
                 return
             self._admit(stranger.conn, hello)
             return
         if not stranger.conn.is_open:
             self._strangers.remove(stranger)
             self._close(stranger.conn)
+
+    def _note(self, refusal: dict[str, str]) -> None:
+        """Ends the world at once if a process of this run cannot join it: then all never will. One that does not know
+        the token may be a stranger's, so it ends nothing."""
+        if self._joined:
+            return
+        if refusal["why"] == "said":
+            missing = next(peer.rank for peer in self.peers if not peer.has_come)
+            self._end(missing, "never joined", f"a process of this run cannot join: {refusal['text']}")
+        elif refusal["why"] == "token":
+            self._refused += 1
+            _log.warning("xdevice: rank 0 has refused a process: its XDEVICE_TOKEN is another one, or its run is")
 
     def _refusal(self, hello: dict[str, Any], nonce: str) -> dict[str, str] | None:
         terms = self.terms
@@ -292,12 +246,13 @@ class Hub(threading.Thread):
         else:
             peer.pulse = conn
             heard = lambda: self._hear_pulse(peer)  # noqa: E731
+        self._connected += 1
         self._selector.modify(conn, selectors.EVENT_READ, heard)
         self._send(conn, b"K", wire.proof(self.terms.key, hello["nonce"], "hub"))
         self._see_who_has_come()
 
     def _see_who_has_come(self) -> None:
-        if self._joined or not all(peer.has_come for peer in self.peers):
+        if self._joined or self._connected < 2 * len(self.peers):
             return
         self._joined = True
         for peer in self.peers:
@@ -314,7 +269,8 @@ class Hub(threading.Thread):
         self._end(
             missing[0],
             "never joined",
-            f"{named} not joined within {self.join_timeout:g} s; is each process started, and does it reach rank 0?",
+            f"{named} not joined within {self.join_timeout:g} s; is each process started, and does it reach rank 0?"
+            + (f" {self._refused} connections were refused, with another XDEVICE_TOKEN" if self._refused else ""),
         )
 
     # what they say
@@ -342,31 +298,42 @@ class Hub(threading.Thread):
             return
         for _, text in peer.pulse.frames():
             told = wire.parse(text)
-            peer.answered, peer.at = True, str(told.get("at", ""))
-            started = told.get("started", 0)
-            calls = [p.pending for p in self._waiting.values() if p.pending]
-            is_past = bool(calls) and all(p.kind == b"S" and p.number <= started for p in calls)
-            if told.get("moved") or is_past:
+            peer.heard, peer.at = self._clock.now, str(told.get("at", ""))
+            if told.get("moved") or (not peer.pending and self._is_past(told.get("started", 0))):
                 peer.quiet = self._clock.now
         if not peer.pulse.is_open and not self.ended:
             self._hear(peer)  # its other connection may hold the reason why this one was closed
         if not peer.pulse.is_open and not self.ended:
             self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
 
+    def _is_past(self, started: int) -> bool:
+        """Whether a rank that has begun so many calls has begun all those in which others are, so that they do not wait
+        for it."""
+        latest = max((number for number, _ in self._unvoted), default=-1)
+        return len(self._slow) == len(self._waiting) > 0 and latest <= started
+
     def _calls(self, peer: Peer, pending: Pending) -> None:
+        self._settle(peer)
         peer.pending, peer.quiet = pending, None
         self._waiting[peer.rank] = peer
         if pending.kind == b"S":
             self._slow.add(peer.rank)
-        else:
-            self._slow.discard(peer.rank)
+        self._count(pending, 1)
         if pending.call == LEAVE:
             self._left = peer
 
     def _settle(self, peer: Peer) -> None:
+        if peer.pending is not None:
+            self._count(peer.pending, -1)
         peer.pending = None
         self._waiting.pop(peer.rank, None)
         self._slow.discard(peer.rank)
+
+    def _count(self, pending: Pending, change: int) -> None:
+        if pending.kind == b"V":
+            _add(self._voting, pending.number, change)
+        elif pending.kind == b"S" and pending.number >= 0:
+            _add(self._unvoted, (pending.number, pending.call), change)
 
     def _decide(self, came: Peer) -> None:
         """Called after each call of a rank. When all ranks have called, tells them to go on, or that their calls
@@ -383,7 +350,7 @@ class Hub(threading.Thread):
             return
         calls = {(p.pending.kind, p.pending.call) for p in self.peers if p.pending}
         if len(calls) == 1 and pending.kind == b"V":
-            self._go(pending.call == LEAVE)
+            self._go(pending.call == END)
         else:
             self._differ(self.peers)
 
@@ -393,6 +360,7 @@ class Hub(threading.Thread):
         for peer in self.peers:
             self._settle(peer)
             self._send(peer.vote, b"G", text)
+        self._left = None
         self.ended = is_last
         self._rest()
 
@@ -445,47 +413,37 @@ class Hub(threading.Thread):
     def _compare_unvoted(self) -> bool:
         """Raises an error on all ranks, which ends the world, if a rank is in a call of the engine on which there was
         no vote (`check=False`), and another rank makes a different call. Returns whether it has."""
-        for one in [self.peers[rank] for rank in self._slow]:
-            for peer in self.peers:
-                if one.pending is None or peer.pending is None or peer is one:
-                    continue
-                is_behind = peer.pending.kind == b"V" and peer.pending.number < one.pending.number
-                is_other = (
-                    peer.pending.kind == b"S"
-                    and peer.pending.number == one.pending.number >= 0
-                    and peer.pending.call != one.pending.call
-                )
-                if is_behind or is_other:
-                    calls = {p.rank: p.pending.call for p in self.peers if p.pending}
-                    self._tell_end({"calls": calls})
-                    return True
-        return False
+        numbers = {number for number, _ in self._unvoted}
+        is_behind = bool(self._voting and numbers) and min(self._voting) < max(numbers)
+        if not is_behind and len(numbers) == len(self._unvoted):
+            return False
+        self._tell_end({"calls": {peer.rank: peer.pending.call for peer in self.peers if peer.pending}})
+        return True
 
     # who does not come
 
     def _watch(self, now: float) -> None:
         waiting = list(self._waiting.values())
-        if not waiting and self._joined:
+        if not waiting or not self._joined:
             return
-        for peer in self.peers:  # an empty frame tells waiting ranks that rank 0 is alive
-            if peer.pending or not self._joined:
-                self._send(peer.vote, b".")
-        if not self._joined:
-            return
+        for peer in waiting:  # an empty frame tells them that rank 0 is alive
+            self._send(peer.vote, b".")
         if self._waiting_since is None:
             self._waiting_since, self._said = now, self.timeout
         absent = [peer for peer in self.peers if not peer.pending]
-        if absent or not self._slow:
+        in_engine = [self.peers[rank] for rank in sorted(self._slow)]
+        if absent or not in_engine:
             self._all_here = now
-        elif self._is_stuck(now):
-            return
-        for peer in absent:
+        for peer in absent + in_engine:
             if peer.quiet is None:
-                peer.quiet, peer.answered = now, False
-            elif now - peer.quiet > self.timeout:
-                self._end_late(peer, waiting)
+                peer.quiet = peer.heard = now
+            is_late = not peer.pending and now - peer.quiet > self.timeout
+            if is_late or now - peer.heard > self.timeout:
+                self._end_late(peer, [one for one in waiting if one is not peer], now)
                 return
             self._send(peer.pulse, b"p")
+        if in_engine and not absent and self._is_stuck(now, in_engine):
+            return
         if now - self._waiting_since > self._said and absent:
             self._said *= 2
             places = "; ".join(f"rank {peer.rank} is at {peer.at or 'an unknown line'}" for peer in absent[:4])
@@ -497,16 +455,18 @@ class Hub(threading.Thread):
                 places,
             )
 
-    def _is_stuck(self, now: float) -> bool:
-        """Raises an error on all ranks, which ends the world, if all have called the engine, and it has not finished in
-        the time that the call may take. Returns whether it has."""
-        rank = min(self._slow)
-        pending = self.peers[rank].pending
-        seconds = float(pending.payload) if pending is not None else 0.0
-        if pending is None or now - self._all_here < seconds:
+    def _is_stuck(self, now: float, in_engine: list[Peer]) -> bool:
+        """Raises an error on all ranks, which ends the world, if all have called the engine, and nothing has moved in
+        the engine of any of them in the time that the whole call may take. Returns whether it has."""
+        first = in_engine[0]
+        since = max([self._all_here, *(peer.quiet for peer in in_engine if peer.quiet is not None)])
+        if first.pending is None or now - since < float(first.pending.payload):
             return False
         self._end(
-            rank, "late", f"the engine of rank {rank} has not done {pending.call} in {seconds:g} s after all came"
+            first.rank,
+            "late",
+            f"the engine has not done {first.pending.call}, and nothing has moved in it for {now - since:.0f} s on any "
+            f"rank; rank {first.rank} is at {first.at}",
         )
         return True
 
@@ -515,14 +475,16 @@ class Hub(threading.Thread):
         for peer in self.peers:
             peer.quiet = None
 
-    def _end_late(self, peer: Peer, waiting: list[Peer]) -> None:
-        calls = f"rank {waiting[0].rank} calls {waiting[0].pending.call}" if waiting[0].pending else ""
+    def _end_late(self, peer: Peer, waiting: list[Peer], now: float) -> None:
+        one = waiting[0] if waiting else peer
+        calls = f"rank {one.rank} calls {one.pending.call}" if one.pending else ""
         others = f" and {len(waiting) - 1} more wait" if len(waiting) > 1 else ""
-        if peer.answered:
+        silent = now - peer.heard
+        if silent <= 4 * self._beat:
             text = f"rank {peer.rank} has not come in {self.timeout:g} s, while nothing moves in it: it is at"
             self._end(peer.rank, "late", f"{text} {peer.at}; {calls}{others}")
         else:
-            text = f"rank {peer.rank} has been silent for {self.timeout:g} s: its process is stopped, or holds Python's"
+            text = f"rank {peer.rank} has been silent for {silent:.1f} s: its process is stopped, or holds Python's"
             self._end(peer.rank, "silent", f"{text} lock, or its machine is out of reach; {calls}{others}")
 
     # the end
@@ -538,24 +500,9 @@ class Hub(threading.Thread):
             self._send(peer.vote, b"E", json.dumps(told))
 
 
-def _finish(conn: Conn) -> None:
-    """Closes the sending direction of the connection: the other side reads the last frame, and then the end of the
-    stream."""
-    try:
-        conn.sock.shutdown(socket.SHUT_WR)
-    except OSError:
-        conn.is_open = False
-
-
-def _is_delivered(conn: Conn) -> bool:
-    """Whether everything sent has been acknowledged by the other machine's system, which keeps it until the program
-    reads it."""
-    if conn.out:
-        return False
-    try:
-        import fcntl
-        import termios
-
-        return int.from_bytes(fcntl.ioctl(conn.sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder) == 0
-    except (ImportError, OSError):
-        return False
+def _add(counts: dict[_Key, int], key: _Key, change: int) -> None:
+    count = counts.get(key, 0) + change
+    if count:
+        counts[key] = count
+    else:
+        del counts[key]

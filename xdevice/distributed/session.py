@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from xdevice.base.dtypes import host_dtype
 from xdevice.contract.processes import Group
@@ -29,7 +30,7 @@ from xdevice.replicas import operands
 
 from . import control, endings, engines, launchers
 from .carrying import Carrier, Weight
-from .hub import LEAVE
+from .hub import END, LEAVE
 from .local_device import local_device
 from .runner import Runner
 from .telling import describe
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from xdevice.base.devices import Device
+    from xdevice.contract.processes import NativeGroup
     from xdevice.replicas.operands import Operand
 
     from .control import Line
@@ -82,10 +84,15 @@ class Session:
         self.rank, self.size = self.place.rank, self.place.size
         self.engine = "none"
         self.is_open = False
-        self.in_first = False
+        self._within = ""
+        """The block in which no collective can be called, and why; empty outside of such a block."""
+        self.plans: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        """The `Plan` of `averaging` for each model."""
+        self._has_aborted = False
         self._line: Line | None = None
         self._carrier: Carrier | None = None
         self._runner: Runner | None = None
+        self._native: NativeGroup | None = None
         self._waits: tuple[Callable[[], str], list[Operand]] = str, []
         self._busy = threading.Lock()
         self._verb = ""
@@ -110,7 +117,8 @@ class Session:
     def _connect(self) -> None:
         self._line = control.join(self.place, self.options.timeout, self.options.join_timeout)
         self._runner = Runner()
-        self._line.signs.ours.append(self._runner)
+        self._line.signs.engine.append(self._runner)
+        self._line.lost = self._lost
         try:
             self._line.vote(f"processes({self.options})")
             asked = engines.candidates(self.options.engine, selection.current(), self.device)
@@ -123,19 +131,45 @@ class Session:
             raise
 
     def _start(self) -> Carrier:
-        place, line = self.place, self.line
-        group = Group(
-            place.rank, place.size, place.local_rank, place.local_size, self.device, line.host, self.options.timeout,
-            line.exchange, self._wait,
-        )  # fmt: skip
-        backend, engine = engines.start(self.engine, group)
+        backend, engine = engines.start(self.engine, self._group())
         return Carrier(backend, engine, self.size, self.device)
+
+    def _group(self) -> Group:
+        place, line = self.place, self._line
+        return Group(
+            place.rank, place.size, place.local_rank, place.local_size, self.device,
+            launchers.LOOPBACK if line is None else line.host, self.options.timeout,
+            (lambda text: [text]) if line is None else line.exchange, self._wait,
+        )  # fmt: skip
+
+    def start_native_group(self) -> None:
+        """Makes the group of the framework in use, unless this world has made it."""
+        backend = selection.current()
+        if self._native is not None:
+            return
+        if self.size == 1:
+            self._native = backend.start_native_group(self._group())
+            return
+        self.ready("native_group")
+
+        def call() -> str:
+            return f"native_group of {backend.name}"
+
+        with self.alone("native_group"):
+            self.agree(call)
+            self._native = self.call("", call, lambda: backend.start_native_group(self._group()), [])
 
     def leave(self, error: BaseException | None) -> None:
         """Leaves the world at the end of its block. `error` is the exception that the block raised, or None."""
         self.is_open = False
+        native = self._native
+        if self._line is None and native is not None:
+            self._native = None
+            native.close()
         if self._line is None or os.getpid() != self._pid:
             return
+        if native is not None and isinstance(error, Exception) and self._line.failure is None:
+            self._explain(error)
         is_quiet = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
         if not is_quiet or self._line.failure is not None:
             self._shut(error)
@@ -147,21 +181,38 @@ class Session:
             raise
         self._close()
 
+    def _explain(self, error: Exception) -> None:
+        """Raises `PeerError` in place of the error, if that is what the framework's own group made of it."""
+        try:
+            self.line.raise_reason()
+        except PeerError as reason:
+            self._shut(error)
+            raise reason from error
+
     def _close(self) -> None:
         """Closes the engine and the control connection, after all ranks have left the block without an error."""
         runner, carrier, line = self._runner, self._carrier, self._line
+        native, self._native = self._native, None
         self._line = self._carrier = self._runner = None
+        if runner is None or carrier is None or line is None:
+            return
+
+        def close() -> None:
+            if native is not None:
+                native.close()
+            carrier.engine.close()
+
         try:
-            if runner is not None and carrier is not None:
-                runner.begin(carrier.engine.close)
-                if not runner.ends_within(self.options.timeout):
-                    endings.arm(None)
-                    return
+            runner.begin(close)
+            if not runner.ends_within(self.options.timeout):
+                endings.arm(None)
+                return
+            with suppress(PeerError):  # a rank that fails now has done all that the others needed of it
                 runner.result()
-                runner.stop()
+                line.vote(END)
+            runner.stop()
         finally:
-            if line is not None:
-                line.close()
+            line.close()
 
     def _shut(self, error: BaseException | None) -> None:
         """Closes the world after a failure of this rank or of another one."""
@@ -171,11 +222,25 @@ class Session:
             return
         if error is not None:
             self._fail(f"rank {self.rank} raised {describe(error)}")
-        if self._carrier is not None:
-            self._carrier.engine.abort()
+        self._abort()
         endings.arm(error)
         line.close()
         _failed = line.failure
+
+    def _lost(self) -> None:
+        """Called in another thread when the hub has ended. If that is a failure, the program may be waiting for a GPU
+        which waits for means that never come."""
+        if self.is_open:
+            self._abort()
+
+    def _abort(self) -> None:
+        if self._has_aborted:
+            return
+        self._has_aborted = True
+        if self._native is not None:
+            self._native.abort()
+        if self._carrier is not None:
+            self._carrier.engine.abort()
 
     def _fail(self, text: str) -> None:
         """Tells the other ranks that this rank has raised an error, unless the world has failed already."""
@@ -198,16 +263,29 @@ class Session:
             raise UnsupportedError(
                 f"{verb} in a forked child: rank {self.rank} of this world is the process {self._pid}; call it there"
             )
+        carrier = self.require_open(verb)
+        if self._within:
+            raise ScopeError(f"{verb} inside of {self._within}; call it after the block")
+        for one in tensors:
+            carrier.require(one, verb, op)
+        return carrier
+
+    def require_open(self, verb: str) -> Carrier:
         line = self._line
         if line is not None and line.failure is not None:
             raise line.failure.with_traceback(None)
         if line is None or self._carrier is None or not self.is_open:
             raise LaunchError(f"{verb} outside of the block of this world: with xdevice.processes() as world:")
-        if self.in_first:
-            raise ScopeError(f"{verb} inside of first(), where the ranks are not side by side; call it after the block")
-        for one in tensors:
-            self._carrier.require(one, verb, op)
         return self._carrier
+
+    @contextmanager
+    def inside(self, what: str) -> Iterator[None]:
+        """The block `what`, in which no collective can be called."""
+        self._within = what
+        try:
+            yield
+        finally:
+            self._within = ""
 
     @contextmanager
     def alone(self, verb: str) -> Iterator[None]:

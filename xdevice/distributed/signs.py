@@ -2,7 +2,8 @@
 
 A rank that does not come to a collective may be compiling, loading or saving, and should be waited for. Or it may stand
 still for ever: asleep, in a deadlock, waiting for an answer that never comes. A process works if the program's current
-line changes, or if it uses the processor or waits for the disk. An endless loop looks like work.
+line changes, or if it uses the processor or waits for the disk. An endless loop looks like work. In a call of the
+engine, the program's thread only waits, so the processor time of all other threads counts.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class _Reading(NamedTuple):
     when: float
     place: tuple[int, int]
     own: float
+    engine: float
     rest: float
 
 
@@ -37,6 +39,8 @@ class Signs:
         """The thread of the program that calls the collectives."""
         self.ours: list[threading.Thread] = []
         """xdevice's own threads: that they work is no sign that the program does."""
+        self.engine: list[threading.Thread] = []
+        """The thread in which the engine is called. Its work is none of the program's, and some of the engine's."""
         self._last: _Reading | None = None
 
     def has_moved(self) -> bool:
@@ -46,6 +50,15 @@ class Signs:
         if last is None or reading.place != last.place or reading.own - last.own > _STILL:
             return True
         return reading.rest - last.rest > BUSY * (reading.when - last.when) or self._waits_for_disk()
+
+    def has_engine_moved(self) -> bool:
+        """Whether the engine, which is being called, has done any work since the last call; True at the first call."""
+        reading = self._read()
+        last, self._last = self._last, reading
+        if last is None:
+            return True
+        worked = reading.rest + reading.engine - last.rest - last.engine
+        return worked > BUSY * (reading.when - last.when)
 
     def at(self) -> str:
         """The file, line and function that the program is at: the innermost frame that is not xdevice's own."""
@@ -61,8 +74,9 @@ class Signs:
         own = _time_of(self.thread)
         reaped = os.times()
         rest = time.process_time() + reaped.children_user + reaped.children_system + _children_time(os.getpid())
-        rest -= own + sum(map(_time_of, self.ours))
-        return _Reading(time.monotonic(), (id(frame), frame.f_lasti if frame is not None else 0), own, rest)
+        engine = sum(map(_time_of, self.engine))
+        rest -= own + engine + sum(map(_time_of, self.ours))
+        return _Reading(time.monotonic(), (id(frame), frame.f_lasti if frame is not None else 0), own, engine, rest)
 
     def _waits_for_disk(self) -> bool:
         with suppress(OSError, IndexError), open(f"/proc/self/task/{self.thread.native_id}/stat") as file:

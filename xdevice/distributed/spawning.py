@@ -16,31 +16,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
 from queue import Empty, SimpleQueue
-from typing import IO, TYPE_CHECKING, Final, NamedTuple, TextIO
+from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from xdevice.base.statuses import status_text
 from xdevice.contract.collectives import address
 
+from . import screens
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
 PATIENCE: Final = 3.0
 """Seconds between the signal that asks a process to end, and SIGKILL, which ends it."""
 _ECHO: Final = 0.25
 """Seconds after the first failure in which further failures are collected: a rank that failed because of another rank
 may be noticed before that rank."""
-_UPDATE: Final = 1.0
-"""A line that a program keeps overwriting, such as a progress bar, is shown again only after this many seconds."""
-_KEPT: Final = 400
-"""How many of the last lines of a rank's standard error are kept, to be shown again at the end."""
-_SHOWN: Final = 5
-"""How many of the kept lines are shown if there is no traceback among them."""
-_LONGEST: Final = 2**16
-"""The most bytes in a line: output without line breaks, such as a dump of bytes, is shown in pieces of this length."""
-_TRACEBACK: Final = "Traceback (most recent call last)"
 _DERIVED: Final = "PeerError: "
 """The text in the error of a rank that ends only because another rank has failed."""
 _HAS_GROUPS: Final = hasattr(os, "killpg")
@@ -76,8 +69,23 @@ class Failure(NamedTuple):
     """The traceback of the process, or the last lines that the process wrote to standard error."""
 
 
-def launch(command: Sequence[str], size: int, host: str, variables: Mapping[str, str]) -> int:
-    """Runs `command` once for each rank, on this machine, and returns the exit status: 0 if all ranks ended with 0.
+class Nodes(NamedTuple):
+    """The machines of a run, with the same number of ranks each, and which of them this one is."""
+
+    machines: int
+    rank: int
+    host: str
+    """Where rank 0 listens."""
+    port: int | None
+    """The port of rank 0; torch's `MASTER_PORT` is the one after it. None if this is the only machine: then two free
+    ports are taken."""
+
+
+def launch(
+    command: Sequence[str], size: int, nodes: Nodes, variables: Mapping[str, str], restarts: int, folder: Path | None
+) -> int:
+    """Runs `command` once for each of the `size` ranks of this machine, and returns the exit status: 0 if all ranks
+    ended with 0.
 
     When a rank fails, the others are ended: SIGTERM to each rank's process group, SIGKILL three seconds later. `launch`
     returns the status of the rank that failed first, 128 + n if signal n ended it, and shows its traceback last. If the
@@ -85,16 +93,26 @@ def launch(command: Sequence[str], size: int, host: str, variables: Mapping[str,
     returns 128 + n; a second such signal kills the ranks at once.
 
     The ranks find each other by `XDEVICE_ADDRESS`, or torch's `MASTER_ADDR` and `MASTER_PORT`; both ports stay reserved
-    until the end. `variables` are added to the environment of each rank.
+    until the end. `variables` are added to the environment of each rank. After a failure all ranks are started again,
+    at most `restarts` times. `folder` receives a file for each rank with all that it prints.
     """
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    secret = {"XDEVICE_TOKEN": new_token()}
     with ExitStack() as stack:
-        ports = [stack.enter_context(reserve(host)) for _ in range(2)]
-        ranks = _Ranks(stack.enter_context(_guard()))
-        with ranks.listening():
-            for rank in range(size):
-                environment = {**os.environ, **environment_of(rank, size, host, ports), **variables}
-                ranks.start(command, environment, rank, is_prefixed=True)
-            return ranks.run()
+        ports = [nodes.port, nodes.port + 1] if nodes.port else [stack.enter_context(reserve(nodes.host)) for _ in "ab"]
+        guard = stack.enter_context(_guard())
+        for attempt in range(restarts + 1):
+            ranks = _Ranks(guard, size * nodes.rank, folder=folder)
+            with ranks.listening():
+                for rank in range(size):
+                    environment = {**os.environ, **environment_of(rank, size, nodes, ports), **variables, **secret}
+                    ranks.start(command, environment, rank, is_prefixed=True)
+                status = ranks.run()
+            if status == 0 or ranks.was_asked or attempt == restarts:
+                break
+            screens.say(f"all ranks are started again, {attempt + 1} of {restarts}")
+        return status
 
 
 def follow(command: Sequence[str], size: int, variables: Mapping[str, str]) -> int:
@@ -103,20 +121,23 @@ def follow(command: Sequence[str], size: int, variables: Mapping[str, str]) -> i
     with ExitStack() as stack:
         launcher = _Ranks(stack.enter_context(_guard()), tells=False)
         with launcher.listening():
-            launcher.start(command, {**os.environ, **_usual(size), **variables}, 0, is_prefixed=False)
+            environment = {**os.environ, **_usual(size), **variables, "XDEVICE_TOKEN": new_token()}
+            launcher.start(command, environment, 0, is_prefixed=False)
             return launcher.run()
 
 
-def environment_of(rank: int, size: int, host: str, ports: Sequence[int]) -> dict[str, str]:
-    """The environment variables that tell a process its rank, under xdevice's names and torch's."""
-    own = {"RANK": rank, "LOCAL_RANK": rank, "SIZE": size, "LOCAL_SIZE": size}
-    torch = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) -> dict[str, str]:
+    """The environment variables that tell a process its rank, under xdevice's names and torch's. `local` is its number
+    among the `size` ranks of this machine."""
+    rank, total = nodes.rank * size + local, nodes.machines * size
+    own = {"RANK": rank, "LOCAL_RANK": local, "SIZE": total, "LOCAL_SIZE": size}
+    torch = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": total, "LOCAL_WORLD_SIZE": size}
     return {
         **_usual(size),
         **{f"XDEVICE_{name}": str(value) for name, value in own.items()},
         **{name: str(value) for name, value in torch.items()},
-        "XDEVICE_ADDRESS": address(host, ports[0]),
-        "MASTER_ADDR": host,
+        "XDEVICE_ADDRESS": address(nodes.host, ports[0]),
+        "MASTER_ADDR": nodes.host,
         "MASTER_PORT": str(ports[1]),
     }
 
@@ -159,13 +180,16 @@ def reserve(host: str) -> Iterator[int]:
 
 
 class _Ranks:
-    """Starts, watches and ends the processes of one `xdevice launch`."""
+    """Starts, watches and ends the processes of one `xdevice launch`. Ranks are counted within this machine, and shown
+    by their number among all, which is `first` or more."""
 
-    def __init__(self, guard: IO[bytes] | None, tells: bool = True) -> None:
+    def __init__(self, guard: IO[bytes] | None, first: int = 0, tells: bool = True, folder: Path | None = None) -> None:
         self._guard = guard
+        self._first_rank = first
         self._tells = tells
+        self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._screens: list[_Screen] = []
+        self._screens: list[screens.Screen] = []
         self._waiting: list[threading.Thread] = []
         self._alive: set[int] = set()
         self._failed: dict[int, int] = {}
@@ -193,14 +217,14 @@ class _Ranks:
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], rank: int, is_prefixed: bool) -> None:
         pipe = subprocess.PIPE if is_prefixed else None
-        reads = None if not is_prefixed or (rank == 0 and not _is_terminal(sys.stdin)) else subprocess.DEVNULL
+        reads = None if not is_prefixed or (rank == 0 and not screens.is_terminal(sys.stdin)) else subprocess.DEVNULL
         process = subprocess.Popen(
             command, stdin=reads, stdout=pipe, stderr=pipe, bufsize=0, env=environment, start_new_session=_HAS_GROUPS
         )
         self._tell_guard(f"+{process.pid}")
         self._processes.append(process)
         self._alive.add(rank)
-        self._screens.append(_Screen(rank, process))
+        self._screens.append(screens.Screen(self._first_rank + rank, process, self._folder))
         thread = threading.Thread(target=self._wait, args=(rank,), daemon=True)
         self._waiting.append(thread)
         thread.start()
@@ -234,7 +258,7 @@ class _Ranks:
         while self._alive and not self._failed and not self._asked:
             self._take(None)
         if self._asked:
-            _say(f"{signal.Signals(self._asked).name}: it is passed on, and what does not end by it is killed")
+            screens.say(f"{signal.Signals(self._asked).name}: it is passed on, and what does not end by it is killed")
         if self._failed:
             self._collect(time.monotonic() + _ECHO)
         is_cut_off = bool(self._alive)
@@ -247,6 +271,11 @@ class _Ranks:
         if self._tells:
             _report(failure, is_cut_off)
         return failure.status if failure.status > 0 else 128 - failure.status
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether a signal has asked this launcher to end."""
+        return bool(self._asked)
 
     def _take(self, timeout: float | None) -> None:
         """Waits for the next event, a rank that has ended or a signal, and handles it."""
@@ -283,7 +312,10 @@ class _Ranks:
             _send(self._processes[rank].pid, number)
 
     def _first(self) -> Failure:
-        found = [Failure(rank, status, self._screens[rank].last_lines()) for rank, status in self._failed.items()]
+        found = [
+            Failure(self._first_rank + rank, status, self._screens[rank].last_lines())
+            for rank, status in self._failed.items()
+        ]
         own = [failure for failure in found if not any(_DERIVED in line for line in failure.last_lines)]
         return (own or found)[0]
 
@@ -333,107 +365,6 @@ def _guard() -> Iterator[IO[bytes] | None]:
 
 def _report(failure: Failure, is_cut_off: bool) -> None:
     others = "; the others were ended" if is_cut_off else ""
-    _say(f"rank {failure.rank} failed first, {status_text(failure.status)}{others}")
+    screens.say(f"rank {failure.rank} failed first, {status_text(failure.status)}{others}")
     for line in failure.last_lines:
-        _write(sys.stderr, f"[{failure.rank}] {line}\n".encode())
-
-
-def _say(text: str) -> None:
-    _write(sys.stderr, f"xdevice launch: {text}\n".encode())
-
-
-# what is printed
-
-_printing = threading.Lock()
-
-
-def _write(stream: TextIO, lines: bytes) -> None:
-    """Writes whole lines at once, as the bytes that the program wrote."""
-    with _printing, suppress(BrokenPipeError):  # training goes on if nobody reads its output
-        stream.buffer.write(lines)
-        stream.flush()
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is None or stream.closed or stream.isatty()
-
-
-class _Screen:
-    """Shows what one rank prints: two threads read its standard output and its standard error."""
-
-    def __init__(self, rank: int, process: subprocess.Popen[bytes]) -> None:
-        self._said: deque[str] = deque(maxlen=_KEPT)
-        self._threads = []
-        for source, target, kept in ((process.stdout, sys.stdout, None), (process.stderr, sys.stderr, self._said)):
-            if source is not None:
-                lines = Lines(f"[{rank}] ".encode(), target, kept)
-                thread = threading.Thread(target=_read, args=(source, lines), daemon=True)
-                self._threads.append(thread)
-                thread.start()
-
-    def close(self) -> None:
-        """Waits for the last output of the rank, half a second at most: a process that the rank has left behind may
-        keep the streams open."""
-        for thread in self._threads:
-            thread.join(0.5)
-
-    def last_lines(self) -> Sequence[str]:
-        lines = list(self._said)
-        starts = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
-        return lines[starts[-1] :] if starts else lines[-_SHOWN:]
-
-
-def _read(source: IO[bytes], lines: Lines) -> None:
-    with source:
-        while read := os.read(source.fileno(), 65536):
-            lines.take(read)
-    lines.end()
-
-
-class Lines:
-    """Takes a program's output as bytes, in pieces of any length, and writes whole lines with a prefix.
-
-    A line that the program overwrites by carriage returns, as progress bars do, is shown once a second, and in its last
-    state. Colours are kept, and reset at the end of the line.
-    """
-
-    def __init__(self, prefix: bytes, target: TextIO, kept: deque[str] | None = None) -> None:
-        self._prefix, self._target, self._kept = prefix, target, kept
-        self._rest = b""
-        self._updated = 0.0
-
-    def take(self, read: bytes) -> None:
-        *lines, self._rest = (self._rest + read).split(b"\n")
-        self._show(*map(_last_state, lines))
-        if len(self._rest) > _LONGEST:
-            self._show(_last_state(self._rest))
-            self._rest = b""
-        *states, current = self._rest.split(b"\r")
-        state = next((state for state in reversed(states) if state), b"")
-        if not state:
-            return
-        self._rest = current or state + b"\r"
-        now = time.monotonic()
-        if now - self._updated >= _UPDATE:
-            self._updated = now
-            self._show(state)
-            self._rest = current
-
-    def end(self) -> None:
-        if self._rest:
-            self._show(_last_state(self._rest))
-
-    def _show(self, *lines: bytes) -> None:
-        if self._kept is not None:
-            self._kept.extend(line.decode(errors="replace") for line in lines)
-        _write(self._target, b"".join(self._prefix + line + _reset(line) + b"\n" for line in lines))
-
-
-def _reset(line: bytes) -> bytes:
-    return b"\x1b[0m" if b"\x1b[" in line else b""
-
-
-def _last_state(line: bytes) -> bytes:
-    """The text that a terminal shows after a line with carriage returns in it. One before the line break changes
-    nothing."""
-    return next((state for state in reversed(line.split(b"\r")) if state), b"")
+        screens.write(sys.stderr, f"[{failure.rank}] {line}\n".encode())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from xdevice.errors import PeerError
@@ -34,15 +34,16 @@ def first(session: Session) -> Iterator[bool]:
             error = line.vote("first")
         if error and error[0]:
             raise PeerError(f"rank 0 raised {error[0]} in first()", 0, "raised")
-    session.in_first = True
     line.is_first_busy = session.rank == 0
     try:
-        yield session.rank == 0
+        with session.inside("first(), where the ranks are not side by side"):
+            yield session.rank == 0
     except BaseException as error:
-        session.in_first = line.is_first_busy = False
+        line.is_first_busy = False
         if session.rank == 0 and isinstance(error, Exception):
-            line.vote("first", describe(error))
+            with suppress(PeerError):  # another rank may have ended by this error already: here it is raised itself
+                line.vote("first", describe(error))
         raise
-    session.in_first = line.is_first_busy = False
+    line.is_first_busy = False
     if session.rank == 0:
         line.vote("first")

@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import struct
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,6 +104,29 @@ class Conn:
     def close(self) -> None:
         self.is_open = False
         self.sock.close()
+
+
+def finish(conn: Conn) -> None:
+    """Closes the sending direction of the connection: the other side reads the last frame, and then the end of the
+    stream."""
+    try:
+        conn.sock.shutdown(socket.SHUT_WR)
+    except OSError:
+        conn.is_open = False
+
+
+def is_delivered(conn: Conn) -> bool:
+    """Whether everything sent has been acknowledged by the other machine's system, which keeps it until the program
+    reads it."""
+    if conn.out:
+        return False
+    try:
+        import fcntl
+        import termios
+
+        return int.from_bytes(fcntl.ioctl(conn.sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder) == 0
+    except (ImportError, OSError):
+        return False
 
 
 def _after_fork() -> None:

@@ -3,15 +3,17 @@ there."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from xdevice.errors import ArgumentError, LaunchError, ScopeError, shown
+from xdevice.errors import ArgumentError, LaunchError, ScopeError, UnsupportedError, shown
 
-from . import collectives, engines, gradients, turns
+from . import averaging, collectives, engines, gradients, turns, unsent
 from .session import Options, Session
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+
+    import numpy as np
 
     from xdevice.base.devices import Device
 
@@ -130,6 +132,12 @@ class World:
         state = "" if self._depth else ", closed"
         return f"<world: rank {self.rank} of {self.size} by {self.launcher}, engine {self.engine}{state}>"
 
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedError(
+            "a world is this process's own, and is not copied or pickled; call xdevice.world() where it is needed, or "
+            "pass on world.rank and world.size"
+        )
+
     def __enter__(self) -> World:
         global _current
         if self._depth == 0:
@@ -238,6 +246,44 @@ class World:
         """
         return collectives.split_batch(self._session, x, even)
 
+    def split_range(
+        self, count: int, pad: bool = False, seed: int | None = None
+    ) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Returns this rank's part of the indices 0 to count - 1 of a data set, as a NumPy array of int64.
+
+        All ranks vote on the arguments. Each index is on exactly one rank; in the order of the ranks they are cut as by
+        `split_batch` with `even=False`, so the first ranks may have one more.
+
+        Args:
+            count: how many samples the data set has, on every rank.
+            pad: True gives all ranks the same number: after the last index, the first ones come again.
+            seed: shuffles: the indices come in the order that `xdevice.random.permutation(count)` draws under
+                `xdevice.random.seed(seed)`, on every backend. Use another one in each epoch, such as its number.
+
+        Raises:
+            ArgumentError: `count` or `seed` is not an int of 0 or more.
+
+        Costs a vote and 8 bytes for each index; with a seed, 40 ns and 8 bytes for each of the data set.
+
+        Example:
+            >>> with xdevice.processes() as world:
+            ...     world.split_range(5, seed=0).tolist()
+            [0, 3, 4, 2, 1]
+        """
+        return unsent.split_range(self._session, count, pad, seed)
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """Returns, on every rank, the values of all ranks, in the order of ranks. `[0]` is what rank 0 broadcasts.
+
+        Args:
+            value: None, a bool, an int, a float, a str, or a list or dict (with str as keys) of such. It travels as
+                JSON over the control connection, never pickled, so that receiving it runs no code.
+
+        Raises:
+            ArgumentError: a value that JSON does not keep, such as a tuple; more than 16 MB over all ranks.
+        """
+        return unsent.all_gather_object(self._session, value)
+
     def average_gradients(self, model_or_gradients: Any, weight: float | None = None) -> Any:
         """Averages each gradient over all ranks, and gives every rank the means. Use the return value.
 
@@ -254,6 +300,42 @@ class World:
                 NotATensorError, DTypeError, ArgumentError: as in `all_reduce`.
         """
         return gradients.average_gradients(self._session, model_or_gradients, weight)
+
+    def averaging(self, model: Any, weight: float | None = None) -> AbstractContextManager[None]:
+        """The block for one backward pass: afterwards each gradient of the model is the mean over all ranks.
+
+        With `with world.averaging(model): loss.backward()` gradients travel while the pass computes the next ones, in
+        buckets of 25 MB, with PyTorch and Paddle; with MXNet, and with engines other than PyTorch's, after the pass.
+        They need their memory once more. Gradients that earlier passes have left count too, as when each adds up those
+        of several batches: do only the last pass in the block.
+
+        Args:
+            model: a model that keeps its gradients (torch, paddle, mxnet), with the same parameters on each rank.
+            weight: as in `all_reduce`: the number of samples of this rank, if it differs between ranks.
+
+        The ranks vote when the block begins and when it ends. No other collective can be called inside. A gradient that
+        is None on all ranks stays None; if it is None on some only, CollectiveMismatchError names it, and no gradient
+        is changed. An error inside the block closes the world: the other ranks raise PeerError.
+
+        Raises:
+            NotATensorError: not a model, or no parameter is trained. ScopeError: two backward passes in one block.
+            UnsupportedError: a model of a framework that does not keep gradients (use `average_gradients`); a gradient
+                that is sparse, or spread over processes. DTypeError, ArgumentError: as in `all_reduce`.
+        """
+        return averaging.averaging(self._session, model, weight)
+
+    def native_group(self) -> None:
+        """Makes the framework's own group of these processes: PyTorch's default process group.
+
+        From then on DDP, FSDP (`fully_shard`), DTensor, and the libraries that ask `torch.distributed` work on this
+        world, until its block ends. Where the program has called `init_process_group` itself, that group is left as it
+        is. What they send is not voted on; but a rank that dies or raises is named on the others.
+
+        Raises:
+            UnsupportedError: the backend in use has none (all but PyTorch). LaunchError: the program's own group is not
+                there on all ranks, or its ranks are others.
+        """
+        self._session.start_native_group()
 
     def first(self) -> AbstractContextManager[bool]:
         """Lets rank 0 run the block first; the other ranks wait, and run it afterwards. Yields whether this is rank 0.

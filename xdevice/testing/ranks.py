@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import xdevice
 from xdevice.base.dtypes import host_dtype
 from xdevice.testing import values
 from xdevice.testing.base import assert_same
+from xdevice.testing.worlds import FAILURES, STOPS_AFTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -139,6 +141,10 @@ class Ranks:
         empty = np.zeros((0, 3), host_dtype(name))
         self.same(self.world.all_reduce(self.tensor(empty, name)), empty, "sum of nothing")
         self.same(self.world.broadcast(self.tensor(empty, name)), empty, "broadcast of nothing")
+        rows = np.zeros((3, 0, 2), host_dtype(name))
+        wanted = np.concatenate([rows] * size)
+        self.same(self.world.all_gather(self.tensor(rows, name)), wanted, "all_gather of rows of nothing")
+        self.same(self.world.reduce_scatter(self.tensor(wanted, name)), rows, "reduce_scatter of rows of nothing")
 
     # tools
 
@@ -210,15 +216,17 @@ def train(world: World) -> Iterator[str]:
             yield f"the ranks' gradients of {dtype} differ"
 
 
-# failures of rank 1
+# failures of one rank
 
 
 def fails(world: World, how: str) -> dict[str, Any]:
-    """Makes rank 1 fail in the way `how`, while the other ranks call a verb. Returns what the verb raised, and after
-    how many seconds."""
+    """Makes one rank fail in the way `how`, while the other calls a verb. Returns what the verb raised, and after how
+    many seconds."""
     x = xdevice.ones(4)
     calls: dict[str, Callable[[], object]] = {
         "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "is killed as rank 0": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "is stopped in a long call": lambda: _call_for_long(world, stops=True),
         "raises": _raise,
         "stands still": lambda: time.sleep(1000),
         "has another shape": lambda: world.all_reduce(xdevice.ones(5)),
@@ -232,7 +240,12 @@ def fails(world: World, how: str) -> dict[str, Any]:
         return {}
     begun = time.monotonic()
     try:
-        calls[how]() if world.rank == 1 else world.all_reduce(x)
+        if world.rank == FAILURES[how].failing:
+            calls[how]()
+        elif how == "is stopped in a long call":
+            _call_for_long(world, stops=False)
+        else:
+            world.all_reduce(x)
     except xdevice.CollectiveMismatchError as error:
         found = {"error": "CollectiveMismatchError", "text": str(error), "seconds": time.monotonic() - begun}
         written = xdevice.to_numpy(x).tolist() != [1.0] * 4
@@ -247,6 +260,14 @@ def fails(world: World, how: str) -> dict[str, Any]:
 
 def _raise() -> None:
     raise ValueError("a bug in rank 1")
+
+
+def _call_for_long(world: World, stops: bool) -> None:
+    x = xdevice.zeros(1 << 26)  # 256 MB
+    if stops:
+        threading.Timer(STOPS_AFTER, os.kill, (os.getpid(), signal.SIGSTOP)).start()
+    while True:
+        world.all_reduce(x)
 
 
 def main() -> None:

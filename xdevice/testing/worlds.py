@@ -26,17 +26,23 @@ LATE: Final = 2.0
 
 
 class _Promise(NamedTuple):
-    """What the suite promises to rank 0 when rank 1 fails: which error is raised in rank 0, and within how many
+    """What the suite promises to one rank when the other fails: which error is raised there, and within how many
     seconds."""
 
     error: str
     why: str | None
     within: float
     words: str
+    failing: int = 1
+    """The rank that fails."""
 
+
+STOPS_AFTER: Final = 1.5
+"""Seconds after which rank 1 stops, in the check of that."""
 
 FAILURES: Final = {
     "is killed": _Promise("PeerError", "died", 1, "rank 1 has died"),
+    "is stopped in a long call": _Promise("PeerError", "silent", STOPS_AFTER + LATE + 1, "rank 1 has been silent"),
     "raises": _Promise("PeerError", "raised", 1, "ValueError: a bug in rank 1"),
     "stands still": _Promise("PeerError", "late", LATE + 1, "rank 1"),
     "leaves": _Promise("PeerError", "left", 1, "rank 1 has left"),
@@ -45,8 +51,10 @@ FAILURES: Final = {
     "has another dtype": _Promise("CollectiveMismatchError", None, 1, "int32"),
     "has another operation": _Promise("CollectiveMismatchError", None, 1, "max"),
     "has another order": _Promise("CollectiveMismatchError", None, 1, "broadcast"),
+    "is killed as rank 0": _Promise("PeerError", "died", 1, "rank 0 has died", failing=0),
 }
-"""By what rank 1 does while rank 0 calls `all_reduce`: the error that rank 0 is promised."""
+"""By what one rank does, rank 1 unless another is named, while the other calls `all_reduce`: the error that the other
+is promised."""
 
 
 class SeveralProcesses:
@@ -83,14 +91,15 @@ class SeveralProcesses:
             ranks = [first]
         else:
             ranks = [_Rank(self.backend, self.engine, rank, 2, port, failure, **timeouts) for rank in (0, 1)]
-        told = ranks[0].wait_for_report(self.patience)
-        for rank in ranks[1:]:
+        other = ranks.pop(1 - promise.failing)
+        told = other.wait_for_report(self.patience)
+        for rank in ranks:
             rank.end(2 if promise.error == "PeerError" else self.patience)
-        assert (told.get("error"), told.get("why")) == (promise.error, promise.why), ranks[0].printed[-3000:]
+        assert (told.get("error"), told.get("why")) == (promise.error, promise.why), other.printed[-3000:]
         assert promise.words in told["text"], told["text"]
         assert told.get("seconds", 0) <= promise.within + self.damp
         if promise.error == "PeerError":
-            assert (told["peer"], ranks[0].status) == (1, 1)
+            assert (told["peer"], other.status) == (promise.failing, 1), other.printed[-3000:]
         else:
             assert told["usable"], "the world could not be used on"
             assert not told["written"], "the tensor was written"

