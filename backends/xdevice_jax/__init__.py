@@ -43,9 +43,12 @@ with importing():
 
     from . import accelerators, staging, unstarted
     from .blocking import JaxBlocking
+    from .calls import JaxCalls
     from .compiling import JaxCompiling
     from .conversion import JaxConversion, held, require_values
     from .gradients import JaxGradients
+    from .layers import JaxLayers
+    from .modules import JaxModels
     from .parallel import JaxParallel
     from .processes import JaxProcesses
     from .replicas import JaxReplicas
@@ -63,6 +66,9 @@ if TYPE_CHECKING:
 
 class JaxBackend(
     JaxConversion,
+    JaxModels,
+    JaxLayers,
+    JaxCalls,
     JaxGradients,
     JaxReplicas,
     JaxProcesses,

@@ -41,9 +41,9 @@ def check_kinds(kinds: Mapping[str, str]) -> None:
 
 
 def model_of(like: Any, target: Backend) -> tuple[Backend, Any]:
-    found = registry.kind_of(type(like))
-    if found is None or found.kind != "model" or found.backend is not target:
-        of = f" of {found.backend.name}" if found else ""
+    found = registry.backend_of_model(like)
+    if found is not target:
+        of = f" of {found.name}" if found else ""
         raise NotATensorError(
             f"like= is a built model of {target.name}, not {shown(like, 60)} of type {type(like).__qualname__}{of}"
         )

@@ -166,9 +166,9 @@ def convert_state(
     given, renamed = dict(kinds or {}), dict(names or {})
     check_kinds(given)
     wanted = None if like is None else model_side(model_of(like, target), {renamed.get(k, k): given[k] for k in given})
-    found = registry.kind_of(type(source))
-    if found is not None and found.kind == "model":
-        origin = model_side((found.backend, source), given)
+    owner = registry.backend_of_model(source)
+    if owner is not None:
+        origin = model_side((owner, source), given)
     else:
         origin = flat_side(source, kinds_with(given, wanted, renamed))
     check_told(given, renamed, origin, wanted)
@@ -218,14 +218,13 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
         Traceback (most recent call last):
         xdevice.errors.NotATensorError: expected a model to load into, not [] of type list
     """
-    found = registry.kind_of(type(model))
-    if found is None or found.kind != "model":
+    backend = registry.backend_of_model(model)
+    if backend is None:
         raise NotATensorError(
             f"expected a model to load into, not {shown(model, 60)} of type {type(model).__qualname__}"
         )
-    backend = found.backend
     variables = dict(backend.variables(model))
-    wrong = [*_misfits(backend, variables, state)]
+    wrong = [*_misfits(backend, model, variables, state)]
     if strict:
         wrong += _missing(backend, model, variables, state)
     if wrong:
@@ -233,17 +232,14 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
             f"the state does not fit this {type(model).__qualname__} of {backend.name}, and nothing was written:\n  "
             + "\n  ".join(wrong)
         )
-    for name, value in state.items():
-        variable = variables[name]
-        place = backend.device_of(variable)
-        backend.write(variable, value if backend.device_of(value) is place else backend.move(value, place))
+    backend.write_variables(model, state)
     backend.take_state(model, variables)
 
 
 # loading
 
 
-def _misfits(backend: Backend, variables: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
+def _misfits(backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
     written: dict[int, str] = {}
     for name, value in state.items():
         if name not in variables:
@@ -257,7 +253,7 @@ def _misfits(backend: Backend, variables: Mapping[str, Any], state: Mapping[str,
         there, here = _form(variable), _form(value)
         if there != here:
             yield f"{name}: got {here}, expected {there}"
-        elif not _is_writable(backend, variable):
+        elif not (backend.has_layers(model) or _is_writable(backend, variable)):
             yield f"{name}: the variable cannot be written"
         elif lack := lack_of_memory(backend, variable):
             yield f"{name}: the variable {lack}"
