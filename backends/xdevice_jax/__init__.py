@@ -49,6 +49,7 @@ with importing():
     from .gradients import JaxGradients
     from .layers import JaxLayers
     from .modules import JaxModels
+    from .optimizers import JaxOptimizers
     from .parallel import JaxParallel
     from .processes import JaxProcesses
     from .replicas import JaxReplicas
@@ -69,6 +70,7 @@ class JaxBackend(
     JaxModels,
     JaxLayers,
     JaxCalls,
+    JaxOptimizers,
     JaxGradients,
     JaxReplicas,
     JaxProcesses,
