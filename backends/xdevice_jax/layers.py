@@ -18,7 +18,7 @@ from xdevice.contract import layouts
 from xdevice.contract.layers import Layers
 from xdevice.contract.layouts import Layer, Part
 
-from .modules import equinox, is_nnx, nnx, variables, walk
+from .modules import equinox, is_equinox, is_nnx, nnx, variables, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -165,6 +165,14 @@ _OF_CELL: Final = (
 
 
 class JaxLayers(Layers):
+    def has_layers(self, x: object) -> bool:
+        return is_nnx(x) or is_equinox(x)
+
+    def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
+        for one in list(variables(model)):
+            if one.name in values:
+                one.write(values[one.name])
+
     def layers(self, model: Any) -> Iterable[Layer]:
         if not self.has_layers(model):
             raise self.unsupported(

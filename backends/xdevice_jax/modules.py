@@ -21,7 +21,7 @@ from xdevice.contract import layouts
 from xdevice.contract.models import Models
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
     from types import ModuleType
 
     from xdevice.base.devices import Device
@@ -104,19 +104,11 @@ def _into(holder: Any, name: str) -> Callable[[jax.Array], None]:
 
 
 class JaxModels(Models):
-    def has_layers(self, x: object) -> bool:
-        return is_nnx(x) or is_equinox(x)
-
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         return ((one.name, self.device_of(one.value)) for one in variables(model))
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
         return ((one.name, one.value) for one in variables(model))
-
-    def write_variables(self, model: Any, values: Mapping[str, Any]) -> None:
-        for one in list(variables(model)):
-            if one.name in values:
-                one.write(self.move(values[one.name], self.device_of(one.value)))
 
     def move_model(self, model: Any, device: Device) -> None:
         for one in list(variables(model)):

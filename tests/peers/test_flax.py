@@ -237,7 +237,7 @@ def test_what_has_no_counterpart_is_refused_by_name():
     state = xdevice.convert_state(nnx.ConvTranspose(4, 6, (3, 3), rngs=nnx.Rngs(0)), "numpy")
     assert state.unmapped["kernel"] == "nnx turns the window the other way"
     with pytest.raises(xdevice.UnsupportedError, match="seeing the calls of all models"):
-        xdevice.set_backend("jax").outermost(lambda *_: None)
+        xdevice.backend("jax").outermost(lambda *_: None)
 
 
 @pytest.mark.parametrize("name", ["keras", "paddle"])

@@ -52,14 +52,6 @@ class Models(Primitives):
         been built yet."""
         raise self._no_models()
 
-    def write_variables(self, model: Any, values: Mapping[str, Any]) -> None:
-        """Writes values into variables of a model, which `values` names; each value has the dtype and the shape of its
-        variable, and is moved to its device."""
-        variables = dict(self.variables(model))
-        for name, value in values.items():
-            place = self.device_of(variables[name])
-            self.write(variables[name], value if self.device_of(value) is place else self.move(value, place))
-
     def move_model(self, model: Any, device: Device) -> Any:
         """Moves every variable of a model in place, and the state of an optimizer that the model owns. Returns None, or
         an object that takes the place of the model."""

@@ -30,7 +30,7 @@ from .likeness import likeness
 from .pairing import by_name, check_pair, pair_layers, signature
 from .refusals import MOST
 from .sameness import Given, as_given, is_same, similarity
-from .sides import some_of
+from .sides import some_of, write_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -386,10 +386,10 @@ def lend_values(side: Side, state: Mapping[str, Any]) -> Iterator[None]:
         for name in values
     }
     try:
-        backend.write_variables(side.model, values)
+        write_variables(backend, side.model, values)
         yield
     finally:
-        backend.write_variables(side.model, kept)
+        write_variables(backend, side.model, kept)
 
 
 def _fits(variable: Any, value: Any) -> bool:

@@ -229,6 +229,22 @@ def shapes_of(variables: Mapping[str, Any], layer: Layer) -> dict[str, tuple[int
     return found
 
 
+def write_variables(backend: Backend, model: Any, values: Mapping[str, Any]) -> None:
+    """Writes values into variables of a model, which `values` names. Each has the dtype and the shape of its
+    variable."""
+    variables = dict(backend.variables(model))
+    places = {name: backend.device_of(variables[name]) for name in values}
+    there = {
+        name: value if backend.device_of(value) is places[name] else backend.move(value, places[name])
+        for name, value in values.items()
+    }
+    if backend.has_layers(model):
+        backend.write_layers(model, there)
+        return
+    for name, value in there.items():
+        backend.write(variables[name], value)
+
+
 def some_of(names: Iterable[str]) -> str:
     every = list(names)
     return ", ".join(every[:8]) + (f", ... ({len(every)} in all)" if len(every) > 8 else "") or "none"

@@ -25,7 +25,18 @@ from xdevice.tensors.refusals import lack_of_memory, require_dtype
 from . import folding, operations
 from .pairing import SHAPING, pair_layers
 from .settling import Runs, lend_values, pair_by_inputs
-from .sides import Side, check_kinds, check_told, flat_side, kinds_with, model_of, model_side, shapes_of, some_of
+from .sides import (
+    Side,
+    check_kinds,
+    check_told,
+    flat_side,
+    kinds_with,
+    model_of,
+    model_side,
+    shapes_of,
+    some_of,
+    write_variables,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -232,7 +243,7 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
             f"the state does not fit this {type(model).__qualname__} of {backend.name}, and nothing was written:\n  "
             + "\n  ".join(wrong)
         )
-    backend.write_variables(model, state)
+    write_variables(backend, model, state)
     backend.take_state(model, variables)
 
 

@@ -145,7 +145,8 @@ def compare_readings(actual: Sequence[Reading], expected: Sequence[Reading], rul
     noises = [rule.noise.get(way, 0.0) if rule.noise is not None else None for way in mine]
     statistics = rule._replace(float64_as=rule.statistics_as)
     rules = [statistics if is_statistic(way) else rule for way in mine]
-    return _worst_of([compare_values(*pair, *by) for pair, *by in zip(pairs, rules, noises, strict=True)])
+    each = zip(pairs, rules, noises, strict=True)
+    return _worst_of([compare_values(*pair, how, noise) for pair, how, noise in each])
 
 
 def _of_runs(both: Both, rule: Rule) -> Comparison:

@@ -89,9 +89,10 @@ def _assignments(file: str, name: str, frame: FrameType) -> Iterator[int]:
     """The lines of a frame's code that give a value to a variable, up to the line where the frame is."""
     code = frame.f_code
     is_module = code.co_name == "<module>"
-    for node in ast.walk(ast.parse("".join(linecache.getlines(file)))):
-        is_target = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
-        if is_target and (is_module or node.lineno >= code.co_firstlineno) and node.lineno <= frame.f_lineno:
+    names = (node for node in ast.walk(ast.parse("".join(linecache.getlines(file)))) if isinstance(node, ast.Name))
+    for node in names:
+        is_set = isinstance(node.ctx, ast.Store) and node.id == name
+        if is_set and (is_module or node.lineno >= code.co_firstlineno) and node.lineno <= frame.f_lineno:
             yield node.lineno
 
 
