@@ -43,9 +43,13 @@ with importing():
 
     from . import accelerators, staging, unstarted
     from .blocking import JaxBlocking
+    from .calls import JaxCalls
     from .compiling import JaxCompiling
     from .conversion import JaxConversion, held, require_values
     from .gradients import JaxGradients
+    from .layers import JaxLayers
+    from .modules import JaxModels
+    from .optimizers import JaxOptimizers
     from .parallel import JaxParallel
     from .processes import JaxProcesses
     from .replicas import JaxReplicas
@@ -63,6 +67,10 @@ if TYPE_CHECKING:
 
 class JaxBackend(
     JaxConversion,
+    JaxModels,
+    JaxLayers,
+    JaxCalls,
+    JaxOptimizers,
     JaxGradients,
     JaxReplicas,
     JaxProcesses,

@@ -217,6 +217,10 @@ def parity(
         _prepare(save, overwrite)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # if a CI cancels the run, no process is left behind
     names = [process.name for process in plan.processes()]
+    if calibrate:
+        more = len(names) - len(wanted)
+        click.echo(f"{script.name} runs {len(names)} times: once on each backend, and {more} times more on {first} to "
+                   "measure what rounding does", err=True)  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch, show(names) as watcher:
         folder = save or Path(scratch)
         parity_run.run(plan, folder, watcher)

@@ -182,11 +182,12 @@ def _never() -> bool:
 
 
 @contextmanager
-def watching(watch: Watch, cls: type, is_compiling: Callable[[], bool] = _never) -> Iterator[None]:
+def watching(watch: Watch, *classes: type, is_compiling: Callable[[], bool] = _never) -> Iterator[None]:
     """While the block is open, `watch` records calls of its layers in this thread or task, except those made while
-    `is_compiling()` says that a compiler traces. `cls` is the class from which all layers of the framework inherit."""
+    `is_compiling()` says that a compiler traces. The layers inherit their `__call__` from one of `classes`."""
     with hooks.Patches() as patches:
-        patches.replace(cls, "__call__", partial(_seen, is_compiling))
+        for cls in classes:
+            patches.replace(cls, "__call__", partial(_seen, is_compiling))
         _watches.set((*_watches.get(), watch))
         try:
             yield

@@ -36,7 +36,11 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _NORM: Final = ("weight", "bias")
-_STATISTICS: Final = ("running_mean", "running_var", "num_batches_tracked")
+MEAN: Final = "running_mean"
+VARIANCE: Final = "running_var"
+"""What a norm keeps of the batches that it has seen: their mean and variance."""
+COUNTER: Final = "num_batches_tracked"
+"""PyTorch's count of batches, which nobody else keeps, and which changes no output."""
 _CELL: Final = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 ATTENTION: Final = "multihead_attention"
 _IN: Final = ("q_proj", "k_proj", "v_proj")
@@ -47,12 +51,12 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "linear": ("weight", "bias"),
         "conv": ("weight", "bias"),
         "conv_transpose": ("weight", "bias"),
-        "batch_norm": (*_NORM, *_STATISTICS),
+        "batch_norm": (*_NORM, MEAN, VARIANCE, COUNTER),
         "embedding": ("weight",),
         "layer_norm": _NORM,
         "rms_norm": ("weight",),
         "group_norm": _NORM,
-        "instance_norm": (*_NORM, *_STATISTICS),
+        "instance_norm": (*_NORM, MEAN, VARIANCE, COUNTER),
         "prelu": ("weight",),
         "rnn": _CELL,
         "lstm": _CELL,
@@ -70,8 +74,6 @@ _AXES: Final = {
     "rnn": (2,), "lstm": (2,), "gru": (2,), ATTENTION: (2,),
 }  # fmt: skip
 """How many axes a weight may have in PyTorch's layout; a bias has one."""
-COUNTER: Final = "num_batches_tracked"
-"""PyTorch's count of batches, which nobody else keeps, and which changes no output."""
 NORMED: Final = ("weight_g", "weight_v")
 """The parameters that a weight norm has in place of a weight, which is `v * g / |v|`. `weight_g` has one number along
 each axis that |v| sums over."""

@@ -64,9 +64,9 @@ def check_kinds(kinds: Mapping[str, str]) -> None:
 
 
 def model_of(like: Any, target: Backend) -> tuple[Backend, Any]:
-    found = registry.kind_of(type(like))
-    if found is None or found.kind != "model" or found.backend is not target:
-        of = f" of {found.backend.name}" if found else ""
+    found = registry.backend_of_model(like)
+    if found is not target:
+        of = f" of {found.name}" if found else ""
         raise NotATensorError(
             f"like= is a built model of {target.name}, not {shown(like, 60)} of type {type(like).__qualname__}{of}"
         )
@@ -285,6 +285,22 @@ def is_skipped(name: str, skip: Sequence[str]) -> bool:
     """Whether a name or a path is one of the paths of `skip=`, or below it."""
     whole = _with_dots(name)
     return any(whole == path or whole.startswith(f"{path}.") for path in skip)
+
+
+def write_variables(backend: Backend, model: Any, values: Mapping[str, Any]) -> None:
+    """Writes values into variables of a model, which `values` names. Each has the dtype and the shape of its
+    variable."""
+    variables = dict(backend.variables(model))
+
+    def there(name: str, value: Any) -> Any:
+        place = backend.device_of(variables[name])
+        return value if backend.device_of(value) is place else backend.move(value, place)
+
+    if backend.has_layers(model):
+        backend.write_layers(model, {name: there(name, value) for name, value in values.items()})
+        return
+    for name, value in values.items():  # one at a time, so that no second copy of a model is on its device
+        backend.write(variables[name], there(name, value))
 
 
 def some_of(names: Iterable[str]) -> str:

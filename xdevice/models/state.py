@@ -38,6 +38,7 @@ from .sides import (
     model_side,
     shapes_of,
     some_of,
+    write_variables,
 )
 from .trying import lend_values, pair_by_inputs
 
@@ -251,9 +252,9 @@ def _convert(
     state.done = done
     check_kinds(kinds)
     wanted = None if like is None else model_side(model_of(like, target), {renamed.get(k, k): kinds[k] for k in kinds})
-    found = registry.kind_of(type(source))
-    if found is not None and found.kind == "model":
-        origin = model_side((found.backend, source), kinds)
+    owner = registry.backend_of_model(source)
+    if owner is not None:
+        origin = model_side((owner, source), kinds)
     else:
         declared = kinds_with(kinds, wanted, renamed)
         named = given.state_of(source, declared, state.done)
@@ -314,14 +315,13 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
         Traceback (most recent call last):
         xdevice.errors.NotATensorError: expected a model to load into, not [] of type list
     """
-    found = registry.kind_of(type(model))
-    if found is None or found.kind != "model":
+    backend = registry.backend_of_model(model)
+    if backend is None:
         raise NotATensorError(
             f"expected a model to load into, not {shown(model, 60)} of type {type(model).__qualname__}"
         )
-    backend = found.backend
     variables = dict(backend.variables(model))
-    wrong = [*_misfits(backend, variables, state)]
+    wrong = [*_misfits(backend, model, variables, state)]
     if strict:
         wrong += _missing(backend, model, variables, state)
     if wrong:
@@ -330,17 +330,14 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
             f"the state does not fit this {type(model).__qualname__} of {backend.name}, and nothing was written:\n  "
             + "\n  ".join((*wrong[:_MOST], *more))
         )
-    for name, value in state.items():
-        variable = variables[name]
-        place = backend.device_of(variable)
-        backend.write(variable, value if backend.device_of(value) is place else backend.move(value, place))
+    write_variables(backend, model, state)
     backend.take_state(model, variables)
 
 
 # loading
 
 
-def _misfits(backend: Backend, variables: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
+def _misfits(backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
     written: dict[int, str] = {}
     casts: dict[tuple[str, str], list[str]] = {}
     for name, value in state.items():
@@ -357,7 +354,7 @@ def _misfits(backend: Backend, variables: Mapping[str, Any], state: Mapping[str,
             casts.setdefault((dtype_name(value.dtype), dtype_name(variable.dtype)), []).append(name)
         elif there != here:
             yield f"{name}: got {here}, expected {there}"
-        elif not _is_writable(backend, variable):
+        elif not (backend.has_layers(model) or _is_writable(backend, variable)):
             yield f"{name}: the variable cannot be written"
         elif lack := lack_of_memory(backend, variable):
             yield f"{name}: the variable {lack}"

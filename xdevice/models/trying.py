@@ -10,12 +10,11 @@ from xdevice.errors import StateError
 
 from .pairing import by_name, check_pair, pair_layers, signature
 from .refusals import MOST
-from .sides import some_of
+from .sides import some_of, write_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from xdevice.contract import Backend
     from xdevice.contract.layouts import Layer
     from xdevice.tracing.inference import Run
 
@@ -139,21 +138,17 @@ def lend_values(side: Side, state: Mapping[str, Any]) -> Iterator[None]:
         name: value for name, value in state.items()
         if name in side.variables and _fits(side.variables[name], value)
     }  # fmt: skip
-    kept = {name: backend.to_numpy(side.variables[name]).copy() for name in values}
+    variables = side.variables
+    kept = {
+        name: backend.from_numpy(backend.to_numpy(variables[name]).copy(), backend.device_of(variables[name]))
+        for name in values
+    }
     try:
-        for name, value in values.items():
-            _write(backend, side.variables[name], value)
+        write_variables(backend, side.model, values)
         yield
     finally:
-        for name, array in kept.items():
-            place = backend.device_of(side.variables[name])
-            backend.write(side.variables[name], backend.from_numpy(array, place))
+        write_variables(backend, side.model, kept)
 
 
 def _fits(variable: Any, value: Any) -> bool:
     return dtype_name(variable.dtype) == dtype_name(value.dtype) and tuple(variable.shape) == tuple(value.shape)
-
-
-def _write(backend: Backend, variable: Any, value: Any) -> None:
-    place = backend.device_of(variable)
-    backend.write(variable, value if backend.device_of(value) is place else backend.move(value, place))

@@ -99,12 +99,12 @@ def _is_image(x: Array, first: Run) -> bool:
 
 
 def _owner(model: Any) -> Backend:
-    found = registry.kind_of(type(model))
-    if found is None or found.kind != "model":
+    found = registry.backend_of_model(model)
+    if found is None:
         raise NotATensorError(
             f"with inputs= both values are models, not {shown(model, 60)} of type {type(model).__qualname__}"
         )
-    return found.backend
+    return found
 
 
 def told(error: BaseException) -> str:
