@@ -15,7 +15,7 @@ from xdevice.tensors.creation import to_numpy
 
 from . import dtypes
 from .dtypes import NUMERIC, REAL
-from .ground import NUMBERS, Ground
+from .ground import NUMBERS, Ground, shape_of
 from .namespace import array_namespace, ground_of
 
 if TYPE_CHECKING:
@@ -117,12 +117,7 @@ def _places(shape: tuple[int, ...], index: Any, own: tuple[int, ...], function: 
     """The places in the flat tensor that an index names, and for each the place of its value in the flat values."""
     import numpy as np
 
-    index = tuple(map(_read, index)) if isinstance(index, tuple) else _read(index)
-    size = int(np.prod(shape, dtype="int64"))
-    try:
-        places = np.arange(size).reshape(shape)[index]
-    except (IndexError, TypeError, ValueError) as error:
-        raise IndexError(f"{function} of the shape {shape}: {error}") from None
+    places = _pointed(shape, index, function)
     try:
         chosen = np.broadcast_to(np.arange(int(np.prod(own, dtype="int64"))).reshape(own), np.shape(places))
     except ValueError:
@@ -130,6 +125,17 @@ def _places(shape: tuple[int, ...], index: Any, own: tuple[int, ...], function: 
             f"{function}: values of the shape {own} do not broadcast to {np.shape(places)}, the shape at the index"
         ) from None
     return np.ravel(places), chosen.ravel()
+
+
+def _pointed(shape: tuple[int, ...], index: Any, function: str) -> Any:
+    """The places in the flat tensor that an index names, in the shape of what is there."""
+    import numpy as np
+
+    index = tuple(map(_read, index)) if isinstance(index, tuple) else _read(index)
+    try:
+        return np.arange(int(np.prod(shape, dtype="int64"))).reshape(shape)[index]
+    except (IndexError, TypeError, ValueError) as error:
+        raise IndexError(f"{function} of the shape {shape}: {error}") from None
 
 
 def _read(part: Any) -> Any:
@@ -189,6 +195,61 @@ def _put(ground: Ground, x: Any, places: Places, values: Any) -> Any:
     source = np.arange(x.shape[0])
     source[places] = x.shape[0] + np.arange(places.size)
     return ground.kernels.take(ground.kernels.concat([x, values], 0), ground.constant(source, x), 0)
+
+
+def elements(ground: Ground, x: Any, index: Any) -> Any:
+    """`x[index]` by NumPy's rules, on every backend; slices and ints need no values of the host."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if all(part is None or part is ... or isinstance(part, slice) or _is_int(part) for part in parts):
+        return _sliced(ground, x, parts)
+    import numpy as np
+
+    shape = ground.known(x, "x[...]")
+    places = ground.backend.eagerly(lambda: np.asarray(_pointed(shape, index, "x[...]")))
+    flat = ground.kernels.reshape(x, (-1,))
+    if places.size:
+        found = ground.kernels.take(flat, ground.constant(places.ravel(), x), 0)
+    else:
+        found = ground.kernels.sliced(flat, 0, 0, 0)
+    return ground.kernels.reshape(found, places.shape)
+
+
+def _is_int(part: Any) -> bool:
+    return isinstance(part, int) and not isinstance(part, bool)
+
+
+def _sliced(ground: Ground, x: Any, parts: tuple[Any, ...]) -> Any:
+    named = sum(part is not None and part is not ... for part in parts)
+    others = len(x.shape) - named
+    if others < 0 or sum(part is ... for part in parts) > 1:
+        raise IndexError(f"x[...] of the shape {shape_of(x)} takes as many parts and one ellipsis, not {shown(parts)}")
+    axis = 0
+    for part in parts:
+        if part is None:
+            x = ground.kernels.expand_dims(x, axis)
+        elif part is not ...:
+            x = _along(ground, x, axis, part)
+        axis += others if part is ... else int(not _is_int(part))
+    return x
+
+
+def _along(ground: Ground, x: Any, axis: int, part: slice | int) -> Any:
+    """The elements that a part of an index names along an axis."""
+    if part == slice(None):
+        return x
+    length = ground.known(x, "x[...]")[axis]
+    if not isinstance(part, slice):
+        if not -length <= part < length:
+            raise IndexError(f"x[...] of the shape {shape_of(x)}: there is no index {part} in the axis {axis}")
+        return ground.kernels.squeeze(ground.kernels.sliced(x, axis, part % length, part % length + 1), (axis,))
+    start, stop, step = part.indices(length)
+    if not range(start, stop, step):
+        return ground.kernels.sliced(x, axis, 0, 0)
+    if step == 1:
+        return ground.kernels.sliced(x, axis, start, stop)
+    import numpy as np
+
+    return ground.kernels.take(x, ground.constant(np.arange(start, stop, step), x), axis)
 
 
 def top_k(x: Any, k: int) -> tuple[Any, Any]:

@@ -1,0 +1,315 @@
+"""`standard_array`: a tensor of any backend as an array of the Python Array API standard, for libraries that use operators
+and methods as well as functions.
+
+Nothing is changed in a framework: `Array` holds a tensor, and each operator is the function of the namespace that the
+standard names for it.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from math import prod
+from operator import index as whole
+from types import FunctionType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+from xdevice.base.devices import CPU
+from xdevice.contract import dlpack
+from xdevice.core import registry
+from xdevice.errors import ArgumentError, DTypeError, SharingError, ShapeError, UnsupportedError, shown
+from xdevice.tensors import creation, verbs
+
+from .ground import NUMBERS, Ground, shape_of
+from .indexing import at, elements
+from .namespace import VERSION, Namespace, array_namespace, ground_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VERSIONS: Final = ("2021.12", "2022.12", "2023.12", VERSION)
+
+UNARY: Final = {"abs": "abs", "invert": "bitwise_invert", "neg": "negative", "pos": "positive"}
+
+COMPARING: Final = {
+    "eq": "equal", "ge": "greater_equal", "gt": "greater", "le": "less_equal", "lt": "less", "ne": "not_equal",
+}  # fmt: skip
+
+COMPUTING: Final = {
+    "add": "add", "and": "bitwise_and", "floordiv": "floor_divide", "lshift": "bitwise_left_shift", "matmul": "matmul",
+    "mod": "remainder", "mul": "multiply", "or": "bitwise_or", "pow": "pow", "rshift": "bitwise_right_shift",
+    "sub": "subtract", "truediv": "divide", "xor": "bitwise_xor",
+}  # fmt: skip
+"""The functions of Python's operators, which also have the forms `__radd__` and `__iadd__`."""
+
+
+def standard_array(x: Any) -> Any:
+    """Returns `x` as an array of the Python Array API standard: its operators, methods and attributes on any backend.
+
+    Young: it may change in a minor version.
+
+    Pass it to scikit-learn, SciPy, einops or array-api-extra, which take no tensors of TensorFlow, Paddle and MXNet;
+    what they give is such an array again, and `.tensor` its tensor, on the same device. Operators, indexing and dtypes
+    are those of `array_namespace`. `a[i] = v` and `a += v` give `a` another tensor and write into none; a part of `a`
+    that was taken before stays as it is.
+
+    Raises:
+        NotATensorError: `x` is no tensor. Later: UnsupportedError if NumPy asks for an array that is on no CPU,
+        DTypeError and others as the functions of `array_namespace` do.
+
+    Costs 1 us, and each operator 2 us more than its function. An index of slices and ints costs a kernel for each axis,
+    any other 1 ns for each element on the host; an assignment costs what `at` does.
+
+    Example:
+        >>> x = xdevice.standard_array(xdevice.tensor([[1, 2], [3, 4]]))
+        >>> (x[:, 0] + 1.5).tensor.tolist() if hasattr(x.tensor, "tolist") else None
+        [2.5, 4.5]
+    """
+    if isinstance(x, Array):
+        return x
+    x = registry.as_array(x)
+    ground = ground_of(x, "standard_array")
+    return Array(ground, ground.tensor(x, "standard_array"))
+
+
+class Array:
+    """The standard's array object: a tensor, with the operators and methods that the standard asks for."""
+
+    __slots__ = ("_ground", "_tensor")
+
+    __array_ufunc__ = None  # so that NumPy's arrays and scalars leave operators to this class
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, ground: Ground, tensor: Any) -> None:
+        self._ground = ground
+        self._tensor = tensor
+
+    @property
+    def tensor(self) -> Any:
+        """The backend's tensor."""
+        return self._tensor
+
+    def __repr__(self) -> str:
+        return f"standard_array({self._tensor!r})"
+
+    # attributes
+
+    @property
+    def dtype(self) -> Any:
+        return self._ground.kernels.dtype(self._ground.name(self._tensor))
+
+    @property
+    def device(self) -> Any:
+        return self._ground.backend.device_of(self._tensor)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return shape_of(self._tensor)
+
+    @property
+    def ndim(self) -> int:
+        return len(self._tensor.shape)
+
+    @property
+    def size(self) -> int | None:
+        return None if None in self.shape else prod(self.shape)
+
+    @property
+    def mT(self) -> Array:  # noqa: N802
+        return self.__array_namespace__().matrix_transpose(self)  # type: ignore[no-any-return]
+
+    @property
+    def T(self) -> Array:  # noqa: N802
+        if self.ndim != 2:
+            raise ShapeError(f"T is of two dimensions, not of the shape {self.shape}; use mT or xp.permute_dims")
+        return self.mT
+
+    # what a library asks first
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        if api_version not in (None, *VERSIONS):
+            raise ArgumentError(f"there is no version {shown(api_version)} here; expected one of {', '.join(VERSIONS)}")
+        inner = array_namespace(self._tensor)
+        found = _namespaces.get(inner)
+        if found is None:
+            made = Wrapped(self._ground, inner, f"{inner.__name__} of standard arrays")
+            found = _namespaces.setdefault(inner, made)
+        return found
+
+    def to_device(self, device: object, /, *, stream: None = None) -> Array:
+        if stream is not None:
+            raise UnsupportedError("to_device takes no stream; xdevice.Stream has streams")
+        return Array(self._ground, verbs.to_device(self._tensor, device))
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: Any = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        x = self
+        if dl_device is not None and dl_device != self.__dlpack_device__():
+            if dl_device != (dlpack.CPU, 0) or copy is False:
+                raise SharingError(f"no memory of {self.device} can be shared on DLPack's device {dl_device}")
+            x = self.to_device(CPU)
+        return x._capsule(bool(copy))
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (dlpack.CPU, 0) if self.device is CPU else dlpack.Lent(self._capsule(False)).device
+
+    def _capsule(self, copy: bool) -> Any:
+        backend = self._ground.backend
+        if not backend.shares(self.device):
+            raise SharingError(f"other frameworks cannot see the memory of {self.device} of {backend.name}")
+        x = backend.detached(self._tensor)
+        x = backend.copy(x, self.device) if copy else x
+        backend.finish(x)
+        with backend.lending(x):
+            return backend.export(x)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        import numpy
+
+        if self.device is not CPU:
+            raise DTypeError(
+                f"NumPy takes no array that is on {self.device}; x.to_device('cpu') copies it, "
+                "xdevice.to_numpy(x.tensor) reads it"
+            )
+        if copy is False:
+            raise SharingError("NumPy gets a copy of this array; leave copy=False out")
+        return numpy.asarray(creation.to_numpy(self._tensor), dtype)
+
+    # one number
+
+    def __bool__(self) -> bool:
+        return bool(creation.item(self._tensor))
+
+    def __complex__(self) -> complex:
+        return complex(creation.item(self._tensor))
+
+    def __float__(self) -> float:
+        return float(creation.item(self._tensor))
+
+    def __int__(self) -> int:
+        return int(creation.item(self._tensor))
+
+    def __index__(self) -> int:
+        if self.ndim:
+            raise ShapeError(f"an index is an array without dimensions, not of the shape {self.shape}")
+        return whole(creation.item(self._tensor))
+
+    # elements
+
+    def __getitem__(self, index: Any) -> Array:
+        return Array(self._ground, elements(self._ground, self._tensor, _bare(index)))
+
+    def __setitem__(self, index: Any, values: Any) -> None:
+        self._tensor = at(self._tensor)[_bare(index)].set(_bare(values))
+
+    def _become(self, made: Array) -> Array:
+        here, there = (f"{self._ground.name(x._tensor)} of the shape {x.shape}" for x in (self, made))
+        if here != there:
+            raise DTypeError(f"an operator in place would make {there} of {here}; write x = x + y in place of x += y")
+        self._tensor = made._tensor
+        return self
+
+
+def _of_one(function: str) -> Callable[[Array], Any]:
+    def operator(self: Array) -> Any:
+        return getattr(self.__array_namespace__(), function)(self)
+
+    return operator
+
+
+def _of_two(function: str, reflected: bool = False) -> Callable[[Array, Any], Any]:
+    def operator(self: Array, other: Any) -> Any:
+        if not isinstance(other, Array):
+            other = _bare(other)
+            if type(other) not in NUMBERS:
+                return NotImplemented
+        computed = getattr(self.__array_namespace__(), function)
+        return computed(other, self) if reflected else computed(self, other)
+
+    return operator
+
+
+def _in_place(function: str) -> Callable[[Array, Any], Any]:
+    compute = _of_two(function)
+
+    def operator(self: Array, other: Any) -> Any:
+        made = compute(self, other)
+        return made if made is NotImplemented else self._become(made)
+
+    return operator
+
+
+def _give_operators() -> None:
+    for name, function in UNARY.items():
+        setattr(Array, f"__{name}__", _of_one(function))
+    for name, function in (COMPARING | COMPUTING).items():
+        setattr(Array, f"__{name}__", _of_two(function))
+    for name, function in COMPUTING.items():
+        setattr(Array, f"__r{name}__", _of_two(function, reflected=True))
+        setattr(Array, f"__i{name}__", _in_place(function))
+
+
+_give_operators()
+
+
+# the namespace
+
+
+class Wrapped:
+    """A namespace whose functions take and give `Array`s. Its names are those of the namespace of tensors."""
+
+    def __init__(self, ground: Ground, inner: Any, name: str) -> None:
+        self.__name__ = name
+        self._ground = ground
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if isinstance(found, SimpleNamespace):
+            found = Wrapped(self._ground, found, f"{self.__name__}.{name}")
+        elif isinstance(found, FunctionType):
+            found = _wrapped(self._ground, found)
+        setattr(self, name, found)
+        return found
+
+    def __dir__(self) -> list[str]:
+        return [name for name in dir(self._inner) if not name.startswith("_")]
+
+    def __repr__(self) -> str:
+        return f"<{self.__name__}>"
+
+
+_namespaces: dict[Namespace, Wrapped] = {}
+
+
+def _wrapped(ground: Ground, function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def computed(*args: Any, **settings: Any) -> Any:
+        made = function(*map(_bare, args), **{name: _bare(value) for name, value in settings.items()})
+        return _dressed(ground, made)
+
+    return computed
+
+
+def _bare(value: Any) -> Any:
+    """What stands for an argument in the namespace of tensors: the tensor of an `Array`, and the number of a scalar of
+    NumPy, whose dtype does not count."""
+    if isinstance(value, Array):
+        return value._tensor
+    if type(value) in (list, tuple):
+        return type(value)(map(_bare, value))
+    return value if registry.as_array(value) is value else value.item()
+
+
+def _dressed(ground: Ground, made: Any) -> Any:
+    if isinstance(made, tuple | list):
+        parts = [_dressed(ground, part) for part in made]
+        return type(made)._make(parts) if hasattr(made, "_make") else type(made)(parts)  # type: ignore[attr-defined]
+    made = registry.as_array(made)
+    found = registry.kind_of(type(made))
+    return made if found is None else Array(ground, made)
