@@ -39,7 +39,7 @@ WIDER = dict.fromkeys(
     (
         "abs", "add", "argmax", "argmin", "bitwise_invert", "bitwise_left_shift", "bitwise_right_shift", "flip",
         "floor_divide", "greater", "greater_equal", "less", "less_equal", "matmul", "max", "maximum", "min", "minimum",
-        "negative", "pow", "remainder", "searchsorted", "sign", "square", "subtract", "take", "take_along_axis", "tril",
+        "negative", "pow", "put", "remainder", "searchsorted", "sign", "square", "subtract", "take", "take_along_axis", "tril",
         "triu",
     ),
     _UNSIGNED,

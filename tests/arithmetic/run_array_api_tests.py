@@ -1,10 +1,11 @@
 """Runs the official suite of the Python Array API standard over `xdevice.array_namespace`.
 
-    python tests/arithmetic/run_array_api_tests.py PATH BACKEND ... [--examples 5] [--device gpu:1] [pytest's ...]
+    python tests/arithmetic/run_array_api_tests.py PATH BACKEND ... [--examples 5] [--device gpu:1] [--arrays] [pytest's ...]
 
 PATH is a checkout of github.com/data-apis/array-api-tests with its submodule array-api; the suite is not on PyPI. It
 needs the packages `ndindex` and `pytest-json-report` beside those of the extra `test`. With a device, every test runs
-there, and whatever a function gives is checked to be there: `XDEVICE_VIRTUAL_GPUS=2` makes one on any machine.
+there, and whatever a function gives is checked to be there: `XDEVICE_VIRTUAL_GPUS=2` makes one on any machine. With `--arrays` it runs
+over `xdevice.standard_array`, its operators and methods included.
 
 The suite runs in a temporary copy, changed in two ways: complex dtypes may be missing, and a shape may be another
 sequence than a tuple, as Paddle's is.
@@ -34,8 +35,11 @@ FILES: Final = (
     "searching_functions", "set_functions", "signatures", "sorting_functions", "special_cases", "statistical_functions",
     "utility_functions",
 )  # fmt: skip
-"""Of the suite: all but `array_object` and `dlpack`, which ask what tensors themselves can do, as that stays the
-framework's. In the others, tests of operators and of methods are left out for the same reason."""
+"""Of the suite: all but those in `OF_ARRAYS`, which ask what tensors themselves can do, as that stays the framework's. In
+the others, tests of operators and of methods are left out for the same reason."""
+
+OF_ARRAYS: Final = ("array_object", "dlpack")
+"""Asked of standard arrays only, as are the operators and methods."""
 
 BACKENDS: Final = ("torch", "tensorflow", "mxnet", "paddle", "jax", "numpy")
 
@@ -43,6 +47,9 @@ LEFT_OUT: Final = Path(__file__).with_name("left_out.txt")
 
 DEVICE: Final = "ARRAY_API_TESTS_DEVICE"
 """The variable that says where tests run; empty is the CPU."""
+
+ARRAYS: Final = "ARRAY_API_TESTS_ARRAYS"
+"""The variable that says, if it is not empty, that standard arrays are tested, not tensors."""
 
 LACKING: Final = {
     "mxnet": "int16,uint16,uint32,uint64,complex64,complex128",
@@ -62,6 +69,7 @@ def main() -> int:
     parser.add_argument("backends", nargs="+", choices=BACKENDS, metavar="backend")
     parser.add_argument("--examples", type=int, default=5)
     parser.add_argument("--device")
+    parser.add_argument("--arrays", action="store_true")
     arguments, rest = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
         copied = _copy(arguments.checkout, Path(folder) / "suite")
@@ -69,11 +77,12 @@ def main() -> int:
         command += [f"--timeout={120 + 5 * arguments.examples}"]
         command += ["-p", "no:cacheprovider", "-p", "no:xdevice", "-p", Path(__file__).stem]
         command += ["--disable-deadline", "--derandomize", f"--max-examples={arguments.examples}"]
-        command += [f"array_api_tests/test_{name}.py" for name in FILES] + rest
+        files = (*FILES, *(OF_ARRAYS if arguments.arrays else ()))
+        command += [f"array_api_tests/test_{name}.py" for name in files] + rest
         failed = []
         for backend in arguments.backends:
             begun = time.monotonic()
-            environment = _environment(backend, arguments.device)
+            environment = _environment(backend, arguments.device, arguments.arrays)
             if subprocess.run(command, cwd=copied, env=environment, check=False).returncode:
                 failed.append(backend)
             print(f"= {backend}: {time.monotonic() - begun:.0f} s", flush=True)
@@ -94,8 +103,9 @@ def _copy(checkout: Path, copied: Path) -> Path:
     return copied
 
 
-def _environment(backend: str, device: str | None) -> dict[str, str]:
+def _environment(backend: str, device: str | None, arrays: bool) -> dict[str, str]:
     environment = {**os.environ, "XDEVICE_BACKEND": backend, "JAX_ENABLE_X64": "1", DEVICE: device or ""}
+    environment[ARRAYS] = "1" if arrays else ""
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), environment.get("PYTHONPATH", "")])
     environment["ARRAY_API_TESTS_MODULE"] = f"exec('from {Path(__file__).stem} import tested; xp = tested()')"
     environment["ARRAY_API_TESTS_SKIP_DTYPES"] = LACKING.get(backend, "")
@@ -110,6 +120,8 @@ def tested():
     import xdevice
 
     xp = xdevice.array_namespace()
+    if os.environ[ARRAYS]:
+        xp = xdevice.standard_array(xp.zeros(1)).__array_namespace__()
     if not os.environ[DEVICE]:
         return xp
     xdevice.device(os.environ[DEVICE]).__enter__()  # for as long as the process lasts
@@ -147,7 +159,7 @@ def _checked(function):
 
 @pytest.hookimpl(tryfirst=True)  # before pytest's own -k
 def pytest_collection_modifyitems(config, items) -> None:
-    kept = [item for item in items if not _is_of_tensors(item.name)]
+    kept = [item for item in items if os.environ[ARRAYS] or not _is_of_tensors(item.name)]
     of_tensors = len(items) - len(kept)
     sections = _sections()
     for section in sections:
@@ -184,6 +196,7 @@ def _sections() -> list[_Section]:
     """The sections of the file that are for this run."""
     here = {"*", os.environ["XDEVICE_BACKEND"]}
     here |= {f"{name} on GPUs" for name in here} if os.environ[DEVICE] else set()
+    here |= {f"{name} as arrays" for name in here} if os.environ[ARRAYS] else set()
     sections: list[_Section] = []
     is_here = False
     for line in LEFT_OUT.read_text(encoding="utf-8").splitlines():

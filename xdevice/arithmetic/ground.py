@@ -73,7 +73,7 @@ def _on_host(kernels: Any, function: str, given: Sequence[Any]) -> Any:
 
     host = registry.load(HOST).namespace()
     values = [to_numpy(x) if hasattr(x, "dtype") else x for x in given]
-    made = np.ascontiguousarray(getattr(host, function)(*values))
+    made = np.asarray(getattr(host, function)(*values), order="C")  # ascontiguousarray adds an axis where there is none
     return kernels.constant(made, given[0])
 
 

@@ -199,9 +199,8 @@ def _put(ground: Ground, x: Any, places: Places, values: Any) -> Any:
 
 def elements(ground: Ground, x: Any, index: Any) -> Any:
     """`x[index]` by NumPy's rules, on every backend; slices and ints need no values of the host."""
-    parts = index if isinstance(index, tuple) else (index,)
-    if all(part is None or part is ... or isinstance(part, slice) or _is_int(part) for part in parts):
-        return _sliced(ground, x, parts)
+    if is_sliced(index):
+        return _sliced(ground, x, index if isinstance(index, tuple) else (index,))
     import numpy as np
 
     shape = ground.known(x, "x[...]")
@@ -212,6 +211,12 @@ def elements(ground: Ground, x: Any, index: Any) -> Any:
     else:
         found = ground.kernels.sliced(flat, 0, 0, 0)
     return ground.kernels.reshape(found, places.shape)
+
+
+def is_sliced(index: Any) -> bool:
+    """Whether an index is of slices, ints, None and `...` only."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(part is None or part is ... or isinstance(part, slice) or _is_int(part) for part in parts)
 
 
 def _is_int(part: Any) -> bool:

@@ -14,13 +14,15 @@ from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base.devices import CPU
+from xdevice.base.dtypes import dtype_name
 from xdevice.contract import dlpack
+from xdevice.contract.arithmetic import HOST
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, DTypeError, SharingError, ShapeError, UnsupportedError, shown
 from xdevice.tensors import creation, verbs
 
 from .ground import NUMBERS, Ground, shape_of
-from .indexing import at, elements
+from .indexing import at, elements, is_sliced
 from .namespace import VERSION, Namespace, array_namespace, ground_of
 
 if TYPE_CHECKING:
@@ -49,8 +51,8 @@ def standard_array(x: Any) -> Any:
 
     Pass it to scikit-learn, SciPy, einops or array-api-extra, which take no tensors of TensorFlow, Paddle and MXNet;
     what they give is such an array again, and `.tensor` its tensor, on the same device. Operators, indexing and dtypes
-    are those of `array_namespace`. `a[i] = v` and `a += v` give `a` another tensor and write into none; a part of `a`
-    that was taken before stays as it is.
+    are those of `array_namespace`. `a[i] = v` and `a += v` give `a` another tensor and write into none. `a[1:]` and
+    `a[0]` are views as NumPy's, what has no dimensions is not, nor is what a function gives.
 
     Raises:
         NotATensorError: `x` is no tensor. Later: UnsupportedError if NumPy asks for an array that is on no CPU,
@@ -74,40 +76,52 @@ def standard_array(x: Any) -> Any:
 class Array:
     """The standard's array object: a tensor, with the operators and methods that the standard asks for."""
 
-    __slots__ = ("_ground", "_tensor")
+    __slots__ = ("_base", "_ground", "_held", "_index", "_seen")
 
     __array_ufunc__ = None  # so that NumPy's arrays and scalars leave operators to this class
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, ground: Ground, tensor: Any) -> None:
+    def __init__(self, ground: Ground, tensor: Any, base: Array | None = None, index: Any = None) -> None:
         self._ground = ground
-        self._tensor = tensor
+        self._held = tensor
+        self._base = base
+        self._index = index
+        self._seen = None if base is None else base.tensor
 
     @property
     def tensor(self) -> Any:
-        """The backend's tensor."""
-        return self._tensor
+        """The backend's tensor: of a view, what its base now holds there."""
+        if self._base is not None and self._seen is not self._base.tensor:
+            self._seen = self._base.tensor
+            self._held = elements(self._ground, self._seen, self._index)
+        return self._held
+
+    def _write(self, tensor: Any) -> None:
+        if self._base is None:
+            self._held = tensor
+        else:
+            self._base._write(at(self._base.tensor)[self._index].set(tensor))
 
     def __repr__(self) -> str:
-        return f"standard_array({self._tensor!r})"
+        return f"standard_array({self.tensor!r})"
 
     # attributes
 
     @property
     def dtype(self) -> Any:
-        return self._ground.kernels.dtype(self._ground.name(self._tensor))
+        return self._ground.kernels.dtype(self._ground.name(self.tensor))
 
     @property
     def device(self) -> Any:
-        return self._ground.backend.device_of(self._tensor)
+        return self._ground.backend.device_of(self.tensor)
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        return shape_of(self._tensor)
+        return shape_of(self.tensor)
 
     @property
     def ndim(self) -> int:
-        return len(self._tensor.shape)
+        return len(self.tensor.shape)
 
     @property
     def size(self) -> int | None:
@@ -128,7 +142,7 @@ class Array:
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         if api_version not in (None, *VERSIONS):
             raise ArgumentError(f"there is no version {shown(api_version)} here; expected one of {', '.join(VERSIONS)}")
-        inner = array_namespace(self._tensor)
+        inner = array_namespace(self.tensor)
         found = _namespaces.get(inner)
         if found is None:
             made = Wrapped(self._ground, inner, f"{inner.__name__} of standard arrays")
@@ -138,7 +152,7 @@ class Array:
     def to_device(self, device: object, /, *, stream: None = None) -> Array:
         if stream is not None:
             raise UnsupportedError("to_device takes no stream; xdevice.Stream has streams")
-        return Array(self._ground, verbs.to_device(self._tensor, device))
+        return Array(self._ground, verbs.to_device(self.tensor, device))
 
     def __dlpack__(
         self,
@@ -162,7 +176,7 @@ class Array:
         backend = self._ground.backend
         if not backend.shares(self.device):
             raise SharingError(f"other frameworks cannot see the memory of {self.device} of {backend.name}")
-        x = backend.detached(self._tensor)
+        x = backend.detached(self.tensor)
         x = backend.copy(x, self.device) if copy else x
         backend.finish(x)
         with backend.lending(x):
@@ -178,40 +192,44 @@ class Array:
             )
         if copy is False:
             raise SharingError("NumPy gets a copy of this array; leave copy=False out")
-        return numpy.asarray(creation.to_numpy(self._tensor), dtype)
+        return numpy.asarray(creation.to_numpy(self.tensor), dtype)
 
     # one number
 
     def __bool__(self) -> bool:
-        return bool(creation.item(self._tensor))
+        return bool(creation.item(self.tensor))
 
     def __complex__(self) -> complex:
-        return complex(creation.item(self._tensor))
+        return complex(creation.item(self.tensor))
 
     def __float__(self) -> float:
-        return float(creation.item(self._tensor))
+        return float(creation.item(self.tensor))
 
     def __int__(self) -> int:
-        return int(creation.item(self._tensor))
+        return int(creation.item(self.tensor))
 
     def __index__(self) -> int:
         if self.ndim:
             raise ShapeError(f"an index is an array without dimensions, not of the shape {self.shape}")
-        return whole(creation.item(self._tensor))
+        return whole(creation.item(self.tensor))
 
     # elements
 
     def __getitem__(self, index: Any) -> Array:
-        return Array(self._ground, elements(self._ground, self._tensor, _bare(index)))
+        index = _bare(index)
+        found = elements(self._ground, self.tensor, index)
+        if not is_sliced(index) or not len(found.shape):
+            return Array(self._ground, found)
+        return Array(self._ground, found, self, index)
 
     def __setitem__(self, index: Any, values: Any) -> None:
-        self._tensor = at(self._tensor)[_bare(index)].set(_bare(values))
+        self._write(at(self.tensor)[_bare(index)].set(_bare(values)))
 
     def _become(self, made: Array) -> Array:
-        here, there = (f"{self._ground.name(x._tensor)} of the shape {x.shape}" for x in (self, made))
+        here, there = (f"{self._ground.name(x.tensor)} of the shape {x.shape}" for x in (self, made))
         if here != there:
             raise DTypeError(f"an operator in place would make {there} of {here}; write x = x + y in place of x += y")
-        self._tensor = made._tensor
+        self._write(made.tensor)
         return self
 
 
@@ -274,6 +292,7 @@ class Wrapped:
             found = Wrapped(self._ground, found, f"{self.__name__}.{name}")
         elif isinstance(found, FunctionType):
             found = _wrapped(self._ground, found)
+            found = _keeping(found) if name == "asarray" else found
         setattr(self, name, found)
         return found
 
@@ -296,11 +315,29 @@ def _wrapped(ground: Ground, function: Callable[..., Any]) -> Callable[..., Any]
     return computed
 
 
+def _keeping(asarray: Callable[..., Any]) -> Callable[..., Any]:
+    """`asarray` that gives an array itself where nothing has to change, and keeps float64 of NumPy, with which libraries
+    compute where they leave the namespace."""
+
+    @wraps(asarray)
+    def kept(obj: Any, /, *, dtype: Any = None, **settings: Any) -> Any:
+        if isinstance(obj, Array):
+            made = asarray(obj, dtype=dtype, **settings)
+            return obj if made.tensor is obj.tensor else made
+        found = registry.kind_of(type(obj))
+        if dtype is None and found is not None and found.backend.name == HOST:
+            name = dtype_name(obj.dtype)
+            dtype = name if creation.supports(name, settings.get("device")) else None
+        return asarray(obj, dtype=dtype, **settings)
+
+    return kept
+
+
 def _bare(value: Any) -> Any:
     """What stands for an argument in the namespace of tensors: the tensor of an `Array`, and the number of a scalar of
     NumPy, whose dtype does not count."""
     if isinstance(value, Array):
-        return value._tensor
+        return value.tensor
     if type(value) in (list, tuple):
         return type(value)(map(_bare, value))
     return value if registry.as_array(value) is value else value.item()
