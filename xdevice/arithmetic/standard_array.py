@@ -163,10 +163,10 @@ class Array:
         copy: bool | None = None,
     ) -> Any:
         x = self
-        if dl_device is not None and dl_device != self.__dlpack_device__():
-            if dl_device != (dlpack.CPU, 0) or copy is False:
-                raise SharingError(f"no memory of {self.device} can be shared on DLPack's device {dl_device}")
+        if dl_device == (dlpack.CPU, 0) and copy is not False:
             x = self.to_device(CPU)
+        elif dl_device is not None and dl_device != self.__dlpack_device__():
+            raise SharingError(f"no memory of {self.device} can be shared on DLPack's device {dl_device}")
         return x._capsule(bool(copy))
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -130,10 +130,10 @@ SETTLED: Final = "settled"
 than they are. It returns the result as a tensor."""
 
 OF_NUMBERS: Final = (
-    *ELEMENTWISE, *REDUCING, *PLACES, "cumulative_prod", "cumulative_sum", "flip", "matmul", PUT, "roll", "sort",
-    "take", "take_along_axis",
+    *ELEMENTWISE, *REDUCING, *PLACES, "cumulative_prod", "cumulative_sum", "flip", "matmul", "roll", "sort", "take",
+    "take_along_axis",
 )  # fmt: skip
-"""The kernels that `WIDER` may be about."""
+"""The kernels that `WIDER` may be about, beside `PUT`."""
 
 KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)
 
