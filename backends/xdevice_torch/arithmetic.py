@@ -39,8 +39,8 @@ WIDER = dict.fromkeys(
     (
         "abs", "add", "argmax", "argmin", "bitwise_invert", "bitwise_left_shift", "bitwise_right_shift", "flip",
         "floor_divide", "greater", "greater_equal", "less", "less_equal", "matmul", "max", "maximum", "min", "minimum",
-        "negative", "pow", "put", "remainder", "searchsorted", "sign", "square", "subtract", "take", "take_along_axis", "tril",
-        "triu",
+        "negative", "pow", "put", "remainder", "searchsorted", "sign", "square", "subtract", "take", "take_along_axis",
+        "tril", "triu",
     ),
     _UNSIGNED,
 )  # fmt: skip

@@ -1,11 +1,11 @@
 """Runs the official suite of the Python Array API standard over `xdevice.array_namespace`.
 
-    python tests/arithmetic/run_array_api_tests.py PATH BACKEND ... [--examples 5] [--device gpu:1] [--arrays] [pytest's ...]
+    python tests/arithmetic/run_array_api_tests.py PATH BACKEND ... [--examples 5] [--device gpu:1] [--arrays] [...]
 
 PATH is a checkout of github.com/data-apis/array-api-tests with its submodule array-api; the suite is not on PyPI. It
 needs the packages `ndindex` and `pytest-json-report` beside those of the extra `test`. With a device, every test runs
-there, and whatever a function gives is checked to be there: `XDEVICE_VIRTUAL_GPUS=2` makes one on any machine. With `--arrays` it runs
-over `xdevice.standard_array`, its operators and methods included.
+there, and whatever a function gives is checked to be there: `XDEVICE_VIRTUAL_GPUS=2` makes one on any machine. With
+`--arrays` it runs over `xdevice.standard_array`, its operators and methods included. What follows is for pytest.
 
 The suite runs in a temporary copy, changed in two ways: complex dtypes may be missing, and a shape may be another
 sequence than a tuple, as Paddle's is.
@@ -35,8 +35,8 @@ FILES: Final = (
     "searching_functions", "set_functions", "signatures", "sorting_functions", "special_cases", "statistical_functions",
     "utility_functions",
 )  # fmt: skip
-"""Of the suite: all but those in `OF_ARRAYS`, which ask what tensors themselves can do, as that stays the framework's. In
-the others, tests of operators and of methods are left out for the same reason."""
+"""Of the suite: all but those in `OF_ARRAYS`, which ask what tensors themselves can do, as that stays the framework's.
+In the others, tests of operators and of methods are left out for the same reason."""
 
 OF_ARRAYS: Final = ("array_object", "dlpack")
 """Asked of standard arrays only, as are the operators and methods."""
