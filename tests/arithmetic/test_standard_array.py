@@ -137,7 +137,17 @@ def test_it_stays_on_its_device(xd):
         pytest.skip("no two GPUs")
     x = array(VALUES).to_device("gpu:1")
     xp = x.__array_namespace__()
-    for made in (x + 1, x[0, ..., 1], x[[0, 0]], x[x > 3], xp.sum(x), xp.zeros_like(x), x.T if x.ndim == 2 else x.mT):
+    for made in (
+        x + 1,
+        x[0, ..., 1],
+        x[[0, 0]],
+        x[x > 3],
+        x[x > 99],
+        x[5:],
+        xp.sum(x),
+        xp.zeros_like(x),
+        x.T if x.ndim == 2 else x.mT,
+    ):
         assert made.device == xdevice.gpu(1)
     x[:, 0] += 1
     assert x.device == xdevice.gpu(1)
