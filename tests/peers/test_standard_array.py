@@ -1,4 +1,4 @@
-"""A sample of scikit-learn, einops and array-api-extra on standard arrays; docs/reference/arithmetic.md has what ran."""
+"""Some of scikit-learn, einops and array-api-extra on standard arrays; docs/reference/arithmetic.md has the whole."""
 
 from __future__ import annotations
 
