@@ -103,7 +103,7 @@ class World:
     on `device` or on the host, and containers of them. They raise PeerError if a rank has failed or is late; that
     closes the world: the tensors of the call may hold anything, and every later call raises the same error at once.
     They raise CollectiveMismatchError if the ranks call different methods or pass tensors that do not match; then
-    nothing was sent or written. No gradients flow through any of the methods.
+    nothing was written. No gradients flow through any of the methods.
     """
 
     def __init__(self, options: Options) -> None:
