@@ -74,10 +74,7 @@ _OUR_OWN = {
 _OF_THE_FRAMEWORK = {"on_choice", "hardware", "operand_device"}
 """What a framework does for itself alone: tests/arithmetic/test_mxnet_semantics.py has what MXNet does on its choice,
 tests/accelerators the hardware of each, and tests/hardware/test_gpu.py the operands of TensorFlow."""
-_OF_PROCESSES = {
-    *("engines", "start_engine", "start_native_group", "why_no_engine"),
-    *("gradients", "watch_gradients"),
-}
+_OF_PROCESSES = {"engines", "start_engine", "start_native_group", "why_no_engine"}
 """What one process cannot check: tests/distributed/test_sabotage_processes.py has the faults of these."""
 _NEED_THREE = (
     "from_numpy", "from_buffer", "to_numpy", "peek", "full", "rand", "move", "copy", "join", "split", "leaf", "write",
