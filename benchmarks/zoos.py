@@ -155,23 +155,26 @@ def scatter(model: Any, seed: int) -> None:
             backend.write(variable, backend.from_numpy(values, backend.device_of(variable)))
 
 
-def outputs(backend: str, model: Any, images: Any) -> Any:
+def outputs(backend: str, model: Any, batch: Any) -> Any:
+    """The first tensor that the model returns for images with their channels first, or for words."""
+    is_image = batch.ndim > 2
     if backend == "torch":
         import torch
 
         with torch.no_grad():
-            return model(torch.from_numpy(images)).numpy()
+            found = model(torch.from_numpy(batch))
+        return (found if isinstance(found, torch.Tensor) else next(iter(found.values()))).numpy()
     if backend == "paddle":
         import paddle
 
         with paddle.no_grad():
-            found = model(paddle.to_tensor(images))
+            found = model(paddle.to_tensor(batch))
         return (found[0] if isinstance(found, list | tuple) else found).numpy()
     if backend == "mxnet":
         import mxnet as mx
 
-        return model(mx.np.array(images).as_nd_ndarray()).asnumpy()
-    return np.asarray(model(np.moveaxis(images, 1, -1), training=False))
+        return model(mx.np.array(batch).as_nd_ndarray()).asnumpy()
+    return np.asarray(model(np.moveaxis(batch, 1, -1) if is_image else batch, training=False))
 
 
 # mending
@@ -314,8 +317,6 @@ def _pad_before(layer: Any, value: Any) -> None:
 
 
 def try_pair(source: str, target: str, name: str) -> Row:
-    """Converts, and mends and converts again as long as there is something to mend; with inputs= where it is refused
-    without, and where nothing more can be mended."""
     for backend in (source, target):
         registry.load(backend)  # which imports it as it needs to be
     theirs, ours = build(target, name), build(source, name)
@@ -323,31 +324,38 @@ def try_pair(source: str, target: str, name: str) -> Row:
     scatter(theirs, 2)
     size = 299 if name == "inception_v3" else 224
     images = np.random.default_rng(0).standard_normal((2, 3, size, size)).astype("float32")
+    return Row(source, target, name, *convert((source, ours), (target, theirs), images))
+
+
+def convert(source: tuple[str, Any], target: tuple[str, Any], batch: Any) -> tuple[str, float | None, float, list[str]]:
+    """Converts, and mends and converts again as long as there is something to mend; with inputs= where it is refused
+    without, and where nothing more can be mended. Gives the last four fields of a `Row`."""
+    (here, ours), (there, theirs) = source, target
     extra: dict[str, Any] = {}
     seconds, error, notes = 0.0, 0.0, []
     for rounds in range(ROUNDS):
         start = time.perf_counter()
         try:
-            state = xdevice.convert_state(ours, target, like=theirs, **extra)
+            state = xdevice.convert_state(ours, there, like=theirs, **extra)
         except xdevice.StateError as refusal:
             notes.append(f"refused in {len(str(refusal))} characters: {refusal}")
             if extra:
-                return Row(source, target, name, "refused", None, seconds, notes)
-            extra = {"inputs": np.moveaxis(images, 1, -1) if source == "tensorflow" else images}
+                return "refused", None, seconds, notes
+            extra = {"inputs": np.moveaxis(batch, 1, -1) if here == "tensorflow" and batch.ndim > 2 else batch}
             continue
         seconds = seconds or time.perf_counter() - start
         state.load_into(theirs, strict=False)
-        error = distance(outputs(source, ours, images), outputs(target, theirs, images))
+        error = distance(outputs(here, ours, batch), outputs(there, theirs, batch))
         told = [line for line in state.differences if not is_of_training(line)]
         notes.append(f"{error:.1e}, {len(state.unmapped)} unmapped, {len(told)} listed: {'; '.join(told)}")
         if error < CLOSE:
             how = "mended" if rounds > bool(extra) else "by inputs" if extra else "agrees"
-            return Row(source, target, name, how, error, seconds, notes)
+            return how, error, seconds, notes
         if not told and not state.unmapped:
-            return Row(source, target, name, "SILENT", error, seconds, notes)
-        if not mend_all(state, (source, ours), (target, theirs)):
+            return "SILENT", error, seconds, notes
+        if not mend_all(state, source, target):
             break
-    return Row(source, target, name, "listed", error, seconds, notes)
+    return "listed", error, seconds, notes
 
 
 def is_of_training(line: str) -> bool:

@@ -1,6 +1,7 @@
 """The site, built by Sphinx: `sphinx-build -W docs docs/_build/html`. `_extensions/executed.py` runs its code."""
 
 import sys
+from importlib.metadata import metadata
 from pathlib import Path
 
 import xdevice
@@ -23,8 +24,11 @@ extensions = [
     "sphinx.ext.napoleon",
 ]
 exclude_patterns = ["_build"]
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "substitution"]
 myst_heading_anchors = 4
+# "Source" under [project.urls] in pyproject.toml is the only place that says where the project is
+address = dict(url.split(", ") for url in metadata("xdevice-dl").get_all("Project-URL") or ()).get("Source")
+myst_substitutions = {"repository": f"[the repository]({address})" if address else "the repository"}
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types of the frameworks, in signatures
 default_role = "code"
@@ -43,7 +47,8 @@ html_css_files = ["site.css"]
 html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
-    "navbar_end": ["theme-switcher"],
+    "navbar_end": ["theme-switcher", "navbar-icon-links"],
+    "icon_links": [{"name": "Source", "url": address, "icon": "fa-solid fa-code"}] if address else [],
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": ["sphinx-version"],

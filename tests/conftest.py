@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import zlib
+from collections import Counter
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -131,9 +132,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_left_out = not config.option.markexpr and _is_left_out(item)
         is_drawn = zlib.crc32(item.nodeid.encode()) % one_in == 0  # by name: a new test does not change the others
         (left_out if is_left_out or not is_drawn else kept).append(item)
+        if is_left_out or not is_drawn:
+            _left_out[_why(item) if is_left_out else f"tests by --one-in {one_in}"] += 1
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
+
+
+_left_out: Counter[str] = Counter()
+MARKED = {
+    "gpu": "tests that need a real GPU (-m gpu)",
+    "long": "long tests (-m long)",
+    "virtual": "tests for virtual GPUs (XDEVICE_VIRTUAL_GPUS=4 pytest -m virtual)",
+    "slow": "slow tests (-m slow)",
+}
+
+
+def _why(item: pytest.Item) -> str:
+    marks = {mark.name for mark in item.iter_markers()}
+    return next(
+        (said for name, said in MARKED.items() if name in marks), "tests that begin on a GPU, where there is none"
+    )
 
 
 def _is_left_out(item: pytest.Item) -> bool:
@@ -265,11 +284,15 @@ _ran_elsewhere: set[str] = set()
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["xdevice"] = _ran_here()
+        session.config.workeroutput["left out"] = dict(_left_out)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node) -> None:
-    _ran_elsewhere.update(getattr(node, "workeroutput", {}).get("xdevice", ()))
+    output = getattr(node, "workeroutput", {})
+    _ran_elsewhere.update(output.get("xdevice", ()))
+    _left_out.clear()  # each worker leaves the same out
+    _left_out.update(output.get("left out", {}))
 
 
 def _ran_here() -> list[str]:
@@ -279,6 +302,13 @@ def _ran_here() -> list[str]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     ran = ", ".join(sorted({*_ran_here(), *_ran_elsewhere})) or "none"
     gpus = "with GPUs" if _has_gpus() else "no GPU"
+    say = terminalreporter.write_line
     terminalreporter.write_sep("-", f"xdevice backends run: {ran}; {gpus}")
+    counts = (f"{len(terminalreporter.stats.get(how, ()))} {how}" for how in ("passed", "failed", "error", "skipped"))
+    say(f"ran: {', '.join(counts)}; why tests are skipped stands below")
+    for name in ABSENT:
+        say(f"left out: what needs {name}, which is not installed here; {registry.install_hint(name)}")
+    for why, count in _left_out.most_common():
+        say(f"left out: {count} {why}")
     if not _names_peers(config):
-        terminalreporter.write_line("left out: tests/peers, which need the extra `peers` (tests/peers/conftest.py)")
+        say("left out: tests/peers, which need the extra `peers` (tests/peers/conftest.py)")

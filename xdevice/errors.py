@@ -153,7 +153,16 @@ class DTypeError(XDeviceError, TypeError):
 
 class StateError(XDeviceError, ValueError):
     """Named tensors, from a file or another model, that do not fit the variables they are meant for, or whose layout is
-    not known. Nothing was written."""
+    not known. Nothing was written.
+
+    Attributes:
+        pairs: where layers could not be paired, a guess of which layer of the source is which of the target, by path:
+            what `names=` takes. Empty otherwise.
+    """
+
+    def __init__(self, text: str = "", pairs: dict[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.pairs = dict(pairs or {})
 
 
 class FileFormatError(XDeviceError, ValueError):

@@ -43,9 +43,13 @@ with importing():
 
     from . import accelerators, staging, unstarted
     from .blocking import JaxBlocking
+    from .calls import JaxCalls
     from .compiling import JaxCompiling
     from .conversion import JaxConversion, held, require_values
     from .gradients import JaxGradients
+    from .layers import JaxLayers
+    from .modules import JaxModels
+    from .optimizers import JaxOptimizers
     from .parallel import JaxParallel
     from .processes import JaxProcesses
     from .replicas import JaxReplicas
@@ -54,7 +58,7 @@ with importing():
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from types import ModuleType
+    from types import FrameType, ModuleType
 
     from xdevice.base.devices import Device
 
@@ -63,6 +67,10 @@ if TYPE_CHECKING:
 
 class JaxBackend(
     JaxConversion,
+    JaxModels,
+    JaxLayers,
+    JaxCalls,
+    JaxOptimizers,
     JaxGradients,
     JaxReplicas,
     JaxProcesses,
@@ -279,6 +287,18 @@ class JaxBackend(
     def make_virtual_gpus(self, n: int) -> None:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", n + 1)
+
+    def take_for_cuda(self, device: Device, has_default: Callable[[FrameType], bool] | None = None) -> bool:
+        find, chosen = jax.devices, self.to_native(device)
+
+        def devices(backend: Any = None) -> list[Any]:
+            if backend not in ("cuda", "gpu"):
+                return find(backend)
+            others = [native for native in (self._natives or self._start())["gpu"] if native != chosen]
+            return [chosen, *others]
+
+        jax.devices = devices
+        return True
 
     # floats of a parity run
 

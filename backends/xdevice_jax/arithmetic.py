@@ -14,11 +14,13 @@ from xdevice.base.dtypes import host_dtype
 
 # JAX's own functions that are kernels as they are
 from jax.numpy import (  # isort: skip  # noqa: F401
-    abs, acos, acosh, argmax, argmin, asin, asinh, atan, atan2, atanh, broadcast_to, ceil, copy, cos, cosh,
-    equal, exp, expand_dims, expm1, flip, floor, greater, greater_equal, isfinite, isinf, isnan, less,
-    less_equal, log, log10, log1p, log2, logical_and, logical_not, logical_or, logical_xor, maximum,
-    minimum, negative, not_equal, permute_dims, pow, reciprocal, remainder, reshape, roll, round, sign,
-    sin, sinh, sqrt, square, squeeze, stack, tan, tanh, trunc, where,
+    abs, acos, acosh, argmax, argmin, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert,
+    bitwise_left_shift, bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, conj, copy, copysign, cos,
+    cosh, equal, exp, expand_dims, expm1, fft, flip, floor, greater, greater_equal, hypot, imag, isfinite, isinf,
+    isnan, less, less_equal, linalg, log, log10, log1p, log2, logaddexp, logical_and, logical_not, logical_or,
+    logical_xor, maximum, minimum, negative, nextafter, not_equal, permute_dims, pow, real, reciprocal, remainder,
+    reshape, roll, round, sign, signbit, sin, sinh, sqrt, square, squeeze, stack, tan, tanh, tril, triu,
+    trunc, where,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 TAKE_NUMBERS = frozenset(["add", "divide", "maximum", "minimum", "multiply", "subtract"])
 ONE_DEVICE = True
+TAKES_MASKS = True
 RESHAPE_IS_VIEW = True  # arrays cannot be changed, so nobody can tell a copy from a view
 
 # making
@@ -108,7 +111,16 @@ def argsort(x: Array, axis: int, descending: bool) -> Array:
     return jnp.argsort(x, axis, stable=True, descending=descending)
 
 
+cumulative_prod = jnp.cumprod
 cumulative_sum = jnp.cumsum
+
+
+def searchsorted(x1: Array, x2: Array, side: str) -> Array:
+    return jnp.searchsorted(x1, x2, side=side)
+
+
+def sliced(x: Array, axis: int, start: int, stop: int) -> Array:
+    return jax.lax.slice_in_dim(x, start, stop, axis=axis)
 
 
 def sort(x: Array, axis: int, descending: bool) -> Array:
@@ -136,4 +148,10 @@ def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
 
 concat = jnp.concatenate
 matmul = jax.jit(jnp.matmul)
+
+
+def unstack(x: Array, axis: int) -> tuple[Array, ...]:
+    return jnp.unstack(x, axis=axis)
+
+
 view = reshape

@@ -20,6 +20,7 @@ PATCHES: Final = (
         "`blocking`: JAX's own switch is read when its CPU starts", "block",
     ),
     Patch("jax._src.pjit", ("_get_fastpath_data",), "`blocking`: compiled functions are called past Python", "block"),
+    Patch("jax", ("devices",), "`--xd-cuda`: \"cuda\" is a virtual GPU", "process"),
 )  # fmt: skip
 
 PRIVATE: Final = (

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from functools import cache, wraps
 from string import ascii_letters
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
@@ -26,6 +27,8 @@ import numpy as np
 from mxnet.ndarray.numpy import _internal as _npi
 
 from xdevice.base.dtypes import dtype_name, host_dtype
+from xdevice.contract.arithmetic import OF_NUMBERS
+from xdevice.errors import UnsupportedError
 
 from . import semantics
 
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 TAKE_NUMBERS = frozenset(["add", "divide", "multiply", "subtract"])
 ONE_DEVICE = True
 RESHAPE_IS_VIEW = False
+TAKES_MASKS = True
+WIDER = dict.fromkeys(OF_NUMBERS, dict.fromkeys(("uint8", "int8"), "int32"))
 
 _np = mx.np
 
@@ -140,7 +145,11 @@ asinh = _kernel(_np.arcsinh)
 atan = _kernel(_np.arctan)
 atan2 = _kernel(_np.arctan2)
 atanh = _kernel(_np.arctanh)
+bitwise_invert = _by_numpy(np.invert)
+bitwise_left_shift = _by_numpy(np.left_shift)
+bitwise_right_shift = _by_numpy(np.right_shift)
 ceil = _kernel(_np.ceil)
+copysign = _kernel(_np.copysign)
 cos = _kernel(_np.cos)
 cosh = _kernel(_np.cosh)
 divide = _kernel(_np.true_divide)
@@ -151,6 +160,7 @@ floor = _kernel(_np.floor)
 floor_divide = _by_numpy(np.floor_divide)
 greater = _kernel(_np.greater)
 greater_equal = _kernel(_np.greater_equal)
+hypot = _kernel(_np.hypot)
 isfinite = _kernel(_np.isfinite)
 isinf = _kernel(_np.isinf)
 isnan = _kernel(_np.isnan)
@@ -160,6 +170,7 @@ log = _kernel(_np.log)
 log10 = _kernel(_np.log10)
 log1p = _kernel(_np.log1p)
 log2 = _kernel(_np.log2)
+logaddexp = _by_numpy(np.logaddexp)
 logical_and = _of_bits(_np.bitwise_and)
 logical_not = _kernel(_np.logical_not)
 logical_or = _of_bits(_np.bitwise_or)
@@ -168,8 +179,10 @@ maximum = _kernel(_np.maximum)
 minimum = _kernel(_np.minimum)
 multiply = _kernel(_np.multiply)
 negative = _kernel(_np.negative)
+nextafter = _by_numpy(np.nextafter)
 not_equal = _kernel(_np.not_equal)
 reciprocal = _kernel(_np.reciprocal)
+signbit = _by_numpy(np.signbit)
 sin = _kernel(_np.sin)
 sinh = _kernel(_np.sinh)
 sqrt = _kernel(_np.sqrt)
@@ -177,6 +190,21 @@ subtract = _kernel(_np.subtract)
 tan = _kernel(_np.tan)
 tanh = _kernel(_np.tanh)
 trunc = _kernel(_np.trunc)
+
+
+@_kernel
+def bitwise_and(x1: Any, x2: Any) -> Any:
+    return (logical_and if x1.dtype == np.bool_ else _np.bitwise_and)(x1, x2)
+
+
+@_kernel
+def bitwise_or(x1: Any, x2: Any) -> Any:
+    return (logical_or if x1.dtype == np.bool_ else _np.bitwise_or)(x1, x2)
+
+
+@_kernel
+def bitwise_xor(x1: Any, x2: Any) -> Any:
+    return (logical_xor if x1.dtype == np.bool_ else _np.bitwise_xor)(x1, x2)
 
 
 @_kernel
@@ -306,7 +334,14 @@ def argsort(x: Any, axis: int, descending: bool) -> Any:
     return x.shape[axis] - 1 - np.flip(mirrored, axis)
 
 
+cumulative_prod = _by_numpy(np.cumprod)
 cumulative_sum = _kernel(_np.cumsum)
+searchsorted = _by_numpy(np.searchsorted)
+
+
+@_kernel
+def sliced(x: Any, axis: int, start: int, stop: int) -> Any:
+    return x[(slice(None),) * axis + (slice(start, stop),)]
 
 
 def sort(x: Any, axis: int, descending: bool) -> Any:
@@ -383,4 +418,35 @@ def stack(tensors: Sequence[Any], axis: int) -> Any:
     return _np.stack(list(tensors), axis)
 
 
+@_kernel
+def unstack(x: Any, axis: int) -> list[Any]:
+    return [squeeze(sliced(x, axis, i, i + 1), (axis,)) for i in range(x.shape[axis])]
+
+
 view = reshape
+
+# the extension
+
+
+@_kernel
+def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
+    rows, columns = x.shape[-2:]
+    if full_matrices and rows != columns:
+        raise UnsupportedError("mxnet does not support linalg.svd with full matrices; say full_matrices=False")
+    if rows <= columns:  # MXNet takes no others
+        return tuple(_np.linalg.svd(x))
+    v, values, uh = _np.linalg.svd(_np.swapaxes(x, -1, -2))
+    return _np.swapaxes(uh, -1, -2), values, _np.swapaxes(v, -1, -2)
+
+
+linalg = SimpleNamespace(
+    cholesky=_kernel(_np.linalg.cholesky),
+    det=_kernel(_np.linalg.det),
+    eigh=_kernel(_np.linalg.eigh),
+    eigvalsh=_kernel(_np.linalg.eigvalsh),
+    inv=_kernel(_np.linalg.inv),
+    slogdet=_kernel(_np.linalg.slogdet),
+    solve=_kernel(_np.linalg.solve),
+    svd=_svd,
+    svdvals=lambda x: _svd(x, False)[1],
+)

@@ -14,16 +14,21 @@ What Paddle's own functions do, and the kernels here correct:
 from __future__ import annotations
 
 import builtins
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import paddle
 
+from xdevice.contract.arithmetic import OF_NUMBERS
+
 # Paddle's own functions that are kernels as they are
 from paddle import (  # isort: skip  # noqa: F401
-    abs, acos, acosh, add, all, any, asin, asinh, atan, atan2, atanh, broadcast_to, ceil, cos, cosh, divide, exp,
-    expm1, flip, floor, greater_equal, isfinite, isinf, isnan, less_equal, log, log10, log1p, log2, logical_and,
-    logical_not, logical_or, logical_xor, maximum, mean, minimum, multiply, prod, reciprocal, reshape, roll, round,
-    sign, sin, sinh, square, squeeze, subtract, tan, tanh, trunc, where,
+    abs, acos, acosh, add, all, any, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert,
+    bitwise_left_shift, bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, conj, copysign, cos, cosh,
+    divide, exp, expm1, fft, flip, floor, greater_equal, hypot, imag, isfinite, isinf, isnan, less_equal, log, log10,
+    log1p, log2, logaddexp, logical_and, logical_not, logical_or, logical_xor, maximum, mean, minimum, multiply,
+    nextafter, prod, real, reciprocal, reshape, roll, round, sign, signbit, sin, sinh, square, squeeze, subtract, tan,
+    tanh, trunc, where,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
 
 TAKE_NUMBERS = frozenset[str]()
 RESHAPE_IS_VIEW = False
+TAKES_MASKS = True
+WIDER = dict.fromkeys(OF_NUMBERS, dict.fromkeys(("uint8", "int8", "int16"), "int32"))
 
 # making
 
@@ -156,7 +163,16 @@ def argsort(x: Any, axis: int, descending: bool) -> Any:
     return paddle.argsort(x, axis, descending, stable=True)
 
 
+cumulative_prod = paddle.cumprod
 cumulative_sum = paddle.cumsum
+
+
+def searchsorted(x1: Any, x2: Any, side: str) -> Any:
+    return paddle.searchsorted(x1, x2, right=side == "right")
+
+
+def sliced(x: Any, axis: int, start: int, stop: int) -> Any:
+    return paddle.slice(x, [axis], [start], [stop])
 
 
 def sort(x: Any, axis: int, descending: bool) -> Any:
@@ -173,6 +189,9 @@ def einsum(subscripts: str, tensors: Sequence[Any]) -> Any:
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     if x.dtype == paddle.bool:
         return paddle.cast(take_along_axis(paddle.cast(x, "int32"), indices, axis), "bool")
+    if paddle.is_complex(x):
+        parts = (take_along_axis(part, indices, axis) for part in (paddle.real(x), paddle.imag(x)))
+        return paddle.complex(*parts)
     return paddle.take_along_axis(x, indices, axis, broadcast=False)
 
 
@@ -201,4 +220,10 @@ def stack(tensors: Sequence[Any], axis: int) -> Any:
     return paddle.stack(list(tensors), axis)
 
 
+unstack = paddle.unbind
 view = reshape
+
+# the extensions
+
+linalg = SimpleNamespace(**vars(paddle.linalg))
+linalg.slogdet = lambda x: tuple(paddle.unbind(paddle.linalg.slogdet(x), 0))

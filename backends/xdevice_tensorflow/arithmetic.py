@@ -13,9 +13,12 @@ Facts about TensorFlow that the code depends on:
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
+
+from xdevice.contract.arithmetic import HOST
 
 from .placing import placed as _placed
 
@@ -30,6 +33,15 @@ TAKE_NUMBERS = frozenset(
         "not_equal", "pow", "subtract",
     ]
 )  # fmt: skip
+TAKES_MASKS = False
+_UNSIGNED = {"uint8": "int32", "uint16": "int32", "uint32": "int64", "uint64": HOST}
+WIDER = {
+    "abs": _UNSIGNED,
+    "negative": _UNSIGNED,
+    "pow": _UNSIGNED,
+    "sign": _UNSIGNED,
+    "matmul": {"int8": "int32", "int16": "int32"} | _UNSIGNED,
+}
 RESHAPE_IS_VIEW = True  # tensors cannot be changed, so nobody can tell a copy from a view
 
 # making
@@ -81,7 +93,10 @@ asinh = _placed(tf.asinh)
 atan = _placed(tf.atan)
 atan2 = _placed(tf.atan2)
 atanh = _placed(tf.atanh)
+bitwise_left_shift = _placed(tf.bitwise.left_shift)
+bitwise_right_shift = _placed(tf.bitwise.right_shift)
 ceil = _placed(tf.math.ceil)
+conj = _placed(tf.math.conj)
 cos = _placed(tf.cos)
 cosh = _placed(tf.cosh)
 divide = _placed(tf.math.truediv)
@@ -91,9 +106,7 @@ expm1 = _placed(tf.math.expm1)
 floor = _placed(tf.floor)
 greater = _placed(tf.greater)
 greater_equal = _placed(tf.greater_equal)
-isfinite = _placed(tf.math.is_finite)
-isinf = _placed(tf.math.is_inf)
-isnan = _placed(tf.math.is_nan)
+imag = _placed(tf.math.imag)
 less = _placed(tf.less)
 less_equal = _placed(tf.less_equal)
 log = _placed(tf.math.log)
@@ -106,8 +119,10 @@ maximum = _placed(tf.maximum)
 minimum = _placed(tf.minimum)
 multiply = _placed(tf.multiply)
 negative = _placed(tf.negative)
+nextafter = _placed(tf.math.nextafter)
 not_equal = _placed(tf.not_equal)
 pow = _placed(tf.pow)
+real = _placed(tf.math.real)
 reciprocal = _placed(tf.math.reciprocal)
 remainder = _placed(tf.math.floormod)
 round = _placed(tf.round)
@@ -120,6 +135,56 @@ subtract = _placed(tf.subtract)
 tan = _placed(tf.tan)
 tanh = _placed(tf.tanh)
 where = _placed(tf.where)
+
+
+def _of_bits(function: Callable[..., Any], of_bool: Callable[..., Any]) -> Callable[..., Any]:
+    return _placed(lambda x, *rest: (of_bool if x.dtype is tf.bool else function)(x, *rest))
+
+
+bitwise_and = _of_bits(tf.bitwise.bitwise_and, tf.logical_and)
+bitwise_invert = _of_bits(tf.bitwise.invert, tf.logical_not)
+bitwise_or = _of_bits(tf.bitwise.bitwise_or, tf.logical_or)
+bitwise_xor = _of_bits(tf.bitwise.bitwise_xor, tf.math.logical_xor)
+
+
+@_placed
+def copysign(x1: Any, x2: Any) -> Any:
+    return tf.where(signbit(x1) == signbit(x2), x1, -x1)
+
+
+@_placed
+def hypot(x1: Any, x2: Any) -> Any:
+    x1, x2 = tf.abs(x1), tf.abs(x2)
+    large, small = tf.maximum(x1, x2), tf.minimum(x1, x2)
+    made = large * tf.sqrt(1 + tf.square(tf.math.divide_no_nan(small, large)))
+    return tf.where(tf.math.is_inf(x1) | tf.math.is_inf(x2), tf.constant(math.inf, x1.dtype), made)
+
+
+@_placed
+def logaddexp(x1: Any, x2: Any) -> Any:
+    large = tf.maximum(x1, x2)
+    apart = tf.where(x1 == x2, tf.zeros((), x1.dtype), -tf.abs(x1 - x2))  # infinities are not subtracted
+    return large + tf.math.log1p(tf.exp(apart))
+
+
+@_placed
+def isfinite(x: Any) -> Any:
+    return tf.math.is_finite(x) if x.dtype.is_floating else isfinite(tf.math.real(x)) & isfinite(tf.math.imag(x))
+
+
+@_placed
+def isinf(x: Any) -> Any:
+    return tf.math.is_inf(x) if x.dtype.is_floating else isinf(tf.math.real(x)) | isinf(tf.math.imag(x))
+
+
+@_placed
+def isnan(x: Any) -> Any:
+    return tf.math.is_nan(x) if x.dtype.is_floating else isnan(tf.math.real(x)) | isnan(tf.math.imag(x))
+
+
+@_placed
+def signbit(x: Any) -> Any:
+    return tf.bitcast(x, {2: tf.int16, 4: tf.int32, 8: tf.int64}[x.dtype.size]) < 0
 
 
 @_placed
@@ -203,7 +268,18 @@ def _last(x: Any, axis: int) -> Any:
     return x if axis == order[axis] else tf.transpose(x, order)
 
 
+cumulative_prod = _placed(tf.math.cumprod)
 cumulative_sum = _placed(tf.cumsum)
+
+
+@_placed
+def searchsorted(x1: Any, x2: Any, side: str) -> Any:
+    return tf.searchsorted(x1, x2, side)
+
+
+@_placed
+def sliced(x: Any, axis: int, start: int, stop: int) -> Any:
+    return x[(slice(None),) * axis + (slice(start, stop),)]
 
 
 @_placed
@@ -253,4 +329,52 @@ def stack(tensors: Sequence[Any], axis: int) -> Any:
     return _made(tensors[0], tf.stack, list(tensors), axis)
 
 
+unstack = _placed(lambda x, axis: tf.unstack(x, axis=axis))
 view = reshape
+
+# the extensions
+
+
+@_placed
+def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
+    values, u, v = tf.linalg.svd(x, full_matrices=full_matrices)
+    return u, values, tf.linalg.adjoint(v)
+
+
+linalg = SimpleNamespace(
+    cholesky=_placed(tf.linalg.cholesky),
+    det=_placed(tf.linalg.det),
+    eigh=_placed(tf.linalg.eigh),
+    eigvalsh=_placed(tf.linalg.eigvalsh),
+    inv=_placed(tf.linalg.inv),
+    qr=_placed(lambda x, mode: tf.linalg.qr(x, full_matrices=mode == "complete")),
+    slogdet=_placed(tf.linalg.slogdet),
+    solve=_placed(tf.linalg.solve),
+    svd=_svd,
+    svdvals=_placed(lambda x: tf.linalg.svd(x, compute_uv=False)),
+)
+
+
+def _transform(function: Callable[..., Any], of_length: Callable[[int], int]) -> Callable[..., Any]:
+    """Makes a kernel of one of TensorFlow's transforms along the last axis, which scale the inverse alone."""
+
+    @_placed
+    def kernel(x: Any, n: int, axis: int, norm: str) -> Any:
+        x, length = _last(x, axis), of_length(n)
+        x = x[..., :length]
+        x = tf.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(0, length - x.shape[-1])])
+        made = function(x) if function not in (tf.signal.rfft, tf.signal.irfft) else function(x, [n])
+        is_inverse = function in (tf.signal.ifft, tf.signal.irfft)
+        power = {"backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]
+        scale = float(n) ** (power if is_inverse else -power)
+        return _last(made * tf.cast(scale, made.dtype), axis)
+
+    return kernel
+
+
+fft = SimpleNamespace(
+    fft=_transform(tf.signal.fft, lambda n: n),
+    ifft=_transform(tf.signal.ifft, lambda n: n),
+    irfft=_transform(tf.signal.irfft, lambda n: n // 2 + 1),
+    rfft=_transform(tf.signal.rfft, lambda n: n),
+)

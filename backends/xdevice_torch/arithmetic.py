@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from xdevice.contract.arithmetic import HOST
+
 # PyTorch's own functions that are kernels as they are
 from torch import (  # isort: skip  # noqa: F401
-    abs, acos, acosh, add, argmax, argmin, asin, asinh, atan, atan2, atanh, broadcast_to, ceil, cos, cosh, divide,
-    exp, expm1, flip, floor, isfinite, isinf, isnan, log, log10, log1p, log2, logical_and, logical_not, logical_or,
-    logical_xor, maximum, minimum, multiply, pow, reciprocal, remainder, reshape, roll, round, sin, sinh, sqrt,
-    square, squeeze, subtract, tan, tanh, trunc, where,
+    abs, acos, acosh, add, argmax, argmin, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_left_shift,
+    bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, copysign, cos, cosh, divide, exp, expm1, fft,
+    flip, floor, hypot, imag, isfinite, isinf, isnan, linalg, log, log10, log1p, log2, logaddexp, logical_and,
+    logical_not, logical_or, logical_xor, maximum, minimum, multiply, nextafter, pow, real, reciprocal, remainder,
+    reshape, roll, round, signbit, sin, sinh, sqrt, square, squeeze, subtract, tan, tanh, tril, triu, trunc, where,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -30,6 +33,17 @@ TAKE_NUMBERS = frozenset(
 )  # fmt: skip
 ONE_DEVICE = True
 RESHAPE_IS_VIEW = True
+TAKES_MASKS = True
+_UNSIGNED = {"uint16": "int32", "uint32": "int64", "uint64": HOST}
+WIDER = dict.fromkeys(
+    (
+        "abs", "add", "argmax", "argmin", "bitwise_invert", "bitwise_left_shift", "bitwise_right_shift", "flip",
+        "floor_divide", "greater", "greater_equal", "less", "less_equal", "matmul", "max", "maximum", "min", "minimum",
+        "negative", "pow", "remainder", "searchsorted", "sign", "square", "subtract", "take", "take_along_axis", "tril",
+        "triu",
+    ),
+    _UNSIGNED,
+)  # fmt: skip
 
 # making
 
@@ -61,6 +75,8 @@ def number(value: complex, name: str, like: Tensor) -> Tensor:
 
 # elementwise
 
+bitwise_invert = torch.bitwise_not
+conj = torch.conj_physical  # NumPy cannot read what `conj` only marks
 equal = torch.eq
 greater = torch.gt
 greater_equal = torch.ge
@@ -117,7 +133,16 @@ def argsort(x: Tensor, axis: int, descending: bool) -> Tensor:
     return torch.sort(x, dim=axis, descending=descending, stable=True).indices
 
 
+cumulative_prod = torch.cumprod
 cumulative_sum = torch.cumsum
+
+
+def searchsorted(x1: Tensor, x2: Tensor, side: str) -> Tensor:
+    return torch.searchsorted(x1, x2, side=side)
+
+
+def sliced(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
+    return torch.narrow(x, axis, start, stop - start)
 
 
 def sort(x: Tensor, axis: int, descending: bool) -> Tensor:
@@ -163,6 +188,9 @@ permute_dims = torch.permute
 
 def stack(tensors: Sequence[Tensor], axis: int) -> Tensor:
     return torch.stack(list(tensors), axis)
+
+
+unstack = torch.unbind
 
 
 def view(x: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -64,7 +64,7 @@ class TorchCalls(Calls):
                 if isinstance(module, torch.nn.TransformerEncoder | torch.nn.TransformerEncoderLayer):
                     stack.callback(module.register_forward_pre_hook(lambda *_: None).remove)
             watch = common.Watch(self, paths, follow=follow)
-            stack.enter_context(common.watching(watch, Module, torch.compiler.is_compiling))
+            stack.enter_context(common.watching(watch, Module, is_compiling=torch.compiler.is_compiling))
             yield watch.calls
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:

@@ -16,6 +16,8 @@ Facts about PyTorch that the code depends on:
 from __future__ import annotations
 
 import copy
+import pickle
+import zipfile
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +29,7 @@ from torch.utils import _pytree
 from xdevice.contract import Way
 from xdevice.contract.models import Models
 from xdevice.contract.stored import GradientWatch
-from xdevice.errors import NotBuiltError, UnsupportedError
+from xdevice.errors import FileFormatError, NotBuiltError, UnsupportedError
 
 from . import extra_state, optimizers, staging, tensordicts
 
@@ -330,6 +332,18 @@ class TorchModels(Models):
             for name, buffer in module._buffers.items():
                 if id(buffer) in new:
                     module._buffers[name] = new[id(buffer)]
+
+    def own_file(self, path: str) -> Any:
+        is_zip = zipfile.is_zipfile(path)  # a file of PyTorch before 1.6 is not, and cannot be mapped
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+        except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
+            lines = [line for line in str(error).splitlines() if "WeightsUnpickler" in line or "GLOBAL" in line]
+            why = " ".join(lines).strip() or str(error) or "it ends too early"
+            raise FileFormatError(
+                f"PyTorch cannot read {path} without running code from it, or it is damaged: {why:.300}; if you trust "
+                f"it, torch.load(path, weights_only=False) reads it: give convert_state its dict"
+            ) from error
 
     def gradients(self, model: torch.nn.Module) -> Iterable[tuple[str, torch.Tensor, torch.Tensor | None]]:
         if not isinstance(model, torch.nn.Module):

@@ -52,6 +52,9 @@ PATCHES: Final = (
         "torch.autograd", ("_engine_run_backward",),
         "virtual GPUs: autograd's engine has no thread for index 1", "process",
     ),
+    Patch("torch", ("set_default_device",), "`--xd-cuda`: \"cuda\" is a virtual GPU", "process"),
+    Patch("torch.cuda", ("is_available",), "the same", "process"),
+    Patch("torch.backends.cuda", ("is_built",), "the same", "process"),
 )  # fmt: skip
 
 PRIVATE: Final = (

@@ -36,6 +36,7 @@ from . import virtual_operations as operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from xdevice.base.devices import Device
 
@@ -381,6 +382,12 @@ class TorchVirtualGpus(VirtualGpus):
         devices.spell(NAME, devices.of("gpu"))  # as "cuda" does: xdevice takes what `device.type` gives
         for index in range(n):
             devices.spell(f"{NAME}:{index}", devices.of("gpu", index))
+
+    def take_for_cuda(self, device: Device, has_default: Callable[[FrameType], bool] | None = None) -> bool:
+        from . import virtual_cuda
+
+        virtual_cuda.take_for_cuda(torch.device(NAME, device.index), has_default)
+        return True
 
     def default_to_float64(self) -> None:
         torch.set_default_dtype(torch.float64)

@@ -87,7 +87,7 @@ class Page(NamedTuple):
     is_long: bool
 
 
-def page_of(name: str, text: str) -> Page | None:
+def page_of(name: str, text: str, substitutions: dict[str, str]) -> Page | None:
     """The page as a notebook, or None where it has no code to run."""
     if "```{code-cell}" not in text:
         return None
@@ -96,11 +96,13 @@ def page_of(name: str, text: str) -> Page | None:
     backends = said.get("backends")
     if not backends or not set(backends) <= set(TITLES):
         raise ValueError(f"{name}: its front matter names the backends {backends}; expected some of {list(TITLES)}")
-    others = f"  # or {', '.join(backends[1:])}" if backends[1:] else ""
-    setup = ["import os", "", f'os.environ.setdefault("XDEVICE_BACKEND", "{backends[0]}"){others}']
+    names = ", ".join(f'"{name}"' for name in backends)
+    setup = ["import os", "from importlib.util import find_spec", "", f"for name in [{names}]:"]
+    setup.append("    if find_spec(name):")
+    setup.append('        os.environ.setdefault("XDEVICE_BACKEND", name)  # the first of these that is installed')
     if said.get("virtual_gpus"):
         setup += [
-            'if os.environ["XDEVICE_BACKEND"] != "numpy":  # which has one device',
+            'if os.environ.get("XDEVICE_BACKEND") != "numpy":  # which has one device',
             f'    os.environ.setdefault("XDEVICE_VIRTUAL_GPUS", "{said["virtual_gpus"]}")',
         ]
     if "%%bash" in text:
@@ -111,7 +113,7 @@ def page_of(name: str, text: str) -> Page | None:
         ]
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = plain(cell.source)
+            cell.source = plain(cell.source, substitutions)
     notebook.cells.insert(0, nbformat.v4.new_code_cell("\n".join(setup)))
     for index, cell in enumerate(notebook.cells):
         cell.id = f"cell-{index}"
@@ -122,8 +124,9 @@ def page_of(name: str, text: str) -> Page | None:
     return Page(name, notebook, backends, bool(said.get("long")))
 
 
-def plain(source: str) -> str:
-    """MyST as the Markdown that notebooks show: without roles and directives."""
+def plain(source: str, substitutions: dict[str, str]) -> str:
+    """MyST as the Markdown that notebooks show: without roles, directives and substitutions."""
+    source = re.sub(r"\{\{ (\w+) \}\}", lambda found: substitutions[found[1]], source)
     source = re.sub(r"\{[\w:-]+\}`([^`<]*?)(?: <[^`>]*>)?`", r"`\1`", source)
     source = re.sub(r"^(`{3,}|:{3,})\{[\w-]+\}[^\n]*\n(?::[\w-]+:[^\n]*\n)*", "", source, flags=re.MULTILINE)
     source = re.sub(r"^\([\w-]+\)=\n", "", source, flags=re.MULTILINE)
@@ -198,7 +201,7 @@ def run_pages(app: Sphinx, env: Any, names: list[str]) -> None:
     if not hasattr(env, "executed"):
         env.executed = {}
     texts = ((name, Path(env.doc2path(name)).read_text(encoding="utf-8")) for name in sorted(env.found_docs))
-    pages = [page for name, text in texts if (page := page_of(name, text))]
+    pages = [page for name, text in texts if (page := page_of(name, text, app.config.myst_substitutions))]
     read = [(turn, page) for turn, page in enumerate(pages) if page.name in names]
     runs = [(page, backend) for turn, page in read for backend in chosen(page, turn)]
     kept, seen = Path(app.doctreedir) / "runs", version()
@@ -218,6 +221,15 @@ def run_pages(app: Sphinx, env: Any, names: list[str]) -> None:
         nbformat.write(page.notebook, path)
 
 
+def as_saved(text: str) -> tuple[str, str, str]:
+    """A cell as readers save or type it, without the magic of notebooks; its language; the file that it is, if any."""
+    first, _, rest = text.partition("\n")
+    if first.startswith("%%writefile "):
+        name = first.split()[-1]
+        return rest, {".py": "python", ".yml": "yaml"}.get(Path(name).suffix, "text"), name
+    return (rest, "sh", "") if first.startswith("%%bash") else (text, "ipython3", "")
+
+
 class CodeCell(SphinxDirective):
     """Code, and below it what it gave on each backend."""
 
@@ -231,9 +243,11 @@ class CodeCell(SphinxDirective):
         found = {backend: outputs[index] for backend, outputs in ran.items() if index < len(outputs)}
         for backend, output in found.items():
             self.check(backend, output)
-        text = "\n".join(self.content)
-        code = nodes.literal_block(text, text, language="ipython3")
-        return [nodes.container("", code, classes=["cell"]), *self.shown(found, len(ran))]
+        text, language, title = as_saved("\n".join(self.content))
+        code = [nodes.paragraph("", "", nodes.literal("", title), classes=["file-title"])] if title else []
+        code.append(nodes.literal_block(text, text, language=language))
+        said = [] if title else self.shown(found, len(ran))  # a notebook says that it writes the file
+        return [nodes.container("", *code, classes=["cell"]), *said]
 
     def check(self, backend: str, output: Output) -> None:
         def warn(text: str) -> None:

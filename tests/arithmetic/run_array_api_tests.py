@@ -1,6 +1,6 @@
 """Runs the official suite of the Python Array API standard over `xdevice.array_namespace`.
 
-    python tests/arithmetic/run_array_api_tests.py PATH BACKEND ... [--examples 20] [--device gpu:1] [pytest's ...]
+    python tests/arithmetic/run_array_api_tests.py PATH BACKEND ... [--examples 5] [--device gpu:1] [pytest's ...]
 
 PATH is a checkout of github.com/data-apis/array-api-tests with its submodule array-api; the suite is not on PyPI. It
 needs the packages `ndindex` and `pytest-json-report` beside those of the extra `test`. With a device, every test runs
@@ -20,90 +20,35 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Final
 
+import pytest
+
 FILES: Final = (
-    "constants", "creation_functions", "data_type_functions", "indexing_functions", "manipulation_functions",
-    "operators_and_elementwise_functions", "searching_functions", "sorting_functions", "special_cases",
-    "statistical_functions", "utility_functions", "linalg",
+    "constants", "creation_functions", "data_type_functions", "fft", "has_names", "indexing_functions",
+    "inspection_functions", "linalg", "manipulation_functions", "operators_and_elementwise_functions",
+    "searching_functions", "set_functions", "signatures", "sorting_functions", "special_cases", "statistical_functions",
+    "utility_functions",
 )  # fmt: skip
-"""Of the suite: not what tensors themselves can do, which stays the framework's, and not the extensions."""
+"""Of the suite: all but `array_object` and `dlpack`, which ask what tensors themselves can do, as that stays the
+framework's. In the others, tests of operators and of methods are left out for the same reason."""
 
-SIGN = "the result is a zero of the other sign"
-PYTHONS = "the values are those of Python's and NumPy's //"
-SKIPPED: Final[dict[str, dict[str, str]]] = {
-    "*": {
-        "real(x": "there are no complex dtypes among the five",
-        "test_vecdot": "the test calls conj, which is not offered; test_namespace.py has vecdot",
-        "floor_divide(x1_i is +infinity and isfinite(x2_i)": PYTHONS,
-        "floor_divide(x1_i is -infinity and isfinite(x2_i)": PYTHONS,
-        "floor_divide(isfinite(x1_i) and x1_i > 0 and x2_i is -infinity)": PYTHONS,
-        "floor_divide(isfinite(x1_i) and x1_i < 0 and x2_i is +infinity)": PYTHONS,
-    },
-    "jax": {
-        "test_asarray_arrays": "the test writes into the array",
-        "sign((x_i is -0 or x_i == +0))": SIGN,
-        "tanh(x_i is +infinity)": "JAX gives 1 - 8e-16",
-        "tanh(x_i is -infinity)": "JAX gives -1 + 8e-16",
-        "floor_divide(x1_i is -0 and x2_i": SIGN,
-        "floor_divide(isfinite(x1_i) and x1_i < 0 and x2_i is -infinity)": SIGN,
-        "remainder(x1_i is -0 and x2_i > 0)": SIGN,
-        "remainder(x1_i is +0 and x2_i < 0)": SIGN,
-    },
-    "numpy": {},
-    "torch": {
-        "remainder(x1_i is -0 and x2_i > 0)": SIGN,
-        "remainder(x1_i is +0 and x2_i < 0)": SIGN,
-    },
-    "mxnet": {
-        "test_asarray_arrays": "the test compares by ==, which MXNet does not have for arrays of two dtypes",
-        "test_concat": "the test compares by ==, which MXNet does not have for arrays of two dtypes",
-        "test_repeat": "the test slices by tensors, which MXNet does not take",
-        "remainder(x1_i is -0 and x2_i > 0)": SIGN,
-        "remainder(x1_i is +0 and x2_i < 0)": SIGN,
-        "remainder(x1_i is -0 and x2_i < 0)": SIGN,
-    },
-    "paddle": {
-        "test_asarray_arrays": "the test writes x[()] = y, which Paddle does not take",
-        "remainder(x1_i is -0 and x2_i > 0)": SIGN,
-        "remainder(x1_i is +0 and x2_i < 0)": SIGN,
-    },
-    "tensorflow": {
-        "test_full": "the test compares a dtype to uint64, which is not offered",
-        "test_astype": "the test compares a dtype to complex64, which is not offered",
-        "test_asarray_arrays": "the test writes into the array",
-        "test_concat": "the test compares by ==, which TensorFlow does not have for tensors of two dtypes",
-        "remainder(x1_i is -0 and x2_i > 0)": SIGN,
-        "remainder(x1_i is +0 and x2_i < 0)": SIGN,
-    },
-}
-"""By backend, or "*", and by a test's name or the case in its brackets: why it is left out."""
+BACKENDS: Final = ("torch", "tensorflow", "mxnet", "paddle", "jax", "numpy")
 
-OF_MANY: Final[dict[str, dict[str, str]]] = {
-    "tensorflow": {
-        "test_clip": "the test compares a dtype to uint64, which is not offered",
-        "test_reshape": "the test takes slices of nine axes, of which TensorFlow takes eight",
-        "test_stack": "the test compares by ==, which TensorFlow does not have for tensors of two dtypes",
-        "test_where": "the test compares by ==, which TensorFlow does not have for tensors of two dtypes",
-    },
-}
-"""What is left out of runs of more than 20 examples, which meet more."""
-
-ON_GPUS: Final[dict[str, dict[str, str]]] = {
-    "tensorflow": {"round(x_i is -0": SIGN, "sign((x_i is -0 or x_i == +0))": SIGN},
-}
-"""What is left out beside it on a device that is named."""
+LEFT_OUT: Final = Path(__file__).with_name("left_out.txt")
 
 DEVICE: Final = "ARRAY_API_TESTS_DEVICE"
 """The variable that says where tests run; empty is the CPU."""
 
-EXAMPLES: Final = "ARRAY_API_TESTS_EXAMPLES"
-"""The variable that says how many examples a test takes."""
-
-OTHER_DTYPES: Final = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "complex64", "complex128")
+LACKING: Final = {
+    "mxnet": "int16,uint16,uint32,uint64,complex64,complex128",
+    "paddle": "uint16,uint32,uint64",
+}
+"""The dtypes of the standard that a framework does not have."""
 
 NO_COMPLEX: Final = (
     "for dt in complex_dtypes], key=lambda x: x[1]\n)",
@@ -114,8 +59,8 @@ NO_COMPLEX: Final = (
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], usage=__doc__.splitlines()[2].strip())
     parser.add_argument("checkout", type=Path)
-    parser.add_argument("backends", nargs="+", choices=sorted(SKIPPED.keys() - {"*"}), metavar="backend")
-    parser.add_argument("--examples", type=int, default=20)
+    parser.add_argument("backends", nargs="+", choices=BACKENDS, metavar="backend")
+    parser.add_argument("--examples", type=int, default=5)
     parser.add_argument("--device")
     arguments, rest = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -128,7 +73,7 @@ def main() -> int:
         failed = []
         for backend in arguments.backends:
             begun = time.monotonic()
-            environment = _environment(backend, arguments.device) | {EXAMPLES: str(arguments.examples)}
+            environment = _environment(backend, arguments.device)
             if subprocess.run(command, cwd=copied, env=environment, check=False).returncode:
                 failed.append(backend)
             print(f"= {backend}: {time.monotonic() - begun:.0f} s", flush=True)
@@ -144,7 +89,7 @@ def _copy(checkout: Path, copied: Path) -> Path:
     for file in (copied / "array_api_tests").glob("*.py"):
         text = file.read_text().replace(*NO_COMPLEX)
         if file.stem != "stubs":
-            text = re.sub(r"\b([A-Za-z_]\w*)\.shape\b", r"tuple(\1.shape)", text)
+            text = re.sub(r"(?<![\w.])([A-Za-z_][\w.]*)\.shape\b", r"tuple(\1.shape)", text)
         file.write_text(text)
     return copied
 
@@ -153,7 +98,7 @@ def _environment(backend: str, device: str | None) -> dict[str, str]:
     environment = {**os.environ, "XDEVICE_BACKEND": backend, "JAX_ENABLE_X64": "1", DEVICE: device or ""}
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), environment.get("PYTHONPATH", "")])
     environment["ARRAY_API_TESTS_MODULE"] = f"exec('from {Path(__file__).stem} import tested; xp = tested()')"
-    environment["ARRAY_API_TESTS_SKIP_DTYPES"] = ",".join(OTHER_DTYPES)
+    environment["ARRAY_API_TESTS_SKIP_DTYPES"] = LACKING.get(backend, "")
     return environment
 
 
@@ -168,11 +113,16 @@ def tested():
     if not os.environ[DEVICE]:
         return xp
     xdevice.device(os.environ[DEVICE]).__enter__()  # for as long as the process lasts
-    checked = SimpleNamespace(__name__=xp.__name__, __array_api_version__=xp.__array_api_version__)
-    for name in dir(xp):
-        found = getattr(xp, name)
-        setattr(checked, name, _checked(found) if isinstance(found, FunctionType | MethodType) else found)
+    kept = {name: getattr(xp, name) for name in ("__name__", "__array_api_version__", "__array_namespace_info__")}
+    checked = SimpleNamespace(**kept, **_all_checked(xp))
+    for extension in {"fft", "linalg"} & {*dir(xp)}:
+        setattr(checked, extension, SimpleNamespace(**_all_checked(getattr(xp, extension))))
     return checked
+
+
+def _all_checked(xp):
+    public = {name: getattr(xp, name) for name in dir(xp) if not name.startswith("_")}
+    return {name: _checked(one) if isinstance(one, FunctionType | MethodType) else one for name, one in public.items()}
 
 
 def _checked(function):
@@ -187,37 +137,69 @@ def _checked(function):
         made = function(*args, **kwargs)
         # TensorFlow's operators, which the tests use too, give integers on the CPU: what is made of them is there
         here = places(args[0] if args and isinstance(args[0], list | tuple) else args)
+        wanted = [str(kwargs["device"])] if kwargs.get("device") else here or [os.environ[DEVICE]]
         for place in places(made if isinstance(made, list | tuple) else [made]):
-            assert place in (here or [os.environ[DEVICE]]), f"{function.__name__} gave a tensor on {place}"
+            assert place in wanted, f"{function.__name__} gave a tensor on {place}"
         return made
 
     return checked
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest's own -k
 def pytest_collection_modifyitems(config, items) -> None:
-    import xdevice
+    kept = [item for item in items if not _is_of_tensors(item.name)]
+    of_tensors = len(items) - len(kept)
+    sections = _sections()
+    for section in sections:
+        section.found = [item for item in kept if section.is_of(item.name)]
+    out = {item for section in sections for item in section.found}
+    config.hook.pytest_deselected(items=[item for item in items if item in out or item not in set(kept)])
+    is_whole = {item.path.stem for item in items} >= {f"test_{name}" for name in FILES}
+    items[:] = [item for item in kept if item not in out]
+    print(f"of functions: {len(items) + len(out)} tests; of operators and methods, not asked: {of_tensors}")
+    for section in sections:
+        print(f"left out: {len(section.found)}: {section.reason}")
+    wrong = [section.reason for section in sections if section.count != len(section.found)]
+    if is_whole and wrong:
+        raise pytest.UsageError(f"{LEFT_OUT.name} counts other numbers of tests: {wrong}")
 
-    offered = set(dir(xdevice.array_namespace()))
-    kept = [item for item in items if _function(item.name) in offered and not _is_skipped(item.name)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-    items[:] = kept
+
+@dataclass
+class _Section:
+    """A reason to leave tests out, and how many these are."""
+
+    reason: str
+    count: int
+    cases: list[str] = field(default_factory=list)
+    found: list[object] = field(default_factory=list)
+
+    def is_of(self, test: str) -> bool:
+        _, _, case = test.partition("[")
+        return any(
+            case.startswith(part) or test == part or (part.startswith("*") and part[1:] in test) for part in self.cases
+        )
 
 
-def _function(test: str) -> str:
-    """The function that a test is of: `test_binary[add(x1_i is NaN) -> NaN]` and `test_asarray_scalars` name theirs."""
+def _sections() -> list[_Section]:
+    """The sections of the file that are for this run."""
+    here = {"*", os.environ["XDEVICE_BACKEND"]}
+    here |= {f"{name} on GPUs" for name in here} if os.environ[DEVICE] else set()
+    sections: list[_Section] = []
+    is_here = False
+    for line in LEFT_OUT.read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            heads, count, reason = re.match(r"\[(.*)\] (\d+): (.*)", line).groups()
+            is_here = bool(here & set(heads.split(", ")))
+            sections += [_Section(reason, int(count))] if is_here else []
+        elif is_here and line and not line.startswith("#"):
+            sections[-1].cases.append(line)
+    return sections
+
+
+def _is_of_tensors(test: str) -> bool:
+    """Whether a test is of an operator, a method or an attribute of tensors."""
     _, _, case = test.partition("[")
-    if "(" in case:
-        return re.match(r"\w*", case)[0]
-    name = test.partition("[")[0].removeprefix("test_")
-    return "" if case.startswith("__") else {"asarray_scalars": "asarray", "asarray_arrays": "asarray"}.get(name, name)
-
-
-def _is_skipped(test: str) -> bool:
-    backend = os.environ["XDEVICE_BACKEND"]
-    left_out = {**SKIPPED["*"], **SKIPPED[backend]}
-    left_out |= OF_MANY.get(backend, {}) if int(os.environ[EXAMPLES]) > 20 else {}
-    left_out |= ON_GPUS.get(backend, {}) if os.environ[DEVICE] else {}
-    return any(test == part if part.startswith("test_") else part in test for part in left_out)
+    return case.startswith(("__", "array_method", "array_attribute")) or test.startswith("test_array_method")
 
 
 if __name__ == "__main__":

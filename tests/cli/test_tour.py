@@ -45,3 +45,27 @@ def test_both_halves_of_exercise_3_have_the_same_norms():
     norms = re.findall(r">>> timed\((?:one_by_one|kept)\).*\n  \([\d.e-]+, ([\d.]+)\)", screen)
     assert len(norms) == 2
     assert float(norms[0]) == pytest.approx(float(norms[1]), rel=1e-4)
+
+
+def test_the_end_of_a_tour_of_all_says_what_ran_and_what_did_not(monkeypatch):
+    from xdevice.cli import tour_summary
+
+    monkeypatch.setattr(tour_summary.selection, "backends", lambda: ("torch", "numpy"))
+    right = {"backend": "numpy", "version": "2.0", "devices": ["cpu:0"], "failed": []}
+    wrong = {"backend": "torch", "version": "?", "devices": [], "failed": ["the process ended by SIGSEGV"]}
+    said = tour_summary.words([wrong, right])
+    assert "As the chapter says: numpy." in said
+    assert "Not as the chapter says, or broken off: torch." in said
+    assert "Left out, as not installed: tensorflow (pip install tensorflow); " in said
+    assert tour_summary.line(right, 2.4) == "numpy 2.0: 21 steps in 2 s, all as the chapter says"
+    assert tour_summary.line(wrong, 2.4).endswith("1 FAILED, as shown above")
+
+
+def test_a_tour_that_is_quiet_is_shown_where_a_step_fails(monkeypatch, capfd):
+    from xdevice.cli import tours
+
+    broken_off = tours.subprocess.CompletedProcess([], -11, "the lines so far")
+    monkeypatch.setattr(tours, "run_child", lambda *_, **__: broken_off)
+    outcome = tours._in_child("numpy", is_quiet=True)
+    assert outcome["failed"] == ["the process ended by SIGSEGV"]
+    assert "the lines so far" in capfd.readouterr().out

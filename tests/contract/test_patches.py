@@ -151,6 +151,7 @@ def compare(name):
     backend = xdevice.backend(name)
     if name == "torch":
         backend.framework.vgpu.set_device(1)
+    backend.take_for_cuda(xdevice.gpu(1))
     with ExitStack() as stack:
         stack.enter_context(backend.watch(lambda transfer: None))
         stack.enter_context(backend.blocking())

@@ -71,9 +71,11 @@ _OUR_OWN = {
     "is_host_only", "refuse_if_frozen",
 }  # fmt: skip
 """What the core decides for all adapters."""
-_OF_THE_FRAMEWORK = {"on_choice", "hardware", "operand_device"}
+_OF_THE_FRAMEWORK = {"on_choice", "hardware", "operand_device", "own_file", "take_for_cuda"}
 """What a framework does for itself alone: tests/arithmetic/test_mxnet_semantics.py has what MXNet does on its choice,
-tests/accelerators the hardware of each, and tests/hardware/test_gpu.py the operands of TensorFlow."""
+tests/accelerators the hardware of each, tests/hardware/test_gpu.py the operands of TensorFlow,
+tests/weights/test_checkpoints.py PyTorch's files, and tests/pytest_plugin/test_cuda_option.py what PyTorch and JAX take
+for CUDA."""
 _OF_PROCESSES = {"engines", "start_engine", "start_native_group", "why_no_engine"}
 """What one process cannot check: tests/distributed/test_sabotage_processes.py has the faults of these."""
 _NEED_THREE = (

@@ -6,7 +6,7 @@ import threading
 import warnings
 
 import pytest
-from support import printed
+from support import printed, python
 
 import xdevice
 
@@ -119,3 +119,13 @@ def test_where_nothing_else_is_installed_numpy_is_chosen():
     hidden = "import sys\nfor m in ('torch', 'tensorflow', 'paddle', 'mxnet', 'jax'): sys.modules[m] = None\n"
     assert printed("-c", hidden + "import xdevice; print(xdevice.backend().name)") == "numpy"
     assert printed("-c", "import xdevice; print(xdevice.backend().name)", XDEVICE_BACKEND="NP") == "numpy"
+
+
+def test_another_package_of_the_name_is_told_of(tmp_path):
+    there = tmp_path / "xdevice-6.0.dist-info"
+    there.mkdir()
+    (there / "METADATA").write_text("Metadata-Version: 2.1\nName: xdevice\nVersion: 6.0\n")
+    done = python("-c", "import xdevice; print(xdevice.backends())", PYTHONPATH=str(tmp_path))
+    assert "RuntimeWarning: another package, called xdevice 6.0, is installed beside this one" in done.stderr
+    done = python("-m", "xdevice", "info", "numpy", PYTHONPATH=str(tmp_path))
+    assert "pip uninstall xdevice" in done.stdout

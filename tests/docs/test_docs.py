@@ -61,8 +61,18 @@ def test_the_example_of_the_readme_prints_what_it_shows(backend):
     assert done.stdout == block("Example", "text").replace("torch", backend)
 
 
-def test_the_first_steps_begin_with_the_readmes_commands():
+def test_the_first_steps_begin_with_the_readmes_command():
     assert block("Try it", "sh") in (DOCS / "tutorials" / "first_steps.md").read_text(encoding="utf-8")
+
+
+def test_the_readmes_two_jobs_are_a_line_each():
+    assert [block(heading, "sh") for heading in ("Try it", "Run the tests")] == [
+        "python3 try_it.py chapter\n",
+        "python3 try_it.py tests\n",
+    ]
+    done = python(ROOT / "try_it.py", "everything")
+    assert done.returncode == 1
+    assert "python3 try_it.py chapter" in done.stderr
 
 
 def test_links_in_the_docs_lead_somewhere():

@@ -45,3 +45,11 @@ def test_what_does_not_fit_together_is_not_released(tmp_path, tag, changelog, sa
 
 def test_the_version_is_where_the_script_reads_it():
     assert '\n__version__ = "' in (ROOT / "xdevice" / "base" / "version.py").read_text(encoding="utf-8")
+
+
+def test_the_tag_is_made_only_where_that_is_asked_for(tmp_path):
+    shutil.copy(ROOT / ".ci" / "release", tmp_path)
+    command = ["bash", str(tmp_path / "release"), "v1.2.0", "--now"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "after the tag stands --now; expected --tag or nothing" in done.stderr

@@ -63,7 +63,7 @@ orphan: true
 python -c "import sys; print(sys.prefix)"
 ```
 
-It ran in {{printed}}`{prefix}`.
+It ran in {{printed}}`{prefix}`, and is in {{{{ repository }}}}.
 """
 GOOD = "print(xdevice.to_numpy(xdevice.ones(2, 2)).sum())\nprint(2 + 2)"
 WRONG = [  # code, options, what the sentence says, the build's warning
@@ -102,8 +102,10 @@ def test_a_page_is_built_with_what_it_printed(tmp_path):
     assert re.search(r"Output on NumPy</p>\s*<div[^>]*><div[^>]*><pre><span></span>4\.0\n4\n</pre>", text)
     notebook = json.loads((html / "index.ipynb").read_text(encoding="utf-8"))
     code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert 'os.environ.setdefault("XDEVICE_BACKEND", "numpy")' in code[0]
+    assert 'for name in ["numpy"]:' in code[0]
+    assert "%%bash" not in (html / "command.html").read_text(encoding="utf-8")  # what is copied is what runs
     assert python("-c", "\n".join(code)).stdout == "4.0\n4\n"
+    assert "and is in the repository." in (html / "command.ipynb").read_text(encoding="utf-8")
     assert "`4.0`" in "".join(notebook["cells"][-1]["source"])
 
 

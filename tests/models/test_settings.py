@@ -336,7 +336,7 @@ def test_inputs_that_cannot_be_used_are_an_error():
     nn, source, like = _torch(), _block("torch"), _block("paddle")
     with pytest.raises(xdevice.StateError, match="inputs= is what two models are called with"):
         xdevice.convert_state(source, "paddle", inputs=NUMBERS)
-    with pytest.raises(ArgumentError, match=r"torch failed on inputs= of the shape \(2, 5\)"):
+    with pytest.raises(ArgumentError, match=r"torch failed in a on inputs= of the shape \(2, 5\)"):
         xdevice.convert_state(source, "paddle", like=like, inputs=NUMBERS[..., 0])
     with pytest.raises(xdevice.NotATensorError, match="inputs= takes a tensor"):
         xdevice.convert_state(source, "paddle", like=like, inputs="x")

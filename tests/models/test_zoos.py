@@ -14,9 +14,9 @@ FILE = Path(__file__).parents[2] / "benchmarks" / "zoos.py"
 WANTED = ("agrees", "by inputs", "mended")
 
 
-def rows_of(*words):
+def rows_of(*words, file=FILE):
     """In a process of its own: Gluon's zoo computes with legacy arrays."""
-    command = [sys.executable, "-W", "ignore", str(FILE), "--json", *words]
+    command = [sys.executable, "-W", "ignore", str(file), "--json", *words]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr[-2000:]
     return [json.loads(line) for line in found.stdout.splitlines() if line.startswith("{")]
@@ -27,6 +27,16 @@ def test_a_small_architecture_agrees_once_what_is_listed_is_mended():
     (row,) = rows_of("mxnet", "paddle", "squeezenet1_0")
     assert row["verdict"] == "mended"
     assert "ceil_mode" in row["notes"][0]
+
+
+@pytest.mark.slow
+def test_a_transformer_of_one_library_is_that_of_another():
+    """Class token, positions and fused rows of query, key and value."""
+    for name in ("timm", "torchvision", "transformers"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+    rows = rows_of("vit", "timm", file=FILE.parent / "families.py")
+    assert [row["verdict"] for row in rows] == ["agrees"] * 10
 
 
 @pytest.mark.long

@@ -535,6 +535,61 @@ def test_an_alarm_that_may_be_rounding_says_so(compared):
     assert "may be rounding" not in out
 
 
+def test_a_gradient_that_is_zero_but_for_rounding_is_explained(compared):
+    """As that of a bias before a batch norm: Adam makes whole steps of it, and the weights part."""
+    code = """
+record('gradients', {'w': numpy.float32([0.5, 0.1]), 'b': numpy.float32([3e-9 * (1 - 2 * here('jax'))])})
+record('weights', {'w': numpy.float32([0.5, 0.1]), 'b': numpy.float32([0.01 * (1 - 2 * here('jax'))])})
+record('weights', {'w': numpy.float32([0.5, 0.1 + 0.1 * here('jax')]), 'b': numpy.float32([0.01])})
+"""
+    status, out = compared(code)
+    assert status == 1
+    assert "weights, step 0" in out
+    assert "gradients, step 0, has at most 3e-09 there, and 0.5 elsewhere" in out
+    status, out = compared(code.replace("'b': numpy.float32([0.01 * (1 - 2 * here('jax'))])", "'b': 0.01"))
+    assert "weights, step 1" in out
+    assert "zero but for rounding" not in out, "of 'w', whose gradient is not small"
+
+
+def test_a_variance_that_differs_between_frameworks_is_explained(compared):
+    status, out = compared("record('net', {'1.running_var': numpy.float32([1.0 + 0.01 * here('jax')])})")
+    assert status == 1
+    assert "PyTorch's batch norms keep the unbiased variance" in out
+
+
+@pytest.mark.slow
+def test_a_run_in_float64_allows_the_statistics_of_batch_norms_what_float32_rounds(on_numpy):
+    """Paddle holds their momentum in float32, even of a layer in float64."""
+    code = "record('net', {'%s': xdevice.tensor(1.0, dtype='float64') * (1 + 3e-8 * here('jax'))})"
+    status, out, err = on_numpy(code % "1.running_mean", "--float64")
+    assert status == 0, out + err
+    assert on_numpy(code % "1.weight", "--float64")[0] == 1
+
+
+@pytest.mark.slow
+def test_what_is_float32_where_a_run_in_float64_fails_is_named_with_its_line(on_numpy):
+    code = """
+import numpy as np
+def load(array):
+    narrow = array.astype("float32")
+    return narrow
+def step(x, y):
+    if x.dtype != y.dtype:
+        raise TypeError("two dtypes")
+record("x", xdevice.tensor(0.5))
+batch = load(np.ones(2))
+step(batch, xdevice.ones(2))
+"""
+    status, out, _ = on_numpy(code, "--float64")
+    assert status == 2
+    assert "TypeError: two dtypes" in out
+    assert "x: script.py:14: batch = load(np.ones(2))" in out
+    status, _, err = on_numpy(code, "--calibrate")
+    assert status == 2
+    assert "script.py runs 7 times: once on each backend, and 5 times more on numpy" in err
+    assert "x: script.py:14: batch = load(np.ones(2))" in err
+
+
 # where it was recorded
 
 

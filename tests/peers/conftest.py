@@ -1,6 +1,6 @@
 """Types and expectations of other libraries, tested with the real packages. They run only when they are named:
 
-    pip install -c constraints.txt ".[all,test,peers]"
+    pip install -c constraints.txt ".[all,mxnet,test,peers]"
     XDEVICE_VIRTUAL_GPUS=2 pytest -n 2 --dist loadfile tests/peers
 
 A peer that is missing then fails; a plain `pytest` leaves them out and says so at its end.

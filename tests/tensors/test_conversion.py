@@ -729,3 +729,50 @@ def test_what_is_still_arriving_is_waited_for(how, is_watched):
     kept = weakref.ref(x) if is_watched else None  # then it cannot become an ordinary tensor
     assert READINGS[how](x).tolist() == [3] * 64
     del kept
+
+
+# to a device, and like another tensor
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize(("source", "target"), [(a, b) for a, b in PAIRS if "numpy" not in (a, b)])
+def test_to_a_device_in_one_call(source, target):
+    with xdevice.use(source):
+        x = xdevice.tensor([[1.0, 2.0], [3.0, 4.0]])
+    there = xdevice.gpu(1)
+    backend(target).require(there)
+    made = convert({"x": [x, 3]}, target, device="gpu:1")["x"]
+    assert made[1] == 3
+    assert xdevice.device_of(made[0]) is there
+    assert xdevice.to_numpy(made[0]).tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    back = convert(made[0], like=x)
+    assert (type(back), xdevice.device_of(back)) == (type(x), xdevice.cpu())
+    assert xdevice.device_of(convert(x, like=made[0])) is there
+    assert xdevice.device_of(convert(made[0], "numpy", device="cpu")) is xdevice.cpu()
+    with pytest.raises(xdevice.SharingError, match="cannot be shared on gpu:1"):
+        convert(x, target, device="gpu:1", copy=False)
+
+
+def test_on_the_same_device_memory_is_shared():
+    x = aligned(np.ones((2, 3), "float32"))
+    for made in (convert(x, "torch", device="cpu"), convert(x, like=xdevice.backend("torch").framework.ones(1))):
+        assert made.data_ptr() == x.ctypes.data
+
+
+def test_a_target_is_named_once():
+    x = np.ones(2, "float32")
+    for arguments in ({}, {"backend": "torch", "like": x}, {"like": x, "device": "cpu"}):
+        with pytest.raises(xdevice.ArgumentError, match="takes a backend and perhaps a device"):
+            convert(x, **arguments)
+    with pytest.raises(xdevice.NotATensorError, match="like= takes a tensor, not 3"):
+        convert(x, like=3)
+    with pytest.raises(xdevice.DeviceNotFoundError):
+        convert(x, "numpy", device="gpu:0")
+
+
+def test_a_dtype_that_the_target_lacks_is_refused_before_anything_is_moved(monkeypatch):
+    there = backend("mxnet")
+    for maker in ("adopt", "from_buffer", "from_numpy"):
+        monkeypatch.setattr(type(there), maker, lambda *_: pytest.fail("it was converted"))
+    with pytest.raises(xdevice.DTypeError, match="complex64"):
+        convert([np.ones(2, "float32"), np.ones(2, "complex64")], "mxnet", device="cpu")

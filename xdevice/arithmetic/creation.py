@@ -190,18 +190,20 @@ class Creation:
         return grids
 
     def tril(self, x: Any, /, *, k: int = 0) -> Any:
-        return self._triangle("tril", x, lambda rows, columns: columns - rows <= k)
+        return self._triangle("tril", x, lambda rows, columns: columns - rows <= k, k)
 
     def triu(self, x: Any, /, *, k: int = 0) -> Any:
-        return self._triangle("triu", x, lambda rows, columns: columns - rows >= k)
+        return self._triangle("triu", x, lambda rows, columns: columns - rows >= k, k)
 
-    def _triangle(self, function: str, x: Any, inside: Any) -> Any:
+    def _triangle(self, function: str, x: Any, inside: Any, k: int) -> Any:
         import numpy
 
         x = self._ground.tensor(x, function)
         shape = self._ground.known(x, function)
         if len(shape) < 2:
             raise ShapeError(f"{function} takes two dimensions or more, not the shape {shape}")
+        if hasattr(self._kernels, function):
+            return getattr(self._kernels, function)(x, k)
         rows, columns = numpy.ogrid[: shape[-2], : shape[-1]]
         mask = self._ground.constant(inside(rows, columns), x)
         return self._kernels.where(mask, x, self._kernels.number(0, self._ground.name(x), x))
@@ -226,7 +228,7 @@ class Types:
         name = self._name(type)
         if dtypes.kind_of(name) not in "fc":
             raise DTypeError(f"finfo takes a dtype of floats, not {name}; iinfo is for integers")
-        return dtypes.floats(name, self._ground.kernels.dtype(name))
+        return dtypes.floats(name, self._ground.kernels.dtype(floats.PARTS.get(name, name)))
 
     def iinfo(self, type: Any, /) -> dtypes.IInfo:
         name = self._name(type)

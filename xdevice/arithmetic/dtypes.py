@@ -12,20 +12,24 @@ from xdevice.errors import DTypeError, shown
 _KINDS: Final = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
 
 BOOL: Final = "b"
+BITS: Final = "biu"
 INTEGER: Final = "iu"
 NUMERIC: Final = "iufc"
 REAL: Final = "iuf"
 FLOATING: Final = "fc"
 REAL_FLOATING: Final = "f"
+COMPLEX: Final = "c"
 ANY: Final = "biufc"
 
 WORDS: Final = {
     BOOL: "bool",
+    BITS: "integers or bool",
     INTEGER: "integers",
     NUMERIC: "numbers",
     REAL: "real numbers",
     FLOATING: "floats",
     REAL_FLOATING: "real floats",
+    COMPLEX: "complex numbers",
     ANY: "numbers or bool",
 }
 """How an error says what a function takes, by the kinds of dtypes that the function takes."""

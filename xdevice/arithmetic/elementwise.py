@@ -10,7 +10,7 @@ from xdevice.core import registry
 from xdevice.errors import DTypeError, XDeviceError, shown
 
 from . import dtypes
-from .dtypes import ANY, BOOL, FLOATING, NUMERIC, REAL, REAL_FLOATING
+from .dtypes import ANY, BITS, BOOL, COMPLEX, FLOATING, INTEGER, NUMERIC, REAL, REAL_FLOATING
 from .ground import NUMBERS, Ground
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 UNARY: Final = {
     **dict.fromkeys(("abs", "negative", "sign", "square"), NUMERIC),
+    "bitwise_invert": BITS,
     "logical_not": BOOL,
+    "signbit": REAL_FLOATING,
     **dict.fromkeys((
         "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp", "expm1", "log", "log10", "log1p",
         "log2", "reciprocal", "sin", "sinh", "sqrt", "tan", "tanh",
@@ -38,7 +40,9 @@ BINARY: Final = {
     **dict.fromkeys(("greater", "greater_equal", "less", "less_equal"), REAL),
     **dict.fromkeys(("equal", "not_equal"), ANY),
     **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), BOOL),
-    "atan2": REAL_FLOATING,
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), BITS),
+    **dict.fromkeys(("bitwise_left_shift", "bitwise_right_shift"), INTEGER),
+    **dict.fromkeys(("atan2", "copysign", "hypot", "logaddexp", "nextafter"), REAL_FLOATING),
     "divide": FLOATING,
 }
 
@@ -52,7 +56,12 @@ def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
     made |= {name: _binary(ground, name, kinds, getattr(kernels, name)) for name, kinds in BINARY.items()}
     made["pow"] = _pow(ground, made["pow"])
     made["clip"] = _clip(ground)
-    made["positive"] = _positive(ground)
+    made |= {name: _unchanged(ground, name, kernels.copy) for name in ("conj", "positive", "real")}
+    if "complex64" in ground.backend.dtypes:
+        made |= {name: _of_complex(ground, made[name], getattr(kernels, name)) for name in ("conj", "real")}
+        made["imag"] = _unary(ground, "imag", COMPLEX, kernels.imag)
+    else:
+        made["imag"] = _unary(ground, "imag", COMPLEX, _itself)  # every dtype is refused by name
     return made
 
 
@@ -146,11 +155,21 @@ def _pow(ground: Ground, power: Callable[..., Any]) -> Callable[..., Any]:
     return pow
 
 
-def _positive(ground: Ground) -> Callable[..., Any]:
-    def positive(x: Any, /) -> Any:
-        return ground.kernels.copy(ground.require(x, NUMERIC, "positive"))
+def _unchanged(ground: Ground, name: str, copy: Callable[[Any], Any]) -> Callable[..., Any]:
+    def unchanged(x: Any, /) -> Any:
+        return copy(ground.require(x, NUMERIC, name))
 
-    return positive
+    return _named(unchanged, name)
+
+
+def _of_complex(ground: Ground, real: Callable[[Any], Any], kernel: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A function that has work to do for complex numbers alone."""
+
+    def of_complex(x: Any, /) -> Any:
+        x = ground.tensor(x, real.__name__)
+        return kernel(x) if dtypes.kind_of(ground.name(x)) == "c" else real(x)
+
+    return _named(of_complex, real.__name__)
 
 
 def _clip(ground: Ground) -> Callable[..., Any]:

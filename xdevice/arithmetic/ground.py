@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from operator import index
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.contract import Backend
-from xdevice.contract.arithmetic import ONE_DEVICE
+from xdevice.contract.arithmetic import HOST, ONE_DEVICE, PLACES, WIDER
 from xdevice.core import registry
 from xdevice.errors import (
     ArgumentError,
@@ -19,12 +20,12 @@ from xdevice.errors import (
     UnsupportedError,
     shown,
 )
-from xdevice.tensors.creation import listed
+from xdevice.tensors.creation import listed, to_numpy
 
 from . import dtypes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
 
@@ -35,13 +36,54 @@ class AxisError(ShapeError, IndexError):
     """An axis that a tensor does not have. It is an `IndexError` because the standard requires that."""
 
 
+def _widened(kernels: Any) -> Any:
+    """The kernels of an adapter; each computes the dtypes that the framework lacks in those that `WIDER` names."""
+    wider = getattr(kernels, WIDER, None)
+    if wider is None:
+        return kernels
+    made = SimpleNamespace(**{name: getattr(kernels, name) for name in dir(kernels)})
+    for name, instead in wider.items():
+        setattr(made, name, _wide(kernels, name, instead))
+    return made
+
+
+def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[..., Any]:
+    kernel, gives_places, first = getattr(kernels, function), function in PLACES, int(function == "where")
+    usual: Any = None
+
+    def computed(*given: Any) -> Any:
+        nonlocal usual
+        dtype = given[first].dtype
+        if dtype is usual:
+            return kernel(*given)
+        name = dtype_name(dtype)
+        if name not in wider:
+            usual = dtype
+            return kernel(*given)
+        if wider[name] == HOST:
+            return _on_host(kernels, function, given)
+        made = kernel(*(kernels.astype(x, wider[name]) if getattr(x, "dtype", None) == dtype else x for x in given))
+        return made if gives_places or dtype_name(made.dtype) != wider[name] else kernels.astype(made, name)
+
+    return computed
+
+
+def _on_host(kernels: Any, function: str, given: Sequence[Any]) -> Any:
+    import numpy as np
+
+    host = registry.load(HOST).namespace()
+    values = [to_numpy(x) if hasattr(x, "dtype") else x for x in given]
+    made = np.ascontiguousarray(getattr(host, function)(*values))
+    return kernels.constant(made, given[0])
+
+
 class Ground:
     """One backend with its kernels (the functions of its adapter), and the checks that all functions of the namespace
     use."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.kernels: Any = backend.namespace()
+        self.kernels: Any = _widened(backend.namespace())
         self.mine: set[type] = set()
         """The types seen so far that are tensors of this backend."""
         self.looks = not getattr(self.kernels, ONE_DEVICE, False)

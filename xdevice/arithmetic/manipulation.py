@@ -12,7 +12,7 @@ from xdevice.errors import ShapeError, shown
 from xdevice.tensors import refusals
 from xdevice.tensors.creation import listed
 
-from .dtypes import INTEGER, NUMERIC
+from .dtypes import INTEGER, NUMERIC, kind_of
 from .ground import Ground, broadcast_shape, shape_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Manipulation:
         shape = broadcast_shape(*[self._ground.known(x, "broadcast_arrays") for x in tensors])
         return [self._kernels.broadcast_to(x, shape) for x in tensors]
 
-    def expand_dims(self, x: Any, /, *, axis: int = 0) -> Any:
+    def expand_dims(self, x: Any, /, axis: int = 0) -> Any:
         x = self._ground.tensor(x, "expand_dims")
         return self._kernels.expand_dims(x, self._ground.axis(axis, len(x.shape) + 1, "expand_dims"))
 
@@ -163,6 +163,12 @@ class Manipulation:
             raise ShapeError(f"squeeze takes axes of the length 1, not {axis} of the shape {shape}")
         return self._kernels.squeeze(x, axes) if axes else self._kernels.copy(x)
 
+    def unstack(self, x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
+        x = self._ground.tensor(x, "unstack")
+        place = self._ground.axis(axis, len(x.shape), "unstack")
+        self._ground.known(x, "unstack")
+        return tuple(self._kernels.unstack(x, place))
+
     def tile(self, x: Any, repetitions: Sequence[int], /) -> Any:
         x = self._ground.tensor(x, "tile")
         times = _sizes(repetitions, "tile")
@@ -241,7 +247,8 @@ class Manipulation:
         if None not in lengths and lengths[0] != lengths[1]:
             raise ShapeError(f"vecdot takes axes of one length, not {shapes[0][axis]} and {shapes[1][axis]}")
         try:
-            product = self._kernels.multiply(x1, x2)
+            is_complex = kind_of(self._ground.name(x1)) == "c"
+            product = self._kernels.multiply(self._kernels.conj(x1) if is_complex else x1, x2)
         except Exception:
             self._ground.require_fit("vecdot", x1, x2)
             raise

@@ -4,18 +4,24 @@ adapter."""
 from __future__ import annotations
 
 import math
-from functools import wraps
+from functools import partial, wraps
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
+from xdevice.contract.arithmetic import FFT, HOST, LINALG
 from xdevice.core import selection
-from xdevice.errors import ArgumentError
+from xdevice.errors import ArgumentError, UnsupportedError
 
 from . import elementwise, reducing
 from .creation import Creation, Types
 from .doors import Door, Doors
+from .fft import Fourier
 from .ground import NUMBERS, Ground
+from .info import STANDARD, Info
+from .linalg import LinearAlgebra
 from .manipulation import Manipulation
 from .reducing import Reducing
+from .sets import Sets
 
 VERSION: Final = "2024.12"
 
@@ -23,15 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CONSTANTS: Final = {"e": math.e, "inf": math.inf, "nan": math.nan, "newaxis": None, "pi": math.pi}
-DTYPES: Final = ("bool", "float32", "float64", "int32", "int64")
 
-_NOT_OFFERED: Final = {
-    **dict.fromkeys(
-        ("nonzero", "searchsorted", "unique_all", "unique_counts", "unique_inverse", "unique_values"),
-        "the shape of what it gives depends on values, which compiled functions cannot know",
-    ),
-    **dict.fromkeys(("fft", "linalg"), "the extensions of the standard are not offered"),
-}
+
+class NotOfferedError(UnsupportedError, AttributeError):
+    """A name that the backend does not have. It is an `AttributeError`, so that `hasattr` says so."""
 
 
 class Namespace:
@@ -41,23 +42,39 @@ class Namespace:
 
     def __init__(self, ground: Ground) -> None:
         functions = {**elementwise.functions(ground), **reducing.functions(ground)}
-        for room in (Creation(ground), Manipulation(ground), Reducing(ground), Types(ground)):
-            functions |= {name: _plain(getattr(room, name)) for name in vars(type(room)) if not name.startswith("_")}
+        for room in (Creation(ground), Manipulation(ground), Reducing(ground), Sets(ground), Types(ground)):
+            functions |= _functions(room)
         del functions["reduced"]
         self.__name__ = f"array_namespace of {ground.backend.name}"
+        self._backend = ground.backend
         vars(self).update(functions)
         vars(self).update(CONSTANTS)
-        vars(self).update({name: ground.kernels.dtype(name) for name in DTYPES})
+        vars(self).update({name: ground.kernels.dtype(name) for name in STANDARD if name in ground.backend.dtypes})
+        self.__array_namespace_info__ = partial(Info, ground)
+        if hasattr(ground.kernels, LINALG):
+            shared = {name: functions[name] for name in ("matmul", "matrix_transpose", "tensordot", "vecdot")}
+            self.linalg = SimpleNamespace(**_functions(LinearAlgebra(ground, self)), **shared)
+        if hasattr(ground.kernels, FFT):
+            self.fft = SimpleNamespace(**_functions(Fourier(ground, self)))
 
     def __getattr__(self, name: str) -> Any:
-        why = _NOT_OFFERED.get(name, "it is not among the names that xdevice offers on every backend")
-        raise AttributeError(f"the {self.__name__} has no {name!r}: {why}")
+        if name in (*STANDARD, "fft", "linalg"):
+            backend = self._backend.name
+            raise NotOfferedError(
+                f"{backend} does not support {name}; compute it with another backend: xdevice.convert(x, {HOST!r})"
+            )
+        raise AttributeError(f"the {self.__name__} has no {name!r}: the standard {VERSION} does not name it")
 
     def __dir__(self) -> list[str]:
         return sorted(name for name in vars(self) if not name.startswith("_"))
 
     def __repr__(self) -> str:
         return f"<{self.__name__}>"
+
+
+def _functions(room: object) -> dict[str, Callable[..., Any]]:
+    """The public methods of a class as functions."""
+    return {name: _plain(getattr(room, name)) for name in vars(type(room)) if not name.startswith("_")}
 
 
 def _plain(method: Callable[..., Any]) -> Callable[..., Any]:

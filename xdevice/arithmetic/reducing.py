@@ -4,10 +4,11 @@ taking."""
 from __future__ import annotations
 
 import math
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from xdevice.core import registry
-from xdevice.errors import ShapeError
+from xdevice.errors import ArgumentError, ShapeError, shown
 
 from . import dtypes
 from .dtypes import ANY, BOOL, INTEGER, NUMERIC, REAL, REAL_FLOATING
@@ -164,20 +165,44 @@ class Reducing:
     def cumulative_sum(
         self, x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
     ) -> Any:
+        return self._cumulated("cumulative_sum", 0, x, axis, dtype, include_initial)
+
+    def cumulative_prod(
+        self, x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    ) -> Any:
+        return self._cumulated("cumulative_prod", 1, x, axis, dtype, include_initial)
+
+    def _cumulated(self, function: str, initial: int, x: Any, axis: int | None, dtype: Any, has_initial: bool) -> Any:
         ground, kernels = self._ground, self._kernels
-        x = ground.require(x, NUMERIC, "cumulative_sum")
+        x = ground.require(x, NUMERIC, function)
         shape = shape_of(x)
         if axis is None and len(shape) != 1:
-            raise ShapeError(f"cumulative_sum of the shape {shape} needs an axis")
-        place = ground.axis(0 if axis is None else axis, len(shape), "cumulative_sum")
-        name = self._accumulated("cumulative_sum", x, dtype)
+            raise ShapeError(f"{function} of the shape {shape} needs an axis")
+        place = ground.axis(0 if axis is None else axis, len(shape), function)
+        name = self._accumulated(function, x, dtype)
         x = ground.cast(x, name)
-        total = ground.cast(kernels.cumulative_sum(x, place), name) if 0 not in shape else kernels.copy(x)
-        if not include_initial:
+        total = ground.cast(getattr(kernels, function)(x, place), name) if 0 not in shape else kernels.copy(x)
+        if not has_initial:
             return total
-        shape = ground.known(x, "cumulative_sum with include_initial")
-        first = kernels.broadcast_to(kernels.number(0, name, x), (*shape[:place], 1, *shape[place + 1 :]))
+        shape = ground.known(x, f"{function} with include_initial")
+        first = kernels.broadcast_to(kernels.number(initial, name, x), (*shape[:place], 1, *shape[place + 1 :]))
         return kernels.concat([first, total], place)
+
+    def diff(self, x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
+        ground, kernels = self._ground, self._kernels
+        x = ground.require(x, NUMERIC, "diff")
+        place = ground.axis(axis, len(x.shape), "diff")
+        if index(n) < 0:
+            raise ArgumentError(f"diff takes an n of 0 or more, not {n}")
+        parts = [ground.require(part, NUMERIC, "diff") for part in (prepend, x, append) if part is not None]
+        if len(parts) > 1:
+            ground.require_one_device("diff", *parts)
+            name = ground.common(parts, x)
+            x = kernels.concat([ground.cast(part, name) for part in parts], place)
+        length = ground.known(x, "diff")[place]
+        for last in range(length - 1, max(length - 1 - n, -1), -1):
+            x = kernels.subtract(kernels.sliced(x, place, 1, last + 1), kernels.sliced(x, place, 0, last))
+        return x
 
     # truth
 
@@ -289,6 +314,22 @@ class Reducing:
         if not len(x.shape) or 0 in shape_of(x):
             return self._kernels.full_like(x, 0, name)
         return ground.cast(self._kernels.argsort(x, place, bool(descending)), name)
+
+    def searchsorted(self, x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Any:
+        ground = self._ground
+        x1, x2 = ground.operands("searchsorted", REAL, (x1, x2))
+        ground.require_one_device("searchsorted", x1, x2)
+        if len(x1.shape) != 1:
+            raise ShapeError(f"searchsorted takes a sorted vector, not the shape {shape_of(x1)}")
+        if side not in ("left", "right"):
+            raise ArgumentError(f"searchsorted: side is 'left' or 'right', not {shown(side)}")
+        shape = ground.known(x2, "searchsorted")
+        if sorter is not None:
+            x1 = self.take(x1, sorter)
+        if 0 in shape or 0 in shape_of(x1):
+            return self._kernels.full_like(x2, 0, ground.held("int64"))
+        places = self._kernels.searchsorted(x1, self._kernels.reshape(x2, (-1,)), side)
+        return ground.cast(self._kernels.reshape(places, shape), ground.held("int64"))
 
     def sort(self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
         ground = self._ground

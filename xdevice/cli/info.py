@@ -51,12 +51,15 @@ class Report(TypedDict):
 
 
 def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
-    """Probes all backends and returns their reports, in the order of `names`. Shows progress on standard error."""
-    from rich.progress import SpinnerColumn, TextColumn
+    """Probes all backends and returns their reports, in the order of `names`. Shows progress on standard error: a clock
+    for each, or without a terminal a line."""
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from xdevice.parity.progress import bar
 
-    with bar(SpinnerColumn(), TextColumn("{task.description}")) as progress:
+    with bar(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as progress:
+        if progress.disable:
+            print(f"probing {', '.join(names)}: each imports its framework", file=sys.stderr, flush=True)
         tasks = {name: progress.add_task(f"probing {name}", total=1) for name in names}
 
         def probe(name: str) -> Report:
@@ -160,6 +163,8 @@ def show(reports: Sequence[Report]) -> None:
     launcher = reports[0]["launcher"] if reports else None
     none = "none; xdevice launch -n 2 script.py starts several processes"
     console.print(f"Launcher: {launcher or none}", markup=False, highlight=False)
+    if (clash := registry.namesake()) is not None:
+        console.print(f"Wrong here: {clash}", style="red", markup=False, highlight=False)
 
 
 def _grouped(seen: Sequence[DeviceReport]) -> list[str]:

@@ -1,4 +1,5 @@
-"""The commands of `xdevice`: `info`, `tour`, `bench`, `parity`, `compare`, `launch`, `scan`, `lint` and `port`."""
+"""The commands of `xdevice`: `info`, `tour`, `bench`, `parity`, `compare`, `convert`, `launch`, `scan`, `lint`
+and `port`."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,16 +19,15 @@ import click
 from xdevice.base import floats
 from xdevice.base.statuses import status_text
 from xdevice.base.version import __version__
-from xdevice.contract import environment
 from xdevice.core import registry, selection
-from xdevice.errors import BackendNotFoundError, UnsupportedError, XDeviceError
+from xdevice.errors import XDeviceError
 
-from . import launch, lint, scripts
+from . import launch, lint, scripts, tours
+from .running import backend_called, run_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xdevice.contract import Backend
     from xdevice.parity.report import Report
     from xdevice.parity.tolerances import Rule
 
@@ -114,29 +113,6 @@ def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
         reports.show(found)
     if names and not all(report["imports"] for report in found):
         sys.exit(1)
-
-
-@main.command()
-@click.option("--backend", "name", metavar="NAME", help="The backend; by default the selected one.")
-@click.option("--all", "every", is_flag=True, help="Every installed backend, each in a process of its own.")
-@click.option("--several", is_flag=True, hidden=True, help="Only the part on several devices.")
-@click.option("--result", type=click.Path(path_type=Path), hidden=True, help="Where to write what came out, as JSON.")
-def tour(name: str | None, every: bool, several: bool, result: Path | None) -> None:
-    """Runs the GPU chapter of d2l.ai step by step, then a part on several devices, virtual ones if there are no GPUs.
-
-    The exit status is 1 if a step failed.
-    """
-    from . import tour as chapter
-
-    if every and name:
-        raise click.UsageError("--all takes every installed backend, so it goes without --backend")
-    here = _tour_several if several else _tour_here
-    outcomes = [_tour_in_child(one) for one in selection.backends()] if every else [here(name)]
-    if result is not None:
-        result.write_text(json.dumps(outcomes[0]))
-        sys.exit(0)
-    chapter.show_table(outcomes)
-    sys.exit(0 if all(outcome["failed"] == [] for outcome in outcomes) else 1)
 
 
 @main.command()
@@ -241,11 +217,34 @@ def parity(
         _prepare(save, overwrite)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # if a CI cancels the run, no process is left behind
     names = [process.name for process in plan.processes()]
+    if calibrate:
+        more = len(names) - len(wanted)
+        click.echo(f"{script.name} runs {len(names)} times: once on each backend, and {more} times more on {first} to "
+                   "measure what rounding does", err=True)  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch, show(names) as watcher:
         folder = save or Path(scratch)
         parity_run.run(plan, folder, watcher)
         report = _reported(lambda: parity_run.report_of_run(folder, rule))
     _publish(report, f"xdevice parity {script.name}", options)
+
+
+@main.command()
+@click.argument("map_", metavar="MAP", type=click.Path(exists=True, dir_okay=False))
+@click.argument("checkpoint", metavar="IN", type=click.Path(exists=True))
+@click.argument("target", metavar="OUT", type=click.Path(dir_okay=False))
+def convert(map_: str, checkpoint: str, target: str) -> None:
+    """Converts the checkpoint IN by a MAP that `State.save_map` has written, into the safetensors file OUT.
+
+    IN is a safetensors file, an index of several, a folder with either, or a file of PyTorch's. One tensor is read at a
+    time. Tensors that the map does not use are listed. The exit status is 1 if the checkpoint does not fit the map.
+    """
+    from xdevice.models import maps
+
+    try:
+        lines = maps.convert_file(map_, checkpoint, target)
+    except XDeviceError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo("\n  ".join(lines))
 
 
 @main.command()
@@ -266,6 +265,7 @@ def compare(first: Path, second: Path, **options: Any) -> None:
 
 
 main.add_command(launch.launch)
+main.add_command(tours.tour)
 main.add_command(scripts.scan)
 main.add_command(scripts.port)
 main.add_command(lint.lint)
@@ -358,7 +358,7 @@ def _bench(name: str | None, quick: bool) -> list[Row]:
 
     from . import bench as experiments
 
-    backend = _backend(name)
+    backend = backend_called(name)
     with progresses.bar() as progress:
         task = progress.add_task(backend.name, total=len(experiments.EXPERIMENTS))
 
@@ -370,7 +370,7 @@ def _bench(name: str | None, quick: bool) -> list[Row]:
 
 def _bench_in_child(name: str, quick: bool) -> list[Row]:
     command = [sys.executable, "-m", "xdevice", "bench", "--backend", name, "--json", *(["--quick"] if quick else [])]
-    done = _run(command, alone=True, stdout=subprocess.PIPE)
+    done = run_child(command, alone=True, stdout=subprocess.PIPE)
     if not done.stdout.startswith("["):
         why = f"the process ended {status_text(done.returncode)}"
         nothing: Row = {
@@ -389,73 +389,8 @@ def _bench_in_child(name: str, quick: bool) -> list[Row]:
     return rows
 
 
-def _tour_here(name: str | None) -> dict[str, Any]:
-    from . import tour as chapter
-
-    backend = _backend(name)
-    outcome = chapter.run(backend)
-    if "gpu" not in backend.kinds or any(device.kind == "gpu" for device in backend.devices()):
-        outcome["failed"] += chapter.run_several(backend)
-    else:  # virtual GPUs have to be there from the start
-        outcome["failed"] += _tour_in_child(backend.name, "--several", **{environment.VIRTUAL_GPUS: "2"})["failed"]
-    return outcome
-
-
-def _tour_several(name: str | None) -> dict[str, Any]:
-    from . import tour as chapter
-
-    try:
-        backend = selection.backend(name)
-    except UnsupportedError as error:
-        click.echo(f"No virtual GPUs: {error}")
-        del os.environ[environment.VIRTUAL_GPUS]
-        backend = selection.backend(name)
-    return {"backend": backend.name, "version": backend.version, "failed": chapter.run_several(backend)}
-
-
-def _tour_in_child(name: str, *options: str, **variables: str) -> dict[str, Any]:
-    """Runs the tour of one backend in a process of its own, so that a crash ends only this backend's tour, and several
-    frameworks never have their threads in one process."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "result.json"
-        command = [sys.executable, "-m", "xdevice", "tour", "--backend", name, "--result", str(path), *options]
-        # with --all, the part on several devices (--several) is a child of a child: it ends with its parent's group
-        status = _run(command, alone="--several" not in options, env={**os.environ, **variables}).returncode
-        if path.exists():
-            outcome: dict[str, Any] = json.loads(path.read_text())
-            return outcome
-    return {"backend": name, "version": "?", "devices": [], "failed": [f"the process ended {status_text(status)}"]}
-
-
 def _canonical(names: tuple[str, ...]) -> tuple[str, ...]:
     try:
         return tuple(dict.fromkeys(registry.canonical(name) for name in names))
     except XDeviceError as error:
         raise click.UsageError(str(error)) from error
-
-
-def _backend(name: str | None) -> Backend:
-    """The backend called `name`, or the selected backend if that is None. A wrong name is a usage error, with exit
-    status 2."""
-    try:
-        return selection.backend(name)
-    except BackendNotFoundError as error:
-        raise click.UsageError(str(error)) from error
-    except XDeviceError as error:
-        raise click.ClickException(str(error)) from error
-
-
-def _run(command: list[str], alone: bool, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a child process, and kills it if this process is interrupted. With `alone`, the child leads a process group,
-    which is killed as a whole and does not get Ctrl-C from the terminal, so that only this process reports the
-    interrupt."""
-    with subprocess.Popen(command, text=True, start_new_session=alone, **options) as child:
-        try:
-            out, _ = child.communicate()
-        except BaseException:
-            if alone and os.name == "posix":
-                with suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
-            child.kill()
-            raise
-    return subprocess.CompletedProcess(command, child.returncode, out)

@@ -28,9 +28,9 @@ from .primitives import Primitives
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
-CONSTANT: Final = ("TAKE_NUMBERS", "RESHAPE_IS_VIEW")
+CONSTANT: Final = ("TAKE_NUMBERS", "RESHAPE_IS_VIEW", "TAKES_MASKS")
 """`TAKE_NUMBERS` names the kernels of two tensors whose second operand may be a Python float; `RESHAPE_IS_VIEW` says
-whether `reshape` makes no copy."""
+whether `reshape` makes no copy; `TAKES_MASKS` whether tensors take a tensor of bool as an index."""
 
 MAKING: Final = {
     "dtype": "dtype(name): the framework's own dtype",
@@ -42,11 +42,13 @@ MAKING: Final = {
 }
 
 ELEMENTWISE: Final = (
-    "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "cos", "cosh", "divide", "equal",
-    "exp", "expm1", "floor", "floor_divide", "greater", "greater_equal", "isfinite", "isinf", "isnan", "less",
-    "less_equal", "log", "log10", "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "maximum",
-    "minimum", "multiply", "negative", "not_equal", "pow", "reciprocal", "remainder", "round", "sign", "sin", "sinh",
-    "sqrt", "square", "subtract", "tan", "tanh", "trunc", "where",
+    "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_invert",
+    "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "copysign", "cos", "cosh",
+    "divide", "equal", "exp", "expm1", "floor", "floor_divide", "greater", "greater_equal", "hypot", "isfinite",
+    "isinf", "isnan", "less", "less_equal", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "maximum", "minimum", "multiply", "negative", "nextafter", "not_equal", "pow",
+    "reciprocal", "remainder", "round", "sign", "signbit", "sin", "sinh", "sqrt", "square", "subtract", "tan", "tanh",
+    "trunc", "where",
 )  # fmt: skip
 
 REDUCING: Final = ("all", "any", "max", "mean", "min", "prod", "sum")
@@ -56,7 +58,10 @@ ALONG: Final = {
     "argmax": "argmax(x, axis)",
     "argmin": "argmin(x, axis)",
     "argsort": "argsort(x, axis, descending): stable",
+    "cumulative_prod": "cumulative_prod(x, axis)",
     "cumulative_sum": "cumulative_sum(x, axis)",
+    "searchsorted": "searchsorted(x1, x2, side): places in a sorted vector for those of another, none of them empty",
+    "sliced": "sliced(x, axis, start, stop)",
     "sort": "sort(x, axis, descending)",
     "take": "take(x, indices, axis)",
     "take_along_axis": "take_along_axis(x, indices, axis)",
@@ -73,8 +78,30 @@ SHAPING: Final = {
     "roll": "roll(x, shift, axis): by less than the axis is long",
     "squeeze": "squeeze(x, axes)",
     "stack": "stack(tensors, axis)",
+    "unstack": "unstack(x, axis)",
     "view": "view(x, shape): reshape that raises ValueError where it must copy",
 }
+
+COMPLEX: Final = ("conj", "imag", "real")
+"""The kernels, of complex tensors, that a backend with complex dtypes has beside these."""
+
+WIDER: Final = "WIDER"
+"""An optional attribute of the namespace: by kernel, a dict of the dtypes that the framework lacks there, each with
+the wider dtype in which the core has them computed, or with `HOST`: by NumPy, on the host."""
+
+HOST: Final = "numpy"
+
+PLACES: Final = frozenset(["argmax", "argmin", "argsort", "searchsorted"])
+"""The kernels whose results are indices, whatever dtype they get."""
+
+LINALG: Final = "linalg"
+"""An optional object with factorizations, of matrices or stacks of them, in floats of 32 and 64 bits and complex:
+`cholesky(x)`, `det(x)`, `eigh(x)`, `eigvalsh(x)`, `inv(x)`, `qr(x, mode)`, `slogdet(x)`, `solve(x1, x2)`,
+`svd(x, full_matrices)` and `svdvals(x)`, as the standard has them. Those that are missing are refused by name."""
+
+FFT: Final = "fft"
+"""An optional object with the Fourier transforms along one axis: `fft`, `ifft`, `irfft` and `rfft`, each with
+the arguments `(x, n, axis, norm)`. All but `rfft` get complex tensors; they may give another precision."""
 
 ONE_DEVICE: Final = "ONE_DEVICE"
 """An optional attribute of the namespace: if it is True, a kernel raises for tensors on several devices, and the core
@@ -87,6 +114,9 @@ PUT: Final = "put"
 """An optional function: `put(x, indices, values)` gives the vector `x` with other values at some indices, each of which
 is there once; differentiable in `x` and `values`. Without it the core composes that of other kernels."""
 
+TRIANGLES: Final = ("tril", "triu")
+"""Optional functions: `tril(x, k)` and `triu(x, k)`, of stacks of matrices. Without them the core takes a mask."""
+
 EINSUM: Final = "einsum"
 """An optional function: `einsum(subscripts, tensors)`, of tensors of floats with axes. The subscripts are letters, the
 result is written out, no letter is twice in an operand, and axes of one letter are equally long."""
@@ -98,6 +128,12 @@ thread."""
 SETTLED: Final = "settled"
 """An optional function that the core calls with the result of a kernel of two tensors, if the result is of another type
 than they are. It returns the result as a tensor."""
+
+OF_NUMBERS: Final = (
+    *ELEMENTWISE, *REDUCING, *PLACES, "cumulative_prod", "cumulative_sum", "flip", "matmul", "roll", "sort", "take",
+    "take_along_axis",
+)  # fmt: skip
+"""The kernels that `WIDER` may be about."""
 
 KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)
 

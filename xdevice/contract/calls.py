@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy
 
 from xdevice.base.devices import CPU
+from xdevice.errors import put_on
 
 from . import hooks, layouts
 
@@ -43,6 +44,10 @@ _Go = Callable[[Any], Any]
 Around = Callable[[Any, Any, Callable[[], Any]], Any]
 """A function that is called in place of a layer. It gets the layer, its arguments, and a function that makes the call,
 and returns what the call is to return."""
+
+
+FAILED: Final = "xdevice_failed_in"
+"""The attribute that an error gets which comes out of a recorded layer: the layer's path."""
 
 
 class Call(NamedTuple):
@@ -110,6 +115,10 @@ class Watch:
         frame = self._here.frame = _Frame(self, path, layer, self.copies(arguments))
         try:
             result = go(arguments)
+        except Exception as error:
+            if getattr(error, FAILED, None) is None:  # the innermost one counts
+                put_on(error, FAILED, path)
+            raise
         finally:
             self._here.frame = outer
         return frame.ends(result)
@@ -173,11 +182,12 @@ def _never() -> bool:
 
 
 @contextmanager
-def watching(watch: Watch, cls: type, is_compiling: Callable[[], bool] = _never) -> Iterator[None]:
+def watching(watch: Watch, *classes: type, is_compiling: Callable[[], bool] = _never) -> Iterator[None]:
     """While the block is open, `watch` records calls of its layers in this thread or task, except those made while
-    `is_compiling()` says that a compiler traces. `cls` is the class from which all layers of the framework inherit."""
+    `is_compiling()` says that a compiler traces. The layers inherit their `__call__` from one of `classes`."""
     with hooks.Patches() as patches:
-        patches.replace(cls, "__call__", partial(_seen, is_compiling))
+        for cls in classes:
+            patches.replace(cls, "__call__", partial(_seen, is_compiling))
         _watches.set((*_watches.get(), watch))
         try:
             yield

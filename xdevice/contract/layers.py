@@ -32,6 +32,16 @@ class Layers(Models):
         parameters, or of another kind, are left out."""
         raise self.unsupported("layers of models", "give the parameters as a dict, and their kinds")
 
+    def has_layers(self, x: object) -> bool:
+        """Whether `x`, whose type `classify` does not call a model, is one for `layers`, `variables` and the
+        capabilities built on them. Otherwise it is handled as a container."""
+        return False
+
+    def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
+        """Writes values, on the devices of the variables that they are named after, into a model of which `has_layers`
+        is true."""
+        raise self.unsupported(f"writing into a {type(model).__qualname__}", "give a model")
+
     def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
         """Returns the parts (parameter arrays, and how each becomes PyTorch's) that a layer of this kind may have in
         this framework: those of PyTorch's own layer, unless overridden. `settings` are those of a layer of any

@@ -36,7 +36,11 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _NORM: Final = ("weight", "bias")
-_STATISTICS: Final = ("running_mean", "running_var", "num_batches_tracked")
+MEAN: Final = "running_mean"
+VARIANCE: Final = "running_var"
+"""What a norm keeps of the batches that it has seen: their mean and variance."""
+COUNTER: Final = "num_batches_tracked"
+"""PyTorch's count of batches, which nobody else keeps, and which changes no output."""
 _CELL: Final = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 ATTENTION: Final = "multihead_attention"
 _IN: Final = ("q_proj", "k_proj", "v_proj")
@@ -47,12 +51,12 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "linear": ("weight", "bias"),
         "conv": ("weight", "bias"),
         "conv_transpose": ("weight", "bias"),
-        "batch_norm": (*_NORM, *_STATISTICS),
+        "batch_norm": (*_NORM, MEAN, VARIANCE, COUNTER),
         "embedding": ("weight",),
         "layer_norm": _NORM,
         "rms_norm": ("weight",),
         "group_norm": _NORM,
-        "instance_norm": (*_NORM, *_STATISTICS),
+        "instance_norm": (*_NORM, MEAN, VARIANCE, COUNTER),
         "prelu": ("weight",),
         "rnn": _CELL,
         "lstm": _CELL,
@@ -70,8 +74,6 @@ _AXES: Final = {
     "rnn": (2,), "lstm": (2,), "gru": (2,), ATTENTION: (2,),
 }  # fmt: skip
 """How many axes a weight may have in PyTorch's layout; a bias has one."""
-COUNTER: Final = "num_batches_tracked"
-"""PyTorch's count of batches, which nobody else keeps, and which changes no output."""
 NORMED: Final = ("weight_g", "weight_v")
 """The parameters that a weight norm has in place of a weight, which is `v * g / |v|`. `weight_g` has one number along
 each axis that |v| sums over."""
@@ -188,6 +190,17 @@ BIASES_ZRN: Final = Rule(
 )
 
 
+def packed(rows: Sequence[int], rule: Rule = SAME) -> Rule:
+    """Returns the rule for one array, otherwise laid out by `rule`, that has PyTorch's parameters of so many rows each
+    one behind the other."""
+    ends = [sum(rows[: number + 1]) for number in range(len(rows) - 1)]
+
+    def way(x: Array) -> tuple[Array, ...]:
+        return tuple(np.split(rule.canonical(x)[0], ends))
+
+    return Rule(way, lambda *parts: rule.native(np.concatenate(parts)))
+
+
 PACKED: Final = Rule(_thirds, _joined)
 """The rule for one array that has three of PyTorch's parameters one behind the other."""
 
@@ -231,6 +244,18 @@ def shaped(shape: Sequence[int]) -> Rule:
 def flat(shape: Sequence[int]) -> Rule:
     """Returns the rule for an array that is flat (one axis) in the framework, and has this shape in PyTorch."""
     return _one(lambda x: x.reshape(shape), _flattened)
+
+
+def squeezed(shape: Sequence[int]) -> Rule:
+    """Returns the rule for an array of this shape that has no axes of length 1 in the common form."""
+    return _one(np.squeeze, lambda x: x.reshape(shape))
+
+
+def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
+    """Returns `rule` for an array whose common form is to have `shape`, where that of `rule` has the shape `own`."""
+    return Rule(
+        lambda x: tuple(array.reshape(shape) for array in rule.canonical(x)), lambda x: rule.native(x.reshape(own))
+    )
 
 
 def depthwise(multiplier: int) -> Rule:

@@ -156,7 +156,8 @@ def _each(
             yield from tree.follow(known[path])
             continue
         yield from (_stateless(path, name) for name, x in tree.tensors(module) if id(x) not in saved)
-        is_open = bool(tree.children(module)) or any(own is not None for own in tree.parameters(module))
+        is_whole = path == "" and any(own is not None for own in tree.parameters(module))
+        is_open = bool(tree.children(module)) or is_whole
         is_told = not tree.is_told_inside and _is_inside(path, known)
         if isinstance(module, tree.blocks):
             told.add(path)

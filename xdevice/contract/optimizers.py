@@ -156,6 +156,10 @@ class Optimizers(Models):
 
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)
 
+    def has_optimizer(self, x: object) -> bool:
+        """Whether `x` is an optimizer of a library for this framework to which its type does not belong."""
+        return False
+
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
         """Returns, by name, new tensors for state that an optimizer would make only in its first step: the whole state
         of each parameter that `names` mentions and that has no state yet. The optimizer takes them with `take_state`,

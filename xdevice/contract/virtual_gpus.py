@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from .primitives import Primitives
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from xdevice.base.devices import Device
 
 
 class VirtualGpus(Primitives):
@@ -23,6 +29,14 @@ class VirtualGpus(Primitives):
         only CPU. Real GPUs are hidden from then on. A second instance of the adapter may ask again for the same
         number."""
         raise self.unsupported("virtual GPUs", "leave XDEVICE_VIRTUAL_GPUS unset for it")
+
+    def take_for_cuda(self, device: Device, has_default: Callable[[FrameType], bool] | None = None) -> bool:
+        """Makes the framework take the name "cuda" for `device`, one of its virtual GPUs, until the process ends.
+        Returns whether it can: False where programs do not ask the framework for "cuda".
+
+        With `has_default`, a default device that the program sets holds only for calls from frames for which
+        `has_default` answers True, where the framework lets that be seen."""
+        return False
 
     def default_to_float64(self) -> None:
         """Makes float64 the framework's default dtype of floats, in the whole process."""

@@ -120,7 +120,26 @@ def entry_points() -> dict[str, EntryPoint]:
             _refuse_conflict(point, found.get(point.name))
             found[point.name] = point
         _found = found
+        if (clash := namesake()) is not None:
+            import warnings
+
+            warnings.warn(clash, RuntimeWarning, stacklevel=2)
     return _found
+
+
+def namesake() -> str | None:
+    """What is wrong where PyPI's package `xdevice` is installed too; it has an `xdevice/__init__.py` of its own."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        other = version("xdevice")
+    except PackageNotFoundError:
+        return None
+    return (
+        f"another package, called xdevice {other}, is installed beside this one, which is called xdevice-dl, and each "
+        f"overwrites files of the other; to keep this one: pip uninstall xdevice, and then install xdevice-dl again "
+        f"(pip install --force-reinstall --no-deps)"
+    )
 
 
 def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
@@ -293,6 +312,15 @@ def kind_of(cls: type) -> Owned | None:
     """Returns the backend and the kind of a type of tensors, symbols or models; None for any other type."""
     found = _look_up(cls)
     return found if found is not None and found.kind is not None else None
+
+
+def backend_of_model(x: object) -> Backend | None:
+    """Returns the backend whose model `x` is; None if it is none. Also an object that moves as a container may be one
+    for its layers and variables, as modules of Flax and Equinox are."""
+    found = kind_of(type(x))
+    if found is not None:
+        return found.backend if found.kind == "model" else None
+    return next((backend for backend in list_loaded() if backend.has_layers(x)), None)
 
 
 def _from_native(native: object) -> devices.Device | None:

@@ -7,11 +7,13 @@ transformers. Several layers become one `Layer` with all of their parts, where t
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.contract import layouts
 from xdevice.contract.layouts import Layer
 
+from . import views
 from .sides import Side, shapes_of
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ _ROLES: Final = {
     "v": ("v", "value", "values", "wv"),
     "out": ("o", "out", "output", "wo", "proj"),
 }
+_FUSED: Final = frozenset({"qkv", "attn", "wqkv", "pack", "kqv"})
+"""Words in the names of linear layers that hold query, key and value."""
 
 
 def alike(source: Side, target: Side | None) -> tuple[Side, Side | None]:
@@ -30,25 +34,28 @@ def alike(source: Side, target: Side | None) -> tuple[Side, Side | None]:
     source is rewritten."""
     if target is None:
         return _with(source, map(_without_channels, source.layers)), None
-    for way in (_without_ties, _with_channels, _with_instances, _with_stacks, _with_attentions):
+    source, target = views.with_bare(source), views.with_bare(target)
+    for way in (_without_ties, _with_channels, _with_instances, _with_stacks, views.with_norms, views.with_kinds):
         source, target = way(source, target), way(target, source)
-    return source, target
+    return _attentions_alike(source, target)
 
 
 def in_code(pairs: Iterable[tuple[Layer, Layer]], source: Side, target: Side) -> Iterator[str]:
     """A line that names the attentions that were put together from linear layers: the model's code sets their heads and
     scale, and xdevice does not read that code."""
     found = [
-        (other.path, side.backend.name)
+        (other.path or "the attention", side.backend.name, any(len(part.of) > 1 for part in layer.parts))
         for pair in pairs
         for side, layer, other in zip((source, target), pair, reversed(pair), strict=True)
         if layer.settings.get(layouts.FOLDED)
     ]
     if found:
+        fused = any(has_rows for _, _, has_rows in found)
+        order = ", one of them with the rows of query, key and value, taken in that order" if fused else ""
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         yield (
             f"not compared: heads, scale and masks of {found[0][0]}{more}, which in {found[0][1]} are in the code "
-            "around linear layers"
+            f"around linear layers{order}"
         )
 
 
@@ -213,16 +220,81 @@ def _settings_of(stack: Sequence[Layer]) -> dict[str, object]:
 # attentions of linear layers
 
 
-def _with_attentions(side: Side, other: Side) -> Side:
-    """Joins groups of four linear layers into attentions, if this model then has as many attentions as the other."""
-    wanted, own = (sum(layer.kind == layouts.ATTENTION for layer in one.layers) for one in (other, side))
-    groups = list(_attentions(side)) if wanted > own else []
-    if len(groups) != wanted - own:
-        return side
-    return _replace(side, {id(layer): group for group in groups for layer in group}, _attention)
+def _attentions_alike(source: Side, target: Side) -> tuple[Side, Side]:
+    """Joins linear layers into attentions where both models have equally many attentions in different forms: as one
+    layer, as four linear layers, or as two, of which the first has the rows of query, key and value."""
+    for is_fused in (False, True):
+        ours, theirs = (_attentions(side, is_fused) for side in (source, target))
+        if ours and len(ours) == len(theirs):
+            break
+    else:
+        return source, target
+    ways: tuple[dict[int, list[Layer]], dict[int, list[Layer]]] = ({}, {})
+    rows: dict[int, Sequence[int]] = {}
+    for one, other in zip(ours, theirs, strict=True):
+        if len(one) == len(other) and _roles_in_order(source, one) == _roles_in_order(target, other):
+            continue
+        found = _rows(source, one) or _rows(target, other)
+        if any(
+            len(group) == 2 and sum(found) != _height(side, group[0])
+            for side, group in ((source, one), (target, other))
+        ):
+            return source, target
+        for way, group in zip(ways, (one, other), strict=True):
+            rows[id(group)] = found
+            way.update({id(layer): group for layer in group if len(group) > 1})
+    made = [
+        _replace(side, way, lambda side, group: _attention(side, group, rows[id(group)]))
+        for side, way in zip((source, target), ways, strict=True)
+    ]
+    return made[0], made[1]
 
 
-def _attentions(side: Side) -> Iterator[list[Layer]]:
+def _attentions(side: Side, is_fused: bool) -> list[list[Layer]]:
+    """The attentions of a model in their order: each a layer; or four linear layers for query, key, value and output;
+    or, if `is_fused`, two, for the first three together and the output."""
+    groups = [[layer] for layer in side.layers if layer.kind == layouts.ATTENTION]
+    groups += [*_split(side), *(_fused(side) if is_fused else ())]
+    places = {id(layer): place for place, layer in enumerate(side.layers)}
+    return sorted(groups, key=lambda group: min(places[id(layer)] for layer in group))
+
+
+def _roles_in_order(side: Side, group: Sequence[Layer]) -> list[int]:
+    """The places of a group's layers, in the order in which the model defines them."""
+    places = {id(layer): place for place, layer in enumerate(side.layers)}
+    return sorted(range(len(group)), key=lambda number: places[id(group[number])])
+
+
+def _rows(side: Side, group: Sequence[Layer]) -> list[int]:
+    """How many rows the weights of query, key and value have. Empty for two linear layers, which do not tell."""
+    if len(group) == 1:
+        shapes = shapes_of(side.variables, group[0])
+        return [shapes[f"{role}_proj.weight"][0] for role in "qkv"]
+    return [_height(side, layer) for layer in group[:3]] if len(group) > 2 else []
+
+
+def _height(side: Side, layer: Layer) -> int:
+    return shapes_of(side.variables, layer)["weight"][0]
+
+
+def _fused(side: Side) -> Iterator[list[Layer]]:
+    """Pairs of linear layers of one block, the first of which may have the rows of query, key and value by its shape,
+    or by its shape and name."""
+    linear = [layer for layer in side.layers if layer.kind == "linear"]
+    for first, out in pairwise(linear):
+        block = _block(first)
+        shapes = [shapes_of(side.variables, layer).get("weight", (0, 0)) for layer in (first, out)]
+        (rows, width), (wide, inner) = shapes
+        is_named = bool(set(first.path.rpartition(".")[2].lower().split("_")) & _FUSED) and rows > inner
+        if wide == width and (rows == 3 * inner or is_named) and out.path.startswith(f"{block}." if block else ""):
+            yield [first, out]
+
+
+def _block(layer: Layer) -> str:
+    return layer.path.rpartition(".")[0].rpartition(".")[0]
+
+
+def _split(side: Side) -> Iterator[list[Layer]]:
     """Groups of four linear layers: three with the same parent module, whose names mean query, key and value; and the
     output layer, which is named so beside them, or is the next linear layer of the block."""
     linear = [layer for layer in side.layers if layer.kind == "linear"]
@@ -232,7 +304,7 @@ def _attentions(side: Side) -> Iterator[list[Layer]]:
         found = {role: [other for other in beside if _is(role, other)] for role in _ROLES}
         if not _is("q", layer) or any(len(found[role]) != 1 for role in "qkv"):
             continue
-        block = parent.rpartition(".")[0]
+        block = _block(layer)
         last = max(linear.index(found[role][0]) for role in "qkv")
         behind = [other for other in linear[last + 1 : last + 2] if other.path.startswith(f"{block}." if block else "")]
         out = found["out"] if len(found["out"]) == 1 else behind
@@ -248,12 +320,18 @@ def _is(role: str, layer: Layer) -> bool:
     return found == role
 
 
-def _attention(side: Side, group: Sequence[Layer]) -> Layer:
-    parts = [
-        part._replace(of=tuple(f"{role}_proj.{name}" for name in part.of))
-        for role, layer in zip(_ROLES, group, strict=True)
-        for part in layer.parts
-    ]
+def _attention(side: Side, group: Sequence[Layer], rows: Sequence[int]) -> Layer:
+    """The attention that four linear layers are, or two; `rows` says how many query, key and value have."""
+    *into, out = group
+    parts = [part._replace(of=tuple(f"out_proj.{name}" for name in part.of)) for part in out.parts]
+    for layer, roles in zip(into, ("q", "k", "v") if len(into) == 3 else ("qkv",), strict=True):
+        parts[-len(out.parts) : -len(out.parts)] = [
+            part._replace(
+                of=tuple(f"{role}_proj.{name}" for role in roles for name in part.of),
+                rule=layouts.packed(rows, part.rule) if len(roles) > 1 else part.rule,
+            )
+            for part in layer.parts
+        ]
     layer = Layer(_common(group), layouts.ATTENTION, tuple(parts), {})
     return layer._replace(
         settings={"packed": layouts.is_packed(shapes_of(side.variables, layer)), layouts.FOLDED: True}

@@ -69,6 +69,9 @@ class Compared(NamedTuple):
     before it."""
 
 
+NOTHING = Compared([], set(), ([], []))
+
+
 def of_pair(one: Layer, other: Layer, compared: Compared) -> list[Difference]:
     """The settings in which two paired layers with parameters differ. `compared` says which activations and paddings
     were found in layers of their own."""
@@ -407,14 +410,26 @@ def tell_uncounted(source: Side, target: Side, compared: Compared, only: Contain
     parts = []
     for side, layers in zip((source, target), compared.uncompared, strict=True):
         listed = {layer.path for layer in side.layers if layer.settings.get("activation") is not None}
+        paired = {layer.path for layer in side.layers}
         counted = Counter(
             _name_of(layer)
             for layer in layers
-            if _holder(layer.path) not in listed and layer.kind != "rescaling" and (not only or layer.kind in only)
+            if _holder(layer.path) not in listed
+            and layer.path not in paired
+            and layer.kind != "rescaling"
+            and (not only or layer.kind in only)
         )
         if counted:
             parts.append(f"{', '.join(f'{n} {kind}' for kind, n in counted.items())} of {side.backend.name}")
     return f"not compared: {' and '.join(parts)}, which have nothing of their kind beside; {_HINT}" if parts else ""
+
+
+def knows_activations(source: Side, target: Side, compared: Compared) -> bool:
+    """Whether the activations of both models are layers, and were compared."""
+    every = [[layer for layer in side.sequence or () if layer.kind == "activation"] for side in (source, target)]
+    return all(every) and not any(
+        layer.kind in ("activation", "other") for side in compared.uncompared for layer in side
+    )
 
 
 def unread(pairs: Iterable[tuple[Layer, Layer]]) -> str:
@@ -424,7 +439,9 @@ def unread(pairs: Iterable[tuple[Layer, Layer]]) -> str:
         other.path for one, other in pairs if one.kind in _SET and any(_is_unread(layer) for layer in (one, other))
     ]
     be = "is" if len(found) == 1 else "are"
-    return f"not compared: what {some_of(found)} {be} set to, which {be} what kinds= says" if found else ""
+    return (
+        f"not compared: what {some_of(found)} {be} set to, whose kind is told by kinds= or the shapes" if found else ""
+    )
 
 
 def _is_unread(layer: Layer) -> bool:

@@ -45,7 +45,7 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
     rate that it sets later, gradients that it clips. docs/reference/optimizers.md has the formulas.
 
     Args:
-        source, target: an optimizer of PyTorch, Paddle or Keras, a Gluon `Trainer` or `mx.optimizer.Optimizer`.
+        source, target: an optimizer of PyTorch, Paddle, Keras or optax, a Gluon `Trainer` or `mx.optimizer.Optimizer`.
 
     | backend | known |
     |---|---|
@@ -53,6 +53,7 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
     | paddle | SGD, Momentum, Adam, AdamW, RMSProp, Adagrad |
     | mxnet | SGD, NAG, Adam, RMSProp, AdaGrad |
     | tensorflow | Keras's SGD, Adam, AdamW, RMSprop, Adagrad |
+    | jax | optax's sgd, adam, adamw, rmsprop, adagrad, and chains of their steps |
 
     Raises:
         UnsupportedError: a class that is not in the table, or a subclass of one. NotATensorError: not an optimizer.
@@ -157,6 +158,7 @@ class _Read(NamedTuple):
 
 def _read(x: Any) -> _Read:
     backend = registry.owner_of(type(x))
+    backend = backend or next((one for one in registry.list_loaded() if one.has_optimizer(x)), None)
     if backend is None:
         raise NotATensorError(
             f"expected an optimizer of a framework, not {shown(x, 60)} of type {type(x).__qualname__}"

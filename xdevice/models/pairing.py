@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +14,7 @@ from .likeness import crossings, guess
 from .sides import Side, shapes_of, some_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from xdevice.contract.layouts import Layer
 
@@ -28,10 +29,19 @@ that it has is used."""
 
 
 def pair_layers(source: Side, target: Side, renamed: Mapping[str, str]) -> list[tuple[Layer, Layer]]:
+    """The pairs of layers, by `names=` first.
+
+    Raises:
+        StateError: layers pair in several ways or in none; its attribute `names` is the likely pairs, by path.
+    """
     pairs = by_name(source, target, renamed)
     left = [layer for layer in source.layers if layer.path not in renamed]
     right = [layer for layer in target.layers if layer.path not in renamed.values()]
-    pairs += _match(source, left, target, right)
+    try:
+        pairs += _match(source, left, target, right)
+    except StateError as error:
+        error.pairs = {**renamed, **error.pairs}
+        raise
     for one, other in pairs:
         check_pair(source, one, target, other)
     return pairs
@@ -41,10 +51,38 @@ def by_name(source: Side, target: Side, renamed: Mapping[str, str]) -> list[tupl
     """The pairs of layers that the user gave as `names=`. Raises `StateError` for a path without a layer, and for a
     layer of the target that is given twice."""
     ours, theirs = _by_path(source), _by_path(target)
-    pairs = [(_at(ours, here, source), _at(theirs, there, target)) for here, there in renamed.items()]
+    bare, others = ({layer.path for layer in side.bare} for side in (source, target))
+    pairs = [
+        (_at(ours, here, source), _at(theirs, there, target))
+        for here, there in renamed.items()
+        if here not in bare or there not in others  # `views` pairs these
+    ]
     if len({other.path for _, other in pairs}) < len(pairs):
         raise StateError(f"names gives one layer of like= twice: {dict(renamed)}")
     return pairs
+
+
+def spelled_out(names: Mapping[str, str], source: Side) -> dict[str, str]:
+    """`names` with each pattern replaced by the layers of the source that it stands for: what a `*` stands for in the
+    source's path is put for the `*` of that number in the target's."""
+    found: dict[str, str] = {}
+    paths = [layer.path for layer in (*source.layers, *source.bare)]
+    for here, there in names.items():
+        if "*" not in here:
+            found[here] = there
+            continue
+        pattern = re.compile("(.*)".join(map(re.escape, here.split("*"))))
+        fitting = {path: match.groups() for path in paths if (match := pattern.fullmatch(path))}
+        if not fitting or there.count("*") > here.count("*"):
+            raise StateError(
+                f"names= says {shown(here)}: {shown(there)}, and that is {len(fitting)} layers of "
+                f"{source.backend.name}, with {here.count('*')} and {there.count('*')} parts to fill in; it has "
+                f"{some_of(paths)}"
+            )
+        pieces = there.split("*")
+        for path, groups in fitting.items():
+            found[path] = pieces[0] + "".join(group + piece for group, piece in zip(groups, pieces[1:], strict=False))
+    return found
 
 
 def _by_path(side: Side) -> dict[str, Layer]:
@@ -66,19 +104,62 @@ def _match(source: Side, left: list[Layer], target: Side, right: list[Layer]) ->
     ours = [signature(source, layer) for layer in left]
     theirs = [signature(target, layer) for layer in right]
     if ours == theirs:
-        _require_no_crossing(source, left, target, right, ours)
-        return list(zip(left, right, strict=True))
+        return _in_order(source, left, target, right)
     if _is_part(left, ours, right, theirs) or _is_part(right, theirs, left, ours):
         return [(layer, there[layer.path]) for layer in left if layer.path in there]
+    by_kind, others = _by_kind(left), _by_kind(right)
+    if [signature(source, layer) for layer in by_kind] == [signature(target, layer) for layer in others]:
+        return _in_order(source, by_kind, target, others)
     return _only_ones(source, left, ours, target, right, theirs)
 
 
-def _require_no_crossing(
-    source: Side, left: list[Layer], target: Side, right: list[Layer], signatures: list[Signature]
-) -> None:
-    """Raises `StateError` if the names of two layers of one kind and shape, which were paired in their order, would fit
-    better with their counterparts exchanged."""
+def _by_kind(layers: list[Layer]) -> list[Layer]:
+    """The layers of each kind in their order, one kind behind the other."""
+    return sorted(layers, key=lambda layer: layer.kind)
+
+
+def in_doubt(source: Side, target: Side, pairs: Sequence[tuple[Layer, Layer]]) -> list[str]:
+    """The paths, in the target, of layers that `pair_layers` has paired only by their order among their kind. Empty
+    where the layers of all kinds come in one order."""
+    places = {layer.path: place for place, layer in enumerate(target.layers)}
+    found = {one.path: other for one, other in pairs if other.path in places}
+    order = [places[found[layer.path].path] for layer in source.layers if layer.path in found]
+    if order == sorted(order):
+        return []
+    counted = Counter(signature(target, layer) for layer in target.layers)
+    return [other.path for one, other in pairs if other.path in places and one.path != other.path
+            and counted[signature(target, other)] > 1]  # fmt: skip
+
+
+def likely_pairs(
+    left: Sequence[Layer], ours: Sequence[Signature], right: Sequence[Layer], theirs: Sequence[Signature]
+) -> dict[str, str]:
+    """A guess for all layers: by their order among their kind and shape, or by names if these contradict it."""
+    strided = _with_strides(left, ours), _with_strides(right, theirs)
+    if Counter(strided[0]) == Counter(strided[1]):
+        ours, theirs = strided
+    likely: dict[str, str] = {}
+    for found in dict.fromkeys(ours):
+        here, there = (
+            [layer.path for layer, own in zip(layers, side, strict=True) if own == found]
+            for layers, side in ((left, ours), (right, theirs))
+        )
+        in_order = len(here) == len(there) and not crossings(here, there)
+        likely |= dict(zip(here, there, strict=True)) if in_order else guess(here, there)
+    return likely
+
+
+def _with_strides(layers: Sequence[Layer], signatures: Sequence[Signature]) -> list[Signature]:
+    """The signatures of layers, with the stride of each: a shortcut may have the kind and shape of the layer beside it,
+    but not its stride."""
+    return [(*found, str(layer.settings.get("stride"))) for layer, found in zip(layers, signatures, strict=True)]
+
+
+def _in_order(source: Side, left: list[Layer], target: Side, right: list[Layer]) -> list[tuple[Layer, Layer]]:
+    """The pairs of layers in their order. Raises `StateError` if the names of two layers of one kind and shape would
+    fit better with their counterparts exchanged."""
     here, there = [layer.path for layer in left], [layer.path for layer in right]
+    signatures = [signature(source, layer) for layer in left]
     groups = _groups(signatures)
     off = {
         group[place]
@@ -87,7 +168,7 @@ def _require_no_crossing(
         for place in pair
     }
     if not off:
-        return
+        return list(zip(left, right, strict=True))
     doubtful = [group for group in groups if off.intersection(group)]
     likely: dict[str, str] = {}
     for group in doubtful:
@@ -95,7 +176,8 @@ def _require_no_crossing(
     raise StateError(
         refusals.crossing(
             source, [left[place] for place in sorted(off)], target, [right[place] for place in sorted(off)], likely
-        )
+        ),
+        likely_pairs(left, signatures, right, signatures),
     )
 
 
@@ -123,7 +205,10 @@ def _only_ones(
     counted, others = Counter(ours), Counter(theirs)
     unclear = [found for found in counted if found in others and counted[found] + others[found] > 2]
     if unclear:
-        raise StateError(refusals.unclear(source, left, ours, target, right, theirs, unclear))
+        raise StateError(
+            refusals.unclear(source, left, ours, target, right, theirs, unclear),
+            likely_pairs(left, ours, right, theirs),
+        )
     place = {found: layer for layer, found in zip(right, theirs, strict=True)}
     return [(layer, place[found]) for layer, found in zip(left, ours, strict=True) if found in place]
 
@@ -157,5 +242,6 @@ def check_pair(source: Side, one: Layer, target: Side, other: Layer) -> None:
     raise StateError(
         f"{refusals.names_of([one])} of {source.backend.name} cannot become {refusals.names_of([other])} of "
         f"{target.backend.name}: "
-        f"they are {what} (in PyTorch's layout); say which layer is which by names={{{one.path!r}: ...}}"
+        f"they are {what} (in PyTorch's layout); say which layer is which by names={{{one.path!r}: ...}}, "
+        f"or leave both out: skip=[{one.path!r}]"
     )

@@ -133,7 +133,10 @@ def names_of(layers: Iterable[Layer]) -> str:
 def _ways_out(likely: Mapping[str, str]) -> str:
     told = ", ".join(f"{one!r}: {other!r}" for one, other in list(likely.items())[:_GUESSES])
     more = ", ..." if len(likely) > _GUESSES else ""
-    return f"Say which layer is which: names={{{told}{more}}} (a guess by their names), or give one batch as inputs="
+    return (
+        f"Say which layer is which: names={{{told}{more}}} (a guess by their names; the error's `pairs` is all of it, "
+        "a dict for names=), or give one batch as inputs="
+    )
 
 
 def _cut(head: str, end: str, lines: Sequence[str] = ()) -> str:

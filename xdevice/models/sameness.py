@@ -45,6 +45,8 @@ def _wide(x: Array) -> Array:
 def is_same(one: Given | None, other: Given | None) -> bool:
     if one is None or other is None:
         return one is other
+    if one.x.ndim != other.x.ndim:
+        one, other = (given._replace(x=given.x.squeeze()) for given in (one, other))
     if one.x.ndim != other.x.ndim or not one.x.size or not other.x.size:
         return one.x.shape == other.x.shape
     most = _SAME * max(one.largest, 1e-30)

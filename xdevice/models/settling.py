@@ -13,29 +13,23 @@ What makes this harder:
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from itertools import chain, permutations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from xdevice.base.dtypes import dtype_name
 from xdevice.contract import calls as seeing
-from xdevice.contract.layouts import RECURRENT
 from xdevice.errors import ArgumentError, StateError
 from xdevice.tracing import distances, inference, layerwise
 from xdevice.tracing.layerwise import Traced
 
 from .likeness import likeness
-from .pairing import by_name, check_pair, pair_layers, signature
-from .refusals import MOST
+from .pairing import signature
 from .sameness import Given, as_given, is_same, similarity
-from .sides import some_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from xdevice.contract import Backend
     from xdevice.contract.calls import Call
     from xdevice.contract.layouts import Layer
     from xdevice.tracing.inference import Run
@@ -82,7 +76,7 @@ class Runs:
 
     def __init__(self, source: Side, target: Side, inputs: object) -> None:
         self.sides = source, target
-        arrays = inference.arrays_of(inputs)
+        self.arrays = arrays = inference.arrays_of(inputs)
         self.expected = inference.run(source.model, arrays)
         self.theirs = inference.taken_by(target.model, arrays, self.expected)
         self.ends = self.expected.has_channels_last, target.backend.has_channels_last(target.model)
@@ -99,18 +93,25 @@ class Runs:
         return inference.run(self.sides[1].model, self.theirs)
 
     def turn(self, computed: Run) -> list[Array]:
-        """The outputs of `computed`, a run of the target, with the channels on the axis where the source has them."""
+        """The outputs of `computed`, a run of the target, as far as the source has as many, with the channels on the
+        axis where the source has them."""
         ours, theirs = computed.outputs, self.expected.outputs
-        if len(ours) != len(theirs):
-            return ours
         ends = self.ends[1], self.ends[0]
-        return [distances.turned(x, y, ends) for x, y in zip(ours, theirs, strict=True)]
+        return [distances.turned(x, y, ends) for x, y in zip(ours, theirs, strict=False)]
 
     def outputs_apart(self, computed: Run) -> float:
+        """How far the outputs are apart: all that both models return, from the first on."""
         ours, theirs = self.turn(computed), self.expected.outputs
-        if len(ours) != len(theirs):
+        if bool(ours) != bool(theirs):
             return float("inf")
         return max(map(distances.apart_by_rows, ours, theirs), default=0.0)
+
+    def uncounted(self, computed: Run) -> str:
+        """A line that says how many outputs were compared, if one model returns more than the other."""
+        ours, theirs = len(self.expected.outputs), len(computed.outputs)
+        return f"not compared: outputs behind the first {min(ours, theirs)}; the models return {ours} and {theirs}" * (
+            ours != theirs
+        )
 
     def where(self, computed: Run, pairs: Sequence[tuple[Layer, Layer]]) -> str:
         """A text that says which layer's output is the first to differ from the source's in `computed`, a run of the
@@ -179,6 +180,8 @@ class _Forcing:
         self._batch_first = tuple(
             {layer.path: layer.settings.get("batch_first") for layer in side} for side in (left, right)
         )
+        self._strides: dict[Any, object] = {layer.path: layer.settings.get("stride") for layer in left}
+        self._strides |= {(layer.path, None): layer.settings.get("stride") for layer in right}
         self._chosen: dict[str, str] = {}
         self._left: dict[str, list[_Made]] = {}
         self._ties: list[tuple[str, frozenset[str]]] = []
@@ -219,8 +222,8 @@ class _Forcing:
             return result
         if self._counts_time_otherwise(own, call.path):
             new = [_time_exchanged(x, there) for x, there in zip(new, outputs, strict=True)]
-        if kind in RECURRENT and any(x.shape != there.shape for x, there in zip(new, outputs, strict=True)):
-            return result  # a recurrent layer that gives one step only, or the sum of both directions
+        if kind not in inference.IMAGES and any(x.shape != y.shape for x, y in zip(new, outputs, strict=True)):
+            return result  # for example a recurrent layer that gives one step only, or the sum of both directions
         stand_ins = [
             self._as_tensor(np.array(x.astype(there.dtype), order="C"), own)
             for x, there, own in zip(new, outputs, seeing.tensors(backend, result), strict=True)
@@ -280,6 +283,7 @@ class _Forcing:
             own for own, kind in self._kinds.items() if kind == wanted and own not in taken and self._runs.calls_of(own)
         ]
         close = [own for own in fitting if any(self._has(call, mine) for call in self._runs.calls_of(own))]
+        close = [own for own in close if self._strides[own] == self._strides[path, None]] or close
         guess = self._guess.get(path, "")
         self._ties.append((path, frozenset(close)))
         if len(close) == 1:
@@ -312,95 +316,6 @@ def _groups(ties: Sequence[tuple[str, frozenset[str]]]) -> list[list[str]]:
     return [paths for paths, _ in groups if len(paths) > 1]
 
 
-# pairing
-
-
-def pair_by_inputs(runs: Runs, renamed: Mapping[str, str]) -> tuple[list[tuple[Layer, Layer]], Run]:
-    """Pairs the layers of two models that have the same kind, shape and input. Where several have, their paths or
-    their order decide. Returns the pairs, and a run of the target, which tells the order of its calls.
-
-    Raises:
-        StateError: nothing tells which layer of the source is the counterpart of a layer of the target.
-    """
-    source, target = runs.sides
-    refusal = None
-    guess: dict[str, str] = {}
-    try:
-        guess = {other.path: one.path for one, other in pair_layers(source, target, renamed)}
-    except StateError as error:
-        if renamed:
-            by_name(source, target, renamed)  # raises if names= itself is wrong
-        refusal = error
-    fixed = {there: here for here, there in renamed.items()}
-    if all(here == there for there, here in guess.items() if there not in fixed):
-        fixed = {**guess, **fixed}  # where both models have the same paths, these say which layer is which
-    try:
-        settled = runs.settle(source.layers, target.layers, guess, fixed)
-    except StateError as error:
-        raise StateError(f"{error}. {refusal}"[:MOST] if refusal is not None else str(error)) from error
-    ours, theirs = ({layer.path: layer for layer in side.layers} for side in (source, target))
-    chosen = {**fixed, **settled.chosen}
-    for there, here in guess.items():
-        if there not in chosen and here not in chosen.values():
-            chosen[there] = here
-    if refusal is not None:
-        _require_all(runs, settled, chosen, refusal)
-    pairs = [(ours[chosen[there]], theirs[there]) for there in theirs if there in chosen]
-    for one, other in pairs:
-        check_pair(source, one, target, other)
-    return pairs, settled.run
-
-
-def _require_all(runs: Runs, settled: Settled, chosen: dict[str, str], refusal: StateError) -> None:
-    """Pairs in `chosen` layers that are the only ones left of their kind and shape in both models. Then raises
-    `StateError` if a layer of the target has no counterpart although the source has a layer of its kind and shape
-    left."""
-    source, target = runs.sides
-    left = {layer.path: signature(source, layer) for layer in source.layers if layer.path not in chosen.values()}
-    right = {layer.path: signature(target, layer) for layer in target.layers if layer.path not in chosen}
-    for there, wanted in right.items():
-        fitting = [here for here, kind in left.items() if kind == wanted]
-        if len(fitting) == 1 and list(right.values()).count(wanted) == 1:
-            chosen[there] = fitting[0]
-    doubtful = [there for there in right if there not in chosen and right[there] in left.values()]
-    if doubtful:
-        where = f"; the models come apart behind {settled.apart[0][1] or 'the beginning'}" if settled.apart else ""
-        text = (
-            f"inputs= tells {len(chosen)} of {len(target.layers)} layers, but not {some_of(doubtful)}{where}. "
-            f"{str(refusal).replace(', or give one batch as inputs=', '')}"
-        )
-        raise StateError(text[:MOST]) from refusal
-
-
-@contextmanager
-def lend_values(side: Side, state: Mapping[str, Any]) -> Iterator[None]:
-    """Inside the block the model has those values of `state` that fit its variables in name, dtype and shape;
-    afterwards it has its own values again."""
-    backend = side.backend
-    values = {
-        name: value for name, value in state.items()
-        if name in side.variables and _fits(side.variables[name], value)
-    }  # fmt: skip
-    kept = {name: backend.to_numpy(side.variables[name]).copy() for name in values}
-    try:
-        for name, value in values.items():
-            _write(backend, side.variables[name], value)
-        yield
-    finally:
-        for name, array in kept.items():
-            place = backend.device_of(side.variables[name])
-            backend.write(side.variables[name], backend.from_numpy(array, place))
-
-
-def _fits(variable: Any, value: Any) -> bool:
-    return dtype_name(variable.dtype) == dtype_name(value.dtype) and tuple(variable.shape) == tuple(value.shape)
-
-
-def _write(backend: Backend, variable: Any, value: Any) -> None:
-    place = backend.device_of(variable)
-    backend.write(variable, value if backend.device_of(value) is place else backend.move(value, place))
-
-
 def _array(side: Side, x: Any) -> Array:
     found: Array = side.backend.to_numpy(x)
     return found
@@ -415,8 +330,12 @@ def _like(x: Array, there: Array, kind: str, ends: tuple[bool | None, bool | Non
     """The source's output `x` in the layout of the target's output `there`. `ends` says, first for the source and then
     for the target, whether channels are last."""
     here, last = ends
-    if kind == "linear" and x.size == there.size and x.ndim < there.ndim:  # Keras has an axis for the heads
+    if (
+        kind == "linear" and x.size == there.size and x.ndim != there.ndim
+    ):  # with an axis for heads, or a pooled image's
         return x.reshape(there.shape)
+    if kind not in inference.IMAGES and x.shape != there.shape:
+        return next((way for way in distances.layouts(x) if way.shape == there.shape), x)
     if x.ndim < 3 or x.ndim != there.ndim or here is None or last is None or here == last:
         return x
     moved = distances.moved(x, last)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from xdevice.base import devices
+from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.contract import Backend, layouts
 from xdevice.contract.layouts import Layer, Part
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, UnsupportedError, shown
+from xdevice.weights.format import Entry, Held
+
+from .adapted import advice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from xdevice.base.devices import Device
 
 _MOST_LAYERS: Final = 32
 
@@ -30,6 +38,21 @@ class Side(NamedTuple):
     """All layers of a model, also those without parameters, in the order in which the model defines them. None for a
     dict, or if the backend cannot list them."""
     model: Any = None
+    bare: tuple[Layer, ...] = ()
+    """Those of `unknown` that `views` has listed as layers of the kind "same"."""
+
+    def read(self, name: str) -> np.ndarray[Any, Any]:
+        """A variable's values. One on meta has none: then an array of its shape that takes no memory."""
+        value = self.variables[name]
+        if isinstance(value, Entry | Held):
+            return value.read()
+        if self.place_of(name).kind == "meta":
+            return np.broadcast_to(np.zeros((), host_dtype(dtype_name(value.dtype))), tuple(value.shape))
+        return self.backend.peek(value)
+
+    def place_of(self, name: str) -> Device:
+        value = self.variables[name]
+        return devices.CPU if isinstance(value, Entry | Held) else self.backend.device_of(value)
 
 
 def check_kinds(kinds: Mapping[str, str]) -> None:
@@ -41,9 +64,9 @@ def check_kinds(kinds: Mapping[str, str]) -> None:
 
 
 def model_of(like: Any, target: Backend) -> tuple[Backend, Any]:
-    found = registry.kind_of(type(like))
-    if found is None or found.kind != "model" or found.backend is not target:
-        of = f" of {found.backend.name}" if found else ""
+    found = registry.backend_of_model(like)
+    if found is not target:
+        of = f" of {found.name}" if found else ""
         raise NotATensorError(
             f"like= is a built model of {target.name}, not {shown(like, 60)} of type {type(like).__qualname__}{of}"
         )
@@ -56,14 +79,13 @@ def model_side(of: tuple[Backend, Any], kinds: Mapping[str, str]) -> Side:
     known = list(backend.layers(model))
     paths = {layer.path for layer in known}
     rest = _rest(variables, known)
+    sequence = _sequence(backend, model)
     told = [
         layer
-        for path, kind in kinds.items()
-        if _with_dots(path) not in paths and (layer := _declared_layer(backend, path, kind, rest))
+        for path, kind in _spelled_out(kinds, rest, sequence).items()
+        if _with_dots(path) not in paths and (layer := declared_layer(backend, path, kind, rest))
     ]
-    return Side(
-        backend, known + told, variables, list(_rest(variables, known + told)), _sequence(backend, model), model
-    )
+    return Side(backend, known + told, variables, list(_rest(variables, known + told)), sequence, model)
 
 
 def check_told(kinds: Mapping[str, str], renamed: Mapping[str, str], source: Side, target: Side | None) -> None:
@@ -75,7 +97,7 @@ def check_told(kinds: Mapping[str, str], renamed: Mapping[str, str], source: Sid
             (side.backend.name, layer.kind)
             for side, way in ways
             for layer in side.layers
-            if layer.path == _with_dots(way)
+            if _is_meant(layer.path, _classes(side.sequence), _with_dots(way))
         ]
         if any(known == kind for _, known in found):
             continue
@@ -89,6 +111,28 @@ def check_told(kinds: Mapping[str, str], renamed: Mapping[str, str], source: Sid
         )
 
 
+def _spelled_out(kinds: Mapping[str, str], names: Iterable[str], sequence: Iterable[Layer] | None) -> dict[str, str]:
+    """`kinds` with the path of each module, or of each tensor if the kind is "same", that a pattern or the name of a
+    class stands for. `names` are those of the variables that no known layer has."""
+    found: dict[str, str] = {}
+    classes = _classes(sequence)
+    owners = dict.fromkeys(name[: max(name.rfind("."), name.rfind("/"), 0)] for name in names)
+    for path, kind in kinds.items():
+        paths = names if kind == "same" else owners
+        meant = [one for one in paths if one and _is_meant(_with_dots(one), classes, _with_dots(path))]
+        found |= dict.fromkeys(meant or [path], kind)
+    return found
+
+
+def _classes(sequence: Iterable[Layer] | None) -> dict[str, object]:
+    """The classes of the modules whose code is not read, by their paths."""
+    return {layer.path: layer.settings["type"] for layer in sequence or () if "type" in layer.settings}
+
+
+def _is_meant(path: str, classes: Mapping[str, object], key: str) -> bool:
+    return path == key or ("*" in key and fnmatchcase(path, key)) or classes.get(path) == key
+
+
 def _with_dots(path: str) -> str:
     return path.replace("/", ".")
 
@@ -100,13 +144,15 @@ def _sequence(backend: Backend, model: Any) -> list[Layer] | None:
         return None
 
 
-def flat_side(source: Any, kinds: Mapping[str, str]) -> Side:
+def flat_side(source: Any, kinds: Mapping[str, str], skip: Sequence[str] = ()) -> Side:
     if not isinstance(source, dict):
         raise NotATensorError(
             f"expected a model, or a flat dict of named tensors, not {shown(source, 60)} of type "
             f"{type(source).__qualname__}"
         )
-    owners = {name: registry.kind_of(type(value)) for name, value in source.items()}
+    owners = {
+        name: registry.kind_of(type(value)) for name, value in source.items() if not isinstance(value, Entry | Held)
+    }
     for name, owner in owners.items():
         if owner is None or owner.kind == "symbol" or not isinstance(name, str):
             raise NotATensorError(
@@ -118,20 +164,23 @@ def flat_side(source: Any, kinds: Mapping[str, str]) -> Side:
     backend = next(iter(backends.values()), None) or registry.load("numpy")
     variables = {name: _tensor(backend, value) for name, value in source.items()}
     layers = []
-    for path, kind in kinds.items():
-        layer = _declared_layer(backend, path, kind, variables)
+    for path, kind in _spelled_out(kinds, variables, None).items():
+        if is_skipped(path, skip):
+            continue
+        layer = declared_layer(backend, path, kind, variables)
         if layer is None:
             raise StateError(
                 f"kinds says that {shown(path)} is a {kind}, and the state has no {_names_of(backend, path, kind)}; "
                 f"it has {some_of(variables)}"
             )
         layers.append(layer)
-    unknown = list(_rest(variables, layers))
+    unknown = [name for name in _rest(variables, layers) if not is_skipped(name, skip)]
     if unknown:
-        raise StateError(
-            f"nothing says what these parameters are: {', '.join(unknown)}; give the model instead of its state, a "
-            "model of the target as like=, or kinds={'path.to.layer': 'linear'}, 'same' for a single tensor"
+        instead = advice(unknown) or (
+            "give the model instead of its state, a model of the target as like=, or "
+            "kinds={'path.to.layer': 'linear'}, 'same' for a single tensor; skip= leaves them out"
         )
+        raise StateError(f"nothing says what these parameters are: {some_of(unknown)}; {instead}")
     return Side(backend, layers, variables, [], None)
 
 
@@ -155,7 +204,7 @@ def kinds_with(kinds: dict[str, str], wanted: Side | None, renamed: Mapping[str,
     return {back.get(layer.path, layer.path): layer.kind for layer in wanted.layers} | kinds
 
 
-def _declared_layer(backend: Backend, path: str, kind: str, variables: Mapping[str, Any]) -> Layer | None:
+def declared_layer(backend: Backend, path: str, kind: str, variables: Mapping[str, Any]) -> Layer | None:
     """The layer that the user's `kinds` says is at `path`; None if `variables` has none of its parameters."""
     for settings in _possible(kind):
         for separator in (".", "/"):
@@ -223,10 +272,35 @@ def shapes_of(variables: Mapping[str, Any], layer: Layer) -> dict[str, tuple[int
     """The shapes that a layer's parameters have in PyTorch's layout, by PyTorch's names."""
     found = {}
     for part in layer.parts:
+        if part.rule is layouts.SAME:  # most are, and NumPy takes 10 us for a stand-in
+            found[part.of[0]] = tuple(variables[part.name].shape)
+            continue
         stand_in = np.broadcast_to(np.zeros((), "bool"), tuple(variables[part.name].shape))
         for name, array in zip(part.of, part.rule.canonical(stand_in), strict=True):
             found[name] = array.shape
     return found
+
+
+def is_skipped(name: str, skip: Sequence[str]) -> bool:
+    """Whether a name or a path is one of the paths of `skip=`, or below it."""
+    whole = _with_dots(name)
+    return any(whole == path or whole.startswith(f"{path}.") for path in skip)
+
+
+def write_variables(backend: Backend, model: Any, values: Mapping[str, Any]) -> None:
+    """Writes values into variables of a model, which `values` names. Each has the dtype and the shape of its
+    variable."""
+    variables = dict(backend.variables(model))
+
+    def there(name: str, value: Any) -> Any:
+        place = backend.device_of(variables[name])
+        return value if backend.device_of(value) is place else backend.move(value, place)
+
+    if backend.has_layers(model):
+        backend.write_layers(model, {name: there(name, value) for name, value in values.items()})
+        return
+    for name, value in values.items():  # one at a time, so that no second copy of a model is on its device
+        backend.write(variables[name], there(name, value))
 
 
 def some_of(names: Iterable[str]) -> str:

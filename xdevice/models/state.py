@@ -10,25 +10,47 @@ or of the target, or from `kinds`; its name or shape alone never decides it.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.base import devices, floats
-from xdevice.base.dtypes import dtype_name
+from xdevice.base.dtypes import FLOATS, dtype_name, host_dtype, name_of
 from xdevice.contract import Backend, layouts
+from xdevice.contract.conversion import owned
 from xdevice.contract.layouts import Layer, Part
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, NotATensorError, StateError, shown
 from xdevice.tensors.refusals import lack_of_memory, require_dtype
+from xdevice.weights.disk import replacing, target_of
 
-from . import folding, operations
-from .pairing import SHAPING, pair_layers
-from .settling import Runs, lend_values, pair_by_inputs
-from .sides import Side, check_kinds, check_told, flat_side, kinds_with, model_of, model_side, shapes_of, some_of
+from . import exercise, folding, given, maps, operations, views
+from .adapted import advice
+from .pairing import SHAPING, in_doubt, pair_layers, spelled_out
+from .settling import Runs
+from .sides import (
+    Side,
+    check_kinds,
+    check_told,
+    flat_side,
+    is_skipped,
+    kinds_with,
+    model_of,
+    model_side,
+    shapes_of,
+    some_of,
+    write_variables,
+)
+from .trying import lend_values, pair_by_inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    import os
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from xdevice.base.devices import Device
+
+_LIKE: Final = "like"
+_MOST: Final = 12
+"""How many reasons an error names."""
 
 
 class State(dict[str, Any]):
@@ -46,6 +68,9 @@ class State(dict[str, Any]):
             that differ.
         settings: those lines of `differences` that say why equal parameters may give other outputs: what two layers set
             differently, and what could not be compared.
+        pairs: which layer of the source became which of `like`, by path: a dict that `names=` takes again.
+        done: a line for each thing that was done to make the source fit: a prefix taken off, a nested state taken out.
+        skipped: the names of the variables of `like` that stay as they are, because `skip=` says so.
 
     Example:
         >>> import numpy as np
@@ -62,6 +87,11 @@ class State(dict[str, Any]):
         self.unmapped: dict[str, str] = {}
         self.differences: list[str] = []
         self.settings: list[str] = []
+        self.pairs: dict[str, str] = {}
+        self._forms: dict[str, str] = {}
+        self.done: list[str] = []
+        self.skipped: list[str] = []
+        self._steps: dict[str, maps.Step] = {}
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Sets a tensor, and takes its name out of `unmapped`."""
@@ -108,13 +138,41 @@ class State(dict[str, Any]):
         """
         load_state(model, self, strict=strict)
 
+    def save_map(self, path: str | os.PathLike[str]) -> None:
+        """Writes which tensor became which, and how it was laid out otherwise, into a JSON file.
+
+        `xdevice convert MAP IN OUT` does the same to another checkpoint of the model, one tensor at a time and without
+        either framework. The map needs no values: both models may be on meta. docs/reference/files.md has its format.
+
+        Raises:
+            StateError: a tensor was filled by hand or computed from values (a weight norm), or is still in `unmapped`.
+            FilePathError: the file cannot be written.
+
+        Costs a millisecond for ten tensors.
+
+        Example:
+            >>> import os, tempfile
+            >>> state = xdevice.convert_state({"fc.weight": xdevice.ones(2, 3)}, "numpy", kinds={"fc": "linear"})
+            >>> state.save_map(os.path.join(tempfile.mkdtemp(), "map.json"))
+        """
+        if self.unmapped:
+            raise StateError(f"{some_of(self.unmapped)} are not mapped: fill or settle them first")
+        by_hand = [name for name in self if name not in self._steps]
+        if by_hand:
+            raise StateError(f"{some_of(by_hand)} were filled by hand, which a map cannot do")
+        text = maps.text(self.backend, {name: self._steps[name] for name in self})
+        with replacing(target_of(path)) as new, open(new, "w", encoding="utf-8") as file:
+            file.write(text)
+
     def __str__(self) -> str:
         count = f"{len(self)} tensor{'' if len(self) == 1 else 's'} for {self.backend}"
         wide = max(map(len, self), default=0)
         lines = [f"{count}:" if self else f"{count}"]
         for name, value in self.items():
             origin = f"  from {' and '.join(self.origins[name])}" if name in self.origins else ""
+            origin += self._forms.get(name, "")
             lines.append(f"  {name:{wide}}  {dtype_name(value.dtype)} {tuple(value.shape)}{origin}")
+        lines += ["done:"] * bool(self.done) + [f"  {text}" for text in self.done]
         lines += ["not mapped:"] * bool(self.unmapped) + [f"  {name}: {why}" for name, why in self.unmapped.items()]
         lines += ["differences:"] * bool(self.differences) + [f"  {text}" for text in self.differences]
         return "\n".join(lines)
@@ -129,23 +187,25 @@ def convert_state(
     names: Mapping[str, str] | None = None,
     device: object = None,
     inputs: object = None,
+    dtype: object = None,
+    skip: Iterable[str] = (),
 ) -> State:
     """The parameters and running statistics of a model, in the layouts of another framework.
 
     Young: it may change in a minor version. Gives a `State`, whose `unmapped` and `differences` say what could not be
-    kept: read them, or print it. Dtypes stay; the tensors share no memory with the source and do not require gradients.
-    docs/reference/models.md has the layouts, and says how layers are paired. Costs a copy of every tensor through the
-    host, 0.2 s for a ResNet-50; with `inputs=` the source also runs once, and the target at least twice.
+    kept: print it. The tensors share no memory with the source and do not require gradients. docs/reference/models.md
+    says how layers are paired and laid out. Costs a copy of every tensor; with `inputs=`, a few runs of both models.
 
     Args:
-        source: a built model of PyTorch, Paddle, Gluon or Keras; or a flat dict of tensors by name, those of JAX and
-            NumPy with PyTorch's layouts and names.
+        source: a built model; a dict of tensors, those of JAX and NumPy as PyTorch has them; or a checkpoint's path.
         backend: the target: "torch", "paddle", "mxnet", "tensorflow" (Keras), "jax", "numpy", or a `Backend`.
         like: a built model of the target. The result has the names and devices of `like`; without it, the source's.
-        kinds: the kind of layers in a dict, or of layers in a model whose class is your own: `{"fc": "linear"}`.
-        names: which layer of the source is which of `like`, for layers where that is unclear: `{"fc1": "head.dense"}`.
+        kinds: the kind of layers in a dict, or of your own classes, by path, `*` or class: `{"MyNorm": "rms_norm"}`.
+        names: which layer of the source is which of `like`, where that is unclear: `{"blocks.*.fc1": "h.*.dense"}`.
         device: where to put the tensors; without it, they are where their counterparts in `like` or the source are.
         inputs: a batch, as the source takes it: tells layers apart that look alike, and compares the models' outputs.
+        dtype: what floats are cast to: "bfloat16", or "like" for the dtypes of `like`.
+        skip: paths of layers, of either model, that are left out with all below them: a head of another size.
 
     Raises:
         StateError: layers that pair in several ways or in none, or tensors whose kind is unknown or does not fit.
@@ -156,6 +216,31 @@ def convert_state(
         >>> list(xdevice.convert_state({"fc.weight": xdevice.zeros(2, 3)}, "numpy", kinds={"fc": "linear"}))
         ['fc.weight']
     """
+    done: list[str] = []
+    with given.opened(source, done) as whole:
+        cast = None if dtype is None else _LIKE if dtype == _LIKE else dtype_name(dtype)
+        how = _How(device, inputs, cast, given.check_skip(skip))
+        return _convert(whole, backend, like, dict(kinds or {}), dict(names or {}), how, done)
+
+
+class _How(NamedTuple):
+    """What `convert_state` is told beside the two models and how they are paired."""
+
+    device: object
+    inputs: object
+    dtype: str | None
+    skip: tuple[str, ...]
+
+
+def _convert(
+    source: Any,
+    backend: str | Backend,
+    like: Any,
+    kinds: dict[str, str],
+    renamed: dict[str, str],
+    how: _How,
+    done: list[str],
+) -> State:
     model = registry.kind_of(type(backend))
     if model is not None:
         raise ArgumentError(
@@ -163,32 +248,44 @@ def convert_state(
             f"write convert_state(source, {model.backend.name!r}, like=...)"
         )
     target = registry.load(backend.name if isinstance(backend, Backend) else backend)
-    given, renamed = dict(kinds or {}), dict(names or {})
-    check_kinds(given)
-    wanted = None if like is None else model_side(model_of(like, target), {renamed.get(k, k): given[k] for k in given})
-    found = registry.kind_of(type(source))
-    if found is not None and found.kind == "model":
-        origin = model_side((found.backend, source), given)
+    state = State(target.name)
+    state.done = done
+    check_kinds(kinds)
+    wanted = None if like is None else model_side(model_of(like, target), {renamed.get(k, k): kinds[k] for k in kinds})
+    owner = registry.backend_of_model(source)
+    if owner is not None:
+        origin = model_side((owner, source), kinds)
     else:
-        origin = flat_side(source, kinds_with(given, wanted, renamed))
-    check_told(given, renamed, origin, wanted)
-    if inputs is not None and (wanted is None or origin.model is None):
+        declared = kinds_with(kinds, wanted, renamed)
+        named = given.state_of(source, declared, state.done)
+        origin = flat_side(named, declared, how.skip)
+    sides = [side for side in (origin, wanted) if side is not None]
+    given.require_used(how.skip, sides)
+    for side, what in zip(sides, ("left out", "stay as they are"), strict=False):
+        names = [name for name in side.variables if is_skipped(name, how.skip)]
+        done += [f"{some_of(names)} of {side.backend.name} {what}, as skip= says"] * bool(names)
+        state.skipped = names if side is wanted else []
+    origin = given.without(origin, how.skip)
+    wanted = None if wanted is None else given.without(wanted, how.skip)
+    check_told(kinds, renamed, origin, wanted)
+    if how.inputs is not None and (wanted is None or origin.model is None):
         raise StateError("inputs= is what two models are called with; give a model, and another one as like=")
     if wanted is None and renamed:
         raise StateError("names= says which layer of like= is meant; give like=, the model")
     origin, wanted = folding.alike(origin, wanted)
-    state = State(target.name)
-    writer = _Writer(origin, target, state, device)
+    renamed = spelled_out(renamed, origin)
+    writer = _Writer(origin, target, state, how)
     if wanted is None:
         for layer in origin.layers:
             writer.put_freely(layer)
     else:
-        writer.put_all(origin, wanted, renamed, inputs)
-    for name in origin.unknown:
+        writer.put_all(origin, wanted, renamed, how.inputs)
+    for name in origin.unknown if wanted is None else ():
         state.unmapped[name] = (
             f"no layer that xdevice knows has it; kinds={{{name!r}: 'same'}} takes it as it is, and "
             f"settle({name!r}) says that it is not needed"
         )
+    writer.finish()
     return state
 
 
@@ -218,33 +315,31 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
         Traceback (most recent call last):
         xdevice.errors.NotATensorError: expected a model to load into, not [] of type list
     """
-    found = registry.kind_of(type(model))
-    if found is None or found.kind != "model":
+    backend = registry.backend_of_model(model)
+    if backend is None:
         raise NotATensorError(
             f"expected a model to load into, not {shown(model, 60)} of type {type(model).__qualname__}"
         )
-    backend = found.backend
     variables = dict(backend.variables(model))
-    wrong = [*_misfits(backend, variables, state)]
+    wrong = [*_misfits(backend, model, variables, state)]
     if strict:
         wrong += _missing(backend, model, variables, state)
     if wrong:
+        more = [f"and {len(wrong) - _MOST} more"] * (len(wrong) > _MOST)
         raise StateError(
             f"the state does not fit this {type(model).__qualname__} of {backend.name}, and nothing was written:\n  "
-            + "\n  ".join(wrong)
+            + "\n  ".join((*wrong[:_MOST], *more))
         )
-    for name, value in state.items():
-        variable = variables[name]
-        place = backend.device_of(variable)
-        backend.write(variable, value if backend.device_of(value) is place else backend.move(value, place))
+    write_variables(backend, model, state)
     backend.take_state(model, variables)
 
 
 # loading
 
 
-def _misfits(backend: Backend, variables: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
+def _misfits(backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
     written: dict[int, str] = {}
+    casts: dict[tuple[str, str], list[str]] = {}
     for name, value in state.items():
         if name not in variables:
             yield f"{name}: the model has no such variable; it has {some_of(variables)}"
@@ -255,9 +350,11 @@ def _misfits(backend: Backend, variables: Mapping[str, Any], state: Mapping[str,
             yield f"{name}: got a {type(value).__qualname__}, expected a tensor of {backend.name}; use convert_state"
             continue
         there, here = _form(variable), _form(value)
-        if there != here:
+        if there != here and tuple(variable.shape) == tuple(value.shape):
+            casts.setdefault((dtype_name(value.dtype), dtype_name(variable.dtype)), []).append(name)
+        elif there != here:
             yield f"{name}: got {here}, expected {there}"
-        elif not _is_writable(backend, variable):
+        elif not (backend.has_layers(model) or _is_writable(backend, variable)):
             yield f"{name}: the variable cannot be written"
         elif lack := lack_of_memory(backend, variable):
             yield f"{name}: the variable {lack}"
@@ -266,22 +363,35 @@ def _misfits(backend: Backend, variables: Mapping[str, Any], state: Mapping[str,
         first = written.setdefault(id(variable), name)
         if first != name and there == here and not _equal(backend, value, state[first]):
             yield f"{name} and {first} are one variable in the model, but two different values were given"
+    for (came, expected), names in casts.items():
+        yield f"{_tensors(names)} {came}, expected {expected}; dtype='like' of convert_state casts"
 
 
 def _missing(backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
     given = {id(variables[name]) for name in state if name in variables}
     counters = {part.name for layer in backend.layers(model) for part in layer.parts if part.of == (layouts.COUNTER,)}
-    unmapped = state.unmapped if isinstance(state, State) else {}
+    unmapped, skipped = (state.unmapped, state.skipped) if isinstance(state, State) else ({}, ())
     for name, variable in variables.items():
-        if id(variable) not in given and name not in counters and name not in unmapped:
+        if id(variable) not in given and name not in counters and name not in unmapped and name not in skipped:
             yield f"{name}: missing; strict=False leaves it as it is"
     for name, why in unmapped.items():
         if name not in state:
             yield f"{name}: {why}; strict=False loads the rest"
 
 
+def _tensors(names: list[str]) -> str:
+    return f"{names[0]}: it is" if len(names) == 1 else f"{len(names)} tensors are"
+
+
 def _form(x: Any) -> str:
     return f"{dtype_name(x.dtype)} {tuple(x.shape)}"
+
+
+def _form_of(shape: Sequence[int], own: Sequence[int]) -> str:
+    """What was done to an array of this shape beside exchanging its axes."""
+    if math.prod(shape) != math.prod(own):
+        return ", a part of it" if math.prod(shape) > math.prod(own) else ""
+    return "" if sorted(shape) == sorted(own) else ", reshaped"
 
 
 def _is_writable(backend: Backend, variable: Any) -> bool:
@@ -295,20 +405,38 @@ def _equal(backend: Backend, one: Any, other: Any) -> bool:
 # writing
 
 
+class _Paired(NamedTuple):
+    """Which layers of two models are one, and what was found out on the way."""
+
+    pairs: Sequence[tuple[Layer, Layer]]
+    bare: Sequence[tuple[Layer, Layer]]
+    """The pairs of tensors that are in no layer."""
+    compared: operations.Compared
+    runs: Runs | None
+    """None without `inputs=`, and if the target does not take them."""
+    doubts: list[str]
+    likely: Mapping[str, str]
+    """A guess that has also the tensors which are not in `bare`."""
+
+
 class _Writer:
     """Fills a `State`, layer by layer, and lists in it the tensors that could not be mapped."""
 
-    def __init__(self, source: Side, target: Backend, state: State, device: object) -> None:
-        self._source, self._target, self._state = source, target, state
-        self._device = None if device is None else devices.parse(device)
+    def __init__(self, source: Side, target: Backend, state: State, how: _How) -> None:
+        self._source, self._target, self._state, self._how = source, target, state, how
+        self._device = None if how.device is None else devices.parse(how.device)
         if self._device is not None:
             self._device = target.require(self._device)
         self._by_functions: list[str] = []
         """Lines about activations that only one layer of a pair has: the other model may call the activation as a
         function."""
-        self._made: dict[int, tuple[str, int, str]] = {}
-        """For each variable of the target that has got its value, by the `id` of the variable: its name, the `id` of
-        the source's variable, and the path of the source's layer."""
+        self._casts: dict[tuple[str, str], list[str]] = {}
+        """The names of the tensors that have another dtype in the target, by the two dtypes."""
+        self._made: dict[int, str] = {}
+        """The names of the target's variables that have got their values, by the `id` of the variable."""
+        self._uses: dict[int, list[tuple[int, str, str]]] = {}
+        """What was made of a variable of the source, by its `id`: the `id` of the target's variable, its name, and the
+        path of the source's layer."""
 
     def put_freely(self, layer: Layer) -> None:
         parts = [
@@ -318,37 +446,80 @@ class _Writer:
         self._fill(layer, parts, None)
 
     def put_all(self, source: Side, wanted: Side, renamed: Mapping[str, str], inputs: object) -> None:
-        runs = None if inputs is None else Runs(source, wanted, inputs)
-        if runs is None:
-            pairs = pair_layers(source, wanted, renamed)
-            compared = operations.of_operations(source, wanted, pairs)
-        else:
-            pairs, computed = pair_by_inputs(runs, renamed)
-            compared = operations.of_calls(source, runs.expected, wanted, computed, pairs)
-        for one, other in pairs:
-            self.put(one, other, wanted, compared)
-        self.list_rest(pairs, wanted)
-        for line in folding.in_code(pairs, source, wanted):
+        found = self._pair(source, wanted, renamed, inputs)
+        for one, other in (*found.pairs, *found.bare):
+            self._state.pairs[one.path] = other.path
+            self.put(one, other, wanted, found.compared)
+        self.list_rest([*found.pairs, *found.bare], wanted, found.likely)
+        for line in folding.in_code(found.pairs, source, wanted):
             self._list_doubt(line)
-        self.list_differences(compared.differences)
-        agree = runs is not None and self._list_outputs(runs, wanted, pairs)
+        self.list_differences(found.compared.differences)
+        agree = found.runs is not None and self._list_outputs(found.runs, wanted, found.pairs)
         for line in self._by_functions if agree else ():
             self._state.differences.remove(line)
             self._state.settings.remove(line)
-        if source.model is not None and not agree and (line := operations.unread(pairs)):
+        for line in self._doubts(found, source, wanted, agree):
             self._list_doubt(line)
-        only = ("dropout",) if agree else ()
-        uncounted = operations.tell_uncounted(source, wanted, compared, only)
-        doubts = () if agree else operations.axes_in_doubt(pairs, source, wanted)
-        for line in filter(None, (uncounted, *doubts)):
-            self._list_doubt(line)
+        if found.runs is not None and agree and not operations.knows_activations(source, wanted, found.compared):
+            self._state.differences += filter(None, [exercise.unexercised(found.runs)])
 
-    def _list_outputs(self, runs: Runs, wanted: Side, pairs: list[tuple[Layer, Layer]]) -> bool:
+    def _pair(self, source: Side, wanted: Side, renamed: Mapping[str, str], inputs: object) -> _Paired:
+        ways = views.pair_bare(source, wanted, renamed)
+        runs = None if inputs is None else Runs(source, wanted, inputs)
+        try:
+            return self._pair_by(source, wanted, renamed, runs, ways)
+        except StateError as error:
+            if error.pairs:
+                error.pairs = {**ways[-1], **error.pairs}
+            raise
+
+    def _pair_by(
+        self, source: Side, wanted: Side, renamed: Mapping[str, str], runs: Runs | None, ways: list[dict[str, str]]
+    ) -> _Paired:
+        every = [views.pairs_of(source, wanted, way) for way in ways]
+        doubts: list[str] = []
+        if runs is not None:
+            try:
+                values = [partial(self._values, bare, wanted) for bare in every]
+                pairs, run, number, left = pair_by_inputs(runs, renamed, values)
+                compared = operations.of_calls(source, runs.expected, wanted, run, pairs)
+                doubts = [left, *views.in_order_only(in_doubt(source, wanted, pairs))] if left else []
+                return _Paired(pairs, every[number], compared, runs, doubts, ways[-1])
+            except ArgumentError as error:  # the target does not take them
+                doubts = [f"inputs= settles nothing: {error}"]
+        pairs = pair_layers(source, wanted, renamed)
+        doubts += views.in_order_only(in_doubt(source, wanted, pairs))
+        compared = operations.of_operations(source, wanted, pairs)
+        return _Paired(pairs, every[0], compared, None, doubts, ways[-1])
+
+    def _doubts(self, found: _Paired, source: Side, wanted: Side, agree: bool) -> Iterator[str]:
+        """Lines about what was not compared. If the outputs agree, only what shows in training is in doubt."""
+        if not agree:
+            yield from found.doubts
+        if source.model is not None and not agree:
+            yield from filter(None, [operations.unread(found.pairs)])
+            yield from views.in_code(found.bare)
+        only = ("dropout",) if agree else ()
+        yield from filter(None, [operations.tell_uncounted(source, wanted, found.compared, only)])
+        yield from () if agree else operations.axes_in_doubt(found.pairs, source, wanted)
+
+    def _values(self, bare: Sequence[tuple[Layer, Layer]], wanted: Side, pairs: Sequence[tuple[Layer, Layer]]) -> State:
+        """What the target's variables become by these pairs. Empty if one would become two values."""
+        tried = _Writer(self._source, self._target, State(self._target.name), self._how)
+        try:
+            for one, other in (*pairs, *bare):
+                tried.put(one, other, wanted, operations.NOTHING)
+        except StateError:
+            return State(self._target.name)
+        return tried._state
+
+    def _list_outputs(self, runs: Runs, wanted: Side, pairs: Sequence[tuple[Layer, Layer]]) -> bool:
         """Runs the target with the converted values, and adds a line to `differences` if its outputs differ from the
         source's. Returns whether they agree."""
         with lend_values(wanted, self._state):
             computed = runs.plain()
             found = runs.outputs_apart(computed)
+            self._state.differences += filter(None, [runs.uncounted(computed)])
             if found <= runs.limit:
                 return True
             where = runs.where(computed, pairs)
@@ -379,16 +550,15 @@ class _Writer:
             return
         self._fill(layer, other.parts, wanted)
 
-    def list_rest(self, pairs: list[tuple[Layer, Layer]], wanted: Side) -> None:
+    def list_rest(self, pairs: list[tuple[Layer, Layer]], wanted: Side, likely: Mapping[str, str]) -> None:
         paired = {id(layer) for pair in pairs for layer in pair}
         for side, other in ((self._source, wanted), (wanted, self._source)):
             extra = [layer for layer in side.layers if id(layer) not in paired]
-            self._leave(extra, f"only {side.backend.name} has this layer, not {other.backend.name}")
-        for name in wanted.unknown:
-            self._state.unmapped[name] = (
-                f"no layer of {self._target.name} that xdevice knows has it; kinds={{{name!r}: 'same'}} "
-                "fills it with the tensor of that name"
-            )
+            added = advice(part.name for layer in extra for part in layer.parts)
+            self._leave(extra, added or f"only {side.backend.name} has this layer, not {other.backend.name}")
+            lone = [layer for layer in side.bare if id(layer) not in paired]
+            for name in (part.name for layer in lone for part in layer.parts):
+                self._state.unmapped[name] = views.unpaired(name, side is wanted, likely)
 
     def _leave(self, layers: list[Layer], why: str) -> None:
         for layer in layers:
@@ -431,7 +601,7 @@ class _Writer:
             if part.rule.refusal is not None:
                 self._state.unmapped[part.name] = part.rule.refusal
                 continue
-            host = self._source.backend.to_numpy(self._source.variables[part.name])
+            host = self._source.read(part.name)
             for name, array in zip(part.of, part.rule.canonical(host), strict=True):
                 arrays[name], origins[name] = array, part.name
         return arrays, origins
@@ -497,36 +667,68 @@ class _Writer:
             return
         names = tuple(dict.fromkeys(origins[name] for name in part.of))
         first = self._source.variables[names[0]]
-        place = self._device or self._source.backend.device_of(first)
+        place = self._place(names[0], None if wanted is None else wanted.variables[part.name])
+        cast = self._how.dtype
         if wanted is not None:
             variable = wanted.variables[part.name]
-            place = self._device or self._target.device_of(variable)
+            cast = dtype_name(variable.dtype) if cast == _LIKE else cast
+        came = name_of(array.dtype)
+        if cast not in (None, came) and came in FLOATS:
+            array = array.astype(host_dtype(cast))
+        if wanted is not None:
             self._check_form(part.name, variable, array)
             self._check_ties(layer, part.name, id(variable), id(first), array)
         self._target.require(place)
-        require_dtype(self._target, array.dtype.name, part.name, "cast the model first", place=place)
-        # a new array in C order; np.ascontiguousarray would give a number an axis
-        self._state[part.name] = self._target.from_numpy(np.array(array, order="C"), place)
+        require_dtype(self._target, name_of(array.dtype), part.name, "cast the model first", place=place)
+        self._state[part.name] = self._tensor(array, place)
         self._state.origins[part.name] = names
+        self._state._forms[part.name] = _form_of(tuple(first.shape), array.shape) if len(names) == 1 else ""
+        self._state._steps[part.name] = maps.step(layer, part, self._source.variables, cast)
+
+    def _place(self, name: str, variable: Any) -> Device:
+        """Where the value of a variable of the target is to be, made of that of the source's `name`. What is on meta in
+        the source stays there, because it has no values; and values do not go to meta unless `device=` says so."""
+        place = self._source.place_of(name)
+        if place.kind == "meta":
+            return place
+        own = self._device or (place if variable is None else self._target.device_of(variable))
+        return own if own.kind != "meta" or self._device else devices.CPU
+
+    def _tensor(self, array: Any, place: Device) -> Any:
+        if place.kind == "meta":
+            return self._target.full(array.shape, 0, place, array.dtype.name)
+        if place is not devices.CPU or not array.size:
+            return self._target.from_numpy(array, place)
+        return self._target.from_buffer(owned(array))
 
     def _check_form(self, name: str, variable: Any, array: Any) -> None:
-        wanted, came = dtype_name(variable.dtype), array.dtype.name
+        wanted, came = dtype_name(variable.dtype), name_of(array.dtype)
         if wanted != came:
-            self._state.differences.append(f"{name}: {came} came, {wanted} in {self._target.name}; cast before loading")
+            self._casts.setdefault((came, wanted), []).append(name)
+
+    def finish(self) -> None:
+        for (came, wanted), names in self._casts.items():
+            self._state.differences.append(
+                f"{_tensors(names)} {came}, {wanted} in {self._target.name}; dtype='like' casts before loading"
+            )
 
     def _check_ties(self, layer: Layer, name: str, variable: int, first: int, array: Any) -> None:
         """Raises `StateError` if one variable of the target would get two values. Lists, as a difference, a variable of
         the source that becomes two variables of the target."""
 
-        before = self._made.setdefault(variable, (name, first, layer.path))
-        held = None if before[0] == name else self._target.to_numpy(self._state[before[0]])
+        before = self._made.setdefault(variable, name)
+        values = self._state[before] if before != name else None
+        held = None if values is None or self._target.device_of(values).kind == "meta" else self._target.peek(values)
         if held is not None and (held.shape != array.shape or (held != array).any()):
             raise StateError(
-                f"{before[0]} and {name} are one variable of {self._target.name}, and "
+                f"{before} and {name} are one variable of {self._target.name}, and "
                 f"{self._source.backend.name} has two different values for it; untie them in like="
             )
-        for other, (known, origin, path) in self._made.items():
-            if origin == first and other != variable and path != layer.path:
+        uses = self._uses.setdefault(first, [])
+        if before == name:
+            uses.append((variable, name, layer.path))
+        for other, known, path in uses:
+            if other != variable and path != layer.path:
                 self._state.differences.append(
                     f"{known} and {name} are one parameter in {self._source.backend.name}, two in {self._target.name}"
                 )

@@ -10,6 +10,7 @@ from xdevice.errors import ArgumentError, ParityError, listed
 
 from . import structures
 from .comparison import Comparison, difference
+from .explaining import is_statistic
 from .models import read_pair
 from .running import run_pair
 from .structures import between, name_some, ways
@@ -142,7 +143,10 @@ def compare_readings(actual: Sequence[Reading], expected: Sequence[Reading], rul
     if found is not None:
         return found
     noises = [rule.noise.get(way, 0.0) if rule.noise is not None else None for way in mine]
-    return _worst_of([compare_values(*pair, rule, noise) for pair, noise in zip(pairs, noises, strict=True)])
+    statistics = rule._replace(float64_as=rule.statistics_as)
+    rules = [statistics if is_statistic(way) else rule for way in mine]
+    each = zip(pairs, rules, noises, strict=True)
+    return _worst_of([compare_values(*pair, how, noise) for pair, how, noise in each])
 
 
 def _of_runs(both: Both, rule: Rule) -> Comparison:

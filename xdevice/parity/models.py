@@ -109,11 +109,11 @@ def _is_target(ours: _Model, theirs: _Model) -> bool:
 
 def _model(x: object) -> _Model | None:
     """The model `x` with its layers; None if `x` has no layers, as a tensor, a variable or an optimizer."""
-    found = registry.kind_of(type(x))
-    if found is None or found.kind != "model":
+    backend = registry.backend_of_model(x)
+    if backend is None:
         return None
     try:
-        return _Model(found.backend, x, list(found.backend.layers(x)))
+        return _Model(backend, x, list(backend.layers(x)))
     except UnsupportedError:
         return None
 

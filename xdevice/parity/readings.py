@@ -59,12 +59,18 @@ def read(x: object) -> list[Reading]:
 
 def leaves(x: object) -> list[trees.Leaf]:
     """The leaves of a container, of which a model is one; for a tensor or model `x`, `x` itself as the only leaf."""
-    return [trees.Leaf("", x)] if registry.kind_of(type(x)) is not None else trees.leaves(x)
+    is_leaf = registry.kind_of(type(x)) is not None or registry.backend_of_model(x) is not None
+    return [trees.Leaf("", x)] if is_leaf else trees.leaves(x)
 
 
 def read_leaf(path: str, x: Any) -> Iterator[Reading]:
     """Yields the readings of one leaf: a reading of each variable for a model, one reading for any other leaf."""
     found = registry.kind_of(type(x))
+    model_of = registry.backend_of_model(x)
+    if model_of is not None:
+        for name, variable in model_of.variables(x):
+            yield read_tensor(model_of, f"{path}.{name}".lstrip("."), variable)
+        return
     if found is None:
         trees.refuse_stranger(path, x)
         yield _plain(path, x)
@@ -72,11 +78,7 @@ def read_leaf(path: str, x: Any) -> Iterator[Reading]:
     backend, kind = found
     if kind == "symbol":
         raise traced(backend, path or type(x).__qualname__)
-    if kind == "tensor":
-        yield read_tensor(backend, path, x)
-        return
-    for name, variable in backend.variables(x):
-        yield read_tensor(backend, f"{path}.{name}".lstrip("."), variable)
+    yield read_tensor(backend, path, x)
 
 
 def read_tensor(backend: Backend, path: str, x: Any) -> Reading:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .comparing import compare_readings
 from .comparison import Comparison, of_structure
+from .explaining import explain, vanishing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -161,7 +162,9 @@ def hold(
 
     def rule_of(name: str, step: int) -> Rule:
         if is_float64:
-            return rule._replace(pythons="float64", float64_as="float32" if step else "float64")
+            return rule._replace(
+                pythons="float64", float64_as="float32" if step else "float64", statistics_as="float32"
+            )
         return rule if noise is None else rule._replace(noise=noise[name, step])
 
     theirs = {(entry.name, entry.step): entry for entry in actual}
@@ -172,6 +175,9 @@ def hold(
         for key in [(entry.name, entry.step)]
         if is_complete or key in theirs
     ]
+    if any(one.comparison.problem == "values" for one in found):
+        known = vanishing(expected)
+        found = [one._replace(comparison=explain(one.comparison, known)) for one in found]
     return found + list(_extra(actual, places))
 
 

@@ -44,7 +44,8 @@ CALIBRATION: Final = "calibration"
 """The name of the folder, in a run's folder, for the further runs of the reference, which measure what rounding alone
 does."""
 _INTERRUPTED: Final = "was interrupted"
-_TRACING: Final = ["-m", "xdevice.parity.traced"]
+_TRACING: Final = ("-m", "xdevice.parity.traced")
+_IN_FLOAT64: Final = ("-m", "xdevice.parity.narrow")
 _SHORT: Final = ("float32", "complex64")
 _NAMED: Final = 4
 """How many recorded values a note in the report names at most."""
@@ -219,7 +220,7 @@ def _run_one(plan: Plan, one: Process, folder: Path, watcher: Watcher, running: 
     with (own / "stdout.txt").open("wb") as out, (own / "stderr.txt").open("wb") as err:
         try:
             process = running.start(
-                [interpreter, *_TRACING * plan.is_traced, str(plan.script), *plan.arguments],
+                [interpreter, *_runner(plan, one), str(plan.script), *plan.arguments],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
@@ -233,6 +234,13 @@ def _run_one(plan: Plan, one: Process, folder: Path, watcher: Watcher, running: 
     ended = Ended(one.name, time.monotonic() - started, why, interpreter)
     watcher.ends(ended, count(own))
     return ended
+
+
+def _runner(plan: Plan, one: Process) -> tuple[str, ...]:
+    """The module that runs the script in a process; none if Python itself runs it."""
+    if plan.is_traced:
+        return _TRACING
+    return _IN_FLOAT64 if one.floats == floats.FLOAT64 else ()
 
 
 def _wait(process: subprocess.Popen[Any], timeout: float, tick: Callable[[], None]) -> str:

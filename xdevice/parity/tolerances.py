@@ -61,6 +61,9 @@ class Rule(NamedTuple):
     """The dtype by whose tolerance two Python floats are compared."""
     float64_as: Literal["float32", "float64"] = "float64"
     """The dtype whose tolerance float64 values get: in a run in float64, float32 from the second step of a name on."""
+    statistics_as: Literal["float32", "float64"] = "float64"
+    """The same for the means and variances that batch norms keep: Paddle holds their momentum in float32, so that they
+    are up to 3e-7 off in a run in float64."""
     noise: Mapping[str, float] | None = None
     """The error that rounding alone was seen to make in each leaf, by the leaf's path; see `xdevice.parity.noise`."""
 

@@ -21,13 +21,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from xdevice.base import floats
 from xdevice.contract import calls as common
 from xdevice.core import registry, selection
 from xdevice.errors import NotBuiltError, UnsupportedError, XDeviceError
 from xdevice.models.sides import model_side, shapes_of
 from xdevice.tracing.traces import Trace
 
-from . import recording
+from . import narrow, recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -222,9 +223,16 @@ def main() -> None:
         print(
             f"nothing is traced: {error}", file=sys.stderr
         )  # values that the script records are compared nevertheless
-        runpy.run_path(script, run_name="__main__")
+        _run(script)
         return
     with block:
+        _run(script)
+
+
+def _run(script: str) -> None:
+    if floats.is_float64():
+        narrow.run(script)
+    else:
         runpy.run_path(script, run_name="__main__")
 
 

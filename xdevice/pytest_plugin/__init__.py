@@ -115,8 +115,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--xd-isolate", action="store_true", help="run the tests of each backend in a process of their own")
     group.addoption("--xd-record", metavar="DIR", help="keep what assert_parity and xdevice.record see in each test")
     group.addoption("--xd-compare", metavar="DIR", help="compare it with what --xd-record has kept, here or elsewhere")
+    group.addoption(
+        "--xd-cuda",
+        metavar="DEVICE",
+        help="what PyTorch and JAX take for cuda, a virtual GPU such as gpu:1: for test suites that ask for cuda",
+    )
+    group.addoption(
+        "--xd-default-of-tests",
+        action="store_true",
+        help="with --xd-cuda: the default device that a suite sets for PyTorch does not hold for the library it tests",
+    )
     group.addoption("--xd-child", help=argparse.SUPPRESS)
     parser.addini("xd_backends", "the default of --xd-backends", default="auto")
+
+
+@pytest.hookimpl(tryfirst=True)  # the conftest of a suite may choose its device when it is imported
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    options = early_config.known_args_namespace
+    if options.xd_cuda is None:
+        if options.xd_default_of_tests:
+            raise pytest.UsageError("--xd-default-of-tests does nothing without --xd-cuda; add --xd-cuda=gpu:1")
+        return
+    from .cuda import Cuda
+
+    cuda = Cuda(options.xd_cuda, is_default_of_tests=options.xd_default_of_tests)
+    early_config.pluginmanager.register(cuda, "xdevice-cuda")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -17,6 +17,7 @@ from xdevice.contract import Backend, dlpack
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, DeviceNotFoundError, NotATensorError, SharingError, UnsupportedError, shown
 
+from . import leaves
 from .leaves import dtype_of
 from .refusals import require_dtype, traced
 
@@ -29,16 +30,18 @@ _SOONER_READ: Final = 32768
 may copy."""
 
 
-def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
-    """Returns `x` as a tensor of another framework, on the same device; in the same memory where both can work in it.
+def convert(
+    x: Any, backend: str | Backend | None = None, *, device: object = None, like: Any = None, copy: bool | None = None
+) -> Any:
+    """Returns `x` as a tensor of another framework, in the same memory where both can work in it.
 
-    Values, dtype, shape and device stay, bit for bit. The result never requires grad, and no gradient flows through.
+    Values, dtype, shape and, unless told, device stay. The result never requires grad, and no gradient flows through.
     While two tensors share memory, only read it; docs/reference/conversion.md says why, and what is always copied.
 
     Args:
-        x: a tensor, or a container of tensors. A container keeps its type, and what is not a tensor in it passes
-            through.
+        x: a tensor, or a container of tensors; what is none in it passes through.
         backend: the target: "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy", an alias or a `Backend`.
+        device: where the result is to be, else where `x` is. like: a tensor, whose backend and device are meant.
         copy: None shares memory where that is correct, else copies. True always copies. False shares or raises.
 
     | to | shares | copies |
@@ -55,7 +58,7 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
         DTypeError, DeviceNotFoundError: the target lacks the dtype or device, or would narrow the dtype.
         NotATensorError, ContainerError: not a tensor; a container of an unknown type.
         UnsupportedError: a sparse tensor, a masked array, or a symbolic tensor in a traced function.
-        BackendNotFoundError, BackendImportError: no such backend here. ArgumentError: another `copy`.
+        BackendNotFoundError, BackendImportError: no such backend. ArgumentError: another `copy`; no target, or two.
 
     Costs 7 to 120 us where memory is shared, whatever the size; else one copy on the device, or copies through the
     host.
@@ -68,11 +71,11 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
         raise ArgumentError(
             f"copy must be None (share where possible), True (never share) or False (never copy), not {shown(copy)}"
         )
-    target = registry.load(backend.name if isinstance(backend, Backend) else backend)
+    target, place = _target(backend, device, like)
     number = registry.as_array(x)
     found = registry.kind_of(type(number))
     if found is not None:
-        return _convert_one(*found, x, number, target, copy)
+        return _convert_one(*found, x, number, target, place, copy)
     from xdevice.containers import trees
 
     if not (trees.is_container(x) or trees.stranger(x)):
@@ -81,27 +84,76 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
         )
 
     def all_of(values: list[Any]) -> list[Any]:
+        if place is not None:
+            _require_all(values, target, place, copy)
         done: dict[int, Any] = {}
         for value in values:
             number = registry.as_array(value)
             found = registry.kind_of(type(number))
             if found is not None and id(value) not in done:
-                done[id(value)] = _convert_one(*found, value, number, target, copy)
+                done[id(value)] = _convert_one(*found, value, number, target, place, copy)
         return [done.get(id(value), value) for value in values]
 
     return trees.map_leaves(x, all_of)
 
 
-def _convert_one(source: Backend, kind: str, x: Any, array: Any, target: Backend, copy: bool | None) -> Any:
+def _target(backend: str | Backend | None, device: object, like: Any) -> tuple[Backend, Device | None]:
+    """The backend and the device that the result is to have; None for the device that a tensor has."""
+    if (backend is None) == (like is None) or (like is not None and device is not None):
+        raise ArgumentError(
+            'convert takes a backend and perhaps a device, convert(x, "torch", device="gpu:1"), or a tensor in place '
+            "of both, convert(x, like=y)"
+        )
+    if backend is None:
+        found = registry.kind_of(type(registry.as_array(like)))
+        if found is None:
+            raise NotATensorError(f"like= takes a tensor, not {shown(like)} of type {type(like).__qualname__}")
+        _refuse_non_tensor(*found, like)
+        return found.backend, found.backend.device_of(registry.as_array(like))
+    target = registry.load(backend.name if isinstance(backend, Backend) else backend)
+    return target, None if device is None else target.require(devices.parse(device))
+
+
+def _require_all(values: list[Any], target: Backend, place: Device, copy: bool | None) -> None:
+    """Raises, before anything is moved, for a tensor that the target cannot hold at the place."""
+    for value in values:
+        array = registry.as_array(value)
+        found = registry.kind_of(type(array))
+        if found is not None:
+            _refuse_non_tensor(*found, array)
+            _require_there(found.backend, array, target, place, copy)
+
+
+def _require_there(source: Backend, x: Any, target: Backend, place: Device, copy: bool | None) -> None:
+    require_dtype(target, dtype_of(source, x), "the tensor", "cast it first", place=place)
+    if copy is False and source.device_of(x) is not place:
+        raise SharingError(f"the tensor is on {source.device_of(x)}, and its memory cannot be shared on {place}")
+
+
+def _convert_one(
+    source: Backend, kind: str, x: Any, array: Any, target: Backend, place: Device | None, copy: bool | None
+) -> Any:
     """Converts one leaf `x`. `array` is `x` itself, or the array that a NumPy scalar `x` stands for: a scalar stays as
     it is if NumPy is the target, since nobody can write into it, and is copied otherwise."""
+    if array is not x and source is not target and copy is False:
+        raise SharingError(f"a {type(x).__qualname__} of NumPy has no memory to share; copy=None copies here")
+    if place is not None and kind == "tensor" and source.device_of(array) is not place:
+        return _elsewhere(source, array, target, place, copy)
     if array is x:
         return _convert(source, kind, x, target, copy)
-    if source is target:
-        return x
-    if copy is False:
-        raise SharingError(f"a {type(x).__qualname__} of NumPy has no memory to share; copy=None copies here")
-    return _convert(source, kind, array, target, True)
+    return x if source is target else _convert(source, kind, array, target, True)
+
+
+def _elsewhere(source: Backend, x: Any, target: Backend, place: Device, copy: bool | None) -> Any:
+    """`x` as a tensor of the target on another device: converted where it is and then moved if the target knows that
+    device, else through the host."""
+    _require_there(source, x, target, place, copy)
+    x = source.detached(x)
+    if source is not target:
+        here = source.device_of(x)
+        x = x if target.has(here) else leaves.move(source, "tensor", x, devices.CPU)
+        x = _convert(source, "tensor", x, target, None)
+    return leaves.move(target, "tensor", x, place)
 
 
 def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | None) -> Any:
@@ -145,7 +197,7 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
     try:
         target.require(device)
     except DeviceNotFoundError as error:
-        raise DeviceNotFoundError(f"{error}; convert keeps the device, so move the tensor first") from None
+        raise DeviceNotFoundError(f"{error}; convert keeps the device where device= names none") from None
     require_dtype(target, dtype, "the tensor", "cast it first", place=device)
 
 

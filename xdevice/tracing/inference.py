@@ -99,18 +99,25 @@ def _is_image(x: Array, first: Run) -> bool:
 
 
 def _owner(model: Any) -> Backend:
-    found = registry.kind_of(type(model))
-    if found is None or found.kind != "model":
+    found = registry.backend_of_model(model)
+    if found is None:
         raise NotATensorError(
             f"with inputs= both values are models, not {shown(model, 60)} of type {type(model).__qualname__}"
         )
-    return found.backend
+    return found
 
 
 def told(error: BaseException) -> str:
     """An error's message in one line, without the codes that colour it on a terminal."""
     text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
     return text if len(text) <= _MOST else f"{text[:_MOST]} ..."
+
+
+def _where(error: BaseException, seen: Trace) -> str:
+    path = getattr(error, seeing.FAILED, None)
+    if path is not None:
+        return f"in {path or 'itself'}"
+    return f"behind {seen.calls[-1].path}" if len(seen) else "before its first layer"
 
 
 def run(model: Any, arrays: Sequence[Array], give: Callable[[Call, Any], Any] | None = None) -> Run:
@@ -124,12 +131,12 @@ def run(model: Any, arrays: Sequence[Array], give: Callable[[Call, Any], Any] | 
     with trace(model) as seen, nullcontext() if give is None else seeing.standing_in(give):
         try:
             result = backend.infer(model, given)
-        except XDeviceError:
+        except (XDeviceError, TimeoutError):
             raise
         except Exception as error:  # each framework and layer raises errors of its own
             shapes = ", ".join(str(x.shape) for x in arrays)
             raise ArgumentError(
-                f"a {type(model).__name__} of {backend.name} failed on inputs= of the shape {shapes}, which are as the "
-                f"first model, the source, takes them: {type(error).__name__}: {told(error)}"
+                f"a {type(model).__name__} of {backend.name} failed {_where(error, seen)} on inputs= of the shape "
+                f"{shapes}, which are as the first model, the source, takes them: {type(error).__name__}: {told(error)}"
             ) from error
     return Run(seen, result)

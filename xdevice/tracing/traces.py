@@ -153,11 +153,11 @@ def trace(model: Any) -> Iterator[Trace]:
         Traceback (most recent call last):
         xdevice.errors.NotATensorError: trace takes a model, not ...
     """
-    found = registry.kind_of(type(model))
-    if found is None or found.kind != "model":
+    backend = registry.backend_of_model(model)
+    if backend is None:
         raise NotATensorError(f"trace takes a model, not {shown(model, 60)} of type {type(model).__qualname__}")
-    with found.backend.calls(model) as seen:
-        traced = Trace(model, found.backend, seen)
+    with backend.calls(model) as seen:
+        traced = Trace(model, backend, seen)
         try:
             yield traced
         finally:

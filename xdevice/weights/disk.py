@@ -55,7 +55,7 @@ def require_plain_file(path: str) -> None:
             raise MissingFileError(f"there is no file {path!r:.1000}; is the folder right? {os.getcwd()}") from error
     if not stat.S_ISREG(found.st_mode):
         what = "a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file"
-        raise FilePathError(f"{path!r:.1000} is {what}; name the file in the safetensors format")
+        raise FilePathError(f"{path!r:.1000} is {what}; name the file with the weights")
 
 
 def target_of(path: str | os.PathLike[str]) -> str:

@@ -32,17 +32,17 @@ from xdevice.errors import (
 from xdevice.tensors.creation import place_for
 from xdevice.tensors.refusals import lack_of_memory, refuse_non_container, require_dtype, traced
 
+from .checkpoints import open_checkpoint
 from .disk import path_text, replacing, target_of
-from .format import DTYPES, RESERVED, SHARED, SMALL, open_file, read, read_all
+from .format import DTYPES, RESERVED, SHARED, SMALL, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
-    from io import FileIO
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
 
-    from .format import Entry, Header
+    from .format import Entry, Header, Held
 
     Path = str | os.PathLike[str]
     Array = np.ndarray[Any, Any]
@@ -68,7 +68,7 @@ class _Planned(NamedTuple):
 
     name: str
     one: _Variable
-    entry: Entry
+    entry: Entry | Held
 
 
 # saving
@@ -267,9 +267,9 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
         return _load_into(path, into)
     owner = selection.backend(backend)
     place = place_for(owner, device)
-    with open_file(path) as (file, header):
+    with open_checkpoint(path) as header:
         seen: set[str | tuple[int, ...]] = set()
-        for name, (dtype, shape, _, _) in header.entries.items():
+        for name, (dtype, shape, *_) in header.entries.items():
             if dtype not in seen:
                 wanted = floats.usual(dtype)
                 require_dtype(owner, wanted, name, "load it with another backend=", place=place, loads=True)
@@ -277,7 +277,7 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
             if shape not in seen:
                 _require_shape(owner, name, shape)
                 seen.add(shape)
-        arrays = _arrays(file, header.entries.values(), [place])
+        arrays = _arrays(header.entries.values(), [place])
         tensors = {name: _tensor(owner, array, place) for name, array in zip(header.entries, arrays, strict=True)}
     tensors.update({name: tensors[other] for name, other in header.shared.items()})
     return tensors
@@ -286,12 +286,13 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
 def _load_into(path: str, into: Any) -> Any:
     variables = _variables(into, "load into")
     models = {prefix: x for prefix, _, x in _leaves(into, "load into")}
-    with open_file(path) as (file, header):
+    with open_checkpoint(path) as header:
         for prefix, x in models.items():
             variables.update(_state_to_come(prefix, x, variables, header))
-        planned = sorted(_plan(path, variables, header, file), key=lambda one: one.entry.start)
+        order = {entry: number for number, entry in enumerate(header.entries.values())}
+        planned = sorted(_plan(path, variables, header), key=lambda one: order[one.entry])
         places = [one.backend.device_of(one.value) for _, one, _ in planned]
-        arrays = _arrays(file, [one.entry for one in planned], places)
+        arrays = _arrays([one.entry for one in planned], places)
         for (_, one, _), place, array in zip(planned, places, arrays, strict=True):
             one.backend.write(one.value, _tensor(one.backend, array, place))
     for prefix, x in models.items():
@@ -299,10 +300,10 @@ def _load_into(path: str, into: Any) -> Any:
     return into
 
 
-def _arrays(file: FileIO, entries: Collection[Entry], places: Iterable[Device]) -> Iterator[Array]:
+def _arrays(entries: Collection[Entry | Held], places: Iterable[Device]) -> Iterator[Array]:
     """Yields the values of the entries, which are to go to the devices `places`. If none goes to the CPU, each array
     may overwrite the one before: `Backend.stage`, which copies an array to a GPU, has read it when it returns."""
-    arrays = read_all(file, entries, in_turn=all(place is not CPU for place in places))
+    arrays = read_all(entries, in_turn=all(place is not CPU for place in places))
     return map(floats.take, arrays) if floats.setting() else arrays
 
 
@@ -331,7 +332,7 @@ def _take_state(prefix: str, x: Any, variables: Mapping[str, _Variable]) -> None
         backend.take_state(x, {name: one.value for name, one in state.items()})
 
 
-def _plan(path: Path, variables: Mapping[str, _Variable], header: Header, file: FileIO) -> list[_Planned]:
+def _plan(path: Path, variables: Mapping[str, _Variable], header: Header) -> list[_Planned]:
     """Decides which values of the file are written into which variable, a shared variable once. Raises unless all
     names, shapes and dtypes fit."""
     where = os.fspath(path)
@@ -343,7 +344,7 @@ def _plan(path: Path, variables: Mapping[str, _Variable], header: Header, file: 
         entry = entries[name]
         _require_fit(where, name, one, entry)
         other = planned.setdefault(id(one.value), _Planned(name, one, entry))
-        if other.entry != entry and read(file, other.entry).tobytes() != read(file, entry).tobytes():
+        if other.entry != entry and other.entry.read().tobytes() != entry.read().tobytes():
             raise StateError(f"{other.name} and {name} are one variable here, and two with different values in {where}")
     missing = [name for name, one in variables.items() if id(one.value) not in planned]
     extra = [name for name in entries if name not in variables]
@@ -355,7 +356,7 @@ def _plan(path: Path, variables: Mapping[str, _Variable], header: Header, file: 
     return list(planned.values())
 
 
-def _require_fit(where: str, name: str, one: _Variable, entry: Entry) -> None:
+def _require_fit(where: str, name: str, one: _Variable, entry: Entry | Held) -> None:
     here = _name_of(one.value.dtype), tuple(one.value.shape)
     if here != (floats.usual(entry.dtype), entry.shape):
         raise StateError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 from contextlib import contextmanager
 from itertools import islice
@@ -12,14 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from xdevice.base.dtypes import host_dtype
-from xdevice.contract.conversion import aligned
+from xdevice.contract.conversion import aligned, owned
 from xdevice.errors import DTypeError, FileFormatError, shown
 
 from .disk import path_errors, require_plain_file
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from io import FileIO
+
+    from xdevice.contract import Backend
 
 DTYPES: Final = {
     "BOOL": "bool", "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
@@ -41,32 +44,54 @@ that have several."""
 
 
 class Entry(NamedTuple):
-    """The dtype and shape of a tensor in a file, and the position of its values there, in bytes."""
+    """The dtype and shape of a tensor in an open file, and the position of its values there, in bytes."""
 
     dtype: str
     shape: tuple[int, ...]
     start: int
     nbytes: int
+    file: FileIO
+
+    def read(self, room: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Reads the values into new memory, or into the buffer `room`, and returns them as an array."""
+        buffer = aligned(self.nbytes) if room is None else room[: self.nbytes]
+        return _fill(buffer, self.file, self.start).view(host_dtype(self.dtype)).reshape(self.shape)
+
+
+class Held(NamedTuple):
+    """A tensor of a file that its own framework has opened."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    backend: Backend
+    value: Any
+
+    def read(self, room: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Copies the values into new memory, or into the buffer `room`, and returns them as an array."""
+        return owned(self.backend.peek(self.value), room)
 
 
 class Header(NamedTuple):
-    """The header of a safetensors file: its tensors by name. `shared` maps the further names of a shared tensor to its
-    first."""
+    """What a file, or several that belong together, hold: tensors by name. `shared` maps the further names of a shared
+    tensor to its first."""
 
-    entries: dict[str, Entry]
+    entries: Mapping[str, Entry | Held]
     shared: dict[str, str]
+    key: str = ""
+    """The key that these are under, if the file holds more than them."""
 
 
 @contextmanager
-def open_file(path: str) -> Iterator[tuple[FileIO, Header]]:
-    """Yields the open file and its header. Both are of the same file, even if another process replaces it at that
-    moment."""
+def open_file(path: str) -> Iterator[Header]:
+    """Yields the header of a safetensors file, which stays open in the block. The header and the values are of the same
+    file, even if another process replaces it at that moment."""
     while True:
         require_plain_file(path)
         with _open(path) as file:
             header = _header(path, file)
             if _is_still(path, file):
-                yield file, header
+                yield header
                 return
 
 
@@ -91,7 +116,7 @@ def _header(path: str, file: FileIO) -> Header:
         with pause_collector():
             header = _parse(file.read(length).decode())
             metadata = header.pop(RESERVED, None) or {}
-            entries = _entries(header, 8 + length)
+            entries = _entries(header, 8 + length, file)
         return Header(entries, _read_shared(metadata, entries))
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         size = os.fstat(file.fileno()).st_size
@@ -120,7 +145,7 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _entries(header: Mapping[str, Any], start: int) -> dict[str, Entry]:
+def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, Entry]:
     """The tensors of a header by name, in the order of their values in the file. The values begin at byte `start`."""
     entries: dict[str, Entry] = {}
     for name, about in header.items():
@@ -130,7 +155,7 @@ def _entries(header: Mapping[str, Any], start: int) -> dict[str, Entry]:
         if len(shape) > _FEW or 0 in shape:  # a shape without 0 has no more bytes than the file
             _require_array(name, host_dtype(DTYPES[code]), shape)
         begin, end = about["data_offsets"]
-        entries[name] = Entry(DTYPES[code], shape, start + begin, end - begin)
+        entries[name] = Entry(DTYPES[code], shape, start + begin, end - begin, file)
     starts = [entry.start for entry in entries.values()]
     if starts == sorted(starts):
         return entries
@@ -169,37 +194,53 @@ def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> d
     return shared
 
 
-def read(file: FileIO, entry: Entry, room: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-    """Reads the values of a tensor into new memory, or into the buffer `room`, and returns them as an array."""
-    buffer = aligned(entry.nbytes) if room is None else room[: entry.nbytes]
-    return _fill(buffer, file, entry.start).view(host_dtype(entry.dtype)).reshape(entry.shape)
+def write_file(
+    path: str, about: Mapping[str, tuple[str, Sequence[int]]], arrays: Iterable[np.ndarray[Any, Any]]
+) -> None:
+    """Writes a file of tensors whose dtypes and shapes `about` says, taking one array after the other. The library
+    takes all at once."""
+    codes = {dtype: code for code, dtype in DTYPES.items()}
+    header, end = {}, 0
+    for name, (dtype, shape) in about.items():
+        start, end = end, end + math.prod(shape) * host_dtype(dtype).itemsize
+        header[name] = {"dtype": codes[dtype], "shape": [*shape], "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that the values begin at a multiple of 8
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays:
+            straight = array if array.flags.c_contiguous else owned(array)
+            file.write(straight.reshape(-1).view("uint8").data)
 
 
-def read_all(file: FileIO, entries: Collection[Entry], *, in_turn: bool = False) -> Iterator[np.ndarray[Any, Any]]:
+def read_all(entries: Collection[Entry | Held], *, in_turn: bool = False) -> Iterator[np.ndarray[Any, Any]]:
     """Yields the values of tensors, one array after the other. Small tensors share memory, so their arrays must be
     copied. With `in_turn` larger ones use the same buffer, each overwriting the last, because the first use of new
     memory takes as long as reading."""
     entries = tuple(entries)
     room = aligned(max((entry.nbytes for entry in entries), default=0)) if in_turn else None
-    memory, first, end = aligned(0), 0, 0
+    memory, first, end, last = aligned(0), 0, 0, None
     for number, entry in enumerate(entries):
-        name, shape, start, nbytes = entry
-        if nbytes > SMALL or not nbytes:
-            yield read(file, entry, room)
+        if isinstance(entry, Held) or entry.nbytes > SMALL or not entry.nbytes:
+            yield entry.read(room)
             continue
-        if not first <= start < end:
-            first, end = start, _end_of_block(entries, number)
+        name, shape, start, _, file = entry
+        if file is not last or not first <= start < end:
+            first, end, last = start, _end_of_block(entries, number), file
             memory = _fill(aligned(end - first), file, first)
         array: np.ndarray[Any, Any] = np.ndarray(shape, host_dtype(name), memory, start - first)
         yield array if array.flags.aligned else array.copy()
 
 
-def _end_of_block(entries: Sequence[Entry], number: int) -> int:
+def _end_of_block(entries: Sequence[Entry | Held], number: int) -> int:
     """The position in the file at which the block of small tensors that begins with tensor `number` ends. The values in
     a block lie side by side, and are read at once."""
-    end = limit = entries[number].start
+    _, _, limit, _, file = entries[number]
+    end = limit
     for entry in islice(entries, number, None):
-        if entry.start != end or entry.nbytes > SMALL or end - limit > _BLOCK:
+        if isinstance(entry, Held) or entry.file is not file or entry.start != end:
+            break
+        if entry.nbytes > SMALL or end - limit > _BLOCK:
             break
         end += entry.nbytes
     return end

@@ -1,0 +1,255 @@
+"""States that do not fit as a whole: other heads, prefixes, nested ones, other dtypes, adapters; and maps of them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import xdevice
+from xdevice.cli.main import main
+
+torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
+nn = torch.nn
+
+
+class Net(nn.Module):
+    def __init__(self, classes=5):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+        self.fc = nn.Linear(4, classes)
+
+    def forward(self, x):
+        return self.fc(self.body(x).mean((2, 3)))
+
+
+class Other(paddle.nn.Layer):
+    def __init__(self, classes=5):
+        super().__init__()
+        self.body = paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3), paddle.nn.BatchNorm2D(4))
+        self.fc = paddle.nn.Linear(4, classes)
+
+    def forward(self, x):
+        return self.fc(self.body(x).mean([2, 3]))
+
+
+@pytest.fixture(scope="module")
+def net():
+    torch.manual_seed(0)
+    made = Net().eval()
+    made.body[1].running_mean.normal_()
+    return made
+
+
+IMAGES = np.linspace(-1, 1, 2 * 3 * 36, dtype="float32").reshape(2, 3, 6, 6)
+
+
+def assert_ported(source, net, *done, **options):
+    like = Other()
+    state = xdevice.convert_state(source, "paddle", like=like, **options)
+    assert state.done == list(done)
+    state.load_into(like)
+    xdevice.assert_parity(like, net, inputs=IMAGES)
+    return state
+
+
+# prefixes and nesting
+
+
+def test_prefixes_are_taken_off_and_said(net):
+    state = net.state_dict()
+    assert_ported({f"module.{k}": x for k, x in state.items()}, net, "took 'module.' off 9 names")
+    assert_ported({f"_orig_mod.{k}": x for k, x in state.items()}, net, "took _orig_mod off 9 names")
+    assert_ported({f"model.module.{k}": x for k, x in state.items()}, net, "took 'model.module.' off 9 names")
+    inner = {k.replace("body.", "body._orig_mod."): x for k, x in state.items()}
+    assert_ported(inner, net, "took _orig_mod off 7 names")
+
+
+def test_a_state_is_taken_out_of_what_a_training_program_saves(net, tmp_path):
+    whole = {
+        "epoch": 3,
+        "state_dict": {f"model.{k}": x for k, x in net.state_dict().items()},
+        "optimizer": {"state": {}},
+    }
+    done = "took the state under 'state_dict', and nothing beside it", "took 'model.' off 9 names"
+    assert_ported(whole, net, *done)
+    torch.save(whole, tmp_path / "last.ckpt")
+    assert_ported(tmp_path / "last.ckpt", net, *done)
+
+
+def test_a_backbone_finds_its_place_in_a_model(net):
+    class Whole(paddle.nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.net, self.head = Other(), paddle.nn.Linear(5, 2)
+
+    like = Whole()
+    state = xdevice.convert_state(net.state_dict(), "paddle", like=like, skip=["head"])
+    assert state.done == [
+        "put 'net.' before 9 names",
+        "head.weight, head.bias of paddle stay as they are, as skip= says",
+    ]
+    before = like.head.weight.numpy().copy()
+    state.load_into(like)
+    xdevice.assert_parity(like.net, net, inputs=IMAGES)
+    assert (like.head.weight.numpy() == before).all()
+
+
+# heads
+
+
+@pytest.mark.parametrize("is_flat", [False, True])
+def test_a_head_of_another_size_is_left_out(net, is_flat):
+    source, like = Net(10), Other()
+    given = source.state_dict() if is_flat else source
+    with pytest.raises(xdevice.StateError, match=r"skip=\['fc'\]"):
+        xdevice.convert_state(given, "paddle", like=like)
+    state = xdevice.convert_state(given, "paddle", like=like, skip=["fc"])
+    assert state.unmapped == {}
+    assert state.skipped == ["fc.weight", "fc.bias"]
+    assert "fc.weight" not in state
+    before = like.fc.weight.numpy().copy()
+    state.load_into(like)
+    assert (like.fc.weight.numpy() == before).all()
+    xdevice.assert_parity(like.body.state_dict()["0.weight"], source.body[0].weight)
+
+
+def test_skip_is_checked(net):
+    with pytest.raises(xdevice.StateError, match=r"'head', where neither model has parameters; layers are body\.0"):
+        xdevice.convert_state(net, "paddle", like=Other(), skip=["head"])
+    with pytest.raises(xdevice.ArgumentError, match="a list of paths"):
+        xdevice.convert_state(net, "paddle", like=Other(), skip="fc")
+
+
+# dtypes
+
+
+def test_another_dtype_is_one_line_and_one_argument(net):
+    half = {k: x.to(torch.bfloat16) if x.is_floating_point() else x for k, x in net.state_dict().items()}
+    like = Other()
+    state = xdevice.convert_state(half, "paddle", like=like)
+    assert "8 tensors are bfloat16, float32 in paddle; dtype='like' casts before loading" in state.differences
+    with pytest.raises(
+        xdevice.StateError, match="nothing was written:\n  8 tensors are bfloat16, expected float32"
+    ) as raised:
+        state.load_into(like)
+    assert len(str(raised.value)) < 300
+    xdevice.convert_state(half, "paddle", like=like, dtype="like").load_into(like)
+    assert like.fc.weight.numpy().T.tolist() == half["fc.weight"].float().tolist()
+    state = xdevice.convert_state(net, "torch", dtype="bfloat16")
+    assert state["fc.weight"].dtype is torch.bfloat16
+    assert state["body.1.num_batches_tracked"].dtype is torch.int64
+
+
+# adapters and quantised models
+
+
+def test_what_adapters_and_quantisers_add_is_known():
+    ours = {
+        "fc.base_layer.weight": np.ones((2, 2)),
+        "fc.lora_A.weight": np.ones((1, 2)),
+        "fc.lora_B.weight": np.ones((2, 1)),
+    }
+    with pytest.raises(xdevice.StateError, match="are LoRA's: merge them"):
+        xdevice.convert_state(ours, "numpy", kinds={})
+    with pytest.raises(xdevice.StateError, match="are of a quantised model: convert the checkpoint"):
+        xdevice.convert_state({"fc.qweight": np.ones((2, 2), "int32")}, "numpy", kinds={})
+
+
+def test_lora_in_a_model_is_told_how_to_merge(net):
+    class Adapted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base_layer, self.lora_A, self.lora_B = nn.Linear(4, 5), nn.Linear(4, 2), nn.Linear(2, 5)
+
+    source = Net()
+    source.fc = Adapted()
+    state = xdevice.convert_state(source, "paddle", like=Other())
+    assert "merge_and_unload" in state.unmapped["fc.lora_A.weight"]
+
+
+# meta, and maps
+
+
+def test_a_model_on_meta_takes_values_from_a_file(net, tmp_path):
+    xdevice.save(tmp_path / "a.safetensors", net)
+    with torch.device("meta"):
+        like = Net().eval()
+    state = xdevice.convert_state(tmp_path / "a.safetensors", "torch", like=like)
+    assert {str(xdevice.device_of(x)) for x in state.values()} == {"cpu:0"}
+    like.load_state_dict(state, assign=True)
+    xdevice.assert_parity(like, net, inputs=IMAGES)
+    with pytest.raises(xdevice.DeviceNotFoundError, match="meta"):
+        xdevice.convert_state(Net().to("meta"), "paddle", like=Other())
+
+
+def test_a_map_converts_checkpoints_without_the_models(net, tmp_path):
+    xdevice.convert_state(Net(), "paddle", like=Other(), dtype="float32").save_map(tmp_path / "map.json")
+    torch.save(net.state_dict(), tmp_path / "a.pt")
+    result = CliRunner().invoke(
+        main, ["convert", *(str(tmp_path / name) for name in ("map.json", "a.pt", "b.safetensors"))]
+    )
+    assert result.exit_code == 0, result.output
+    assert "8 tensors" in result.output
+    assert "left out: body.1.num_batches_tracked" in result.output
+    xdevice.load(tmp_path / "b.safetensors", into=(like := Other()))
+    xdevice.assert_parity(like, net, inputs=IMAGES)
+
+
+@pytest.mark.slow
+def test_a_map_does_what_the_conversion_did(tmp_path):
+    """By what Keras lays out otherwise: kernels, gates, heads, a sum of two biases."""
+    keras = pytest.importorskip("keras")
+    layers = keras.layers
+    x = keras.Input((5, 6))
+    y = layers.LSTM(4, return_sequences=True, name="lstm")(layers.GRU(6, return_sequences=True, name="gru")(x))
+    y = layers.MultiHeadAttention(2, 2, name="attention")(y, y)
+    like = keras.Model(x, layers.Dense(3, name="fc")(layers.Conv1D(4, 3, name="conv")(y)))
+    source = nn.ModuleDict(
+        {
+            "gru": nn.GRU(6, 6), "lstm": nn.LSTM(6, 4), "attention": nn.MultiheadAttention(4, 2),
+            "conv": nn.Conv1d(4, 4, 3), "fc": nn.Linear(4, 3),
+        }
+    )  # fmt: skip
+    state = xdevice.convert_state(source, "tensorflow", like=like)
+    state.save_map(tmp_path / "map.json")
+    xdevice.save(tmp_path / "a.safetensors", source)
+    arguments = [str(tmp_path / name) for name in ("map.json", "a.safetensors", "b.safetensors")]
+    assert CliRunner().invoke(main, ["convert", *arguments]).exit_code == 0
+    found = xdevice.load(tmp_path / "b.safetensors", backend="numpy")
+    assert set(found) == set(state)
+    for name, value in found.items():
+        assert (value == xdevice.to_numpy(state[name])).all(), name
+
+
+def test_a_map_that_does_not_fit_is_refused(net, tmp_path):
+    path = tmp_path / "map.json"
+    state = xdevice.convert_state(net, "paddle", like=Other())
+    state.save_map(path)
+    xdevice.save(tmp_path / "a.safetensors", Net(10))
+
+    def said():
+        names = [str(path), str(tmp_path / "a.safetensors"), str(tmp_path / "b.safetensors")]
+        result = CliRunner().invoke(main, ["convert", *names])
+        assert result.exit_code == 1
+        assert not (tmp_path / "b.safetensors").exists()
+        return result.output
+
+    assert "fc.weight is (10, 4) in" in said()
+    whole = json.loads(path.read_text())
+    whole["to"]["fc.bias"]["is"] = ["eval", "fc.bias"]
+    xdevice.save(tmp_path / "a.safetensors", net)
+    path.write_text(json.dumps(whole))
+    assert "a map has transpose, reshape" in said()
+    path.write_text("{}")
+    assert "no map that State.save_map has written" in said()
+    normed = xdevice.convert_state(
+        nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)), "torch", like=nn.Linear(2, 3)
+    )
+    with pytest.raises(xdevice.StateError, match="weight are computed from the source's values"):
+        normed.save_map(path)
+    state["more"] = paddle.ones([1])
+    with pytest.raises(xdevice.StateError, match="more were filled by hand"):
+        state.save_map(path)

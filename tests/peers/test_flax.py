@@ -1,0 +1,279 @@
+"""Modules of Flax's nnx and of Equinox are converted to and from other frameworks' models, and compared with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import xdevice
+
+nnx = pytest.importorskip("flax.nnx")
+eqx = pytest.importorskip("equinox")
+torch = pytest.importorskip("torch")
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+
+WIDTH, HEADS, WORDS, TOKENS = 16, 4, 20, 6
+
+
+class TorchResidual(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = torch.nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.bn1 = torch.nn.BatchNorm2d(8)
+        self.conv2 = torch.nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.bn2 = torch.nn.BatchNorm2d(8)
+        self.short = torch.nn.Conv2d(3, 8, 1)
+        self.fc = torch.nn.Linear(8, 5)
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
+        return self.fc(torch.relu(y + self.short(x)).mean((2, 3)))
+
+
+class NnxResidual(nnx.Module):
+    def __init__(self, rngs):
+        self.conv1 = nnx.Conv(3, 8, (3, 3), use_bias=False, rngs=rngs)
+        self.bn1 = nnx.BatchNorm(8, momentum=0.9, rngs=rngs)
+        self.conv2 = nnx.Conv(8, 8, (3, 3), use_bias=False, rngs=rngs)
+        self.bn2 = nnx.BatchNorm(8, momentum=0.9, rngs=rngs)
+        self.short = nnx.Conv(3, 8, (1, 1), rngs=rngs)
+        self.fc = nnx.Linear(8, 5, rngs=rngs)
+
+    def __call__(self, x):
+        y = self.bn2(self.conv2(nnx.relu(self.bn1(self.conv1(x)))))
+        return self.fc(nnx.relu(y + self.short(x)).mean((1, 2)))
+
+
+class TorchDecoder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(WORDS, WIDTH)
+        self.places = torch.nn.Embedding(TOKENS, WIDTH)
+        self.norm1 = torch.nn.LayerNorm(WIDTH)
+        self.attention = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.norm2 = torch.nn.LayerNorm(WIDTH)
+        self.linear1 = torch.nn.Linear(WIDTH, 32)
+        self.linear2 = torch.nn.Linear(32, WIDTH)
+        self.head = torch.nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids):
+        y = self.words(ids) + self.places(torch.arange(TOKENS))
+        n = self.norm1(y)
+        later = torch.triu(torch.ones(TOKENS, TOKENS, dtype=torch.bool), 1)
+        y = y + self.attention(n, n, n, attn_mask=later, need_weights=False)[0]
+        return self.head(y + self.linear2(torch.nn.functional.gelu(self.linear1(self.norm2(y)))))
+
+
+class NnxDecoder(nnx.Module):
+    def __init__(self, rngs):
+        self.words = nnx.Embed(WORDS, WIDTH, rngs=rngs)
+        self.places = nnx.Embed(TOKENS, WIDTH, rngs=rngs)
+        self.norm1 = nnx.LayerNorm(WIDTH, epsilon=1e-5, rngs=rngs)
+        self.attention = nnx.MultiHeadAttention(HEADS, WIDTH, decode=False, rngs=rngs)
+        self.norm2 = nnx.LayerNorm(WIDTH, epsilon=1e-5, rngs=rngs)
+        self.linear1 = nnx.Linear(WIDTH, 32, rngs=rngs)
+        self.linear2 = nnx.Linear(32, WIDTH, rngs=rngs)
+        self.head = nnx.Linear(WIDTH, WORDS, rngs=rngs)
+
+    def __call__(self, ids):
+        y = self.words(ids) + self.places(jnp.arange(TOKENS))
+        y = y + self.attention(self.norm1(y), mask=jnp.tril(jnp.ones((TOKENS, TOKENS), bool)))
+        return self.head(y + self.linear2(nnx.gelu(self.linear1(self.norm2(y)), approximate=False)))
+
+
+class TorchPatches(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.patch = torch.nn.Conv2d(3, WIDTH, 4, 4)
+        self.token = torch.nn.Parameter(torch.zeros(1, 1, WIDTH))
+        self.attention = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.head = torch.nn.Linear(WIDTH, 7)
+
+    def forward(self, x):
+        y = self.patch(x).flatten(2).transpose(1, 2)
+        y = torch.cat([self.token.expand(len(y), -1, -1), y], 1)
+        return self.head(self.attention(y, y, y, need_weights=False)[0][:, 0])
+
+
+class NnxPatches(nnx.Module):
+    def __init__(self, rngs):
+        self.patch = nnx.Conv(3, WIDTH, (4, 4), strides=(4, 4), padding="VALID", rngs=rngs)
+        self.token = nnx.Param(jnp.zeros((1, 1, WIDTH)))
+        self.attention = nnx.MultiHeadAttention(HEADS, WIDTH, decode=False, rngs=rngs)
+        self.head = nnx.Linear(WIDTH, 7, rngs=rngs)
+
+    def __call__(self, x):
+        y = self.patch(x).reshape(x.shape[0], -1, WIDTH)
+        y = jnp.concatenate([jnp.broadcast_to(self.token.value, (len(y), 1, WIDTH)), y], 1)
+        return self.head(self.attention(y)[:, 0])
+
+
+class TorchSequence(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = torch.nn.LSTM(4, 6, batch_first=True)
+        self.fc = torch.nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.fc(self.rnn(x)[0])
+
+
+class NnxSequence(nnx.Module):
+    def __init__(self, rngs):
+        self.rnn = nnx.RNN(nnx.OptimizedLSTMCell(4, 6, rngs=rngs))
+        self.fc = nnx.Linear(6, 3, rngs=rngs)
+
+    def __call__(self, x):
+        return self.fc(self.rnn(x))
+
+
+class EquinoxNet(eqx.Module):
+    conv: eqx.nn.Conv2d
+    norm: eqx.nn.GroupNorm
+    fc: eqx.nn.Linear
+
+    def __init__(self, key):
+        self.conv = eqx.nn.Conv2d(3, 8, 3, padding=1, key=key)
+        self.norm = eqx.nn.GroupNorm(2, 8)
+        self.fc = eqx.nn.Linear(8, 4, key=key)
+
+    def __call__(self, x):
+        return self.fc(jax.nn.relu(self.norm(self.conv(x))).mean((1, 2)))
+
+
+class TorchTwin(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = torch.nn.GroupNorm(2, 8)
+        self.fc = torch.nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.fc(torch.relu(self.norm(self.conv(x))).mean((2, 3)))
+
+
+IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+IDS = torch.arange(2 * TOKENS, dtype=torch.int32).reshape(2, TOKENS)
+PAIRS = {
+    "residual": (TorchResidual, lambda: NnxResidual(nnx.Rngs(0)), IMAGES, {}),
+    "decoder": (TorchDecoder, lambda: NnxDecoder(nnx.Rngs(0)), IDS, {}),
+    "patches": (TorchPatches, lambda: NnxPatches(nnx.Rngs(0)), IMAGES, {"token": "same"}),
+    "sequence": (TorchSequence, lambda: NnxSequence(nnx.Rngs(0)), torch.ones(2, 5, 4), {}),
+    "equinox": (TorchTwin, lambda: EquinoxNet(jax.random.key(0)), IMAGES, {}),
+}
+
+
+@pytest.fixture(params=list(PAIRS))
+def pair(request):
+    make, twin, inputs, kinds = PAIRS[request.param]
+    source = make().eval()
+    generator = torch.Generator().manual_seed(1)
+    for variable in (*source.parameters(), *source.buffers()):
+        if variable.is_floating_point():
+            variable.data.uniform_(0.1, 0.6, generator=generator)
+    return source, twin(), inputs, kinds
+
+
+def test_a_model_goes_there_and_back_and_computes_the_same(pair):
+    source, twin, inputs, kinds = pair
+    state = xdevice.convert_state(source, "jax", like=twin, inputs=inputs, kinds=kinds)
+    assert state.unmapped == {}
+    assert not [line for line in state.differences if "outputs" in line and "apart" in line]
+    state.load_into(twin)
+    xdevice.assert_parity(source, twin, inputs=inputs)
+    before = {name: value.clone() for name, value in source.state_dict().items()}
+    back = xdevice.convert_state(twin, "torch", like=source, kinds=kinds)
+    for variable in source.parameters():
+        variable.data.zero_()
+    back.load_into(source, strict=not any("rnn" in name for name in before))  # PyTorch has two biases for the one
+    if not any("rnn" in name for name in before):
+        xdevice.assert_parity(source.state_dict(), before)
+    xdevice.assert_parity(source, twin, inputs=inputs)
+
+
+def test_a_fault_in_one_layer_is_named(pair):
+    source, twin, inputs, kinds = pair
+    xdevice.convert_state(source, "jax", like=twin, kinds=kinds).load_into(twin)
+    next(value for name, value in source.named_parameters() if name.endswith("weight")).data[..., 0] += 0.5
+    with pytest.raises(xdevice.ParityError) as caught:
+        xdevice.assert_parity(source, twin, inputs=inputs)
+    if not isinstance(twin, eqx.Module):  # which vmap calls, and layers have no values there
+        assert "the first layer that differs is" in str(caught.value)
+
+
+def test_settings_that_differ_are_listed():
+    source = TorchResidual()
+    state = xdevice.convert_state(source, "jax", like=NnxResidual(nnx.Rngs(0)))
+    assert not any("momentum" in line for line in state.differences)
+    source.bn1.eps, source.bn2.momentum, source.conv2.stride = 1e-3, 0.5, (2, 2)
+    state = xdevice.convert_state(source, "jax", like=NnxResidual(nnx.Rngs(0)))
+    told = [line for line in state.differences if line.startswith(("bn", "conv")) and "batches" not in line]
+    assert [line.partition(" is ")[0] for line in told] == ["bn1: eps", "conv2: stride", "bn2: momentum"]
+
+
+def test_evaluation_leaves_the_mode_as_it_was():
+    twin = NnxResidual(nnx.Rngs(0))
+    twin.bn1.use_running_average = False
+    source = TorchResidual().eval()
+    xdevice.convert_state(source, "jax", like=twin).load_into(twin)
+    mean = np.asarray(twin.bn1.mean.value)
+    xdevice.assert_parity(source, twin, inputs=IMAGES)
+    assert (twin.bn1.use_running_average, twin.bn2.use_running_average) == (False, False)
+    assert (np.asarray(twin.bn1.mean.value) == mean).all(), "evaluation does not train"
+
+
+def test_a_wrong_state_changes_nothing():
+    twin = NnxSequence(nnx.Rngs(0))
+    before = np.asarray(twin.fc.kernel.value)
+    values = {"fc.kernel": jnp.zeros((6, 3)), "fc.bias": jnp.zeros(4)}
+    with pytest.raises(xdevice.StateError, match=r"fc.bias: got float32 \(4,\), expected float32 \(3,\)"):
+        xdevice.load_state(twin, values, strict=False)
+    assert (np.asarray(twin.fc.kernel.value) == before).all()
+
+
+def test_what_has_no_counterpart_is_refused_by_name():
+    state = xdevice.convert_state(nnx.ConvTranspose(4, 6, (3, 3), rngs=nnx.Rngs(0)), "numpy")
+    assert state.unmapped["kernel"] == "nnx turns the window the other way"
+    with pytest.raises(xdevice.UnsupportedError, match="seeing the calls of all models"):
+        xdevice.backend("jax").outermost(lambda *_: None)
+
+
+@pytest.mark.parametrize("name", ["keras", "paddle"])
+def test_keras_and_paddle_too(name):
+    class Twin(nnx.Module):
+        def __init__(self):
+            rngs = nnx.Rngs(0)
+            self.conv = nnx.Conv(3, 8, (3, 3), rngs=rngs)
+            self.bn = nnx.BatchNorm(8, momentum=0.9, rngs=rngs)
+            self.fc = nnx.Linear(8, 5, rngs=rngs)
+
+        def __call__(self, x):
+            return self.fc(nnx.relu(self.bn(self.conv(x))).mean((1, 2)))
+
+    if name == "keras":
+        keras = pytest.importorskip("keras")
+        layers = keras.layers
+        model = keras.Sequential([
+            keras.Input((8, 8, 3)), layers.Conv2D(8, 3, padding="same"),
+            layers.BatchNormalization(momentum=0.9, epsilon=1e-5), layers.ReLU(), layers.GlobalAveragePooling2D(),
+            layers.Dense(5),
+        ])  # fmt: skip
+        inputs = IMAGES.permute(0, 2, 3, 1)
+    else:
+        net = pytest.importorskip("paddle").nn
+        model = net.Sequential(
+            net.Conv2D(3, 8, 3, padding=1), net.BatchNorm2D(8, momentum=0.9), net.ReLU(), net.AdaptiveAvgPool2D(1),
+            net.Flatten(), net.Linear(8, 5),
+        )  # fmt: skip
+        model.eval()
+        inputs = IMAGES
+    twin = Twin()
+    xdevice.convert_state(model, "jax", like=twin, inputs=inputs).load_into(twin)
+    xdevice.assert_parity(model, twin, inputs=inputs)
+    other = Twin()
+    other.fc.kernel.value = other.fc.kernel.value + 1.0
+    back = xdevice.convert_state(other, "tensorflow" if name == "keras" else name, like=model)
+    back.load_into(model)
+    xdevice.assert_parity(other, model, inputs=IMAGES.permute(0, 2, 3, 1))

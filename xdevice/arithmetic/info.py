@@ -1,0 +1,59 @@
+"""`__array_namespace_info__`: which devices, dtypes and capabilities a backend really has, here and now."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from xdevice.base import floats
+from xdevice.base.devices import Device
+from xdevice.tensors import creation
+
+from . import dtypes
+from .ground import Ground
+
+STANDARD: Final = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "complex64",
+    "complex128",
+)  # fmt: skip
+"""The dtypes of the standard."""
+
+
+class Info:
+    """What the standard's `__array_namespace_info__` gives."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._backend = ground.backend
+
+    def capabilities(self) -> dict[str, Any]:
+        return {
+            "boolean indexing": self._ground.kernels.TAKES_MASKS,
+            "data-dependent shapes": True,
+            "max dimensions": self._backend.most_axes,
+        }
+
+    def devices(self) -> list[Device]:
+        return [place for place in self._backend.devices() if place.kind != "meta"]  # which holds no values
+
+    def default_device(self) -> Device:
+        return creation.place_for(self._backend, None)
+
+    def default_dtypes(self, *, device: object = None) -> dict[str, Any]:
+        names = {"real floating": floats.usual(), "complex floating": floats.usual("complex64")}
+        names |= dict.fromkeys(("integral", "indexing"), self._ground.held("int64"))
+        there = self._names(device)
+        return {kind: self._ground.kernels.dtype(name) for kind, name in names.items() if name in there}
+
+    def dtypes(self, *, device: object = None, kind: str | tuple[str, ...] | None = None) -> dict[str, Any]:
+        kinds = ("bool", "numeric") if kind is None else (kind,) if isinstance(kind, str) else kind
+        names = [name for name in self._names(device) if any(dtypes.is_dtype(name, one) for one in kinds)]
+        return {name: self._ground.kernels.dtype(name) for name in names}
+
+    def _names(self, device: object) -> list[str]:
+        place = creation.place_for(self._backend, device)
+        lacks = self._backend.lacks(place)
+        return [
+            name
+            for name in STANDARD
+            if name in self._backend.dtypes and name not in lacks and self._backend.dtype_refusal(name) is None
+        ]

@@ -1,0 +1,229 @@
+"""The standard's extension `linalg`: what is written on the namespace and on the few factorizations that an adapter
+names."""
+
+from __future__ import annotations
+
+import math
+from operator import index
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xdevice.errors import ArgumentError, DTypeError, ShapeError, shown
+
+from .dtypes import FLOATING, NUMERIC
+from .ground import NUMBERS, Ground, broadcast_shape, shape_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Axis = int | tuple[int, ...] | None
+
+HELD = ("float32", "float64", "complex64", "complex128")
+"""The dtypes of factorizations: no framework has kernels for shorter floats everywhere."""
+
+
+class EighResult(NamedTuple):
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+class QRResult(NamedTuple):
+    Q: Any
+    R: Any
+
+
+class SlogdetResult(NamedTuple):
+    sign: Any
+    logabsdet: Any
+
+
+class SVDResult(NamedTuple):
+    U: Any
+    S: Any
+    Vh: Any
+
+
+class LinearAlgebra:
+    """The functions of `xp.linalg`; `matmul`, `matrix_transpose`, `tensordot` and `vecdot` are those of `xp`."""
+
+    def __init__(self, ground: Ground, xp: Any) -> None:
+        self._ground = ground
+        self._xp = xp
+
+    # factorizations
+
+    def cholesky(self, x: Any, /, *, upper: bool = False) -> Any:
+        made = self._factor("cholesky", x, True)
+        return self._adjoint(made) if upper else made
+
+    def det(self, x: Any, /) -> Any:
+        return self._factor("det", x, True)
+
+    def eigh(self, x: Any, /) -> EighResult:
+        return EighResult(*self._factor("eigh", x, True))
+
+    def eigvalsh(self, x: Any, /) -> Any:
+        return self._factor("eigvalsh", x, True)
+
+    def inv(self, x: Any, /) -> Any:
+        return self._factor("inv", x, True)
+
+    def qr(self, x: Any, /, *, mode: str = "reduced") -> QRResult:
+        if mode not in ("reduced", "complete"):
+            raise ArgumentError(f"linalg.qr: mode is 'reduced' or 'complete', not {shown(mode)}")
+        return QRResult(*self._factor("qr", x, False, mode))
+
+    def slogdet(self, x: Any, /) -> SlogdetResult:
+        return SlogdetResult(*self._factor("slogdet", x, True))
+
+    def solve(self, x1: Any, x2: Any, /) -> Any:
+        x1, x2 = self._ground.operands("linalg.solve", FLOATING, (x1, x2))
+        self._ground.require_one_device("linalg.solve", x1, x2)
+        kernel, x1 = self._kernel("solve"), self._matrix(x1, "solve", True)
+        shapes = shape_of(x1), shape_of(x2)
+        is_vector = len(shapes[1]) == 1
+        if not shapes[1] or shapes[1][-1 if is_vector else -2] != shapes[0][-1]:
+            raise ShapeError(f"linalg.solve: {shapes[0]} and {shapes[1]} do not fit")
+        x2 = self._xp.expand_dims(x2, axis=1) if is_vector else x2
+        batch = broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
+        x1, x2 = (self._xp.broadcast_to(x, (*batch, *shape_of(x)[-2:])) for x in (x1, x2))
+        made = kernel(x1, x2)
+        return self._xp.squeeze(made, axis=-1) if is_vector else made
+
+    def svd(self, x: Any, /, *, full_matrices: bool = True) -> SVDResult:
+        return SVDResult(*self._factor("svd", x, False, bool(full_matrices)))
+
+    def svdvals(self, x: Any, /) -> Any:
+        return self._factor("svdvals", x, False)
+
+    def _factor(self, function: str, x: Any, is_square: bool, *settings: Any) -> Any:
+        kernel = self._kernel(function)
+        return kernel(self._matrix(x, function, is_square), *settings)
+
+    def _kernel(self, function: str) -> Callable[..., Any]:
+        found: Callable[..., Any] | None = getattr(self._ground.kernels.linalg, function, None)
+        if found is None:
+            raise self._ground.backend.unsupported(
+                f"linalg.{function}", 'compute it with another: xdevice.convert(x, "numpy")'
+            )
+        return found
+
+    def _matrix(self, x: Any, function: str, is_square: bool = False) -> Any:
+        x = self._ground.require(x, FLOATING, f"linalg.{function}")
+        name, shape = self._ground.name(x), shape_of(x)
+        if name not in HELD:
+            raise DTypeError(f"linalg.{function} takes {', '.join(HELD)}, not {name}; cast it by xp.astype")
+        if len(shape) < 2 or (is_square and shape[-1] != shape[-2]):
+            raise ShapeError(f"linalg.{function} takes {'square ' * is_square}matrices, not the shape {shape}")
+        return x
+
+    # from these
+
+    def matrix_power(self, x: Any, n: int, /) -> Any:
+        x, n = self._matrix(x, "matrix_power", True), index(n)
+        if n == 0:
+            shape = self._ground.known(x, "linalg.matrix_power")
+            one = self._xp.eye(shape[-1], dtype=x.dtype, device=self._ground.backend.device_of(x))
+            return self._xp.broadcast_to(one, shape)
+        x, n = (x, n) if n > 0 else (self.inv(x), -n)
+        made = None
+        while n:
+            made = (x if made is None else self._xp.matmul(made, x)) if n % 2 else made
+            x, n = (self._xp.matmul(x, x) if n > 1 else x), n // 2
+        return made
+
+    def matrix_rank(self, x: Any, /, *, rtol: Any = None) -> Any:
+        values = self.svdvals(x)
+        return self._xp.count_nonzero(self._counts(values, x, rtol), axis=-1)
+
+    def pinv(self, x: Any, /, *, rtol: Any = None) -> Any:
+        xp = self._xp
+        u, values, vh = self.svd(x, full_matrices=False)
+        counts = self._counts(values, x, rtol)
+        inverse = xp.where(counts, xp.reciprocal(xp.where(counts, values, 1.0)), 0.0)
+        return xp.matmul(self._adjoint(vh), xp.multiply(xp.expand_dims(inverse, axis=-1), self._adjoint(u)))
+
+    def _counts(self, values: Any, x: Any, rtol: Any) -> Any:
+        """Which singular values count: those above `rtol` times the largest."""
+        xp, shape = self._xp, shape_of(x)
+        if 0 in shape:
+            return xp.zeros_like(values, dtype=xp.bool)
+        if rtol is None:
+            rtol = max(shape[-2:]) * xp.finfo(values.dtype).eps
+        rtol = rtol if type(rtol) in NUMBERS else xp.expand_dims(rtol, axis=-1)
+        return xp.greater(values, xp.multiply(xp.max(values, axis=-1, keepdims=True), rtol))
+
+    def _adjoint(self, x: Any) -> Any:
+        return self._xp.conj(self._xp.matrix_transpose(x))
+
+    # products and sums
+
+    def cross(self, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+        x1, x2 = self._ground.operands("linalg.cross", NUMERIC, (x1, x2))
+        shorter = min(len(x1.shape), len(x2.shape))
+        place = self._ground.axis(axis, shorter, "linalg.cross") - shorter if axis < 0 else axis
+        lengths = [shape_of(x)[self._ground.axis(place, len(x.shape), "linalg.cross")] for x in (x1, x2)]
+        if lengths != [3, 3]:
+            raise ShapeError(f"linalg.cross takes axes of 3 elements, not {shape_of(x1)} and {shape_of(x2)}")
+        multiply, subtract = self._xp.multiply, self._xp.subtract
+        a, b = (self._xp.unstack(x, axis=place) for x in self._xp.broadcast_arrays(x1, x2))
+        parts = [subtract(multiply(a[i], b[j]), multiply(a[j], b[i])) for i, j in ((1, 2), (2, 0), (0, 1))]
+        return self._xp.stack(parts, axis=place)
+
+    def diagonal(self, x: Any, /, *, offset: int = 0) -> Any:
+        import numpy as np
+
+        x = self._ground.tensor(x, "linalg.diagonal")
+        shape = self._ground.known(x, "linalg.diagonal")
+        if len(shape) < 2:
+            raise ShapeError(f"linalg.diagonal takes matrices, not the shape {shape}")
+        places = np.arange(shape[-2] * shape[-1]).reshape(shape[-2:]).diagonal(offset)
+        kernels = self._ground.kernels
+        flat = kernels.reshape(x, (*shape[:-2], shape[-2] * shape[-1]))
+        return kernels.take(flat, self._ground.constant(places, x), len(shape) - 2)
+
+    def outer(self, x1: Any, x2: Any, /) -> Any:
+        x1, x2 = self._ground.operands("linalg.outer", NUMERIC, (x1, x2))
+        if len(x1.shape) != 1 or len(x2.shape) != 1:
+            raise ShapeError(f"linalg.outer takes vectors, not the shapes {shape_of(x1)} and {shape_of(x2)}")
+        return self._xp.multiply(self._xp.expand_dims(x1, axis=1), x2)
+
+    def trace(self, x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
+        return self._xp.sum(self.diagonal(x, offset=offset), axis=-1, dtype=dtype)
+
+    # norms
+
+    def matrix_norm(self, x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
+        xp, x = self._xp, self._matrix(x, "matrix_norm")
+        if ord == "fro":
+            return self._root(x, (-2, -1), keepdims)
+        if ord in (1, -1, math.inf, -math.inf):
+            axis = -2 if abs(ord) == 1 else -1
+            sums = xp.sum(xp.abs(x), axis=axis, keepdims=True)
+            made = (xp.max if ord > 0 else xp.min)(sums, axis=-3 - axis, keepdims=True)
+            return made if keepdims else xp.squeeze(made, axis=(-2, -1))
+        reduce = {"nuc": xp.sum, 2: xp.max, -2: xp.min}.get(ord)
+        if reduce is None:
+            raise ArgumentError(
+                f"linalg.matrix_norm: there is no norm {shown(ord)}; ord is 'fro', 'nuc', or +-1, 2, inf"
+            )
+        made = reduce(self.svdvals(x), axis=-1, keepdims=keepdims)
+        return xp.expand_dims(made, axis=-1) if keepdims else made
+
+    def vector_norm(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Any:
+        xp, x = self._xp, self._ground.require(x, FLOATING, "linalg.vector_norm")
+        if ord == 2:
+            return self._root(x, axis, keepdims)
+        size = xp.abs(x)
+        if math.isinf(ord):
+            return (xp.max if ord > 0 else xp.min)(size, axis=axis, keepdims=keepdims)
+        if ord == 0:
+            return xp.sum(xp.astype(xp.not_equal(x, 0.0), size.dtype), axis=axis, keepdims=keepdims)
+        if ord == 1:
+            return xp.sum(size, axis=axis, keepdims=keepdims)
+        return xp.pow(xp.sum(xp.pow(size, float(ord)), axis=axis, keepdims=keepdims), 1 / ord)
+
+    def _root(self, x: Any, axis: Axis, keepdims: bool) -> Any:
+        """The root of the sum of squares."""
+        xp = self._xp
+        size = xp.abs(x) if self._ground.name(x).startswith("complex") else x
+        return xp.sqrt(xp.sum(xp.square(size), axis=axis, keepdims=keepdims))

@@ -1,0 +1,71 @@
+"""Tells by its first bytes what a file is that is not in the safetensors format, and what to do with it."""
+
+from __future__ import annotations
+
+import zipfile
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from .disk import path_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_CONVERT: Final = "then xdevice.convert_state(model, ...)"
+
+
+class Kind(NamedTuple):
+    what: str
+    advice: str = ""
+    framework: str | None = None
+    """The backend that reads such a file, by its method `own_file`."""
+
+
+_PYTORCH: Final = Kind("a checkpoint of PyTorch", framework="torch")
+_KERAS: Final = Kind("HDF5, as Keras writes it", f"load it in Keras: model.load_weights(...), {_CONVERT}")
+_PICKLE: Final = Kind(
+    "a pickle, which runs code when it is read",
+    f"if you trust it, load it in the framework that wrote it (paddle.load for .pdparams), {_CONVERT}",
+)
+_STARTS: Final = (
+    (b"\x89HDF\r\n\x1a\n", _KERAS),
+    (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", _PYTORCH),  # the number that opens it before PyTorch 1.6
+    (b"\x12\x01\0\0\0\0\0\0", Kind("a file of MXNet", f"load it in Gluon: net.load_parameters(...), {_CONVERT}")),
+    (b"\x93NUMPY", Kind("an array of NumPy", "numpy.load reads it")),
+    (b"GGUF", Kind("GGUF, whose tensors are mostly quantised", "convert the checkpoint that it was made from")),
+    (b"version https://git-lfs", Kind("a pointer of Git LFS, without the weights", "fetch them: git lfs pull")),
+    (b"<", Kind("a web page or XML", "it may be what a server said instead of the file: download it again")),
+    (b"\x1f\x8b", Kind("compressed by gzip", "unpack it first")),
+    *((bytes((0x80, number)), _PICKLE) for number in range(2, 6)),
+)
+_ENDINGS: Final = {
+    ".onnx": Kind("ONNX, a graph", "convert the model that it was exported from"),
+    ".msgpack": Kind(
+        "msgpack, as Flax writes it",
+        "flax.serialization.msgpack_restore reads it; make its dicts a flat one",
+    ),
+    ".tflite": Kind("TensorFlow Lite, a graph", "convert the model that it was exported from"),
+    ".index": Kind("a checkpoint of TensorFlow", f"load it there: model.load_weights(...), {_CONVERT}"),
+    ".json": Kind("JSON", "an index of weights ends with .index.json"),
+}
+
+
+def kind_of(path: str) -> Kind | None:
+    with path_errors(f"{path!r:.1000} cannot be read"), open(path, "rb") as file:
+        start = file.read(32)
+    if start.startswith(b"PK\x03\x04") and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            return _of_names(archive.namelist())
+    found = next((kind for known, kind in _STARTS if start.startswith(known)), None)
+    return found or next((kind for ending, kind in _ENDINGS.items() if path.lower().endswith(ending)), None)
+
+
+def _of_names(names: Sequence[str]) -> Kind:
+    if any("/code/" in name for name in names):
+        return Kind("a program of TorchScript", f"torch.jit.load reads it; build the model, {_CONVERT}")
+    if any(name.endswith("/data.pkl") for name in names):
+        return _PYTORCH
+    if any(name.endswith(".weights.h5") for name in names):
+        return _KERAS._replace(what="a model of Keras", advice=f"keras.saving.load_model reads it, {_CONVERT}")
+    if names and all(name.endswith(".npy") for name in names):
+        return Kind("NumPy's .npz", "give its arrays: convert_state(dict(numpy.load(...)), ...)")
+    return Kind("a zip archive", "unpack it first")
