@@ -201,5 +201,5 @@ def test_inputs_and_models_may_be_on_gpus():
 
 def test_inputs_that_a_model_does_not_take_are_named():
     here, there = pair("tensorflow")
-    with pytest.raises(ArgumentError, match=r"tensorflow failed on inputs= of the shape \(2, 3, 17, 17\)"):
+    with pytest.raises(ArgumentError, match=r"before its first layer on inputs= of the shape \(2, 3, 17, 17\)"):
         xdevice.assert_parity(there, here, inputs=IMAGE)

@@ -51,7 +51,7 @@ def convert_state(
         kinds: the kind of layers in a dict, or of your own classes, by path, `*` or class: `{"MyNorm": "rms_norm"}`.
         names: which layer of the source is which of `like`, where that is unclear: `{"blocks.*.fc1": "h.*.dense"}`.
         device: where to put the tensors; without it, they are where their counterparts in `like` or the source are.
-        inputs: a batch, as the source takes it: tells layers apart that look alike, and compares the models' outputs.
+        inputs: a batch, as the source takes it (a dict is keywords): tells layers apart, and compares the outputs.
         dtype: what floats are cast to: "bfloat16", or "like" for the dtypes of `like`.
         skip: paths of layers, of either model, that are left out with all below them: a head of another size.
 
