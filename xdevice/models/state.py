@@ -188,7 +188,7 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
             f"the state does not fit this {type(model).__qualname__} of {backend.name}, and nothing was written:\n  "
             + "\n  ".join((*wrong[:_MOST], *more))
         )
-    write_variables(backend, model, state)
+    write_variables(backend, model, variables, state)
     backend.take_state(model, variables)
 
 
