@@ -176,7 +176,7 @@ def test_layers_that_do_not_pair_are_told():
 
 def test_wrong_arguments_are_refused():
     net = torch_net()
-    for inputs in ("x", [IMAGE], {"x": IMAGE}):
+    for inputs in ("x", [IMAGE], {"x": [IMAGE]}):
         with pytest.raises(NotATensorError, match="inputs= takes a tensor"):
             xdevice.assert_parity(net, net, inputs=inputs)
     with pytest.raises(NotATensorError, match="both values are models"):
