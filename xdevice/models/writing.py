@@ -305,15 +305,15 @@ class Writer:
             return
         names = tuple(dict.fromkeys(origins[name] for name in part.of))
         first = self._source.variables[names[0]]
-        place = self._place(names[0], None if wanted is None else wanted.variables[part.name])
+        variable = None if wanted is None else wanted.variables[part.name]
+        place = self._place(names[0], variable)
         cast = self._how.dtype
-        if wanted is not None:
-            variable = wanted.variables[part.name]
-            cast = dtype_name(variable.dtype) if cast == LIKE else cast
+        if variable is not None and cast == LIKE:
+            cast = dtype_name(variable.dtype)
         came = name_of(array.dtype)
         if cast not in (None, came) and came in FLOATS:
             array = array.astype(host_dtype(cast))
-        if wanted is not None:
+        if variable is not None:
             self._check_form(part.name, variable, array)
             self._check_ties(layer, part.name, id(variable), id(first), array)
         self._target.require(place)
