@@ -252,9 +252,9 @@ class ToyBackend(Backend):
     def outermost(self, around):
         return calls.outermost(toyframe.Module, around)
 
-    def infer(self, model, inputs):
+    def infer(self, model, inputs, /, **named):
         with toyframe.no_grad():
-            return model(*inputs)
+            return model(*inputs, **named)
 
     def has_channels_last(self, model):
         return False
