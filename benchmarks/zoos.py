@@ -273,6 +273,8 @@ def mend_layer(backend: str, layer: Any, name: str, value: Any) -> None:
     if backend == "paddle" and own == "_stride" and not hasattr(layer, own):
         own = "stride"
     getattr(layer, own)
+    if name == "output_size" and isinstance(value, tuple) and f"{len(value)}d" != type(layer).__name__.lower()[-2:]:
+        raise NotImplementedError(f"{name} of {len(value)} axes")
     setattr(layer, own, {"scale": 1.0, "offset": 0.0}.get(own) if value is None else value)
 
 

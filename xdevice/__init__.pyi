@@ -73,10 +73,10 @@ from .execution.timing import measure as measure
 from .execution.transfers import TransferWarning as TransferWarning
 from .execution.transfers import transfers as transfers
 from .execution.waiting import sync as sync
+from .models.converting import convert_state as convert_state
 from .models.optimizers import compare_optimizers as compare_optimizers
 from .models.optimizers import convert_optimizer as convert_optimizer
 from .models.state import State as State
-from .models.state import convert_state as convert_state
 from .models.state import load_state as load_state
 from .parity.comparing import assert_parity as assert_parity
 from .parity.comparing import compare as compare

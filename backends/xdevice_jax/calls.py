@@ -39,14 +39,14 @@ class JaxCalls(Calls):
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
         raise self.unsupported("seeing the calls of all models of a program", "name the model: xdevice.trace(model)")
 
-    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
+    def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
         if not is_nnx(model):
             library: Any = equinox()
-            return jax.vmap(library.nn.inference_mode(model))(*inputs)
+            return jax.vmap(library.nn.inference_mode(model))(*inputs, **named)
         before = [(m, name, getattr(m, name)) for _, m in walk(model) for name in MODES if hasattr(m, name)]
         model.eval()
         try:
-            return model(*inputs)
+            return model(*inputs, **named)
         finally:
             for module, name, value in before:
                 setattr(module, name, value)

@@ -71,8 +71,9 @@ class JaxEngine(Engine):
         self._rank = group.rank
         self._exchange = group.exchange
         self._is_first = _initialize(group)
-        numbers = group.exchange(str(backend.to_native(group.device).id))
-        everywhere = {native.id: native for native in jax.devices(group.device.kind)}
+        own = backend.to_native(group.device)
+        numbers = group.exchange(str(own.id))
+        everywhere = {native.id: native for native in jax.devices(own.platform)}
         self._natives = tuple(everywhere[int(number)] for number in numbers)
         self.all_reduce(backend.full((1,), 0, group.device, "float32"), "sum")  # connects all ranks
 

@@ -80,7 +80,9 @@ class MxnetCalls(Calls):
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
         return common.outermost(Block, around)
 
-    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
+    def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        if named:  # `Block.__call__` takes none
+            raise self.unsupported("calling models with keywords", "give inputs= as a tuple")
         held = next((each for parameter in model.collect_params().values() for each in parameter.list_data()), None)
         # a block takes the kind of arrays that its parameters are: legacy ones or mx.np's
         is_np = mx.util.is_np_array() if held is None else isinstance(held, mx.np.ndarray)

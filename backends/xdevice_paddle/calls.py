@@ -52,7 +52,7 @@ class PaddleCalls(Calls):
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
         return common.outermost(Layer, around)
 
-    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
+    def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
         training = [layer for layer in model.sublayers(include_self=True) if layer.training]
         # a BatchNorm with use_global_stats=False updates its averages even in evaluation mode: they are put back
         kept = [
@@ -64,7 +64,7 @@ class PaddleCalls(Calls):
         model.eval()
         try:
             with paddle.no_grad():
-                return model(*inputs)
+                return model(*inputs, **named)
         finally:
             for layer in training:
                 layer.training = True

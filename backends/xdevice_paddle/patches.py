@@ -28,6 +28,7 @@ PATCHES: Final = (
 )  # fmt: skip
 
 PRIVATE: Final = (
+    Private("paddle.Tensor", ("_register_backward_hook",), "`averaging`: when a gradient is there"),
     Private("paddle.nn.Conv2D", ("_data_format",), "`assert_parity(inputs=)`: where the channels of images are"),
     Private("paddle", ("_C_ops", "_legacy_C_ops"), "tensors made on a device; see above"),
     Private("paddle.base", ("core", "framework"), "see below"),

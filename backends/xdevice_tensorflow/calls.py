@@ -92,10 +92,13 @@ class TensorflowCalls(Calls):
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
         return common.outermost(keras.Layer, around)
 
-    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
-        if len(inputs) > 1 and getattr(model, "inputs", None):  # a functional model takes its inputs in one container
+    def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        is_functional = bool(getattr(model, "inputs", None))  # it takes its inputs in one container
+        if named and is_functional:
+            return model(named, training=False)
+        if len(inputs) > 1 and is_functional:
             return model(keras.tree.pack_sequence_as(model.input, inputs), training=False)
-        return model(*inputs, training=False)
+        return model(*inputs, **named, training=False)
 
     def has_channels_last(self, model: Any) -> bool | None:
         formats = (getattr(layer, "data_format", None) for _, layer in names.layers(model))

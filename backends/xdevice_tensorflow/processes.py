@@ -210,6 +210,8 @@ def _join(group: Group, name: str, is_started: bool) -> None:
 
 
 class TensorflowProcesses(Processes):
+    computes_on = "scope"
+
     _counts: dict[str, int]
 
     def engines(self) -> Sequence[str]:

@@ -70,12 +70,12 @@ class TorchCalls(Calls):
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
         return common.outermost(Module, around, torch.compiler.is_compiling)
 
-    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
+    def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
         training = [module for module in model.modules() if module.training]
         model.eval()
         try:
             with torch.no_grad():
-                return model(*inputs)
+                return model(*inputs, **named)
         finally:
             for module in training:
                 module.training = True

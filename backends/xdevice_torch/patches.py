@@ -58,6 +58,7 @@ PATCHES: Final = (
 )  # fmt: skip
 
 PRIVATE: Final = (
+    Private("torch.distributed.distributed_c10d", ("_abort_process_group",), "`native_group` after a failure"),
     Private("torch.nn.Module", ("_compiled_call_impl",), "`trace`: whether torch.compile hides the layers of a model"),
     Private("torch.nn.modules.module", ("_EXTRA_STATE_KEY_SUFFIX",), "loading: which names are a module's extra state"),
     Private("torch._dynamo.eval_frame.OptimizedModule", ("_orig_mod",), "the same"),

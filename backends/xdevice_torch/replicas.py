@@ -67,7 +67,8 @@ class TorchReplicas(Replicas):
         return new.requires_grad_(new.is_floating_point() or new.is_complex())
 
     def can_write(self, x: torch.Tensor) -> bool:
-        overlaps = any(step == 0 and size > 1 for size, step in zip(x.shape, x.stride(), strict=True))
+        steps = x.stride()
+        overlaps = 0 in steps and any(step == 0 and size > 1 for size, step in zip(x.shape, steps, strict=True))
         return (not overlaps or not x.numel()) and (not x.is_inference() or torch.is_inference_mode_enabled())
 
     def memory_of(self, x: torch.Tensor) -> tuple[int, tuple[int, ...]]:

@@ -40,8 +40,11 @@ SEVERAL = {
     ),
 }
 TAKES_NO_SHAPE = """
-    abs acos acosh add all any arange argmax argmin argsort asarray asin asinh astype atan atan2 atanh broadcast_arrays
-    can_cast ceil clip concat cos cosh count_nonzero cumulative_sum divide empty_like equal exp expand_dims expm1 eye
+    abs acos acosh add all any arange argmax argmin argsort asarray asin asinh astype atan atan2 atanh bitwise_and
+    bitwise_invert bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor broadcast_arrays can_cast ceil clip
+    concat conj copysign cos cosh count_nonzero cumulative_prod cumulative_sum diff divide empty_like equal exp
+    expand_dims expm1 eye hypot imag logaddexp nextafter nonzero real searchsorted signbit unique_all unique_counts
+    unique_inverse unique_values unstack
     finfo floor floor_divide from_dlpack full_like greater greater_equal iinfo isdtype isfinite isinf isnan less
     less_equal linspace log log10 log1p log2 logical_and logical_not logical_or logical_xor matmul matrix_transpose max
     maximum mean meshgrid min minimum multiply negative not_equal ones_like positive pow prod reciprocal remainder

@@ -19,7 +19,7 @@ LACKS = {
     "tensorflow": ["Streams", "Graphs"],
     "paddle": ["Graphs", "Compiling"],
     "mxnet": ["Processes", "Streams", "Graphs", "Compiling"],
-    "jax": ["Models", "Layers", "Operations", "Calls", "Optimizers", "Streams", "Graphs"],
+    "jax": ["Operations", "Streams", "Graphs"],
     "numpy": [
         *("Gradients", "Models", "Layers", "Operations", "Calls", "Optimizers", "Streams", "Graphs", "Compiling"),
         "Parallel",

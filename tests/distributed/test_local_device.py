@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import python
+from support import BACKENDS, python
 
 import xdevice
 
@@ -142,3 +142,35 @@ def test_a_real_launcher_gives_each_process_its_own(backend, command, tmp_path):
     assert {place for place in ("gpu:0", "gpu:1") if f"I am on {place}" in said} == {"gpu:0", "gpu:1"}, (
         done.stderr + said
     )
+
+
+ON_MY_DEVICE = """
+import xdevice
+
+with xdevice.processes() as world:
+    x = world.all_reduce(xdevice.ones(4, device=world.device)) / world.size
+    y = world.all_reduce(x)
+    with xdevice.cpu() as inner:
+        assert xdevice.current_device() is inner
+        assert xdevice.device_of(xdevice.zeros(2)) is inner
+    assert str(xdevice.device_of(x)) == str(xdevice.device_of(y)) == f"gpu:{world.rank}", xdevice.device_of(x)
+assert xdevice.current_device() is xdevice.cpu()
+print("stays on", world.device)
+"""
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "tensorflow" else pytest.mark.long)
+        for name in BACKENDS
+        if name != "numpy"
+    ],
+)
+def test_what_is_computed_stays_on_the_device_of_its_process(backend, tmp_path):
+    """Also on TensorFlow, which computes on its default device, wherever the operands are."""
+    (tmp_path / "script.py").write_text(ON_MY_DEVICE)
+    command = ("-m", "xdevice", "launch", "-n", "2", "--backend", backend, "script.py")
+    done = python(*command, cwd=tmp_path, XDEVICE_VIRTUAL_GPUS="2", OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    assert all(f"[{rank}] stays on gpu:{rank}" in done.stdout for rank in (0, 1)), done.stdout

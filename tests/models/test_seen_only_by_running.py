@@ -487,3 +487,66 @@ def test_tensors_that_no_state_holds_are_listed():
     line = told(xdevice.convert_state(Theirs(), "paddle", like=Mine()))
     for name in ("scale", "shift", "table"):
         assert f"1 tensor {name} (in no state)" in line
+
+
+def two_inputs(base, embedding, linear):
+    """A model whose second argument nobody gives, as T5 has it."""
+
+    class Net(base):
+        def __init__(self):
+            super().__init__()
+            self.words, self.more = embedding(9, 4), embedding(9, 4)
+            self.head = linear(4, 3)
+
+        def forward(self, ids, mask=None, decoder_ids=None):
+            found = self.head(self.words(ids) - self.more(decoder_ids))
+            return found if mask is None else found * 0
+
+        call = forward
+
+    return Net()
+
+
+def test_inputs_are_keywords_in_a_dict():
+    torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
+    source = two_inputs(torch.nn.Module, torch.nn.Embedding, torch.nn.Linear)
+    target = two_inputs(paddle.nn.Layer, paddle.nn.Embedding, paddle.nn.Linear)
+    ids = torch.arange(6).reshape(2, 3)
+    inputs = {"decoder_ids": ids + 1, "ids": ids}
+    state = xdevice.convert_state(source, "paddle", like=target, inputs=inputs)
+    assert not told(state)
+    state.load_into(target)
+    xdevice.assert_parity(target, source, inputs=inputs)
+    with pytest.raises(xdevice.errors.ArgumentError, match=r"on inputs= of the shape ids \(2, 3\), other_ids \(2, 3\)"):
+        xdevice.assert_parity(target, source, inputs={"ids": ids, "other_ids": ids})
+    with pytest.raises(xdevice.errors.ArgumentError, match=r"as a dict has the names of the model's arguments, not 0"):
+        xdevice.assert_parity(target, source, inputs={0: ids})
+    with pytest.raises(xdevice.NotATensorError, match="or a dict of keyword arguments, not 'ids'"):
+        xdevice.assert_parity(target, source, inputs={"ids": "ids"})
+
+
+def test_keywords_name_the_inputs_of_a_functional_model():
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+
+    one, other = keras.Input((5,), name="one"), keras.Input((5,), name="other")
+    target = keras.Model([one, other], keras.layers.Dense(4)(one - 2 * other))
+
+    class Theirs(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = torch.nn.Linear(5, 4)
+
+        def forward(self, one, other):
+            return self.fc(one - 2 * other)
+
+    inputs = {"other": VECTORS[:, 1:], "one": VECTORS[:, :5]}
+    state = xdevice.convert_state(Theirs(), "tensorflow", like=target, inputs=inputs)
+    assert not told(state)
+
+
+def test_blocks_of_gluon_take_no_keywords():
+    mx = framework("mxnet")
+    net = mx.gluon.nn.Dense(4, in_units=6)
+    net.initialize()
+    with pytest.raises(xdevice.UnsupportedError, match="mxnet does not support calling models with keywords; give"):
+        xdevice.assert_parity(net, net, inputs={"x": VECTORS})

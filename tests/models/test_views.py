@@ -24,7 +24,7 @@ def scattered(torch, model):
 
 
 def attentions(torch):
-    """An attention with its layers in three forms."""
+    """An attention with its layers in four forms."""
     nn = torch.nn
 
     class Base(nn.Module):
@@ -40,6 +40,14 @@ def attentions(torch):
 
         def three(self, x):
             return self.qkv(x).chunk(3, -1)
+
+    class Half(Base):
+        def __init__(self):
+            super().__init__()
+            self.q, self.kv, self.proj = nn.Linear(8, 8), nn.Linear(8, 16), nn.Linear(8, 8)
+
+        def three(self, x):
+            return self.q(x), *self.kv(x).chunk(2, -1)
 
     class Split(Base):
         def __init__(self):
@@ -57,11 +65,11 @@ def attentions(torch):
         def forward(self, x):
             return self.attention(x, x, x, need_weights=False)[0]
 
-    return {"fused": Fused, "split": Split, "whole": Whole}
+    return {"fused": Fused, "half": Half, "split": Split, "whole": Whole}
 
 
-@pytest.mark.parametrize("ours", ["fused", "split", "whole"])
-@pytest.mark.parametrize("theirs", ["fused", "split", "whole"])
+@pytest.mark.parametrize("ours", ["fused", "half", "split", "whole"])
+@pytest.mark.parametrize("theirs", ["fused", "half", "split", "whole"])
 def test_query_key_and_value_are_joined_or_taken_apart(ours, theirs):
     torch = pytest.importorskip("torch")
     forms = attentions(torch)

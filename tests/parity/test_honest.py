@@ -122,3 +122,12 @@ def test_an_infinity_is_no_noise():
     values, others = recorded_twice([float("inf"), 1.0], [1.0, float("nan")])
     found = noise.measure(values, {"float64": others})
     assert [found["loss", step][""] for step in range(2)] == [0.0, 0.0]
+
+
+def test_numbers_that_are_drawn_anew_in_float64_are_not_taken_for_rounding():
+    values, others = recorded_twice([2.0, 4.0], [-1.0, 0.5])
+    with pytest.raises(
+        xdevice.RecordingError, match=r"cannot calibrate: loss, step 0, is off by 3 in the run in float64"
+    ):
+        noise.measure(values, {"float64": others, "jitter:1": values})
+    assert noise.measure(values, {"float64": others, "jitter:1": others})  # zero but for rounding

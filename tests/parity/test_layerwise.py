@@ -176,7 +176,7 @@ def test_layers_that_do_not_pair_are_told():
 
 def test_wrong_arguments_are_refused():
     net = torch_net()
-    for inputs in ("x", [IMAGE], {"x": IMAGE}):
+    for inputs in ("x", [IMAGE], {"x": [IMAGE]}):
         with pytest.raises(NotATensorError, match="inputs= takes a tensor"):
             xdevice.assert_parity(net, net, inputs=inputs)
     with pytest.raises(NotATensorError, match="both values are models"):
@@ -201,5 +201,5 @@ def test_inputs_and_models_may_be_on_gpus():
 
 def test_inputs_that_a_model_does_not_take_are_named():
     here, there = pair("tensorflow")
-    with pytest.raises(ArgumentError, match=r"tensorflow failed on inputs= of the shape \(2, 3, 17, 17\)"):
+    with pytest.raises(ArgumentError, match=r"before its first layer on inputs= of the shape \(2, 3, 17, 17\)"):
         xdevice.assert_parity(there, here, inputs=IMAGE)

@@ -25,6 +25,12 @@ from .planting import (
     wrong,
 )
 
+swap(
+    "computes_on",
+    "says that results are on the device of the scope",
+    "results_are_where_the_adapter_says",
+    lambda *_: "scope",
+)
 swap("scope_reach", "says that scopes are the process's", "a_scope_holds_for_one_thread", lambda *_: "process")
 
 _STATE_CARRIES = "parallel_carries_the_callers_state"

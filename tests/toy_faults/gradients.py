@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from .planting import (
     GPU,
     HOMES,
@@ -77,6 +79,46 @@ swap(
     "cuts off what is differentiated again",
     "gradients_nest_or_are_refused",
     lambda original, _: lambda leaves, call, nested: original(leaves, call, False),
+)
+
+
+_TOLD = "a_stored_gradient_is_told"
+
+
+def _telling(does, change, raises=()):
+    """A fault in what is told: `change(ready, variables)` is called in its place."""
+
+    def make(original, adapter):
+        return lambda variables, ready: original(variables, change(ready, variables))
+
+    swap("watch_gradients", does, _TOLD, make, raises=raises)
+
+
+def _swallowing(ready):
+    def quiet(i, gradient):
+        with suppress(ArithmeticError):
+            ready(i, gradient)
+
+    return quiet
+
+
+swap(
+    "gradients",
+    "has none",
+    _TOLD,
+    lambda original, _: lambda model: [(name, x, None) for name, x, _ in original(model)],
+)
+_telling("says nothing", lambda ready, variables: lambda i, gradient: None)
+_telling("has another variable's number", lambda ready, variables: lambda i, g: ready((i + 1) % len(variables), g))
+_telling("says it twice", lambda ready, variables: lambda i, g: (ready(i, g), ready(i, g)))
+_telling("gives another gradient", lambda ready, variables: lambda i, g: ready(i, g * 2))
+_telling("loses errors", lambda ready, variables: _swallowing(ready))
+swap(
+    "watch_gradients",
+    "goes on",
+    _TOLD,
+    lambda original, _: lambda variables, ready: (original(variables, ready), lambda: None)[1],
+    raises=(ArithmeticError,),
 )
 
 

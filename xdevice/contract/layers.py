@@ -89,9 +89,9 @@ class Calls(Layers, Conversion):
         model."""
         raise self.unsupported("seeing the calls of models", "name the model")
 
-    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
-        """Returns what a model returns for these inputs in evaluation mode, not recorded for gradients. Afterwards the
-        model is in the mode that it was in before."""
+    def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        """Returns what a model returns for these arguments in evaluation mode, not recorded for gradients. Afterwards
+        the model is in the mode that it was in before. Raises `UnsupportedError` if models take no keywords."""
         raise self.unsupported("calling models", "call the model")
 
     def has_channels_last(self, model: Any) -> bool | None:

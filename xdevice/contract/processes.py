@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from .primitives import Primitives
 
@@ -161,6 +161,11 @@ class Processes(Primitives):
     without an engine are converted to PyTorch's and moved by PyTorch's engines."""
 
     needs: ClassVar[tuple[str, ...]] = ("engines", "start_engine")
+
+    computes_on: ClassVar[Literal["operands", "scope"]] = "operands"
+    """On which device the framework's operations compute: on that of their operands, or, wherever these are, on that of
+    the innermost `scope`, outside of one on the framework's default. In the second case a process that has a GPU of its
+    own is in the scope of that one."""
 
     def engines(self) -> Sequence[str]:
         """Returns the names of the engines that could be started here, the best first: "gloo". Starts nothing, and

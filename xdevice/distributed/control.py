@@ -113,7 +113,7 @@ class Line:
                     if kind == b"G":
                         return json.loads(text) if text else []
                     if kind == b"M":
-                        raise _mismatch(json.loads(text), "nothing was sent or written, and the world can be used on")
+                        raise _mismatch(json.loads(text), "nothing was written, and the world can be used on")
 
     def fail(self, why: str, text: str) -> None:
         """Tells the hub, and so all ranks, that this rank has failed."""

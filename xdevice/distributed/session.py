@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -98,6 +98,7 @@ class Session:
         self._verb = ""
         self._pid = os.getpid()
         self._device: Device | None = None
+        self._scope = ExitStack()
 
     @property
     def device(self) -> Device:
@@ -112,6 +113,8 @@ class Session:
             raise _failed
         if self.size > 1:
             self._connect()
+            if selection.current().computes_on == "scope" and self.device.kind != "cpu":
+                self._scope.enter_context(self.device)  # entered earlier, it would start TensorFlow before its engine
         self.is_open = True
 
     def _connect(self) -> None:
@@ -162,6 +165,10 @@ class Session:
     def leave(self, error: BaseException | None) -> None:
         """Leaves the world at the end of its block. `error` is the exception that the block raised, or None."""
         self.is_open = False
+        with self._scope:
+            self._leave(error)
+
+    def _leave(self, error: BaseException | None) -> None:
         native = self._native
         if self._line is None and native is not None:
             self._native = None

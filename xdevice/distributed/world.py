@@ -96,13 +96,14 @@ class World:
     Young: it may change in a minor version.
 
     Its attributes are `rank`, `size`, `local_rank`, `local_size`, `launcher`, `device`, which is
-    `xdevice.local_device()`, and `engine`, the name of what moves the tensors ("none" in a world of one).
+    `xdevice.local_device()`, and `engine`, the name of what moves the tensors ("none" in a world of one). On
+    TensorFlow, the block is one of `with device:` too.
 
     Every rank must call the same methods in the same order, from one thread. The methods take tensors of any backend,
     on `device` or on the host, and containers of them. They raise PeerError if a rank has failed or is late; that
     closes the world: the tensors of the call may hold anything, and every later call raises the same error at once.
     They raise CollectiveMismatchError if the ranks call different methods or pass tensors that do not match; then
-    nothing was sent or written. No gradients flow through any of the methods.
+    nothing was written. No gradients flow through any of the methods.
     """
 
     def __init__(self, options: Options) -> None:

@@ -23,8 +23,11 @@ _ROLES: Final = {
     "q": ("q", "query", "queries", "wq"),
     "k": ("k", "key", "keys", "wk"),
     "v": ("v", "value", "values", "wv"),
+    "kv": ("kv", "wkv"),
     "out": ("o", "out", "output", "wo", "proj"),
 }
+_WAYS: Final = {1: ("qkv",), 2: ("q", "kv"), 3: ("q", "k", "v")}
+"""The roles of so many linear layers before the output."""
 _FUSED: Final = frozenset({"qkv", "attn", "wqkv", "pack", "kqv"})
 """Words in the names of linear layers that hold query, key and value."""
 
@@ -222,7 +225,8 @@ def _settings_of(stack: Sequence[Layer]) -> dict[str, object]:
 
 def _attentions_alike(source: Side, target: Side) -> tuple[Side, Side]:
     """Joins linear layers into attentions where both models have equally many attentions in different forms: as one
-    layer, as four linear layers, or as two, of which the first has the rows of query, key and value."""
+    layer, as four linear layers, as three, of which one has the rows of key and value, or as two, of which the first
+    has the rows of all three."""
     for is_fused in (False, True):
         ours, theirs = (_attentions(side, is_fused) for side in (source, target))
         if ours and len(ours) == len(theirs):
@@ -251,8 +255,8 @@ def _attentions_alike(source: Side, target: Side) -> tuple[Side, Side]:
 
 
 def _attentions(side: Side, is_fused: bool) -> list[list[Layer]]:
-    """The attentions of a model in their order: each a layer; or four linear layers for query, key, value and output;
-    or, if `is_fused`, two, for the first three together and the output."""
+    """The attentions of a model in their order: each a layer; or four linear layers for query, key, value and output,
+    or three where key and value are one; or, if `is_fused`, two, for the first three together and the output."""
     groups = [[layer] for layer in side.layers if layer.kind == layouts.ATTENTION]
     groups += [*_split(side), *(_fused(side) if is_fused else ())]
     places = {id(layer): place for place, layer in enumerate(side.layers)}
@@ -270,7 +274,10 @@ def _rows(side: Side, group: Sequence[Layer]) -> list[int]:
     if len(group) == 1:
         shapes = shapes_of(side.variables, group[0])
         return [shapes[f"{role}_proj.weight"][0] for role in "qkv"]
-    return [_height(side, layer) for layer in group[:3]] if len(group) > 2 else []
+    heights = [_height(side, layer) for layer in group[:-1]]
+    if len(heights) == 2:
+        return [heights[0], heights[1] // 2, heights[1] // 2]
+    return heights if len(heights) == 3 else []
 
 
 def _height(side: Side, layer: Layer) -> int:
@@ -295,21 +302,22 @@ def _block(layer: Layer) -> str:
 
 
 def _split(side: Side) -> Iterator[list[Layer]]:
-    """Groups of four linear layers: three with the same parent module, whose names mean query, key and value; and the
-    output layer, which is named so beside them, or is the next linear layer of the block."""
+    """Groups of linear layers: those with the same parent module whose names mean query, key and value, or query and
+    both; and the output layer, which is named so beside them, or is the next linear layer of the block."""
     linear = [layer for layer in side.layers if layer.kind == "linear"]
     for layer in linear:
         parent = layer.path.rpartition(".")[0]
         beside = [other for other in linear if other.path.rpartition(".")[0] == parent]
         found = {role: [other for other in beside if _is(role, other)] for role in _ROLES}
-        if not _is("q", layer) or any(len(found[role]) != 1 for role in "qkv"):
+        roles = next((way for way in (_WAYS[3], _WAYS[2]) if all(len(found[role]) == 1 for role in way)), ())
+        if not _is("q", layer) or not roles:
             continue
         block = _block(layer)
-        last = max(linear.index(found[role][0]) for role in "qkv")
+        last = max(linear.index(found[role][0]) for role in roles)
         behind = [other for other in linear[last + 1 : last + 2] if other.path.startswith(f"{block}." if block else "")]
         out = found["out"] if len(found["out"]) == 1 else behind
         if len(out) == 1:
-            yield [found["q"][0], found["k"][0], found["v"][0], out[0]]
+            yield [*(found[role][0] for role in roles), out[0]]
 
 
 def _is(role: str, layer: Layer) -> bool:
@@ -321,14 +329,15 @@ def _is(role: str, layer: Layer) -> bool:
 
 
 def _attention(side: Side, group: Sequence[Layer], rows: Sequence[int]) -> Layer:
-    """The attention that four linear layers are, or two; `rows` says how many query, key and value have."""
+    """The attention that some linear layers are; `rows` says how many query, key and value have."""
     *into, out = group
     parts = [part._replace(of=tuple(f"out_proj.{name}" for name in part.of)) for part in out.parts]
-    for layer, roles in zip(into, ("q", "k", "v") if len(into) == 3 else ("qkv",), strict=True):
+    for layer, roles in zip(into, _WAYS[len(into)], strict=True):
+        heights = [rows["qkv".index(role)] for role in roles]
         parts[-len(out.parts) : -len(out.parts)] = [
             part._replace(
                 of=tuple(f"{role}_proj.{name}" for role in roles for name in part.of),
-                rule=layouts.packed(rows, part.rule) if len(roles) > 1 else part.rule,
+                rule=layouts.packed(heights, part.rule) if len(roles) > 1 else part.rule,
             )
             for part in layer.parts
         ]

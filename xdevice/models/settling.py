@@ -276,6 +276,10 @@ class _Forcing:
             self._open.append(path)
         return found
 
+    def _of_stride(self, path: str, owns: list[str]) -> list[str]:
+        """Those of `owns`, layers of the source, that have the stride of the target's layer at `path`, or else all."""
+        return [own for own in owns if self._strides[own] == self._strides[path, None]] or owns
+
     def _pick(self, path: str, mine: Given | None) -> str:
         taken = {*self._chosen.values(), *self._fixed.values()}
         wanted = self._wanted[path]
@@ -283,7 +287,7 @@ class _Forcing:
             own for own, kind in self._kinds.items() if kind == wanted and own not in taken and self._runs.calls_of(own)
         ]
         close = [own for own in fitting if any(self._has(call, mine) for call in self._runs.calls_of(own))]
-        close = [own for own in close if self._strides[own] == self._strides[path, None]] or close
+        close = self._of_stride(path, close)
         guess = self._guess.get(path, "")
         self._ties.append((path, frozenset(close)))
         if len(close) == 1:
@@ -295,6 +299,11 @@ class _Forcing:
         if len(fitting) < 2:
             return fitting[0] if fitting else ""
         ranked = sorted(((similarity(self._runs.calls_of(own)[0].given, mine), own) for own in fitting), reverse=True)
+        # layers of one input stand together, and only a setting tells them apart
+        beside = [own for score, own in ranked if score == ranked[0][0]]
+        alone = self._of_stride(path, beside)
+        if len(beside) > 1 and len(alone) == 1:
+            ranked = [(ranked[0][0], alone[0]), *(one for one in ranked if one[1] not in beside), (-1.0, "")]
         (first, best), (second, _) = ranked[:2]
         return best if first > _LIKELY and first - second > (1 - first) / 2 + 0.05 else ""
 

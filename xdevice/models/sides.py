@@ -287,10 +287,9 @@ def is_skipped(name: str, skip: Sequence[str]) -> bool:
     return any(whole == path or whole.startswith(f"{path}.") for path in skip)
 
 
-def write_variables(backend: Backend, model: Any, values: Mapping[str, Any]) -> None:
-    """Writes values into variables of a model, which `values` names. Each has the dtype and the shape of its
+def write_variables(backend: Backend, model: Any, variables: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Writes values into `variables` of a model, which `values` names. Each has the dtype and the shape of its
     variable."""
-    variables = dict(backend.variables(model))
 
     def there(name: str, value: Any) -> Any:
         place = backend.device_of(variables[name])

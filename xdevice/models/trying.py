@@ -144,10 +144,10 @@ def lend_values(side: Side, state: Mapping[str, Any]) -> Iterator[None]:
         for name in values
     }
     try:
-        write_variables(backend, side.model, values)
+        write_variables(backend, side.model, variables, values)
         yield
     finally:
-        write_variables(backend, side.model, kept)
+        write_variables(backend, side.model, variables, kept)
 
 
 def _fits(variable: Any, value: Any) -> bool:

@@ -63,7 +63,7 @@ def assert_parity(
         rtol, atol: replace the tolerances of the dtype. Ints and bools must be equal in any case.
         check_device, check_dtype: whether the tensors must be on the same device, and of the same dtype.
         equal_nan: whether NaN equals NaN.
-        inputs: the input for two models: what they return for it is compared, instead of their variables.
+        inputs: a tensor, a tuple or a dict of keywords, for two models: what they return for it is compared instead.
         names: with `inputs`, which layer of `actual` corresponds to which of `expected`, as in `convert_state`.
 
     Raises:

@@ -15,7 +15,8 @@ from xdevice.contract import layouts
 from xdevice.core import registry
 from xdevice.errors import StateError, UnsupportedError
 from xdevice.models import operations
-from xdevice.models.state import State, convert_state
+from xdevice.models.converting import convert_state
+from xdevice.models.state import State
 
 from . import readings
 

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 VARIANTS: Final = (floats.FLOAT64, *(f"{floats.JITTER}{number}" for number in (1, 2, 3, 4)))
 """The values of XDEVICE_FLOATS for the further runs of the reference backend: one run for each."""
+_REDRAWN: Final = 1e-2, 100.0
+"""In the first step, float64 does not change a value by more than this share of its largest number, which is also more
+than so many times what the moved runs do: a framework's own generator draws other numbers in float64."""
 
 
 def measure(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[RecordedCall]]) -> Noise:
@@ -41,7 +44,7 @@ def measure(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[R
     run and its further runs, `variants`.
 
     Raises:
-        RecordingError: a run recorded other names, steps, leaves or shapes than the reference.
+        RecordingError: a run recorded other names, steps, leaves or shapes than the reference, or drew other numbers.
     """
     noise: dict[tuple[str, int], dict[str, float]] = {}
     most: dict[tuple[str, str], float] = {}
@@ -50,6 +53,7 @@ def measure(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[R
         key = entry.name, entry.step
         usual = entry.read()
         largest = dict.fromkeys(ways(usual), 0.0)
+        by_run: dict[str, float] = {}
         for variant, entries in others.items():
             other = entries[key].read() if key in entries else []
             if [(leaf.path, leaf.shape) for leaf in other] != [(leaf.path, leaf.shape) for leaf in usual]:
@@ -57,8 +61,11 @@ def measure(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[R
                     f"cannot calibrate: {entry.name}, step {entry.step}, has other leaves or shapes, or is missing, in "
                     f"the run {variant} of the reference, so that rounding alone decides what is recorded"
                 )
-            for way, one, two in zip(largest, other, usual, strict=True):
-                largest[way] = max(largest[way], _difference(one, two))
+            apart = [_difference(one, two) for one, two in zip(other, usual, strict=True)]
+            by_run[variant] = max(apart, default=0.0)
+            largest = {way: max(known, new) for (way, known), new in zip(largest.items(), apart, strict=True)}
+        if entry.step == 0:
+            _refuse_redrawn(entry, usual, by_run)
         noise[key] = {}
         for (way, difference), leaf in zip(largest.items(), usual, strict=True):
             size = _size(leaf.value, 0) if leaf.is_number else 0.0
@@ -66,6 +73,18 @@ def measure(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[R
             most[entry.name, way] = share = max(share, most.get((entry.name, way), 0.0))
             noise[key][way] = max(difference, share * size) * (entry.step + 1)
     return noise
+
+
+def _refuse_redrawn(entry: RecordedCall, usual: Sequence[Reading], by_run: dict[str, float]) -> None:
+    share, times = _REDRAWN
+    wide = by_run.pop(floats.FLOAT64, 0.0)
+    size = max((_size(leaf.value, 0) for leaf in usual if leaf.is_number), default=0.0)
+    if wide > share * size and wide > times * max(by_run.values(), default=0.0):
+        raise RecordingError(
+            f"cannot calibrate: {entry.name}, step {entry.step}, is off by {wide:.2g} in the run in float64 of the "
+            "reference, which is more than rounding: a framework's own generator draws other numbers in float64. Take "
+            "first weights from xdevice.random, xdevice.load or a checkpoint"
+        )
 
 
 def moved_nothing(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[RecordedCall]]) -> bool:

@@ -178,7 +178,7 @@ class Recorder:
 def _read(leaf: Leaf) -> Iterable[Reading]:
     from xdevice.core import registry
     from xdevice.errors import XDeviceError
-    from xdevice.models.state import convert_state
+    from xdevice.models.converting import convert_state
 
     from . import readings
 

@@ -197,7 +197,9 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
     try:
         target.require(device)
     except DeviceNotFoundError as error:
-        raise DeviceNotFoundError(f"{error}; convert keeps the device where device= names none") from None
+        raise DeviceNotFoundError(
+            f"{error}; convert keeps the device: move the tensor before, or name another as device="
+        ) from None
     require_dtype(target, dtype, "the tensor", "cast it first", place=device)
 
 

@@ -214,6 +214,14 @@ class Devices(Suite):
         self.needs_kernels()
         return self.samples.native_ones(2)
 
+    def test_results_are_where_the_adapter_says(self) -> None:
+        self.needs_kernels()
+        here, there = self.here(), self.there_with_values()
+        x = xdevice.ones(2, device=here)
+        with there:
+            place = xdevice.device_of(x + x)
+        assert (place is there) is (self.adapter.computes_on == "scope"), f"x on {here}, and x + x on {place}"
+
     def test_a_scope_ends_after_an_exception(self) -> None:
         there = self.second() or self.here()
         before = xdevice.device_of(self.native_ones())

@@ -10,7 +10,7 @@ import pytest
 
 import xdevice
 from xdevice.base import devices
-from xdevice.contract import layouts
+from xdevice.contract import Backend, layouts
 from xdevice.contract import optimizers as terms
 
 from .base import Suite, assert_same, need
@@ -439,6 +439,38 @@ class Models(Suite):
         mine, its = self.samples.variables(model), self.samples.variables(stayed)
         for (name, a), b in zip(mine.items(), its.values(), strict=True):
             np.testing.assert_allclose(xdevice.to_numpy(a), xdevice.to_numpy(b), rtol=1e-4, atol=1e-6, err_msg=name)
+
+    def test_a_stored_gradient_is_told(self) -> None:
+        self.needs_kernels()
+        model, step = need(self.samples.trainable(), "training")
+        try:
+            variables = [variable for _, variable, _ in self.adapter.gradients(model)]
+        except xdevice.UnsupportedError:
+            pytest.skip(f"{self.backend} keeps no gradients in its models")
+        told: dict[int, Any] = {}
+
+        def ready(i: int, gradient: Any) -> None:
+            stored = [own for _, _, own in self.adapter.gradients(model)][i]
+            assert stored is not None, "told before it is stored"
+            assert i not in told, "told twice in one pass"
+            told[i] = xdevice.to_numpy(gradient)
+            assert_same(xdevice.to_numpy(stored), told[i], "the gradient that was told")
+
+        def fails(i: int, gradient: Any) -> None:
+            raise ArithmeticError("planned")
+
+        data = self.training_data()
+        end = self.adapter.watch_gradients(variables, ready)
+        step(*data)
+        end()
+        if type(self.adapter).watch_gradients is not Backend.watch_gradients:
+            assert sorted(told) == list(range(len(variables))), "not every gradient was told"
+            assert all(told[i].shape == tuple(x.shape) for i, x in enumerate(variables)), "told by another number"
+            end = self.adapter.watch_gradients(variables, fails)
+            with pytest.raises((ArithmeticError, SystemError)):  # the second is what Paddle makes of it
+                step(*data)
+            end()
+            step(*data)  # a watch that goes on would say that a gradient was told twice
 
     def training_data(self) -> tuple[Any, Any]:
         rng = np.random.default_rng(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +19,7 @@ from . import distances
 from .traces import trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from xdevice.contract import Backend
     from xdevice.contract.calls import Call
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from .traces import Trace
 
     Array = numpy.ndarray[Any, Any]
+    Arrays = Mapping[int | str, Array]
+    """The inputs of a model, by their places among its arguments or by keyword."""
 
 _MOST = 300
 """How many characters of a framework's error message are quoted."""
@@ -63,28 +66,32 @@ def run_both(first: Any, second: Any, inputs: Any) -> tuple[Run, Run]:
     return ours, run(second, taken_by(second, arrays, ours))
 
 
-def arrays_of(inputs: Any) -> list[Array]:
-    """The inputs of a model on the host. `inputs` is one tensor of any framework, or a tuple of the model's
-    arguments."""
-    arguments = inputs if isinstance(inputs, tuple) else (inputs,)
-    found = []
-    for x in arguments:
+def arrays_of(inputs: Any) -> Arrays:
+    """The inputs of a model on the host. `inputs` is one tensor of any framework, a tuple of the model's arguments, or
+    a dict of its keyword arguments."""
+    is_named = isinstance(inputs, Mapping)
+    arguments = inputs if is_named else dict(enumerate(inputs if isinstance(inputs, tuple) else (inputs,)))
+    found: dict[int | str, Array] = {}
+    for name, x in arguments.items():
+        if is_named and not isinstance(name, str):
+            raise ArgumentError(f"inputs= as a dict has the names of the model's arguments, not {shown(name)}")
         owner = registry.kind_of(type(x))
         if owner is None or owner.kind != "tensor":
             raise NotATensorError(
-                f"inputs= takes a tensor, or a tuple of them, not {shown(x, 60)} of type {type(x).__qualname__}"
+                "inputs= takes a tensor, a tuple of them, or a dict of keyword arguments, not "
+                f"{shown(x, 60)} of type {type(x).__qualname__}"
             )
-        found.append(numpy.asarray(owner.backend.to_numpy(x)))
+        found[name] = numpy.asarray(owner.backend.to_numpy(x))
     return found
 
 
-def taken_by(model: Any, arrays: Sequence[Array], first: Run) -> list[Array]:
+def taken_by(model: Any, arrays: Arrays, first: Run) -> Arrays:
     """The inputs of the first run in the layout that `model` takes: images have their channels where this model has
     them."""
     here, there = first.has_channels_last, _owner(model).has_channels_last(model)
     if here is None or there is None or here == there:
-        return list(arrays)
-    return [distances.moved(x, there) if _is_image(x, first) else x for x in arrays]
+        return arrays
+    return {name: distances.moved(x, there) if _is_image(x, first) else x for name, x in arrays.items()}
 
 
 def _is_image(x: Array, first: Run) -> bool:
@@ -120,21 +127,22 @@ def _where(error: BaseException, seen: Trace) -> str:
     return f"behind {seen.calls[-1].path}" if len(seen) else "before its first layer"
 
 
-def run(model: Any, arrays: Sequence[Array], give: Callable[[Call, Any], Any] | None = None) -> Run:
+def run(model: Any, arrays: Arrays, give: Callable[[Call, Any], Any] | None = None) -> Run:
     """Calls a model on copies of the inputs, and traces it. With `give`, which is called with each layer's call and
     result, the model goes on with what `give` returns in place of that result."""
     backend = _owner(model)
     place = next((device for _, device in backend.model_devices(model)), CPU)
-    for x in arrays:
+    for x in arrays.values():
         require_dtype(backend, x.dtype.name, "inputs=", "give inputs of another dtype", place=place)
-    given = tuple(backend.from_numpy(numpy.array(x, order="C"), place) for x in arrays)
+    given = {name: backend.from_numpy(numpy.array(x, order="C"), place) for name, x in arrays.items()}
+    named = {name: x for name, x in given.items() if isinstance(name, str)}
     with trace(model) as seen, nullcontext() if give is None else seeing.standing_in(give):
         try:
-            result = backend.infer(model, given)
+            result = backend.infer(model, () if named else tuple(given.values()), **named)
         except (XDeviceError, TimeoutError):
             raise
         except Exception as error:  # each framework and layer raises errors of its own
-            shapes = ", ".join(str(x.shape) for x in arrays)
+            shapes = ", ".join(f"{name} {x.shape}" if named else str(x.shape) for name, x in arrays.items())
             raise ArgumentError(
                 f"a {type(model).__name__} of {backend.name} failed {_where(error, seen)} on inputs= of the shape "
                 f"{shapes}, which are as the first model, the source, takes them: {type(error).__name__}: {told(error)}"

@@ -302,6 +302,7 @@ class ToyArray:
         self._block, self._values, self._owner, self.place = block, values, owner, place
         self.requires_grad = False
         self.grad = None
+        self.hooks = []
         self._from = ()
 
     @property
@@ -418,6 +419,8 @@ class ToyArray:
     def backward(self):
         for leaf, found in self._gradients().values():
             leaf.grad = found if leaf.grad is None else leaf.grad + found
+            for told in leaf.hooks:
+                told()
 
     def _gradients(self):
         """The leaves that it depends on, each with its gradient, by their `id`s."""

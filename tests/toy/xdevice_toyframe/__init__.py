@@ -18,6 +18,7 @@ from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Memory, Takes, Wa
 from xdevice.contract import operations as ops
 from xdevice.contract.hooks import Hooks
 from xdevice.contract.loader import importing
+from xdevice.contract.stored import GradientWatch
 from xdevice.errors import DeviceMismatchError, NotBuiltError
 
 with importing():
@@ -26,6 +27,9 @@ with importing():
 _READS = ("numpy", "item", "tolist", "__float__", "__bool__", "__repr__")
 _SHORT = ("float16", "bfloat16")
 _FLOATS = "fc"
+
+
+_watch = GradientWatch(lambda x, told: x.hooks.append(told))
 
 
 class ToyBackend(Backend):
@@ -191,6 +195,12 @@ class ToyBackend(Backend):
             raise NotBuiltError(f"{type(model).__name__} has no weights yet; call it once")
         return found
 
+    def gradients(self, model):
+        return [(name, x, x.grad) for name, x in self.variables(model) if x.requires_grad]
+
+    def watch_gradients(self, variables, ready):
+        return _watch.watch(variables, ready)
+
     def state_to_come(self, optimizer, names):
         if not isinstance(optimizer, toyframe.SGD):
             return {}
@@ -242,9 +252,9 @@ class ToyBackend(Backend):
     def outermost(self, around):
         return calls.outermost(toyframe.Module, around)
 
-    def infer(self, model, inputs):
+    def infer(self, model, inputs, /, **named):
         with toyframe.no_grad():
-            return model(*inputs)
+            return model(*inputs, **named)
 
     def has_channels_last(self, model):
         return False
