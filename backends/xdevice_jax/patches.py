@@ -25,7 +25,6 @@ PATCHES: Final = (
 
 PRIVATE: Final = (
     Private("jax._src", ("distributed",), "processes: rank 0 ends JAX's service after all have left it"),
-    Private("jax._src.distributed", ("global_state",), "the same"),
     Private("jax._src.array", ("ArrayImpl",), "`transfers`: the class of arrays"),
     Private("jax._src.interpreters", ("pxla",), "`blocking`"),
     Private("jax._src.lib", ("xla_client",), "`blocking`"),

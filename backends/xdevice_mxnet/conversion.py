@@ -64,6 +64,7 @@ class MxnetConversion(Conversion):
             is_shared = dtype_name(x.dtype) in _SHARED and x.stype == "default" and x.ndim and x.size
             if not is_shared or x.ctx.device_type == "gpu":
                 return self.to_numpy(x)
+            x.wait_to_read()  # the error of failed work comes out here, and not where it would be taken for another one
             try:
                 return Lent(mx.nd.to_dlpack_for_read(x.as_nd_ndarray())).seen_by_numpy()
             except mx.MXNetError:  # a convolution that has run keeps its weight in a layout of oneDNN's
