@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @contextmanager
 def averaging(session: Session, model: Any, weight: float | None) -> Iterator[None]:
     own = None if weight is None else carrying.weight_of(weight)
-    backend = gradients.backend_of_model(model)
+    backend = gradients.backend_of_network(model)
     if backend is None:
         raise NotATensorError(f"averaging takes a model, not {shown(model)}; average_gradients takes gradients")
     rows = [(name, variable) for name, variable, _ in backend.gradients(model)]

@@ -69,7 +69,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
 def gradients_in(x: Any) -> list[Gradient]:
     """The gradients of the model `x` in its order, or of the container `x` by their paths, because two ranks may have
     filled a dict in different orders."""
-    backend = backend_of_model(x)
+    backend = backend_of_network(x)
     if backend is not None:
         pairs = [(name, gradient) for name, _, gradient in backend.gradients(x)]
     else:
@@ -80,7 +80,7 @@ def gradients_in(x: Any) -> list[Gradient]:
     return [Gradient(name, None if value is None else as_operand(name, value)) for name, value in pairs]
 
 
-def backend_of_model(x: Any) -> Backend | None:
+def backend_of_network(x: Any) -> Backend | None:
     """The backend of the model `x`; None if `x` is no model, or a model that is one variable."""
     found = registry.kind_of(type(x))
     is_model = found is not None and found.kind == "model" and found.backend.tensor_of(x) is None
