@@ -40,13 +40,13 @@ _RULES: Final = {
     "conv_transpose": {"weight": layouts.KERNEL_FIRST},
 }
 _PROJECTIONS: Final = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
-_Kind = tuple[str, tuple[Part, ...], dict[str, object]]
+_Kind = tuple[str, tuple[Part, ...], "Mapping[str, object]"]
 
 
 def _of_nnx(module: Any) -> _Kind | None:
     """Kind, parts and settings of a layer of nnx; None if it is not one that has parameters and a counterpart."""
     library: Any = nnx()
-    settings: dict[str, object]
+    settings: Mapping[str, object]
     match type(module):
         case library.Linear:
             kind, settings = "linear", {"activation": None}
@@ -134,7 +134,7 @@ def _of_equinox(module: Any) -> _Kind | None:
     """The same for a layer of Equinox."""
     library: Any = equinox()
     library = library.nn
-    settings: dict[str, object]
+    settings: Mapping[str, object]
     if isinstance(module, library.Linear):
         kind, settings = "linear", {"activation": None}
     elif isinstance(module, library.Conv):

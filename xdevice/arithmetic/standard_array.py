@@ -345,8 +345,8 @@ def _bare(value: Any) -> Any:
 
 def _dressed(ground: Ground, made: Any) -> Any:
     if isinstance(made, tuple | list):
-        parts = [_dressed(ground, part) for part in made]
-        return type(made)._make(parts) if hasattr(made, "_make") else type(made)(parts)
+        make: Any = getattr(made, "_make", type(made))  # a named tuple takes its parts one by one
+        return make([_dressed(ground, part) for part in made])
     made = registry.as_array(made)
     found = registry.kind_of(type(made))
     return made if found is None else Array(ground, made)

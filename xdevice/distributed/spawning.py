@@ -102,7 +102,8 @@ def launch(
     with ExitStack() as stack:
         ports = [nodes.port, nodes.port + 1] if nodes.port else [stack.enter_context(reserve(nodes.host)) for _ in "ab"]
         guard = stack.enter_context(_guard())
-        for attempt in range(restarts + 1):
+        attempt = 0
+        while True:
             ranks = _Ranks(guard, size * nodes.rank, folder=folder)
             with ranks.listening():
                 for rank in range(size):
@@ -110,9 +111,9 @@ def launch(
                     ranks.start(command, environment, rank, is_prefixed=True)
                 status = ranks.run()
             if status == 0 or ranks.was_asked or attempt == restarts:
-                break
-            screens.say(f"all ranks are started again, {attempt + 1} of {restarts}")
-        return status
+                return status
+            attempt += 1
+            screens.say(f"all ranks are started again, {attempt} of {restarts}")
 
 
 def follow(command: Sequence[str], size: int, variables: Mapping[str, str]) -> int:
