@@ -9,10 +9,11 @@ import xdevice
 pytestmark = pytest.mark.virtual
 
 OF_TWO = (
-    "add", "atan2", "divide", "equal", "floor_divide", "greater", "greater_equal", "less", "less_equal",
-    "logical_and", "logical_or", "logical_xor", "maximum", "minimum", "multiply", "not_equal", "pow", "remainder",
-    "subtract",
+    "add", "atan2", "copysign", "divide", "equal", "floor_divide", "greater", "greater_equal", "hypot", "less",
+    "less_equal", "logaddexp", "logical_and", "logical_or", "logical_xor", "maximum", "minimum", "multiply",
+    "nextafter", "not_equal", "pow", "remainder", "searchsorted", "subtract",
 )  # fmt: skip
+OF_TWO_INTS = ("bitwise_and", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor")
 
 PAIRS = [("gpu:0", "gpu:1"), ("gpu:0", "cpu"), ("cpu", "gpu:0")]
 FLOATS, INTS, TRUTH = ([1.0, 2.0], "float32"), ([1, 0], "int64"), ([True, False], "bool")
@@ -28,6 +29,8 @@ def two(values):
 
 CALLS = {
     **{name: (two(TRUTH if name.startswith("logical") else FLOATS), lambda f, x, y: f(x, y)) for name in OF_TWO},
+    **{name: (two(INTS), lambda f, x, y: f(x, y)) for name in OF_TWO_INTS},
+    "diff": (two(FLOATS), lambda f, x, y: f(x, prepend=y)),
     "matmul": (two(FLOATS), lambda f, x, y: f(x, y)),
     "vecdot": (two(FLOATS), lambda f, x, y: f(x, y)),
     "tensordot": (two(FLOATS), lambda f, x, y: f(x, y, axes=1)),
@@ -42,11 +45,12 @@ CALLS = {
     "repeat": (lambda p, q: (on(FLOATS, p), on(INTS, q)), lambda f, x, y: f(x, y)),
 }
 OF_ONE = """
-    abs acos acosh all any arange argmax argmin argsort asarray asin asinh astype atan atanh broadcast_to can_cast ceil
-    cos cosh count_nonzero cumulative_sum empty empty_like exp expand_dims expm1 eye finfo flip floor from_dlpack full
-    full_like iinfo isdtype isfinite isinf isnan linspace log log10 log1p log2 logical_not matrix_transpose max mean min
-    moveaxis negative ones ones_like permute_dims positive prod reciprocal reshape result_type roll round sign sin sinh
-    sort sqrt square squeeze std sum tan tanh tile tril triu trunc var zeros zeros_like
+    abs acos acosh all any arange argmax argmin argsort asarray asin asinh astype atan atanh bitwise_invert broadcast_to
+    can_cast ceil conj cos cosh count_nonzero cumulative_prod cumulative_sum empty empty_like exp expand_dims expm1 eye
+    finfo flip floor from_dlpack full full_like iinfo imag isdtype isfinite isinf isnan linspace log log10 log1p log2
+    logical_not matrix_transpose max mean min moveaxis negative nonzero ones ones_like permute_dims positive prod real
+    reciprocal reshape result_type roll round sign signbit sin sinh sort sqrt square squeeze std sum tan tanh tile tril
+    triu trunc unique_all unique_counts unique_inverse unique_values unstack var zeros zeros_like
 """.split()  # noqa: SIM905  # or they read no values of the others
 
 
