@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -113,8 +112,4 @@ def test_a_program_that_ends_well_prints_no_noise(name):
     for _ in range(3):
         printed, statuses = run(name, "ends well", 1)
         assert statuses == [0, 0], printed
-        assert all(f"ends well {name}:nccl\n" in one for one in printed), printed
-        # XLA's compiler of JAX 0.11 logs as an error which devices two processes have; a warning about a cancelled
-        # call, when the service of JAX ends, cannot be turned off
-        errors = [x for one in printed for x in one.splitlines() if re.match(r"E\d{4} |Traceback", x)]
-        assert [x for x in errors if "gpu_compiler.cc" not in x] == []
+        assert printed == [f"ends well {name}:nccl\n"] * 2
