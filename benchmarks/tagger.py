@@ -1,4 +1,4 @@
-"""A tagger of words with attention, an LSTM, clipping and AdamW, as its author wrote it for PyTorch and ported to Paddle.
+"""A tagger of words with attention, an LSTM, clipping and AdamW, written for PyTorch and ported to Paddle.
 
     xdevice parity benchmarks/tagger.py --backends torch,paddle --calibrate
 
@@ -41,13 +41,14 @@ def first_weights():
 
 
 def batch(step):
+    """Words, their tags, and what dropout keeps."""
     with xdevice.random.seed(step + 1):
         words = xdevice.random.integers(TEXTS, LENGTH, low=1, high=WORDS)
-        tags = xdevice.random.integers(TEXTS, LENGTH, high=TAGS)
+        tags = xdevice.random.integers(TEXTS, LENGTH, low=1, high=TAGS)
         kept = xdevice.random.bernoulli(TEXTS, LENGTH, STATE, p=1 - DROPPED)
     words, tags = (xdevice.to_numpy(x).astype("int64").copy() for x in (words, tags))
     for text, length in enumerate((7, 5, 7, 4, 6, 3)):
-        words[text, length:], tags[text, length:] = PADDING, -100
+        words[text, length:] = tags[text, length:] = PADDING
     return words, tags, xdevice.to_numpy(kept)
 
 
@@ -108,7 +109,7 @@ def on_torch():
         scores, state = net(words, kept, state)
         state = tuple(x.detach() for x in state)
         xdevice.record("scores", scores)
-        loss = nn.functional.cross_entropy(scores.view(-1, TAGS), tags.view(-1), ignore_index=-100)
+        loss = nn.functional.cross_entropy(scores.view(-1, TAGS), tags.view(-1), ignore_index=PADDING)
         xdevice.record("loss", loss)
         loss.backward()
         xdevice.record("gradients", gradients())
@@ -179,7 +180,7 @@ def on_paddle():
         scores, state = net(words, kept, state)
         state = tuple(x.detach() for x in state)
         xdevice.record("scores", scores)
-        loss = nn.functional.cross_entropy(scores.reshape([-1, TAGS]), tags.reshape([-1]), ignore_index=-100)
+        loss = nn.functional.cross_entropy(scores.reshape([-1, TAGS]), tags.reshape([-1]), ignore_index=PADDING)
         xdevice.record("loss", loss)
         loss.backward()
         xdevice.record("gradients", gradients())

@@ -1,7 +1,7 @@
-"""Calls modules of Flax (nnx) and Equinox, and records the calls of the layers of nnx.
+"""Calls modules of Flax (nnx, linen) and Equinox, and records the calls of the layers of nnx.
 
-A module of Equinox is called with `vmap` over the batch, inside of which its layers have no values. So of such a model
-only the outputs are compared.
+A module of Equinox is called with `vmap` over the batch, inside of which its layers have no values, and one of linen
+makes its layers in the call. So of such models only the outputs are compared.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import jax
 from xdevice.contract import calls as common
 from xdevice.contract.layers import Calls
 
+from . import linen
 from .modules import MODES, equinox, is_nnx, walk
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class JaxCalls(Calls):
         raise self.unsupported("seeing the calls of all models of a program", "name the model: xdevice.trace(model)")
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        if linen.is_linen(model):
+            return model(*inputs, **named)
         if not is_nnx(model):
             library: Any = equinox()
             return jax.vmap(library.nn.inference_mode(model))(*inputs, **named)
@@ -52,7 +55,7 @@ class JaxCalls(Calls):
                 setattr(module, name, value)
 
     def has_channels_last(self, model: Any) -> bool | None:
-        return is_nnx(model)
+        return is_nnx(model) or linen.is_linen(model)
 
 
 def _owner(cls: type) -> type:
