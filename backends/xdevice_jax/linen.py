@@ -84,7 +84,8 @@ def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
     if {"mean", "var"} <= known <= {"mean", "var", "scale", "bias"}:
         return "batch_norm"
     if "scale" in known and known <= {"scale", "bias"}:
-        return "group_norm" if name.startswith("GroupNorm") else "layer_norm" if "bias" in known else "rms_norm"
+        is_of_groups = name.lower().startswith(("group", "gn"))
+        return "group_norm" if is_of_groups else "layer_norm" if "bias" in known else "rms_norm"
     return ""
 
 

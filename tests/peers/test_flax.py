@@ -373,5 +373,5 @@ def test_frozen_variables_are_read_and_not_written():
 
 @pytest.mark.parametrize("model", ["nnx.Linear(3, 2, rngs=nnx.Rngs(0))", "eqx.nn.Linear(3, 2, key=jax.random.key(0))"])
 def test_a_module_may_be_the_first_that_a_process_shows(model):
-    names = f"print(*xdevice.convert_state({model}, 'numpy'))"
-    assert printed("-c", f"import equinox as eqx, jax, xdevice; from flax import nnx; {names}") == "weight bias"
+    run = f"import equinox as eqx, jax, xdevice; from flax import nnx; print(*xdevice.convert_state({model}, 'numpy'))"
+    assert printed("-c", run, bare=True) == "weight bias"
