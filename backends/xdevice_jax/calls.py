@@ -1,7 +1,7 @@
-"""Calls modules of Flax (nnx, linen) and Equinox, and records the calls of the layers of nnx.
+"""Calls modules of Flax (nnx, linen) and Equinox, and records the calls of the layers of Flax.
 
-A module of Equinox is called with `vmap` over the batch, inside of which its layers have no values, and one of linen
-makes its layers in the call. So of such models only the outputs are compared.
+A module of Equinox is called with `vmap` over the batch, inside of which its layers have no values. So of such a model
+only the outputs are compared.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ class JaxCalls(Calls):
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
         known = {layer.path for layer in self.layers(model)}
+        if linen.is_linen(model):
+            watch = common.Watch(self, {})
+            with linen.intercepting(known, watch.run):
+                yield watch.calls
+            return
         inner = list(walk(model))
         paths = {id(module): path for path, module in inner if path in known and is_nnx(module)}
         # no class is common to all modules that has `__call__`

@@ -3,8 +3,8 @@
 Facts that the code depends on:
 - A module of linen holds no values. `module.bind(variables)` gives one that does; it keeps the dicts that it is given,
   except those of collections that it is told to be mutable, which it copies.
-- Most modules make their layers in a call, which needs inputs. So the kind of a layer is told by the names and shapes
-  of its parameters, and its settings are unknown.
+- Most modules make their layers anew in each call, which needs inputs. So the kind of a layer is told by the names and
+  shapes of its parameters, and its settings are unknown.
 - The cell of an LSTM has a kernel for each gate and side: `ii`, `if`, `ig`, `io` for the inputs and `hi` to `ho`, with
   biases, for the state. Here those of a side are one variable, with the names that nnx has.
 """
@@ -21,7 +21,8 @@ from xdevice.contract import layouts
 from xdevice.errors import NotBuiltError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
+    from contextlib import AbstractContextManager
 
 _COLLECTIONS: Final = ("params", "batch_stats")
 _GATES: Final = "ifgo"
@@ -75,6 +76,22 @@ def layers(module: Any) -> Iterator[Found]:
             yield Found(path, kind)
 
 
+def intercepting(known: Container[str], run: Callable[..., Any]) -> AbstractContextManager[None]:
+    """Returns a context manager. While its block is open, `run` makes the calls of the layers at the paths of `known`,
+    but not those in a `scan`, as of the cell of an LSTM, where there are no values."""
+
+    def intercept(go: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+        path = ".".join(context.module.path)
+        is_traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs)))
+        if is_traced or context.method_name != "__call__" or path not in known:
+            return go(*args, **kwargs)
+        return run(context.module, path, (args, kwargs), lambda arguments: go(*arguments[0], **arguments[1]))
+
+    library: Any = sys.modules["flax.linen"]
+    blocks: AbstractContextManager[None] = library.intercept_methods(intercept)
+    return blocks
+
+
 def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
     known = set(leaves)
     if known == {"embedding"}:
@@ -84,7 +101,8 @@ def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
     if {"mean", "var"} <= known <= {"mean", "var", "scale", "bias"}:
         return "batch_norm"
     if "scale" in known and known <= {"scale", "bias"}:
-        return "group_norm" if name.startswith("GroupNorm") else "layer_norm" if "bias" in known else "rms_norm"
+        is_of_groups = name.lower().startswith(("group", "gn"))
+        return "group_norm" if is_of_groups else "layer_norm" if "bias" in known else "rms_norm"
     return ""
 
 
