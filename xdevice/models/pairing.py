@@ -237,11 +237,12 @@ def check_pair(source: Side, one: Layer, target: Side, other: Layer) -> None:
     ]
     if one.kind == other.kind and not off:
         return
+    rows = refusals.of_rows(one, ours.get("weight"), other, theirs.get("weight"))
     same_kind = one.kind == other.kind
     what = f"of the shapes {', '.join(off)}" if same_kind else f"a {one.kind} and a {other.kind}"
     raise StateError(
         f"{refusals.names_of([one])} of {source.backend.name} cannot become {refusals.names_of([other])} of "
         f"{target.backend.name}: "
         f"they are {what} (in PyTorch's layout); say which layer is which by names={{{one.path!r}: ...}}, "
-        f"or leave both out: skip=[{one.path!r}]"
+        f"or leave both out: skip=[{one.path!r}]{rows and '; '}{rows}"
     )

@@ -70,6 +70,13 @@ def unclear(
     lacking = _lacking(Counter(ours), Counter(theirs), here, there)
     if lacking:
         end = "names= cannot make them one, and inputs= only if what is left over is never called"
+        rows = [
+            of_rows(one, own[-1], other, their[-1])
+            for one, own in zip(left, ours, strict=True)
+            for other, their in zip(right, theirs, strict=True)
+            if own not in theirs and their not in ours
+        ]
+        end += "".join(f"; but {text}" for text in dict.fromkeys(filter(None, rows)))
         return _cut(head, f"These are different architectures: {lacking}; {end}", lines)
     likely: dict[str, str] = {}
     for found in which:
@@ -79,6 +86,16 @@ def unclear(
         )
     broken = {name for one in breaks for name in one.paths}  # these come first: names= must say what they are
     return _cut(head, _ways_out(dict(sorted(likely.items(), key=lambda pair: pair[0] not in broken))), lines)
+
+
+def of_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
+    """How to make one of two embeddings of one width, of which one has more rows; "" for other layers."""
+    if one.kind != "embedding" or other.kind != "embedding" or ours[1:] != theirs[1:] or ours == theirs:
+        return ""
+    here, there = one.path, other.path
+    more = ours[0] - theirs[0]
+    here, there = (f"{here}[{more}:]", there) if more > 0 else (here, f"{there}[{-more}:]")
+    return f"names={{{here!r}: {there!r}}} leaves out the first {abs(more)} rows"
 
 
 def _breaks(left: Sequence[Layer], ours: Sequence[Any], right: Sequence[Layer], theirs: Sequence[Any]) -> Any:
