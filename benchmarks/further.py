@@ -148,7 +148,8 @@ FAMILIES: dict[str, tuple[int, dict[str, Callable[[], Any]]]] = {
                       "transformers": hugging("FocalNetForImageClassification", **{
                           "focal_levels": [2, 2, 2, 2], "image_size": 64, "num_labels": CLASSES})}),
     "siglip": (SIZE, {"timm": timm("vit_base_patch16_siglip_224", num_classes=0, **TIMM_VIT),
-                      "transformers": pooled("SiglipVisionModel", image_size=SIZE, patch_size=8, **SMALL)}),
+                      "transformers": pooled("SiglipVisionModel", image_size=SIZE, patch_size=8, **{
+                          **SMALL, "hidden_act": "gelu"})}),
     "clip_vision": (SIZE, {"timm": timm("vit_base_patch16_clip_quickgelu_224", num_classes=0, **TIMM_VIT),
                            "transformers": pooled("CLIPVisionModel", image_size=SIZE, patch_size=8, **SMALL)}),
     "mobilenet_v1": (64, {"timm": timm("mobilenetv1_100", num_classes=CLASSES),
