@@ -14,6 +14,7 @@ import io
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 
 UNIX = {"fcntl", "resource", "termios", "tty", "pty", "pwd", "grp"}
@@ -59,3 +60,12 @@ def _listdir_as_elsewhere(path="."):
 builtins.__import__ = _import_as_elsewhere
 builtins.open = io.open = _open_as_elsewhere
 os.listdir = _listdir_as_elsewhere
+
+
+class _SocketElsewhere(socket.socket):
+    def setsockopt(self, level, option, *value):
+        if (level, option) != (socket.SOL_SOCKET, socket.SO_REUSEADDR):
+            super().setsockopt(level, option, *value)
+
+
+socket.socket = _SocketElsewhere
