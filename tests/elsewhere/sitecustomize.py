@@ -3,8 +3,8 @@
     LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 PYTHONPATH=tests/elsewhere pytest tests/weights tests/parity
 
 There is no `os.fork`, no group of processes, no signal that Windows lacks, no /proc and no /dev/shm; xdevice finds none
-of the modules that only Unix has; processes of multiprocessing are spawned; and the encoding is ASCII by the variables
-above. The name of the system stays, so what asks for that is not tried.
+of the modules that only Unix has; processes of multiprocessing are spawned; SO_REUSEADDR does nothing; and the encoding
+is ASCII by the variables above. The name of the system stays, so what asks for that is not tried.
 """
 
 from __future__ import annotations
