@@ -13,10 +13,10 @@ import json, os, signal, sys, threading, time
 import xdevice
 
 def fail():
-    print(time.monotonic(), flush=True)
     if how == "stands still":
         stand_still.set()
-    elif how != "is cut off":
+    else:
+        print(time.monotonic(), flush=True)
         os.kill(os.getpid(), signal.SIGKILL if how == "is killed" else signal.SIGSTOP)
 
 how, failing, after, elements = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
@@ -34,6 +34,7 @@ with xdevice.processes() as world:
             while True:
                 x = world.all_reduce(x)
                 if stand_still.is_set():
+                    print(time.monotonic(), flush=True)
                     time.sleep(1000)
         except xdevice.PeerError as error:
             now = time.monotonic()
@@ -42,7 +43,7 @@ with xdevice.processes() as world:
             raise
 """
 WHY = {"is killed": ("died", 0), "is stopped": ("silent", 1), "stands still": ("late", 1)}
-"""What the other rank says, and after how many times the timeout, besides a second."""
+"""What the other rank says, and after how many times the timeout, and a second."""
 
 
 def run(name, how, failing, late, after, elements=1 << 28, **variables):
