@@ -95,14 +95,14 @@ def _convert(
     renamed, ours, theirs = rows.asked(renamed)
     wanted = None if like is None else model_side(model_of(like, target), {renamed.get(k, k): kinds[k] for k in kinds})
     owner = registry.backend_of_model(source)
-    names = None if wanted is None else wanted.variables
+    of_like = None if wanted is None else wanted.variables
     if owner is not None:
         origin = model_side((owner, source), kinds)
-        require_merged(origin.variables, names)
+        require_merged(origin.variables, of_like)
     else:
         declared = kinds_with(kinds, wanted, renamed)
         named = given.state_of(source, declared, state.done)
-        require_merged(named if isinstance(named, dict) else (), names)
+        require_merged(named if isinstance(named, dict) else (), of_like)
         origin = flat_side(named, declared, how.skip)
     sides = [side for side in (origin, wanted) if side is not None]
     given.require_used(how.skip, sides)
