@@ -17,6 +17,7 @@ from xdevice.core import registry
 from xdevice.errors import ArgumentError, StateError
 
 from . import folding, given, rows, views
+from .adapted import require_merged
 from .pairing import spelled_out
 from .sides import check_kinds, check_told, flat_side, is_skipped, kinds_with, model_of, model_side, some_of
 from .state import State
@@ -94,11 +95,14 @@ def _convert(
     renamed, ours, theirs = rows.asked(renamed)
     wanted = None if like is None else model_side(model_of(like, target), {renamed.get(k, k): kinds[k] for k in kinds})
     owner = registry.backend_of_model(source)
+    of_like = None if wanted is None else wanted.variables
     if owner is not None:
         origin = model_side((owner, source), kinds)
+        require_merged(origin.variables, of_like)
     else:
         declared = kinds_with(kinds, wanted, renamed)
         named = given.state_of(source, declared, state.done)
+        require_merged(named if isinstance(named, dict) else (), of_like)
         origin = flat_side(named, declared, how.skip)
     sides = [side for side in (origin, wanted) if side is not None]
     given.require_used(how.skip, sides)
