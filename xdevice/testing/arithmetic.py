@@ -159,7 +159,7 @@ class Arithmetic(Suite):
             return self.samples.add(p, g)
 
         try:
-            new = self.adapter.update(leaves, grads, rule, False)
+            new = self.adapter.update(list(zip(leaves, grads, strict=True)), rule, False, True)
         except UnsupportedError:
             return
         for x, value in zip(new, ([11.0, 4.0], [6.0]), strict=True):
