@@ -93,7 +93,7 @@ def sgd(
         m = momentum * m + g
         return p - rate(p) * (g + momentum * m if nesterov else m), m
 
-    return _step(sgd, params, grads, state, rule)
+    return _step(sgd, params, grads, state, lambda rows: rows.applied(rule))
 
 
 def adam(
@@ -141,7 +141,7 @@ def rmsprop(
         v = alpha * v + (1 - alpha) * (g * g)
         return p - rate(p) * g / (array_namespace(v).sqrt(v) + eps), v
 
-    return _step(rmsprop, params, grads, state, rule)
+    return _step(rmsprop, params, grads, state, lambda rows: rows.applied(rule))
 
 
 def adagrad(
@@ -159,7 +159,7 @@ def adagrad(
         v = v + g * g
         return p - rate(p) * g / (array_namespace(v).sqrt(v) + eps), v
 
-    return _step(adagrad, params, grads, state, rule)
+    return _step(adagrad, params, grads, state, lambda rows: rows.applied(rule))
 
 
 _PARTS: Final = {
@@ -175,35 +175,49 @@ def _adam(
     _require_state(which, state)
     (beta1, beta2), rate, count = betas, _beside(lr), _beside(state["step"])
 
+    def decayed(p: Any, g: Any, *means: Any) -> tuple[Any, ...]:
+        if which is adam:
+            return p, g + weight_decay * p, *means
+        return p - rate(p) * weight_decay * p, g, *means
+
     @_once
     def numbers(p: Any) -> tuple[Any, ...]:
         xp, steps = array_namespace(p), count(p) + 1.0
         # 1 - beta ** step would lose half of the digits of float32
         corrected, root = (-xp.expm1(steps * math.log(beta)) if beta else 1.0 for beta in (beta1, beta2))
         root = xp.sqrt(root) if beta2 else 1.0
-        return rate(p) / corrected * root, eps * root, rate(p) * weight_decay
+        return rate(p) / corrected * root, eps * root
 
     def rule(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, ...]:
-        size, least, decay = numbers(p)
-        if which is adam:
-            g = _decayed(g, p, weight_decay)
-        else:
-            p = p - decay * p
+        size, least = numbers(p)
         m = beta1 * m + (1 - beta1) * g
         v = beta2 * v + (1 - beta2) * (g * g)
         return p - size * m / (array_namespace(v).sqrt(v) + least), m, v
 
-    return _step(which, params, grads, state, rule)
+    def stepped(rows: Rows) -> list[Any]:
+        rows = rows.changed(decayed) if weight_decay else rows
+        kernel, p = rows.kernel("adam"), rows.leaves[0]
+        made = kernel(_there(state["step"], p), rate(p), betas, eps) if kernel else NotImplemented
+        return rows.applied(rule) if made is NotImplemented else made
+
+    return _step(which, params, grads, state, stepped)
 
 
 def _step(
-    which: Callable[..., Any], params: Any, grads: Any, state: Any, rule: Callable[..., tuple[Any, ...]]
+    which: Callable[..., Any], params: Any, grads: Any, state: Any, stepped: Callable[[Rows], list[tuple[Any, ...]]]
 ) -> tuple[Any, dict[str, Any]]:
     _require_state(which, state)
-    rows = Rows("params", params, grads=grads, **{part: state[part] for part in _PARTS[which]})
-    new, *rest = zip(*rows.applied(rule), strict=True)
-    parts = {part: rows.tree.rebuilt(leaves) for part, leaves in zip(_PARTS[which], rest, strict=True)}
-    return rows.rebuilt(new), {"step": state["step"] + 1, **parts}
+    return registry.eagerly(lambda: _stepped(which, params, grads, state, stepped))  # type: ignore[no-any-return]
+
+
+def _stepped(
+    which: Callable[..., Any], params: Any, grads: Any, state: Any, stepped: Callable[[Rows], list[tuple[Any, ...]]]
+) -> tuple[Any, dict[str, Any]]:
+    parts = _PARTS[which]
+    rows = Rows("params", params, grads=grads, **{part: state[part] for part in parts})
+    new, *rest = zip(*stepped(rows), strict=True)
+    made = {part: rows.tree.rebuilt(leaves) for part, leaves in zip(parts, rest, strict=True)}
+    return rows.rebuilt(new), {"step": state["step"] + 1, **made}
 
 
 def _require_state(which: Callable[..., Any], state: Any) -> None:
@@ -226,10 +240,16 @@ def _beside(value: Any) -> Callable[[Any], Any]:
 
 
 def _alike(x: Any, p: Any) -> Any:
-    """`x` on the device and in the dtype of `p`; traced tensors are on no device."""
-    if type(x) in registry.probes and type(p) in registry.probes:
-        x = to_device(x, device_of(p))
+    """`x` on the device and in the dtype of `p`."""
+    x = _there(x, p)
     return x if x.dtype is p.dtype else array_namespace(p).astype(x, p.dtype)
+
+
+def _there(x: Any, p: Any) -> Any:
+    """`x` where `p` is; traced tensors are on no device."""
+    if type(x) not in registry.probes or type(p) not in registry.probes:
+        return x
+    return to_device(x, device_of(p))
 
 
 def _once(make: Callable[[Any], T]) -> Callable[[Any], T]:

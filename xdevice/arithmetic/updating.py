@@ -5,6 +5,9 @@ This module has the rules for all frameworks. An adapter only calls a rule for e
 
 from __future__ import annotations
 
+from copy import copy
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base.dtypes import dtype_name
@@ -58,9 +61,18 @@ class Rows:
 
     def __init__(self, name: str, params: Any, **others: Any) -> None:
         self.tree, self._name = Tree(params), name
-        self._backend, self._leaves = parameters(self.tree, name)
-        beside = [self._beside(other, Tree(container)) for other, container in others.items()]
-        self._rows = list(zip(self._leaves, *beside, strict=True))
+        self._backend, self.leaves = parameters(self.tree, name)
+        beside = {other: self._beside(other, Tree(container)) for other, container in others.items()}
+        self._is_together = self._are_together([*self.leaves, *chain(*beside.values())])
+        if not self._is_together:
+            for other, leaves in beside.items():
+                self._require_one_device(other, leaves)
+        self._rows = list(zip(self.leaves, *beside.values(), strict=True))
+
+    def _are_together(self, tensors: list[Any]) -> bool:
+        """Whether these are tensors of one type and on one device. Symbols of a traced function have no device."""
+        cls, *more = {*map(type, tensors)}
+        return not more and cls in registry.probes and len(self._backend.devices_of(cls, tensors)) == 1
 
     def _beside(self, name: str, other: Tree) -> list[Any]:
         """The leaves of a container in the order of the parameters. Raises `ContainerError` if the two differ in
@@ -70,7 +82,6 @@ class Rows:
             raise two_backends(self._name, self._backend, name, backend)
         if not self.tree.has_keys_of(other):
             leaves = self._paired(name, other, leaves)
-        self._require_one_device(name, leaves)
         return leaves
 
     def _paired(self, name: str, other: Tree, leaves: list[Any]) -> list[Any]:
@@ -89,13 +100,10 @@ class Rows:
         return [by_place[place] for place in places]
 
     def _require_one_device(self, name: str, leaves: list[Any]) -> None:
-        """Raises `DeviceMismatchError` for a tensor on another device than its parameter. Symbols of a traced function
-        have no device."""
-        both = self._leaves + leaves
-        cls, *more = kinds = {*map(type, both)}
-        if not known.keys() >= kinds or (not more and len(self._backend.devices_of(cls, both)) == 1):
+        """Raises `DeviceMismatchError` for a tensor on another device than its parameter."""
+        if not registry.probes.keys() >= {*map(type, self.leaves), *map(type, leaves)}:
             return
-        places, others = (list(map(self._backend.device_of, each)) for each in (self._leaves, leaves))
+        places, others = (list(map(self._backend.device_of, each)) for each in (self.leaves, leaves))
         i = next((i for i, place in enumerate(places) if place != others[i]), None)
         if i is None:
             return
@@ -108,10 +116,26 @@ class Rows:
         """Returns what the rule returns for each row. `writes` says that it may write into what it is given."""
         return self._backend.update(self._rows, rule, is_inside(), writes)
 
+    def changed(self, rule: Callable[..., tuple[Any, ...]]) -> Rows:
+        """Returns the rows that a rule makes of these."""
+        new = copy(self)
+        new._rows = self.applied(rule)
+        return new
+
+    def kernel(self, name: str) -> Callable[..., Any] | None:
+        """Returns the adapter's own kernel for a step with these rows, if it has one."""
+        kernel = getattr(self._backend.nn(), name, None) if self._is_together and not is_inside() else None
+        if kernel is None or self._backend.tracing() is not None:
+            return None
+        dtype = self.leaves[0].dtype
+        if dtype_name(dtype) != "float32" or any(x.dtype is not dtype for row in self._rows for x in row):
+            return None
+        return partial(kernel, self._rows)
+
     def rebuilt(self, new: Sequence[Any]) -> Any:
         """Returns the container with new parameters. Raises an error for one that cannot be in the place of the old."""
         made = list(new)
-        for i, x in enumerate(self._leaves):
+        for i, x in enumerate(self.leaves):
             one = made[i]
             if type(one) not in known or one.shape != x.shape or one.dtype is not x.dtype:
                 made[i] = self._checked(x, one, i)
