@@ -21,7 +21,7 @@ JOBS = {  # the extras, about how long it takes on two cores, the command
     "chapter": ("all,mxnet", "2 minutes", ["xdevice", "tour", "--all"]),
     "tests": ("all,mxnet,test", "5 to 10 minutes", ["pytest", "-n", "3", "--dist", "loadfile"]),
 }
-DOWNLOAD = "0.9 GB, and several GB of CUDA with PyPI's PyTorch on Linux"
+DOWNLOAD = "0.9 GB, and 3.5 GB with PyPI's PyTorch on Linux, which brings CUDA"
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -39,6 +40,15 @@ def test_port_writes_and_a_second_run_has_nothing_to_do(project):
     assert (project / "main.py").read_text() == PORTED
     again = run("port", "--check", "--quiet", project)
     assert (again.exit_code, again.output) == (0, "")
+
+
+def test_a_file_outside_of_the_root_is_the_one_that_is_written(project, monkeypatch):
+    monkeypatch.chdir(project)
+    for folder in ("Src/part", "part"):
+        Path(folder).mkdir(parents=True)
+        Path(folder, "main.py").write_bytes(SCRIPT.encode())
+    assert run("port", "--write", "--root", "Src", "part/main.py").exit_code == 0
+    assert [Path(folder, "main.py").read_text() for folder in ("Src/part", "part")] == [SCRIPT, PORTED]
 
 
 def test_port_of_the_standard_input_goes_to_the_output():

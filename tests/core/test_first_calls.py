@@ -60,7 +60,7 @@ for thread in threads:
 child = os.fork()
 if child == 0:
     os._exit(sum(not lock.acquire(timeout=0) for lock in locks))
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 os._exit(0)
 """
 

@@ -3,8 +3,8 @@
     LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 PYTHONPATH=tests/elsewhere pytest tests/weights tests/parity
 
 There is no `os.fork`, no group of processes, no signal that Windows lacks, no /proc and no /dev/shm; xdevice finds none
-of the modules that only Unix has; processes of multiprocessing are spawned; and the encoding is ASCII by the variables
-above. The name of the system stays, so what asks for that is not tried.
+of the modules that only Unix has; processes of multiprocessing are spawned; SO_REUSEADDR does nothing; and the encoding
+is ASCII by the variables above. The name of the system stays, so what asks for that is not tried.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import io
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 
 UNIX = {"fcntl", "resource", "termios", "tty", "pty", "pwd", "grp"}
@@ -59,3 +60,12 @@ def _listdir_as_elsewhere(path="."):
 builtins.__import__ = _import_as_elsewhere
 builtins.open = io.open = _open_as_elsewhere
 os.listdir = _listdir_as_elsewhere
+
+
+class _SocketElsewhere(socket.socket):
+    def setsockopt(self, level, option, *value):
+        if (level, option) != (socket.SOL_SOCKET, socket.SO_REUSEADDR):
+            super().setsockopt(level, option, *value)
+
+
+socket.socket = _SocketElsewhere

@@ -553,7 +553,8 @@ def test_a_comparison_with_nothing_fails(kept):
     result.assert_outcomes(passed=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "0 values of 0 tests compared" in result.stdout.str()
-    for options in (["--xd-compare=nowhere"], ["--xd-record=kept", "--xd-compare=kept"]):
+    (kept.path / "linked").symlink_to("kept")  # as KEPT is where upper and lower case are one
+    for options in (["--xd-compare=nowhere"], ["--xd-record=kept", "--xd-compare=linked"]):
         assert kept.run_here(*options).ret == pytest.ExitCode.USAGE_ERROR
 
 

@@ -886,6 +886,23 @@ def test_leftovers_of_the_dead_go_and_a_save_under_way_stays(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_leftovers_go_where_an_open_file_stays_under_another_name(tmp_path, monkeypatch):
+    """As on NFS, and on what is mounted by FUSE."""
+    dead = tmp_path / ".xdevice-abc.saving"
+    dead.mkdir()
+    unlink = os.unlink
+
+    def keep(path, *, dir_fd=None):
+        if os.path.basename(path) != disk._LOCK:
+            return unlink(path, dir_fd=dir_fd)
+        hidden = os.path.join(os.path.dirname(path), ".nfs0000")
+        return os.rename(path, hidden, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", keep)
+    disk._remove_leftovers(str(tmp_path))
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("function", ["tempfile.mkdtemp", "os.fsync", "os.replace"])
 def test_an_error_while_writing_leaves_the_old_file_and_nothing_else(function, path, monkeypatch):
     xdevice.save(path, np.ones(2))

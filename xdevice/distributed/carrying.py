@@ -60,11 +60,14 @@ class Carrier:
     """An engine, together with the backend whose tensors it takes. It runs one collective on one tensor of any backend.
     A `Session` makes it."""
 
-    def __init__(self, backend: Backend, engine: Engine, size: int, device: Device) -> None:
+    def __init__(
+        self, backend: Backend, engine: Engine, size: int, device: Device, copying: Callable[[Callable[[], Any]], Any]
+    ) -> None:
         self.backend = backend
         self.engine = engine
         self.size = size
         self.device = device
+        self._copying = copying
         self._known: set[tuple[str, Any, str, str | None]] = set()
 
     def require(self, held: Operand, verb: str, op: str | None = None) -> None:
@@ -205,13 +208,16 @@ class Carrier:
         backend.finish(x)
         plain = backend.detached(x)
         if not backend.can_write(plain):
-            return convert(plain, self.backend, copy=True), False
+            return self._copy_of(plain), False
         if backend is self.backend:
             return plain, True
         try:
             return convert(plain, self.backend, copy=False), True
         except SharingError:
-            return convert(plain, self.backend, copy=True), False
+            return self._copy_of(plain), False
+
+    def _copy_of(self, x: Any) -> Any:
+        return self._copying(lambda: convert(x, self.backend, copy=True))
 
     def _give(self, held: Operand, y: Any, is_own: bool, new: Any) -> Any:
         """Returns the result of a collective to the caller: the caller's tensor with the new values in it, or a new

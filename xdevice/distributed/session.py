@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 NO_WEIGHT: Final = "the weights of all ranks are 0, and a mean of nothing is not a number"
 
+_LARGE: Final = 1 << 24
+"""The bytes from which on a copy may take so long that a rank that fails meanwhile would be named late."""
 _SLOWEST: Final = 10e6
 """The speed in bytes per second that is expected of the slowest engine: a call may take the time that its bytes need at
 this speed, plus the timeout."""
@@ -135,7 +137,7 @@ class Session:
 
     def _start(self) -> Carrier:
         backend, engine = engines.start(self.engine, self._group())
-        return Carrier(backend, engine, self.size, self.device)
+        return Carrier(backend, engine, self.size, self.device, self._copying)
 
     def _group(self) -> Group:
         place, line = self.place, self._line
@@ -152,6 +154,7 @@ class Session:
             return
         if self.size == 1:
             self._native = backend.start_native_group(self._group())
+            self._scope.enter_context(self._native.scope)
             return
         self.ready("native_group")
 
@@ -161,6 +164,7 @@ class Session:
         with self.alone("native_group"):
             self.agree(call)
             self._native = self.call("", call, lambda: backend.start_native_group(self._group()), [])
+        self._scope.enter_context(self._native.scope)
 
     def leave(self, error: BaseException | None) -> None:
         """Leaves the world at the end of its block. `error` is the exception that the block raised, or None."""
@@ -355,17 +359,29 @@ class Session:
         try:
             if self._carrier is not None and verb in self._carrier.engine.in_steps:
                 return job()
-            runner, line = self._runner, self.line
-            if runner is None:
-                raise LaunchError("this world is closed: its block was left")
-            runner.begin(job)
-            line.wait(runner.ends_within, self._tell_call, verb in _COUNTED)
-            return runner.result()
+            return self._aside(job, verb in _COUNTED)
         except PeerError:
             raise
         except Exception:
             self.line.raise_reason()  # raises instead if another rank's failure is the reason
             raise
+
+    def _aside(self, job: Callable[[], Any], is_counted: bool) -> Any:
+        """Runs `job` in the engine's thread, while this one watches the other ranks."""
+        runner, line = self._runner, self.line
+        if runner is None:
+            raise LaunchError("this world is closed: its block was left")
+        runner.begin(job)
+        line.wait(runner.ends_within, self._tell_call, is_counted)
+        return runner.result()
+
+    def _copying(self, job: Callable[[], Any]) -> Any:
+        """Runs `job`, which copies the tensors of the current call: aside if that may take long, as the first touch of
+        a gigabyte of new memory does."""
+        is_short = _bytes_of(self._waits[1]) < _LARGE or self.device.kind != "cpu"
+        if is_short or threading.current_thread() is self._runner:
+            return job()
+        return self._aside(job, True)
 
     def _tell_call(self) -> tuple[str, float]:
         """The text of the current call of the engine, and the seconds that it may take."""

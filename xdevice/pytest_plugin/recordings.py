@@ -43,7 +43,7 @@ class Recordings:
         self._reference = _path(config, "xd_compare")
         if self._reference is not None and not self._reference.is_dir():
             raise pytest.UsageError(f"--xd-compare={self._reference}: there is no such folder; --xd-record writes one")
-        if self._target is not None and self._target == self._reference:
+        if self._target and self._reference and self._target.exists() and self._target.samefile(self._reference):
             raise pytest.UsageError(f"--xd-record and --xd-compare both name {self._target}; record into another one")
         self._recorder: Recorder | None = None
         self._arguments: list[dict[str, Any]] = []

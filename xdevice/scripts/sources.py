@@ -181,7 +181,7 @@ def _show(path: Path, root: Path) -> str:
     try:
         return path.resolve().relative_to(root.resolve()).as_posix()
     except ValueError:
-        return path.as_posix()
+        return path.resolve().as_posix()  # joined with the root it stays this file
 
 
 def files_in(paths: Iterable[Path]) -> Iterator[Path]:

@@ -148,10 +148,8 @@ def _remove_leftovers(folder: str) -> None:
         with _lock(entry.path) as is_ours:
             if is_ours:
                 shutil.rmtree(entry.path, ignore_errors=True)
-        if is_ours:
-            with suppress(OSError):  # Windows does not remove an open lock
-                os.unlink(os.path.join(entry.path, _LOCK))
-                os.rmdir(entry.path)
+        if is_ours:  # an open lock stays on Windows, and on NFS under another name
+            shutil.rmtree(entry.path, ignore_errors=True)
 
 
 @contextmanager

@@ -1,0 +1,119 @@
+"""Draws the figures of docs/explanation from the tables that stand there: GB/s of copies by their size, a step that
+`prefetch` feeds, and what threads and graphs gain. They are narrow, so that a phone need not shrink them much."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain, takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from matplotlib import pyplot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matplotlib.figure import Figure
+
+FOLDER = Path(__file__).parents[1] / "docs" / "explanation"
+BYTES = {"KB": 2**10, "MB": 2**20, "GB": 2**30}
+OURS, OWN, OTHER = "#b0410e", "#1d4f91", "#7a8494"
+COPIES = {
+    "ours": (OURS, "-", "xdevice"),
+    "own": (OWN, "--", "the framework's own"),
+    "pinned": (OTHER, ":", "page-locked already"),
+}
+GAINS = {"by one thread": (OTHER, "s"), "threads": (OWN, "o"), "captured": (OURS, "D")}
+
+
+def table(page: str, first: str) -> Iterator[tuple[str, list[str]]]:
+    """The rows of the table whose heading begins with `first`: the first cell of each, and the others."""
+    lines = (FOLDER / page).read_text(encoding="utf-8").splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith(first))
+    for line in takewhile(lambda line: line.startswith("|"), lines[begin:]):
+        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        if not name.startswith("---"):
+            yield name, cells
+
+
+def numbers(text: str) -> list[float]:
+    return [float(number) for number in re.findall(r"\d+\.\d+", text)]
+
+
+def copies() -> Figure:
+    """For each kind of copy and each way, GB/s by the size in bytes."""
+    drawn: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    sizes: list[float] = []
+    kind = ""
+    both = (
+        table("performance.md", f"| | {sizes} | 64 MB | 256 MB")
+        for sizes in ("64 KB | 256 KB | 1 MB | 4 MB | 16 MB", "16 MB")
+    )
+    for first, cells in chain(*both):
+        if not first:
+            sizes = [float(cell.split()[0]) * BYTES[cell.split()[1]] for cell in cells]
+        elif first.endswith(", ours"):
+            kind = first.removesuffix(", ours")
+            drawn[kind] = {"ours": list(zip(sizes, map(float, cells), strict=True))}
+        elif first in COPIES and kind:
+            drawn[kind][first] = list(zip(sizes, map(float, cells), strict=True))
+    figure, axes = pyplot.subplots(len(drawn) // 2, 2, figsize=(5.4, 1.7 * len(drawn) / 2), sharex=True, sharey=True)
+    for axis, (kind, ways) in zip(axes.flat, drawn.items(), strict=True):
+        for way, (color, line, label) in COPIES.items():
+            if way in ways:
+                axis.loglog(*zip(*ways[way], strict=True), color=color, linestyle=line, marker=".", label=label)
+        axis.set_title(kind)
+        axis.set_xticks([size * unit for unit, size in ((2**16, 1), (2**20, 1), (2**24, 1), (2**30, 1))])
+        axis.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
+        axis.set_xticklabels(["64 KB", "1 MB", "16 MB", "1 GB"])
+        axis.minorticks_off()
+    figure.supylabel("GB/s", fontsize=10)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="upper center", ncols=3, frameon=False)
+    figure.tight_layout(rect=(0, 0, 1, 0.97))
+    return figure
+
+
+def feeding() -> Figure:
+    """The whole time of steps that `prefetch` feeds, over the larger of computing and the bus, by what they compute."""
+    figure, axis = pyplot.subplots(figsize=(5.4, 2.8))
+    for begin, color, marker in (("0.022", OURS, "o"), ("0.018", OWN, "s")):
+        (_, times), (framework, ratios) = table("performance.md", f"| seconds of computing | {begin}")
+        axis.plot(*(list(map(float, cells)) for cells in (times, ratios)), color=color, marker=marker, label=framework)
+    axis.axhline(1, color=OTHER, linestyle=":")
+    axis.text(0.34, 0.8, "the larger of the two alone", ha="right", color="#4d5663")
+    axis.set_ylim(0, None)
+    axis.set_xlabel("seconds of computing for 1 GB")
+    axis.set_ylabel("times as long")
+    axis.legend()
+    figure.tight_layout()
+    return figure
+
+
+def gains() -> Figure:
+    """How many times as fast tasks are side by side as one after another, each run a point."""
+    rows = [row for row in table("hardware.md", "| | threads | captured |") if numbers(row[1][0])]
+    figure, axes = pyplot.subplots(len(rows), 1, figsize=(5.4, 0.85 * len(rows) + 0.9), sharex=True)
+    for axis, (what, cells) in zip(axes, rows, strict=True):
+        for height, (way, (color, marker)) in enumerate(GAINS.items()):
+            column = {"threads": 0, "captured": 1, "by one thread": 2}[way]
+            points = numbers(cells[column])
+            axis.plot(points, [height] * len(points), color=color, marker=marker, linestyle="", alpha=0.8)
+        axis.axvline(1, color=OTHER, linestyle=":")
+        axis.set_title(what)
+        axis.set_yticks(range(len(GAINS)), list(GAINS))
+        axis.set_ylim(-0.6, len(GAINS) - 0.4)
+        axis.set_xlim(0, None)
+    axes[-1].set_xlabel("times as fast as one after another")
+    figure.tight_layout()
+    return figure
+
+
+def main() -> None:
+    pyplot.rcParams.update({"svg.hashsalt": "figures", "svg.fonttype": "none", "font.size": 9, "axes.titlesize": 9})
+    pyplot.rcParams.update({"axes.grid": True, "grid.alpha": 0.3, "axes.titlelocation": "left"})
+    for draw in (copies, feeding, gains):
+        draw().savefig(FOLDER / f"{draw.__name__}.svg", metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()

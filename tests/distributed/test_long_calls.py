@@ -1,0 +1,32 @@
+"""Two processes, one of which fails inside calls of many bytes, on each engine of the CPU: it is named in time."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from long_calls import WHY, run, told_of
+from support import needs
+
+LATE = 3.0
+ENGINES = ("torch", "jax", "tensorflow", "paddle", "mxnet", "numpy")
+OWN = ("jax:gloo", "tensorflow:ring", "paddle:gloo")
+ELEMENTS = int(os.environ.get("XDEVICE_TEST_ELEMENTS", 1 << 28))
+"""Of float32 in each call; two processes with a gigabyte each take 8 GB of memory."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("how", ["is stopped", "stands still"])
+@pytest.mark.parametrize("name", [*ENGINES, *OWN])
+def test_a_rank_that_fails_inside_a_long_call_is_named(name, how, failing):
+    backend, _, own = name.partition(":")
+    needs(backend, *([] if own else ["torch"]))
+    variables = {"XDEVICE_ENGINE": name if own else "auto", "OMP_NUM_THREADS": "1"}
+    printed, statuses = run(backend, how, failing, LATE, 1.0, ELEMENTS, **variables)
+    told, (why, times) = told_of(printed, failing), WHY[how]
+    print(name, how, f"rank {failing}:", told)
+    assert told["engine"] == (name if own else "torch:gloo")
+    assert (told["rank"], told["why"]) == (failing, why), told
+    assert told["seconds"] <= times * LATE + 1, told
+    assert statuses[1 - failing] == 1, printed[1 - failing][-3000:]
