@@ -84,6 +84,8 @@ NEW = [
     *pairs("vgg11", "timm", "torchvision"),
     *pairs("densenet121", "timm", "torchvision"),
 ]
+NAMES = {("roberta", "transformers"): {"embeddings.position_embeddings[2:]": "positions"}}
+"""What is to be said of a family of one library, with any other: RoBERTa's positions begin at 2."""
 BACKENDS = {"paddle": "paddle", "keras": "tensorflow", "gluon": "mxnet"}
 """Of the libraries that are not PyTorch's."""
 TEXTS = ("bert", "gpt2", "llama", "t5", "mistral", "roberta")
@@ -334,20 +336,28 @@ def try_pair(family: str, source: str, target: str) -> zoos.Row:
         zoos.scatter(model, seed + 1)
         if family in IMAGES or family in TEXTS:
             scatter_rest(model, seed + 1)
-    found = zoos.convert((here, ours), (there, theirs), inputs_of(family))
+    names = named(NAMES, family, source, target)
+    found = zoos.convert((here, ours), (there, theirs), inputs_of(family), names)
     return zoos.Row(source, target, family, *found)
 
 
+def named(names: dict[tuple[str, str], dict[str, str]], family: str, source: str, target: str) -> dict[str, str]:
+    back = {there: here for here, there in names.get((family, target), {}).items()}
+    return names.get((family, source), {}) or back
+
+
 def scatter_rest(model: Any, seed: int) -> None:
-    """Gives the tensors that are in no layer, and the weights of linear layers and embeddings, values that matter."""
+    """Gives the parameters that are in no layer, and the weights of linear layers and embeddings, values that matter.
+    Buffers that PyTorch's modules have computed, as tables of places, stay."""
     backend = registry.kind_of(type(model)).backend
     known = {part.name: layer.kind for layer in backend.layers(model) for part in layer.parts}
+    computed = {name for name, _ in model.named_buffers()} if backend.name == "torch" else set()
     random = np.random.default_rng(seed)
     for name, variable in backend.variables(model):
         shape = tuple(variable.shape)
         if "float" not in str(variable.dtype) or known.get(name, "linear") not in ("linear", "embedding", ATTENTION):
             continue
-        if len(shape) < 2 and name in known:
+        if (len(shape) < 2 and name in known) or name in computed:
             continue
         values = random.standard_normal(shape) / np.sqrt(shape[0] if name in known and shape[0] < 4000 else 4)
         if len(shape) < 2:

@@ -167,18 +167,19 @@ def _keras_vit() -> Any:
 # text
 
 
-def bert(library: str) -> Any:
-    return _keras_bert() if library == "keras" else _bert(Ops(library))
+def bert(library: str, segments: int = 1) -> Any:
+    return _keras_bert(segments) if library == "keras" else _bert(Ops(library), segments)
 
 
-def _bert(ops: Ops) -> Any:
+def _bert(ops: Ops, segments: int) -> Any:
     """By the frameworks' own encoders."""
 
     class Model(ops.Base):
         def __init__(self) -> None:
             super().__init__()
             self.tokens, self.positions = ops.nn.Embedding(WORDS, WIDTH), ops.nn.Embedding(LENGTH, WIDTH)
-            self.segments = ops.nn.Embedding(1, WIDTH)
+            if segments:
+                self.segments = ops.nn.Embedding(segments, WIDTH)
             self.norm = ops.norm(WIDTH, 1e-12)
             own = {"batch_first": True, "layer_norm_eps": 1e-12} if ops.is_torch else {}
             layer = ops.nn.TransformerEncoderLayer(WIDTH, HEADS, 2 * WIDTH, activation="gelu", dropout=0.1, **own)
@@ -187,21 +188,21 @@ def _bert(ops: Ops) -> Any:
 
         def forward(self, words: Any) -> Any:
             places = ops.constant(np.arange(LENGTH)[None])
-            return self.encoder(
-                self.norm(self.tokens(words) + self.positions(places) + self.segments(ops.lib.zeros_like(words)))
-            )
+            x = self.tokens(words) + self.positions(places)
+            return self.encoder(self.norm(x + self.segments(ops.lib.zeros_like(words)) if segments else x))
 
     return Model()
 
 
-def _keras_bert() -> Any:
+def _keras_bert(segments: int) -> Any:
     import keras
 
     kl = keras.layers
     words = keras.Input((LENGTH,), dtype="int32")
     x = kl.Embedding(WORDS, WIDTH, name="tokens")(words)
     x = x + kl.Embedding(LENGTH, WIDTH, name="positions")(keras.ops.arange(LENGTH)[None] + 0 * words)
-    x = x + kl.Embedding(1, WIDTH, name="segments")(0 * words)
+    if segments:
+        x = x + kl.Embedding(segments, WIDTH, name="segments")(0 * words)
     x = kl.LayerNormalization(epsilon=1e-12, name="norm")(x)
     for number in range(DEPTH):
         y = kl.MultiHeadAttention(HEADS, EACH, name=f"attention_{number}")(x, x)
@@ -292,8 +293,9 @@ def _rms(ops: Ops, eps: float) -> Any:
     return RMSNorm
 
 
-def llama(library: str) -> Any:
-    return _keras_llama() if library == "keras" else _llama(Ops(library))
+def llama(library: str, bias: bool = False) -> Any:
+    """`bias`: of query, key and value."""
+    return _keras_llama(bias) if library == "keras" else _llama(Ops(library), bias)
 
 
 def _turned(x: Any, cos: Any, sin: Any, cat: Any) -> Any:
@@ -301,14 +303,14 @@ def _turned(x: Any, cos: Any, sin: Any, cat: Any) -> Any:
     return x * cos + cat([-x[..., half:], x[..., :half]], -1) * sin
 
 
-def _llama(ops: Ops) -> Any:
+def _llama(ops: Ops, bias: bool) -> Any:
     norm = _rms(ops, 1e-6)
 
     class Block(ops.Base):
         def __init__(self) -> None:
             super().__init__()
-            self.wq, self.wk = ops.linear(WIDTH, WIDTH, False), ops.linear(WIDTH, 2 * EACH, False)
-            self.wv, self.wo = ops.linear(WIDTH, 2 * EACH, False), ops.linear(WIDTH, WIDTH, False)
+            self.wq, self.wk = ops.linear(WIDTH, WIDTH, bias), ops.linear(WIDTH, 2 * EACH, bias)
+            self.wv, self.wo = ops.linear(WIDTH, 2 * EACH, bias), ops.linear(WIDTH, WIDTH, False)
             self.w1, self.w2 = ops.linear(WIDTH, 2 * WIDTH, False), ops.linear(2 * WIDTH, WIDTH, False)
             self.w3 = ops.linear(WIDTH, 2 * WIDTH, False)
             self.attention_norm, self.ffn_norm = norm(), norm()
@@ -337,7 +339,7 @@ def _llama(ops: Ops) -> Any:
     return Model()
 
 
-def _keras_llama() -> Any:
+def _keras_llama(bias: bool) -> Any:
     import keras
 
     kl, xp = keras.layers, keras.ops
@@ -345,7 +347,7 @@ def _keras_llama() -> Any:
     cos, sin = rotations()
 
     def dense(x: Any, width: int, name: str) -> Any:
-        return kl.Dense(width, use_bias=False, name=name)(x)
+        return kl.Dense(width, use_bias=bias and name[0] in "qkv", name=name)(x)
 
     def heads(x: Any, count: int) -> Any:
         return xp.transpose(xp.reshape(x, (-1, LENGTH, count, EACH)), (0, 2, 1, 3))
@@ -435,3 +437,32 @@ def _keras_t5() -> Any:
         y = kl.Dense(2 * WIDTH, use_bias=False, activation="relu", name=f"up_{number}")(y)
         x = x + kl.Dense(WIDTH, use_bias=False, name=f"down_{number}")(y)
     return keras.Model(words, kl.RMSNormalization(epsilon=1e-6, name="norm")(x))
+
+
+def bart(library: str) -> Any:
+    """An encoder and a decoder, by the framework's own layers, which read the same words."""
+    ops = Ops(library)
+    nn = ops.nn
+
+    def layer(name: str) -> Any:
+        own = {"batch_first": True} if ops.is_torch else {}
+        return getattr(nn, f"Transformer{name}Layer")(WIDTH, HEADS, 2 * WIDTH, activation="gelu", **own)
+
+    class Model(ops.Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shared = nn.Embedding(WORDS, WIDTH)
+            extra = {"enable_nested_tensor": False} if ops.is_torch else {}
+            self.encoder_positions, self.encoder_norm = nn.Embedding(LENGTH, WIDTH), ops.norm(WIDTH, 1e-5)
+            self.encoder = nn.TransformerEncoder(layer("Encoder"), DEPTH, **extra)
+            self.decoder_positions, self.decoder_norm = nn.Embedding(LENGTH, WIDTH), ops.norm(WIDTH, 1e-5)
+            self.decoder = nn.TransformerDecoder(layer("Decoder"), DEPTH)
+
+        def forward(self, words: Any) -> Any:
+            places = ops.constant(np.arange(LENGTH)[None])
+            moved = ops.lib.concat([ops.lib.full_like(words[:, :1], 2), words[:, :-1]], 1)
+            read = self.encoder(self.encoder_norm(self.shared(words) + self.encoder_positions(places)))
+            x = self.decoder_norm(self.shared(moved) + self.decoder_positions(places))
+            return self.decoder(x, read, ops.constant(causal()))
+
+    return Model()

@@ -329,21 +329,27 @@ def try_pair(source: str, target: str, name: str) -> Row:
     return Row(source, target, name, *convert((source, ours), (target, theirs), images))
 
 
-def convert(source: tuple[str, Any], target: tuple[str, Any], batch: Any) -> tuple[str, float | None, float, list[str]]:
+def convert(
+    source: tuple[str, Any], target: tuple[str, Any], batch: Any, names: dict[str, str] | None = None
+) -> tuple[str, float | None, float, list[str]]:
     """Converts, and mends and converts again as long as there is something to mend; with inputs= where it is refused
-    without, and where nothing more can be mended. Gives the last four fields of a `Row`."""
+    without, and where nothing more can be mended; and with `names`, if they are given, where it is refused without.
+    Gives the last four fields of a `Row`."""
     (here, ours), (there, theirs) = source, target
     extra: dict[str, Any] = {}
-    seconds, error, notes = 0.0, 0.0, []
-    for rounds in range(ROUNDS):
+    seconds, error, has_mended, notes = 0.0, 0.0, False, []
+    for _ in range(ROUNDS):
         start = time.perf_counter()
         try:
             state = xdevice.convert_state(ours, there, like=theirs, **extra)
         except xdevice.StateError as refusal:
             notes.append(f"refused in {len(str(refusal))} characters: {refusal}")
-            if extra:
+            if names and "names" not in extra:
+                extra["names"] = names
+                continue
+            if "inputs" in extra:
                 return "refused", None, seconds, notes
-            extra = {"inputs": np.moveaxis(batch, 1, -1) if here == "tensorflow" and batch.ndim > 2 else batch}
+            extra["inputs"] = as_taken(here, batch)
             continue
         seconds = seconds or time.perf_counter() - start
         state.load_into(theirs, strict=False)
@@ -351,13 +357,21 @@ def convert(source: tuple[str, Any], target: tuple[str, Any], batch: Any) -> tup
         told = [line for line in state.differences if not is_of_training(line)]
         notes.append(f"{error:.1e}, {len(state.unmapped)} unmapped, {len(told)} listed: {'; '.join(told)}")
         if error < CLOSE:
-            how = "mended" if rounds > bool(extra) else "by inputs" if extra else "agrees"
+            how = "mended" if has_mended else f"by {next(iter(extra))}" if extra else "agrees"
             return how, error, seconds, notes
         if not told and not state.unmapped:
             return "SILENT", error, seconds, notes
-        if not mend_all(state, source, target):
+        if mend_all(state, source, target):
+            has_mended = True
+            continue
+        if "inputs" in extra:
             break
+        extra["inputs"] = as_taken(here, batch)
     return "listed", error, seconds, notes
+
+
+def as_taken(backend: str, batch: Any) -> Any:
+    return np.moveaxis(batch, 1, -1) if backend == "tensorflow" and batch.ndim > 2 else batch
 
 
 def is_of_training(line: str) -> bool:
@@ -380,7 +394,7 @@ def _pairs(state: Any, backend: Any, model: Any, there: dict[str, Any]) -> dict[
         path: own[state.origins[part.name][0]]
         for path, layer in there.items()
         for part in layer.parts
-        if part.name in state.origins
+        if state.origins.get(part.name, ("",))[0] in own
     }
 
 

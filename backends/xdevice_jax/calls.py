@@ -1,4 +1,4 @@
-"""Calls modules of Flax (nnx) and Equinox, and records the calls of the layers of nnx.
+"""Calls modules of Flax (nnx, linen) and Equinox, and records the calls of the layers of Flax.
 
 A module of Equinox is called with `vmap` over the batch, inside of which its layers have no values. So of such a model
 only the outputs are compared.
@@ -14,6 +14,7 @@ import jax
 from xdevice.contract import calls as common
 from xdevice.contract.layers import Calls
 
+from . import linen
 from .modules import MODES, equinox, is_nnx, walk
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ class JaxCalls(Calls):
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
         known = {layer.path for layer in self.layers(model)}
+        if linen.is_linen(model):
+            watch = common.Watch(self, {})
+            with linen.intercepting(known, watch.run):
+                yield watch.calls
+            return
         inner = list(walk(model))
         paths = {id(module): path for path, module in inner if path in known and is_nnx(module)}
         # no class is common to all modules that has `__call__`
@@ -40,6 +46,8 @@ class JaxCalls(Calls):
         raise self.unsupported("seeing the calls of all models of a program", "name the model: xdevice.trace(model)")
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        if linen.is_linen(model):
+            return model(*inputs, **named)
         if not is_nnx(model):
             library: Any = equinox()
             return jax.vmap(library.nn.inference_mode(model))(*inputs, **named)
@@ -52,7 +60,7 @@ class JaxCalls(Calls):
                 setattr(module, name, value)
 
     def has_channels_last(self, model: Any) -> bool | None:
-        return is_nnx(model)
+        return is_nnx(model) or linen.is_linen(model)
 
 
 def _owner(cls: type) -> type:

@@ -1,9 +1,9 @@
-"""Reads the layers with parameters out of modules of Flax (nnx) and Equinox, and states how their weights are laid out
-compared with PyTorch's.
+"""Reads the layers with parameters out of modules of Flax (nnx, linen) and Equinox, and states how their weights are
+laid out compared with PyTorch's.
 
 Facts that the code depends on:
-- nnx has the layouts of Keras: kernels are (inputs, outputs), those of convolutions have the window first, and an
-  attention's are (inputs, heads, numbers of a head). Its `momentum` is the weight of the old value.
+- nnx and linen have the layouts of Keras: kernels are (inputs, outputs), those of convolutions have the window first,
+  and an attention's are (inputs, heads, numbers of a head). Their `momentum` is the weight of the old value.
 - Equinox has PyTorch's layouts, but the bias of a convolution has an axis of length 1 for each axis of the window.
 - nnx's OptimizedLSTMCell has one bias where PyTorch has two. Its GRUCell has none for the state, and its LSTMCell has
   an array for each gate.
@@ -18,10 +18,11 @@ from xdevice.contract import layouts
 from xdevice.contract.layers import Layers
 from xdevice.contract.layouts import Layer, Part
 
+from . import linen
 from .modules import equinox, is_equinox, is_nnx, nnx, variables, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
 _NORM: Final = {"weight": "scale", "bias": "bias"}
 _NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
@@ -66,7 +67,7 @@ def _of_nnx(module: Any) -> _Kind | None:
         case library.Embed:
             kind, settings = "embedding", {"padding_idx": None, "max_norm": None}
         case library.MultiHeadAttention:
-            return layouts.ATTENTION, tuple(_attention(module)), _of_attention(module)
+            return layouts.ATTENTION, tuple(_attention(module.num_heads, module.head_dim)), _of_attention(module)
         case library.RNN if isinstance(module.cell, library.OptimizedLSTMCell):
             return "lstm", _CELL, _of_recurrent(module)
         case _:
@@ -111,8 +112,7 @@ def _padding(padding: Any, axes: int) -> object:
     return layouts.sides([side for one in each for side in (one if isinstance(one, tuple) else (one, one))], axes)
 
 
-def _attention(module: Any) -> Iterator[Part]:
-    heads, size = module.num_heads, module.head_dim
+def _attention(heads: int, size: int) -> Iterator[Part]:
     for theirs, name in _PROJECTIONS.items():
         yield Part(f"{name}.kernel", (f"{theirs}.weight",), layouts.kernel((-1,), (heads, size)))
         yield Part(f"{name}.bias", (f"{theirs}.bias",), layouts.shaped((heads, size)))
@@ -164,11 +164,27 @@ _OF_CELL: Final = (
 )
 
 
+def _of_linen(found: linen.Found, names: Container[str]) -> Layer | None:
+    """A layer of linen, whose settings are not known."""
+    settings: dict[str, object] = {}
+    if found.kind == layouts.ATTENTION:
+        own = tuple(_attention(*found.heads))
+    elif found.kind == "lstm":
+        cell = "cell." if layouts.join(found.path, _CELL[0].name) in names else ""
+        own = tuple(part._replace(name=cell + part.name.removeprefix("cell.")) for part in _CELL)
+        settings = {"layers": 1, "bidirectional": False, "projection": 0}
+    else:
+        own = layouts.parts(found.kind, settings, _NAMES, _RULES)
+    return layouts.bound(found.path, found.kind, own, names, settings)
+
+
 class JaxLayers(Layers):
     def has_layers(self, x: object) -> bool:
-        return is_nnx(x) or is_equinox(x)
+        return is_nnx(x) or is_equinox(x) or linen.is_linen(x)
 
     def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
+        if linen.is_linen(model) and linen.is_frozen(model):
+            raise self.unsupported("writing into a FrozenDict", "bind flax.core.unfreeze(variables)")
         for one in list(variables(model)):
             if one.name in values:
                 one.write(values[one.name])
@@ -177,9 +193,12 @@ class JaxLayers(Layers):
         if not self.has_layers(model):
             raise self.unsupported(
                 f"layers in a {type(model).__qualname__}",
-                "give a module of nnx or Equinox, or a dict",
+                "give a module of nnx or Equinox, one of linen that is bound to its variables, or a dict",
             )
         names = {one.name for one in variables(model)}
+        if linen.is_linen(model):
+            yield from filter(None, (_of_linen(found, names) for found in linen.layers(model)))
+            return
         for path, module in walk(model):
             found = (_of_nnx if is_nnx(module) else _of_equinox)(module)
             layer = None if found is None else layouts.bound(path, found[0], found[1], names, found[2])

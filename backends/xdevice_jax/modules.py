@@ -1,5 +1,5 @@
-"""The variables of modules of Flax (nnx) and Equinox, which move as containers, and are models for conversions and
-comparisons.
+"""The variables of modules of Flax (nnx, linen) and Equinox, which are models for conversions and comparisons. Those of
+nnx and Equinox move as containers.
 
 Facts that the code depends on:
 - nnx keeps values in `nnx.Variable`s, which are written in place. Parameters and statistics of batch norms are
@@ -19,6 +19,8 @@ import jax
 
 from xdevice.contract import layouts
 from xdevice.contract.models import Models
+
+from . import linen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -83,6 +85,9 @@ def _children(thing: Any) -> Iterable[tuple[str, Any]]:
 
 
 def variables(model: Any) -> Iterator[Variable]:
+    if linen.is_linen(model):
+        yield from (Variable(*one) for one in linen.arrays(model))
+        return
     for path, module in walk(model):
         for name, value in _children(module):
             for inner, holder, found in _arrays(module, name, value):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -31,8 +32,11 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
     own = f"rank {dist.get_rank()} of {dist.get_world_size()}" if is_there else "none"
     said = group.exchange(own)
     wanted = [f"rank {rank} of {group.size}" for rank in range(group.size)]
+    is_cuda = native.type == "cuda"
+    # FSDP and DTensor put tensors on the current GPU, and NCCL takes those on `native` only
+    scope = torch.cuda.device(native) if is_cuda else nullcontext()
     if is_there and said == wanted:
-        return NativeGroup(lambda: None, lambda: None)
+        return NativeGroup(scope, lambda: None, lambda: None)
     if said != ["none"] * group.size:
         told = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(said))
         raise LaunchError(
@@ -43,7 +47,6 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
     if before is None and group.local_size == group.size:
         names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
         os.environ.update({_INTERFACE: names[0]} if names else {})
-    is_cuda = native.type == "cuda"
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
         store=store_of(group),
@@ -63,4 +66,4 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
         if end is not None and is_cuda and dist.is_initialized():
             threading.Thread(target=end, daemon=True).start()
 
-    return NativeGroup(close, abort)
+    return NativeGroup(scope, close, abort)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import numpy as np
@@ -158,7 +159,7 @@ def test_what_adapters_and_quantisers_add_is_known():
         xdevice.convert_state({"fc.qweight": np.ones((2, 2), "int32")}, "numpy", kinds={})
 
 
-def test_lora_in_a_model_is_told_how_to_merge(net):
+def test_lora_on_one_side_is_refused_and_told_how_to_merge(net):
     class Adapted(nn.Module):
         def __init__(self):
             super().__init__()
@@ -166,8 +167,13 @@ def test_lora_in_a_model_is_told_how_to_merge(net):
 
     source = Net()
     source.fc = Adapted()
-    state = xdevice.convert_state(source, "paddle", like=Other())
-    assert "merge_and_unload" in state.unmapped["fc.lora_A.weight"]
+    for adapted in (source, source.state_dict(), {"fc.lora_A.weight": torch.ones(2, 4)}):
+        with pytest.raises(xdevice.StateError, match=r"are LoRA's: merge them first, with peft: model\."):
+            xdevice.convert_state(adapted, "paddle", like=Other())
+    with pytest.raises(xdevice.StateError, match="the source has none: give the model without them"):
+        xdevice.convert_state(net, "torch", like=source)
+    both = xdevice.convert_state(source, "torch", like=copy.deepcopy(source))
+    assert both.unmapped == {}
 
 
 # meta, and maps

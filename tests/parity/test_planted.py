@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from pathlib import Path
 
 import pytest
 from parity import planted
-from support import floats_asked_for
+from support import floats_asked_for, needs, python
 
 import xdevice
 from xdevice.parity.recording import Recording, recording_to
@@ -116,3 +117,13 @@ def test_every_subtle_fault_is_found_in_float64_on_every_backend(backend, refere
     assert row_of(backend, honest).first is None
     for number, fault in enumerate(planted.SUBTLE):
         require_found_in_float64(backend, fault, reference64, tmp_path / str(number))
+
+
+# calibrated, by the command, in a script with attention, an LSTM, clipping and AdamW
+
+
+@pytest.mark.long
+def test_each_fault_of_a_tagger_is_found_at_its_place():
+    needs("torch", "paddle")
+    done = python(Path(__file__).parents[2] / "benchmarks" / "faults.py")
+    assert done.returncode == 0, done.stdout + done.stderr

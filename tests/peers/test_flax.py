@@ -1,18 +1,21 @@
-"""Modules of Flax's nnx and of Equinox are converted to and from other frameworks' models, and compared with them."""
+"""Modules of Flax and Equinox are converted to and from other frameworks' models, and compared with them."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from support import printed
 
 import xdevice
 
 nnx = pytest.importorskip("flax.nnx")
+linen = pytest.importorskip("flax.linen")
 eqx = pytest.importorskip("equinox")
 torch = pytest.importorskip("torch")
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
+from flax.core import freeze  # noqa: E402
 
 WIDTH, HEADS, WORDS, TOKENS = 16, 4, 20, 6
 
@@ -129,6 +132,52 @@ class NnxSequence(nnx.Module):
         return self.fc(self.rnn(x))
 
 
+class LinenResidual(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        y = linen.Conv(8, (3, 3), use_bias=False, name="conv1")(x)
+        y = linen.relu(linen.BatchNorm(use_running_average=True, name="bn1")(y))
+        y = linen.Conv(8, (3, 3), use_bias=False, name="conv2")(y)
+        y = linen.BatchNorm(use_running_average=True, name="bn2")(y)
+        y = linen.relu(y + linen.Conv(8, (1, 1), name="short")(x))
+        return linen.Dense(5, name="fc")(y.mean((1, 2)))
+
+
+class LinenDecoder(linen.Module):
+    @linen.compact
+    def __call__(self, ids):
+        y = linen.Embed(WORDS, WIDTH, name="words")(ids) + linen.Embed(TOKENS, WIDTH, name="places")(jnp.arange(TOKENS))
+        n = linen.LayerNorm(epsilon=1e-5, name="norm1")(y)
+        earlier = jnp.tril(jnp.ones((TOKENS, TOKENS), bool))
+        y = y + linen.MultiHeadDotProductAttention(HEADS, name="attention")(n, mask=earlier)
+        n = linen.LayerNorm(epsilon=1e-5, name="norm2")(y)
+        n = linen.Dense(WIDTH, name="linear2")(linen.gelu(linen.Dense(32, name="linear1")(n), approximate=False))
+        return linen.Dense(WORDS, name="head")(y + n)
+
+
+class LinenPatches(linen.Module):
+    def setup(self):
+        self.patch = linen.Conv(WIDTH, (4, 4), strides=(4, 4), padding="VALID")
+        self.token = self.param("token", linen.initializers.zeros, (1, 1, WIDTH))
+        self.attention = linen.MultiHeadDotProductAttention(HEADS)
+        self.head = linen.Dense(7)
+
+    def __call__(self, x):
+        y = self.patch(x).reshape(x.shape[0], -1, WIDTH)
+        y = jnp.concatenate([jnp.broadcast_to(self.token, (len(y), 1, WIDTH)), y], 1)
+        return self.head(self.attention(y)[:, 0])
+
+
+class LinenSequence(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        return linen.Dense(3)(linen.RNN(linen.OptimizedLSTMCell(6))(x))
+
+
+def bound(module, shape, dtype="float32"):
+    return module.bind(module.init(jax.random.key(0), jnp.zeros(shape, dtype)))
+
+
 class EquinoxNet(eqx.Module):
     conv: eqx.nn.Conv2d
     norm: eqx.nn.GroupNorm
@@ -161,6 +210,10 @@ PAIRS = {
     "decoder": (TorchDecoder, lambda: NnxDecoder(nnx.Rngs(0)), IDS, {}),
     "patches": (TorchPatches, lambda: NnxPatches(nnx.Rngs(0)), IMAGES, {"token": "same"}),
     "sequence": (TorchSequence, lambda: NnxSequence(nnx.Rngs(0)), torch.ones(2, 5, 4), {}),
+    "linen residual": (TorchResidual, lambda: bound(LinenResidual(), (1, 8, 8, 3)), IMAGES, {}),
+    "linen decoder": (TorchDecoder, lambda: bound(LinenDecoder(), IDS.shape, "int32"), IDS, {}),
+    "linen patches": (TorchPatches, lambda: bound(LinenPatches(), (1, 8, 8, 3)), IMAGES, {"token": "same"}),
+    "linen sequence": (TorchSequence, lambda: bound(LinenSequence(), (1, 5, 4)), torch.ones(2, 5, 4), {}),
     "equinox": (TorchTwin, lambda: EquinoxNet(jax.random.key(0)), IMAGES, {}),
 }
 
@@ -240,9 +293,17 @@ def test_what_has_no_counterpart_is_refused_by_name():
         xdevice.backend("jax").outermost(lambda *_: None)
 
 
+class LinenTwin(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        y = linen.BatchNorm(use_running_average=True)(linen.Conv(8, (3, 3))(x))
+        return linen.Dense(5)(linen.relu(y).mean((1, 2)))
+
+
+@pytest.mark.parametrize("library", ["nnx", "linen"])
 @pytest.mark.parametrize("name", ["keras", "paddle"])
-def test_keras_and_paddle_too(name):
-    class Twin(nnx.Module):
+def test_keras_and_paddle_too(name, library):
+    class NnxTwin(nnx.Module):
         def __init__(self):
             rngs = nnx.Rngs(0)
             self.conv = nnx.Conv(3, 8, (3, 3), rngs=rngs)
@@ -269,11 +330,48 @@ def test_keras_and_paddle_too(name):
         )  # fmt: skip
         model.eval()
         inputs = IMAGES
-    twin = Twin()
+    twin, other = (NnxTwin() if library == "nnx" else bound(LinenTwin(), (1, 8, 8, 3)) for _ in range(2))
     xdevice.convert_state(model, "jax", like=twin, inputs=inputs).load_into(twin)
     xdevice.assert_parity(model, twin, inputs=inputs)
-    other = Twin()
-    other.fc.kernel.value = other.fc.kernel.value + 1.0
+    if library == "nnx":
+        other.fc.kernel.value = other.fc.kernel.value + 1.0
+    else:
+        other.variables["params"]["Dense_0"]["kernel"] += 1.0
     back = xdevice.convert_state(other, "tensorflow" if name == "keras" else name, like=model)
     back.load_into(model)
     xdevice.assert_parity(other, model, inputs=IMAGES.permute(0, 2, 3, 1))
+
+
+# linen
+
+
+def test_the_dict_that_was_bound_is_written():
+    module, ids = LinenDecoder(), jnp.asarray(IDS.numpy())
+    variables = module.init(jax.random.key(0), ids)
+    source = TorchDecoder()
+    xdevice.convert_state(source, "jax", like=module.bind(variables)).load_into(module.bind(variables))
+    xdevice.assert_parity(module.apply(variables, ids), source(IDS), check_device=False)
+
+
+def test_what_linen_does_not_tell_is_listed():
+    state = xdevice.convert_state(TorchResidual(), "jax", like=bound(LinenResidual(), (1, 8, 8, 3)))
+    assert any("what conv1, bn1, conv2, bn2, short are set to" in line for line in state.differences)
+
+
+def test_a_module_without_variables_is_refused():
+    with pytest.raises(xdevice.NotBuiltError, match=r"give module\.bind\(variables\)"):
+        xdevice.convert_state(TorchResidual(), "jax", like=LinenResidual())
+
+
+def test_frozen_variables_are_read_and_not_written():
+    module, source = LinenSequence(), TorchSequence()
+    frozen = module.bind(freeze(module.init(jax.random.key(0), jnp.ones((1, 5, 4)))))
+    state = xdevice.convert_state(source, "jax", like=frozen)
+    with pytest.raises(xdevice.UnsupportedError, match=r"bind flax\.core\.unfreeze\(variables\)"):
+        state.load_into(frozen)
+
+
+@pytest.mark.parametrize("model", ["nnx.Linear(3, 2, rngs=nnx.Rngs(0))", "eqx.nn.Linear(3, 2, key=jax.random.key(0))"])
+def test_a_module_may_be_the_first_that_a_process_shows(model):
+    run = f"import equinox as eqx, jax, xdevice; from flax import nnx; print(*xdevice.convert_state({model}, 'numpy'))"
+    assert printed("-c", run, bare=True) == "weight bias"

@@ -85,9 +85,11 @@ PADDED: Final = "output at padding_idx"
 zeros."""
 ZEROS: Final = "zeros"
 ROW: Final = "the row of the weight, which is not zeros"
+FLATTENS: Final = "flattens"
+"""The setting of a linear layer that is a convolution over a whole image, where the other model flattens the image."""
 AXIS: Final = "axis_in_doubt"
 """The setting that says which axis a norm works over, if the norm that it is paired with may work over another."""
-TOLD: Final = ("norm_first", "block_dropout", FOLDED, AXIS, PADDED)
+TOLD: Final = ("norm_first", "block_dropout", FOLDED, FLATTENS, AXIS, PADDED)
 """Settings that are compared only if both layers state them. The first two describe a whole Transformer layer, and its
 first norm states them."""
 
@@ -256,6 +258,17 @@ def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
     return Rule(
         lambda x: tuple(array.reshape(shape) for array in rule.canonical(x)), lambda x: rule.native(x.reshape(own))
     )
+
+
+def rows(rule: Rule, first: int, last: int, total: int) -> Rule:
+    """Returns `rule` for an array of `total` rows, of which the common form is to have those from `first` to `last`,
+    without the last. The others become zeros."""
+
+    def back(x: Array) -> Array:
+        zeros = [np.zeros_like(x, shape=(count, *x.shape[1:])) for count in (first, total - last)]
+        return rule.native(np.concatenate([zeros[0], x, zeros[1]]))
+
+    return Rule(lambda x: tuple(array[first:last] for array in rule.canonical(x)), back, rule.refusal, is_lossy=True)
 
 
 def depthwise(multiplier: int) -> Rule:

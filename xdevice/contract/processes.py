@@ -25,6 +25,7 @@ from .primitives import Primitives
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from xdevice.base.devices import Device
 
@@ -52,8 +53,10 @@ class Group(NamedTuple):
 
 
 class NativeGroup(NamedTuple):
-    """What ends a framework's own group of processes."""
+    """What begins and ends the use of a framework's own group of processes."""
 
+    scope: AbstractContextManager[Any]
+    """What the program's thread is in as long as there is the group, such as a block of the current device."""
     close: Callable[[], None]
     """Called after success, by every rank at the same time, before `Engine.close`."""
     abort: Callable[[], None]

@@ -52,6 +52,9 @@ KNOWN: Final = (
 GUESTS: Final = {"keras": ("keras.config", "backend")}
 """Libraries that run on one of several frameworks: the module and its function that name that framework."""
 
+LIBRARIES: Final = {"flax": "jax", "equinox": "jax"}
+"""Libraries whose modules are models of a framework, and no types of it."""
+
 wanted: Final[set[str]] = set()
 """The backends that xdevice itself is loading, or has loaded."""
 

@@ -320,6 +320,8 @@ def backend_of_model(x: object) -> Backend | None:
     found = kind_of(type(x))
     if found is not None:
         return found.backend if found.kind == "model" else None
+    for root in {base.__module__.partition(".")[0] for base in type(x).__mro__} & set(frameworks.LIBRARIES):
+        load(frameworks.LIBRARIES[root])  # else nobody may have needed it yet
     return next((backend for backend in list_loaded() if backend.has_layers(x)), None)
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from xdevice.errors import listed
+from xdevice.errors import StateError, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+_LORA: Final = ("lora_A", "lora_B", "lora_down", "lora_up", "base_layer")
 _ADAPTED: Final = (
     (
-        ("lora_A", "lora_B", "lora_down", "lora_up", "base_layer"),
+        _LORA,
         "LoRA's",
-        "merge them first: peft's merge_and_unload()",
+        "merge them first, with peft: model.merge_and_unload(), where a model of a checkpoint is "
+        "PeftModel.from_pretrained(base, folder)",
     ),
     (
         (
@@ -36,9 +38,28 @@ _ADAPTED: Final = (
 
 def advice(names: Iterable[str]) -> str:
     """What to do about parameters that an adapter or a quantiser has added; "" if there are none among `names`."""
-    split = [(name, name.replace("/", ".").split(".")) for name in names]
+    names = list(names)
     for words, what, instead in _ADAPTED:
-        found = [name for name, parts in split if any(part in words for part in parts)]
+        found = _with(words, names)
         if found:
             return f"{listed(map(repr, found), 2)} are {what}: {instead}"
     return ""
+
+
+def require_merged(ours: Iterable[str], theirs: Iterable[str] | None) -> None:
+    """Raises `StateError` if only one of two models has adapters: the layers that both have do not say what it
+    computes. `theirs` is None if there is no second model."""
+    if theirs is None:
+        return
+    adapters, others = (_with(_LORA, names) for names in (ours, theirs))
+    if adapters and not others:
+        raise StateError(advice(adapters))
+    if others and not adapters:
+        raise StateError(
+            f"{listed(map(repr, others), 2)} of like= are LoRA's, and the source has none: give the model without "
+            "them, and add them afterwards"
+        )
+
+
+def _with(words: Sequence[str], names: Iterable[str]) -> list[str]:
+    return [name for name in names if any(part in words for part in name.replace("/", ".").split("."))]

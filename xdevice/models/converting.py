@@ -16,7 +16,8 @@ from xdevice.contract import Backend
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, StateError
 
-from . import folding, given
+from . import folding, given, rows, views
+from .adapted import require_merged
 from .pairing import spelled_out
 from .sides import check_kinds, check_told, flat_side, is_skipped, kinds_with, model_of, model_side, some_of
 from .state import State
@@ -49,7 +50,8 @@ def convert_state(
         backend: the target: "torch", "paddle", "mxnet", "tensorflow" (Keras), "jax", "numpy", or a `Backend`.
         like: a built model of the target. The result has the names and devices of `like`; without it, the source's.
         kinds: the kind of layers in a dict, or of your own classes, by path, `*` or class: `{"MyNorm": "rms_norm"}`.
-        names: which layer of the source is which of `like`, where that is unclear: `{"blocks.*.fc1": "h.*.dense"}`.
+        names: which layer of the source is which of `like`, where that is unclear: `{"blocks.*.fc1": "h.*.dense"}`;
+            or which rows of it: `{"positions[2:]": "wpe"}`.
         device: where to put the tensors; without it, they are where their counterparts in `like` or the source are.
         inputs: a batch, as the source takes it (a dict is keywords): tells layers apart, and compares the outputs.
         dtype: what floats are cast to: "bfloat16", or "like" for the dtypes of `like`.
@@ -90,13 +92,17 @@ def _convert(
     state = State(target.name)
     state.done = done
     check_kinds(kinds)
+    renamed, ours, theirs = rows.asked(renamed)
     wanted = None if like is None else model_side(model_of(like, target), {renamed.get(k, k): kinds[k] for k in kinds})
     owner = registry.backend_of_model(source)
+    of_like = None if wanted is None else wanted.variables
     if owner is not None:
         origin = model_side((owner, source), kinds)
+        require_merged(origin.variables, of_like)
     else:
         declared = kinds_with(kinds, wanted, renamed)
         named = given.state_of(source, declared, state.done)
+        require_merged(named if isinstance(named, dict) else (), of_like)
         origin = flat_side(named, declared, how.skip)
     sides = [side for side in (origin, wanted) if side is not None]
     given.require_used(how.skip, sides)
@@ -111,6 +117,9 @@ def _convert(
         raise StateError("inputs= is what two models are called with; give a model, and another one as like=")
     if wanted is None and renamed:
         raise StateError("names= says which layer of like= is meant; give like=, the model")
+    if wanted is not None:
+        origin = rows.cut(views.with_bare(origin), ours, done, is_target=False)
+        wanted = rows.cut(views.with_bare(wanted), theirs, done, is_target=True)
     origin, wanted = folding.alike(origin, wanted)
     renamed = spelled_out(renamed, origin)
     writer = Writer(origin, target, state, how)

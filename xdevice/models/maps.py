@@ -89,6 +89,8 @@ class _Traced:
         return _Traced(shape, ["slice", self.way, axis, start, stop])
 
     def __getitem__(self, index: Any) -> _Traced:
+        if isinstance(index, slice):
+            return self.cut(0, index.start, index.stop)
         if type(index) is not int:
             raise UnsupportedError(f"the index {shown(index)}")
         return self.cut(0, index, index + 1).reshape(self.shape[1:])
@@ -133,6 +135,10 @@ def _repeated(x: _Traced, times: int) -> _Traced:
     return x if times == 1 else _Traced([x.size * times], ["repeat", x.way, int(times)])
 
 
+def _zeros(shape: Sequence[int]) -> _Traced:
+    return _Traced(shape, ["zeros", [*shape]])
+
+
 _FUNCTIONS: Final[dict[Any, Callable[..., Any]]] = {
     np.transpose: lambda x, axes=(): x.transpose(*axes),
     np.reshape: lambda x, shape: x.reshape(shape),
@@ -142,7 +148,7 @@ _FUNCTIONS: Final[dict[Any, Callable[..., Any]]] = {
     np.stack: lambda parts: _concatenated([part.reshape(1, *part.shape) for part in parts]),
     np.repeat: _repeated,
     np.squeeze: _squeezed,
-    np.zeros_like: lambda x: _Traced(x.shape, ["zeros", [*x.shape]]),
+    np.zeros_like: lambda x, shape=None: _zeros(x.shape if shape is None else shape),
     np.shape: lambda x: x.shape,
 }
 
@@ -152,13 +158,17 @@ def step(layer: Layer, part: Part, variables: Mapping[str, Any], dtype: str | No
     try:
         made: Any = part.rule.native(*[_given(layer, variables, parameter) for parameter in part.of])
         way = made.way
-    except (UnsupportedError, TypeError, AttributeError, StopIteration):
+    except (UnsupportedError, TypeError, AttributeError):
         way = []
     return Step(way, {name: [*variables[name].shape] for name in names_in(way)}, dtype)
 
 
 def _given(layer: Layer, variables: Mapping[str, Any], parameter: str) -> Any:
-    part = next(part for part in layer.parts if parameter in part.of)
+    part = next((part for part in layer.parts if parameter in part.of), None)
+    if part is None and parameter.endswith(".bias"):  # which was filled with zeros
+        return _zeros(_given(layer, variables, parameter.replace(".bias", ".weight")).shape[:1])
+    if part is None:
+        raise UnsupportedError(f"{parameter}, which was computed")
     made: tuple[Any, ...] = part.rule.canonical(_Traced(variables[part.name].shape, part.name))  # type: ignore[arg-type]
     return made[part.of.index(parameter)]
 

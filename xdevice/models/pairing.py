@@ -131,8 +131,20 @@ def in_doubt(source: Side, target: Side, pairs: Sequence[tuple[Layer, Layer]]) -
             and counted[signature(target, other)] > 1]  # fmt: skip
 
 
+def pairs_in_order(source: Side, target: Side, renamed: Mapping[str, str]) -> dict[str, str]:
+    """The paths of layers that are paired in their order among their kind and shape, whatever they are called."""
+    left = [layer for layer in source.layers if layer.path not in renamed]
+    right = [layer for layer in target.layers if layer.path not in renamed.values()]
+    ours, theirs = [signature(source, layer) for layer in left], [signature(target, layer) for layer in right]
+    return {**renamed, **likely_pairs(left, ours, right, theirs, by_names=False)}
+
+
 def likely_pairs(
-    left: Sequence[Layer], ours: Sequence[Signature], right: Sequence[Layer], theirs: Sequence[Signature]
+    left: Sequence[Layer],
+    ours: Sequence[Signature],
+    right: Sequence[Layer],
+    theirs: Sequence[Signature],
+    by_names: bool = True,
 ) -> dict[str, str]:
     """A guess for all layers: by their order among their kind and shape, or by names if these contradict it."""
     strided = _with_strides(left, ours), _with_strides(right, theirs)
@@ -144,7 +156,7 @@ def likely_pairs(
             [layer.path for layer, own in zip(layers, side, strict=True) if own == found]
             for layers, side in ((left, ours), (right, theirs))
         )
-        in_order = len(here) == len(there) and not crossings(here, there)
+        in_order = len(here) == len(there) and not (by_names and crossings(here, there))
         likely |= dict(zip(here, there, strict=True)) if in_order else guess(here, there)
     return likely
 
@@ -237,11 +249,12 @@ def check_pair(source: Side, one: Layer, target: Side, other: Layer) -> None:
     ]
     if one.kind == other.kind and not off:
         return
+    rows = refusals.of_rows(one, ours.get("weight"), other, theirs.get("weight"))
     same_kind = one.kind == other.kind
     what = f"of the shapes {', '.join(off)}" if same_kind else f"a {one.kind} and a {other.kind}"
     raise StateError(
         f"{refusals.names_of([one])} of {source.backend.name} cannot become {refusals.names_of([other])} of "
         f"{target.backend.name}: "
         f"they are {what} (in PyTorch's layout); say which layer is which by names={{{one.path!r}: ...}}, "
-        f"or leave both out: skip=[{one.path!r}]"
+        f"or leave both out: skip=[{one.path!r}]{rows and '; '}{rows}"
     )

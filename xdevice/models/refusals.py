@@ -12,7 +12,7 @@ from xdevice.errors import listed
 from .likeness import guess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from xdevice.contract.layouts import Layer
 
@@ -70,6 +70,7 @@ def unclear(
     lacking = _lacking(Counter(ours), Counter(theirs), here, there)
     if lacking:
         end = "names= cannot make them one, and inputs= only if what is left over is never called"
+        end += "".join(f"; but {text}" for text in _rows_left(left, ours, right, theirs))
         return _cut(head, f"These are different architectures: {lacking}; {end}", lines)
     likely: dict[str, str] = {}
     for found in which:
@@ -79,6 +80,27 @@ def unclear(
         )
     broken = {name for one in breaks for name in one.paths}  # these come first: names= must say what they are
     return _cut(head, _ways_out(dict(sorted(likely.items(), key=lambda pair: pair[0] not in broken))), lines)
+
+
+def _rows_left(
+    left: Sequence[Layer], ours: Sequence[Any], right: Sequence[Layer], theirs: Sequence[Any]
+) -> Iterator[str]:
+    """`of_rows` of the layers that the other side lacks."""
+    one = {layer.path: (layer, own[-1]) for layer, own in zip(left, ours, strict=True) if own not in theirs}
+    other = {layer.path: (layer, own[-1]) for layer, own in zip(right, theirs, strict=True) if own not in ours}
+    tables = [[path for path, (layer, _) in side.items() if layer.kind == "embedding"] for side in (one, other)]
+    for here, there in guess(*tables).items():
+        yield from filter(None, [of_rows(*one[here], *other[there])])
+
+
+def of_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
+    """How to make one of two embeddings of one width, of which one has more rows; "" for other layers."""
+    if one.kind != "embedding" or other.kind != "embedding" or ours[1:] != theirs[1:] or ours == theirs:
+        return ""
+    here, there = one.path, other.path
+    more = ours[0] - theirs[0]
+    here, there = (f"{here}[{more}:]", there) if more > 0 else (here, f"{there}[{-more}:]")
+    return f"names={{{here!r}: {there!r}}} leaves out the first {abs(more)} rows"
 
 
 def _breaks(left: Sequence[Layer], ours: Sequence[Any], right: Sequence[Layer], theirs: Sequence[Any]) -> Any:

@@ -18,7 +18,7 @@ from xdevice.weights.format import Entry, Held
 from .adapted import advice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from xdevice.base.devices import Device
 
@@ -279,6 +279,42 @@ def shapes_of(variables: Mapping[str, Any], layer: Layer) -> dict[str, tuple[int
         for name, array in zip(part.of, part.rule.canonical(stand_in), strict=True):
             found[name] = array.shape
     return found
+
+
+def with_layers(side: Side, layers: Iterable[Layer]) -> Side:
+    """`side` with these layers in place of its own, also in its sequence, where they hold the same variables."""
+    every = list(layers)
+    sequence = side.sequence and list(_in_step(side.sequence, every))
+    return side._replace(layers=every, sequence=sequence)
+
+
+def _in_step(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Layer]:
+    """The sequence with `layers` in place of the layers that they were made of, each where its first parameter comes.
+    Layers without parameters stay."""
+    owners = {part.name: layer for layer in layers for part in layer.parts}
+    done: set[int] = set()
+    for layer in sequence:
+        owner = owners.get(layer.parts[0].name) if layer.parts else layer
+        if owner is not None and id(owner) not in done:
+            done.add(id(owner))
+            yield owner._replace(line=layer.line)
+
+
+def with_groups(side: Side, groups: Mapping[int, list[Layer]], way: Callable[[Side, Sequence[Layer]], Layer]) -> Side:
+    """`side` with each group of its layers replaced by the one layer that `way` makes of the group, at the place of the
+    group's first layer."""
+    if not groups:
+        return side
+    done: set[int] = set()
+    layers: list[Any] = []
+    for layer in side.layers:
+        group = groups.get(id(layer))
+        if group is None:
+            layers.append(layer)
+        elif id(group) not in done:
+            done.add(id(group))
+            layers.append(way(side, group))
+    return with_layers(side, layers)
 
 
 def is_skipped(name: str, skip: Sequence[str]) -> bool:

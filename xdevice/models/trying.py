@@ -6,9 +6,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base.dtypes import dtype_name
+from xdevice.contract import layouts
 from xdevice.errors import StateError
 
-from .pairing import by_name, check_pair, pair_layers, signature
+from .pairing import by_name, check_pair, pair_layers, pairs_in_order, signature
 from .refusals import MOST
 from .sides import some_of, write_variables
 
@@ -47,14 +48,17 @@ def pair_by_inputs(
         if renamed:
             by_name(source, target, renamed)  # raises if names= itself is wrong
         refusal = error
-        likely = [
-            (ours[here], theirs[there]) for here, there in error.pairs.items() if here in ours and there in theirs
+        guesses = [
+            [(ours[here], theirs[there]) for here, there in guess.items() if here in ours and there in theirs]
+            for guess in (error.pairs, pairs_in_order(source, target, renamed))
         ]
+        likely = guesses[0]
     tried = []
-    for number, way in enumerate(values):
-        tried.append(_try(runs, likely, way))
-        if tried[-1][0] <= runs.limit:
-            return likely, tried[-1][1], number, ""
+    for guess in guesses if refusal is not None and guesses[0] != guesses[1] else (likely,):
+        for number, way in enumerate(values):
+            tried.append(_try(runs, guess, way))
+            if tried[-1][0] <= runs.limit:
+                return guess, tried[-1][1], number, ""
     apart, plain = tried[0]
     try:
         pairs, computed = _by_forcing(runs, renamed, likely, refusal, values[0])
@@ -98,7 +102,8 @@ def _by_forcing(
         if there not in chosen and here not in chosen.values():
             chosen[there] = here
     for one, other in likely:  # attentions that were put together from linear layers are not called
-        if not {other.path} & {*chosen, *settled.open} and one.path not in chosen.values():
+        is_called = other.path in settled.open and not one.settings.get(layouts.FOLDED)
+        if not is_called and other.path not in chosen and one.path not in chosen.values():
             chosen[other.path] = one.path
     if refusal is not None:
         _require_all(runs, settled, chosen, refusal)

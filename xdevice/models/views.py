@@ -1,5 +1,5 @@
 """Finds what one model has in another form than the other: a parameter that belongs to no known layer, a norm of the
-user's own class, a 1x1 convolution in place of a linear layer, an embedding in place of a plain tensor.
+user's own class, a convolution in place of a linear layer, an embedding in place of a plain tensor.
 
 Each is the same array in another shape, so only its `Layer` is rewritten, with a rule for the shape. That is done
 where the counts of both models say that it is meant, and only if the shapes fit. What the code around it computes is
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.contract import layouts
 from xdevice.contract.layouts import Layer, Part
+from xdevice.errors import StateError
 
 from .likeness import crossings, guess
 from .pairing import signature
-from .sides import Side, declared_layer, some_of
+from .sides import Side, declared_layer, shapes_of, some_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _NORMS: Final = ("rms_norm", "layer_norm")
 """Kinds that an own class with no more than a weight, or a weight and a bias, is taken for."""
@@ -88,8 +89,9 @@ def _in_order(layers: Sequence[Layer], places: Mapping[str, int]) -> bool:
 
 
 def with_kinds(side: Side, other: Side) -> Side:
-    """Takes 1x1 convolutions for linear layers, and embeddings for plain tensors, where the other model has
-    exactly so many more of these, and no convolution or embedding of that shape."""
+    """Takes convolutions that may see the whole image, as 1x1 on a pooled one, for linear layers, and embeddings for
+    plain tensors, where the other model has exactly so many more of these, and no convolution or embedding of that
+    shape."""
     for way in (_as_linear, _as_bare):
         ours, theirs = (Counter(signature(one, layer) for layer in (*one.layers, *one.bare)) for one in (side, other))
         made = {id(layer): (signature(side, layer), way(side, layer)) for layer in side.layers}
@@ -116,14 +118,14 @@ def _as_linear(side: Side, layer: Layer) -> Layer | None:
         set(_numbers(layer.settings.get(name), usual)) - {usual} for name, usual in (("stride", 1), ("padding", 0))
     ):
         return None
-    if math.prod(found[2:]) != 1:
-        return None  # which order a flattened image has, the code decides
-    flat = found[:2]
+    flat = found[0], math.prod(found[1:])
+    is_flattening = {layouts.FLATTENS: True} if math.prod(found[2:]) != 1 else {}
     parts = tuple(
         part._replace(rule=layouts.reshaped(part.rule, flat, found)) if part.of == ("weight",) else part
         for part in layer.parts
     )
-    return layer._replace(kind="linear", parts=parts, settings={"activation": layer.settings.get("activation")})
+    settings = {"activation": layer.settings.get("activation"), **is_flattening}
+    return layer._replace(kind="linear", parts=parts, settings=settings)
 
 
 def _numbers(value: object, usual: int) -> Sequence[object]:
@@ -133,8 +135,10 @@ def _numbers(value: object, usual: int) -> Sequence[object]:
 def _as_bare(side: Side, layer: Layer) -> Layer | None:
     if layer.kind != "embedding":
         return None
-    found = _bare(layer.parts[0].name, tuple(side.variables[layer.parts[0].name].shape))
-    return found._replace(path=layer.path)
+    (part,) = layer.parts
+    (shape,) = shapes_of(side.variables, layer).values()
+    rule = layouts.reshaped(part.rule, [size for size in shape if size != 1], shape)
+    return layer._replace(kind="same", parts=(part._replace(of=("",), rule=rule),), settings={})
 
 
 # pairing
@@ -148,6 +152,9 @@ def pair_bare(source: Side, target: Side, renamed: Mapping[str, str]) -> list[di
     whole = [{layer.path: (_shape(side, layer),) for layer in side.bare} for side in (source, target)]
     ours, theirs = forms
     found = {here: there for here, there in renamed.items() if here in ours and there in theirs}
+    for here, there in found.items():
+        if ours[here] != theirs[there]:
+            raise StateError(f"names= says {here!r}: {there!r}, whose shapes are {ours[here]} and {theirs[there]}")
     taken = set(found.values())
     found |= {path: path for path in ours if path not in {*found, *taken} and theirs.get(path) == ours[path]}
     _pair_alike(whole[0], whole[1], found)
@@ -188,6 +195,22 @@ def in_code(bare: Sequence[tuple[Layer, Layer]]) -> Iterator[str]:
         yield (
             f"not compared: what the code does with {some_of(other.path for _, other in bare)}, which no known layer "
             "has; they are paired by name, or in their order among those of one shape"
+        )
+
+
+def in_flattening(pairs: Iterable[tuple[Layer, Layer]], source: Side, target: Side) -> Iterator[str]:
+    """A line that names the linear layers which are convolutions over a whole image on the other side: which order a
+    flattened image has, the code decides."""
+    found = [
+        (other.path, side.backend.name)
+        for pair in pairs
+        for side, layer, other in zip((source, target), pair, reversed(pair), strict=True)
+        if layer.settings.get(layouts.FLATTENS)
+    ]
+    for path, name in found:
+        yield (
+            f"not compared: the order in which the image is flattened for {path}, a convolution over the whole of it "
+            f"in {name}; channels first is taken"
         )
 
 

@@ -6,6 +6,8 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
+
 from xdevice.base import devices, floats
 from xdevice.base.dtypes import FLOATS, dtype_name, host_dtype, name_of
 from xdevice.contract import layouts
@@ -13,7 +15,7 @@ from xdevice.contract.conversion import owned
 from xdevice.errors import ArgumentError, StateError
 from xdevice.tensors.refusals import require_dtype
 
-from . import exercise, folding, maps, operations, views
+from . import attentions, exercise, maps, operations, views
 from .adapted import advice
 from .pairing import SHAPING, in_doubt, pair_layers
 from .settling import Runs
@@ -89,7 +91,7 @@ class Writer:
             self._state.pairs[one.path] = other.path
             self.put(one, other, wanted, found.compared)
         self.list_rest([*found.pairs, *found.bare], wanted, found.likely)
-        for line in folding.in_code(found.pairs, source, wanted):
+        for line in attentions.in_code(found.pairs, source, wanted):
             self._list_doubt(line)
         self.list_differences(found.compared.differences)
         agree = found.runs is not None and self._list_outputs(found.runs, wanted, found.pairs)
@@ -137,6 +139,7 @@ class Writer:
         if source.model is not None and not agree:
             yield from filter(None, [operations.unread(found.pairs)])
             yield from views.in_code(found.bare)
+            yield from views.in_flattening(found.pairs, source, wanted)
         only = ("dropout",) if agree else ()
         yield from filter(None, [operations.tell_uncounted(source, wanted, found.compared, only)])
         yield from () if agree else operations.axes_in_doubt(found.pairs, source, wanted)
@@ -218,6 +221,7 @@ class Writer:
         arrays, origins = self._read(layer)
         parts = tuple(parts)
         self._fit_norm(layer, arrays, origins, parts, wanted)
+        self._fit_biases(arrays, origins, parts)
         used: set[str] = set()
         for part in parts:
             missing = [name for name in part.of if name not in arrays]
@@ -229,7 +233,7 @@ class Writer:
             else:
                 self._write(layer, part, arrays, origins, wanted)
         for name in [name for name in arrays if name not in used]:
-            self._list_unused(layer, origins[name], name)
+            self._list_unused(layer, origins[name], name, arrays[name])
 
     def _read(self, layer: Layer) -> tuple[dict[str, Any], dict[str, str]]:
         """A layer's parameters as arrays in PyTorch's layout, by PyTorch's names; and for each of these names the
@@ -278,6 +282,19 @@ class Writer:
             name = self._target.name if shape is None else self._source.backend.name
             self._state.differences.append(f"{layer.path}: {name} has no weight norm here; it affects training only")
 
+    def _fit_biases(self, arrays: dict[str, Any], origins: dict[str, str], parts: tuple[Part, ...]) -> None:
+        """Adds zeros for a bias that the source lacks where the target has it in one array with others: some
+        attentions have no bias for their keys, which does not change a softmax."""
+        for part in parts:
+            lacking = [name for name in part.of if name not in arrays and name.endswith(".bias")]
+            for name in lacking if len(lacking) < len(part.of) else ():
+                weight = name.replace(".bias", ".weight")
+                arrays[name] = np.zeros_like(arrays[weight], shape=arrays[weight].shape[:1])
+                origins[name] = next(origins[other] for other in part.of if other in origins)
+                self._state.differences.append(
+                    f"{part.name}: {self._source.backend.name} has no {name}, and zeros are in its place"
+                )
+
     def _list_missing(self, part: Part, missing: list[str], origins: Mapping[str, str], wanted: Side | None) -> None:
         if part.of == (layouts.COUNTER,):
             if wanted is not None:
@@ -289,9 +306,11 @@ class Writer:
         if wanted is not None or present:
             self._state.unmapped[part.name] = f"{self._source.backend.name} has no {' and no '.join(missing)} for it"
 
-    def _list_unused(self, layer: Layer, origin: str, name: str) -> None:
+    def _list_unused(self, layer: Layer, origin: str, name: str, array: Any) -> None:
         if name == layouts.COUNTER:
             self._state.differences.append(f"{origin}: left out, because {self._target.name} does not count batches")
+        elif name.endswith(".bias") and (array.any() or self._source.place_of(origin).kind == "meta"):
+            self._state.unmapped[origin] = f"{self._target.name} has no {name}, and only zeros can be left out"
         elif not any(origin in names for names in self._state.origins.values()):
             self._state.unmapped[origin] = f"{self._target.name} has no {name} in this {layer.kind}"
 
