@@ -277,7 +277,8 @@ def _convolutional(family: str, library: str) -> Any:
     if library == "keras":
         import keras
 
-        extra = {"minimalistic": True, "include_preprocessing": False} if "minimal" in family else {}
+        extra = {"minimalistic": True} if "minimal" in family else {}
+        extra |= {"include_preprocessing": False} if "minimal" in family or "v2_b0" in family else {}
         return getattr(keras.applications, KERAS[family])(
             weights=None, classifier_activation=None, input_shape=(size, size, 3), **extra
         )

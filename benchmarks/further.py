@@ -116,74 +116,217 @@ FAMILIES: dict[str, tuple[int, dict[str, Callable[[], Any]]]] = {
     "tf_efficientnetv2_s": (64, {"timm": timm("tf_efficientnetv2_s"), "keras": keras("EfficientNetV2S", **PLAIN)}),
     "efficientnet_b0": (64, {"timm": timm("efficientnet_b0"), "torchvision": torchvision("efficientnet_b0")}),
     "tf_efficientnet_b0": (
-        64, {"timm": timm("tf_efficientnet_b0"), "transformers": hugging("EfficientNetForImageClassification", **{
-            "width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280, "image_size": 64,
-            "num_labels": 1000})},
+        64,
+        {
+            "timm": timm("tf_efficientnet_b0"),
+            "transformers": hugging(
+                "EfficientNetForImageClassification",
+                width_coefficient=1.0,
+                depth_coefficient=1.0,
+                hidden_dim=1280,
+                image_size=64,
+                num_labels=1000,
+            ),
+        },
     ),
     "mnasnet": (64, {"timm": timm("mnasnet_100"), "torchvision": torchvision("mnasnet1_0")}),
-    "resnext50": (64, {"timm": timm("resnext50_32x4d"), "torchvision": torchvision("resnext50_32x4d"),
-                       "paddle": paddle("resnext50_32x4d")}),
-    "regnetx": (64, {"timm": timm("regnetx_004_tv"), "torchvision": torchvision("regnet_x_400mf"),
-                     "transformers": hugging("RegNetForImageClassification", **{
-                         "layer_type": "x", "depths": [1, 2, 7, 12], "hidden_sizes": [32, 64, 160, 400],
-                         "groups_width": 16, "num_labels": 1000})}),
+    "resnext50": (
+        64,
+        {
+            "timm": timm("resnext50_32x4d"),
+            "torchvision": torchvision("resnext50_32x4d"),
+            "paddle": paddle("resnext50_32x4d"),
+        },
+    ),
+    "regnetx": (
+        64,
+        {
+            "timm": timm("regnetx_004_tv"),
+            "torchvision": torchvision("regnet_x_400mf"),
+            "transformers": hugging(
+                "RegNetForImageClassification",
+                layer_type="x",
+                depths=[1, 2, 7, 12],
+                hidden_sizes=[32, 64, 160, 400],
+                groups_width=16,
+                num_labels=1000,
+            ),
+        },
+    ),
     "densenet121": (64, {"timm": timm("densenet121"), "keras": keras("DenseNet121"), "paddle": paddle("densenet121")}),
     "vgg16": (224, {"timm": timm("vgg16"), "keras": keras("VGG16", 224)}),
     "maxvit": (224, {"timm": timm("maxvit_tiny_pm_256", img_size=224), "torchvision": torchvision("maxvit_t")}),
-    "mobilevit": (64, {"timm": timm("mobilevit_xxs", num_classes=CLASSES),
-                       "transformers": hugging("MobileViTForImageClassification", **{
-                           "hidden_sizes": [64, 80, 96], "neck_hidden_sizes": [16, 16, 24, 48, 64, 80, 320],
-                           "expand_ratio": 2.0, "image_size": 64, "num_labels": CLASSES})}),
-    "beit": (SIZE, {"timm": timm("beit_base_patch16_224", num_classes=CLASSES, use_rel_pos_bias=True, **TIMM_VIT),
-                    "transformers": hugging("BeitForImageClassification", **SMALL, **{
-                        "image_size": SIZE, "patch_size": 8, "num_labels": CLASSES,
-                        "use_relative_position_bias": True})}),
-    "poolformer": (64, {"timm": timm("poolformer_s12", num_classes=CLASSES),
-                        "transformers": hugging("PoolFormerForImageClassification", **{
-                            "depths": [2, 2, 6, 2], "num_labels": CLASSES})}),
-    "levit": (224, {"timm": timm("levit_128s", num_classes=CLASSES),
-                    "transformers": hugging("LevitForImageClassificationWithTeacher", **{
-                        "depths": [2, 3, 4], "num_attention_heads": [4, 6, 8], "num_labels": CLASSES})}),
-    "focalnet": (64, {"timm": timm("focalnet_tiny_srf", num_classes=CLASSES),
-                      "transformers": hugging("FocalNetForImageClassification", **{
-                          "focal_levels": [2, 2, 2, 2], "image_size": 64, "num_labels": CLASSES})}),
-    "siglip": (SIZE, {"timm": timm("vit_base_patch16_siglip_224", num_classes=0, **TIMM_VIT),
-                      "transformers": pooled("SiglipVisionModel", image_size=SIZE, patch_size=8, **{
-                          **SMALL, "hidden_act": "gelu"})}),
-    "clip_vision": (SIZE, {"timm": timm("vit_base_patch16_clip_quickgelu_224", num_classes=0, **TIMM_VIT),
-                           "transformers": pooled("CLIPVisionModel", image_size=SIZE, patch_size=8, **SMALL)}),
-    "mobilenet_v1": (64, {"timm": timm("mobilenetv1_100", num_classes=CLASSES),
-                          "transformers": hugging("MobileNetV1ForImageClassification", **{
-                              "num_labels": CLASSES, "tf_padding": False})}),
-    "mobilenet_v2": (64, {"timm": timm("mobilenetv2_100", num_classes=CLASSES),
-                          "transformers": hugging("MobileNetV2ForImageClassification", **{
-                              "num_labels": CLASSES, "tf_padding": False})}),
-    "bit": (64, {"timm": timm("resnetv2_50x1_bit", num_classes=CLASSES),
-                 "transformers": hugging("BitForImageClassification", num_labels=CLASSES)}),
+    "mobilevit": (
+        64,
+        {
+            "timm": timm("mobilevit_xxs", num_classes=CLASSES),
+            "transformers": hugging(
+                "MobileViTForImageClassification",
+                hidden_sizes=[64, 80, 96],
+                neck_hidden_sizes=[16, 16, 24, 48, 64, 80, 320],
+                expand_ratio=2.0,
+                image_size=64,
+                num_labels=CLASSES,
+            ),
+        },
+    ),
+    "beit": (
+        SIZE,
+        {
+            "timm": timm("beit_base_patch16_224", num_classes=CLASSES, use_rel_pos_bias=True, **TIMM_VIT),
+            "transformers": hugging(
+                "BeitForImageClassification",
+                **SMALL,
+                image_size=SIZE,
+                patch_size=8,
+                num_labels=CLASSES,
+                use_relative_position_bias=True,
+            ),
+        },
+    ),
+    "poolformer": (
+        64,
+        {
+            "timm": timm("poolformer_s12", num_classes=CLASSES),
+            "transformers": hugging("PoolFormerForImageClassification", depths=[2, 2, 6, 2], num_labels=CLASSES),
+        },
+    ),
+    "levit": (
+        224,
+        {
+            "timm": timm("levit_128s", num_classes=CLASSES),
+            "transformers": hugging(
+                "LevitForImageClassificationWithTeacher",
+                depths=[2, 3, 4],
+                num_attention_heads=[4, 6, 8],
+                num_labels=CLASSES,
+            ),
+        },
+    ),
+    "focalnet": (
+        64,
+        {
+            "timm": timm("focalnet_tiny_srf", num_classes=CLASSES),
+            "transformers": hugging(
+                "FocalNetForImageClassification", focal_levels=[2, 2, 2, 2], image_size=64, num_labels=CLASSES
+            ),
+        },
+    ),
+    "siglip": (
+        SIZE,
+        {
+            "timm": timm("vit_base_patch16_siglip_224", num_classes=0, **TIMM_VIT),
+            "transformers": pooled(
+                "SiglipVisionModel", image_size=SIZE, patch_size=8, **{**SMALL, "hidden_act": "gelu"}
+            ),
+        },
+    ),
+    "clip_vision": (
+        SIZE,
+        {
+            "timm": timm("vit_base_patch16_clip_quickgelu_224", num_classes=0, **TIMM_VIT),
+            "transformers": pooled("CLIPVisionModel", image_size=SIZE, patch_size=8, **SMALL),
+        },
+    ),
+    "mobilenet_v1": (
+        64,
+        {
+            "timm": timm("mobilenetv1_100", num_classes=CLASSES),
+            "transformers": hugging("MobileNetV1ForImageClassification", num_labels=CLASSES, tf_padding=False),
+        },
+    ),
+    "mobilenet_v2": (
+        64,
+        {
+            "timm": timm("mobilenetv2_100", num_classes=CLASSES),
+            "transformers": hugging("MobileNetV2ForImageClassification", num_labels=CLASSES, tf_padding=False),
+        },
+    ),
+    "bit": (
+        64,
+        {
+            "timm": timm("resnetv2_50x1_bit", num_classes=CLASSES),
+            "transformers": hugging("BitForImageClassification", num_labels=CLASSES),
+        },
+    ),
     "xception": (96, {"timm": timm("legacy_xception"), "keras": keras("Xception", 96)}),
     "inception_resnet_v2": (139, {"timm": timm("inception_resnet_v2"), "keras": keras("InceptionResNetV2", 139)}),
-    "dinov2_registers": (SIZE, {"timm": timm("vit_small_patch14_reg4_dinov2", num_classes=0, **{
-        **TIMM_VIT, "global_pool": ""}),
-                                "transformers": hugging("Dinov2WithRegistersModel", **SMALL, **{
-                                    "image_size": SIZE, "patch_size": 8, "mlp_ratio": 2})}),
-    "dinov3": (SIZE, {"timm": timm("vit_small_patch16_dinov3", num_classes=0, **{
-        **TIMM_VIT, "global_pool": ""}),
-                      "transformers": hugging("DINOv3ViTModel", **SMALL, image_size=SIZE, patch_size=8)}),
+    "dinov2_registers": (
+        SIZE,
+        {
+            "timm": timm("vit_small_patch14_reg4_dinov2", num_classes=0, **{**TIMM_VIT, "global_pool": ""}),
+            "transformers": hugging("Dinov2WithRegistersModel", **SMALL, image_size=SIZE, patch_size=8, mlp_ratio=2),
+        },
+    ),
+    "dinov3": (
+        SIZE,
+        {
+            "timm": timm("vit_small_patch16_dinov3", num_classes=0, **{**TIMM_VIT, "global_pool": ""}),
+            "transformers": hugging("DINOv3ViTModel", **SMALL, image_size=SIZE, patch_size=8),
+        },
+    ),
     # words
-    "electra": (0, {"transformers": hugging("ElectraModel", embedding_size=WIDTH, type_vocab_size=1, **TEXT),
-                    **own("bert", "torch", "paddle", "keras")}),
-    "qwen2": (0, {"transformers": hugging("Qwen2ForCausalLM", num_key_value_heads=2, **TEXT),
-                  **own("llama", "torch", "paddle", "keras", bias=True)}),
-    "distilbert": (0, {"transformers": hugging("DistilBertModel", vocab_size=WORDS, dim=WIDTH, n_layers=DEPTH, **{
-        "max_position_embeddings": LENGTH, "n_heads": HEADS, "hidden_dim": 2 * WIDTH}),
-        **own("bert", "torch", "paddle", "keras", segments=0)}),
-    "opt": (0, {"transformers": hugging("OPTForCausalLM", ffn_dim=4 * WIDTH, word_embed_proj_dim=WIDTH, dropout=0.0, **{
-        **TEXT, "activation_function": "gelu_new"}), **own("gpt2", "torch", "paddle", "keras")}),
-    "bart": (0, {"transformers": hugging("BartModel", d_model=WIDTH, encoder_layers=DEPTH, decoder_layers=DEPTH, **{
-        "vocab_size": WORDS, "max_position_embeddings": LENGTH, "encoder_attention_heads": HEADS,
-        "decoder_attention_heads": HEADS, "encoder_ffn_dim": 2 * WIDTH, "decoder_ffn_dim": 2 * WIDTH}),
-        **own("bart", "torch", "paddle")}),
-}  # fmt: skip
+    "electra": (
+        0,
+        {
+            "transformers": hugging("ElectraModel", embedding_size=WIDTH, type_vocab_size=1, **TEXT),
+            **own("bert", "torch", "paddle", "keras"),
+        },
+    ),
+    "qwen2": (
+        0,
+        {
+            "transformers": hugging("Qwen2ForCausalLM", num_key_value_heads=2, **TEXT),
+            **own("llama", "torch", "paddle", "keras", bias=True),
+        },
+    ),
+    "distilbert": (
+        0,
+        {
+            "transformers": hugging(
+                "DistilBertModel",
+                vocab_size=WORDS,
+                dim=WIDTH,
+                n_layers=DEPTH,
+                max_position_embeddings=LENGTH,
+                n_heads=HEADS,
+                hidden_dim=2 * WIDTH,
+            ),
+            **own("bert", "torch", "paddle", "keras", segments=0),
+        },
+    ),
+    "opt": (
+        0,
+        {
+            "transformers": hugging(
+                "OPTForCausalLM",
+                ffn_dim=4 * WIDTH,
+                word_embed_proj_dim=WIDTH,
+                dropout=0.0,
+                **{**TEXT, "activation_function": "gelu_new"},
+            ),
+            **own("gpt2", "torch", "paddle", "keras"),
+        },
+    ),
+    "bart": (
+        0,
+        {
+            "transformers": hugging(
+                "BartModel",
+                d_model=WIDTH,
+                encoder_layers=DEPTH,
+                decoder_layers=DEPTH,
+                vocab_size=WORDS,
+                max_position_embeddings=LENGTH,
+                encoder_attention_heads=HEADS,
+                decoder_attention_heads=HEADS,
+                encoder_ffn_dim=2 * WIDTH,
+                decoder_ffn_dim=2 * WIDTH,
+            ),
+            **own("bart", "torch", "paddle"),
+        },
+    ),
+}
 NAMES = {
     ("opt", "transformers"): {"model.decoder.embed_positions[2:]": "pos_emb"},
     ("bart", "transformers"): {

@@ -11,12 +11,12 @@ from . import random as random
 from .arithmetic.einsum import einsum as einsum
 from .arithmetic.gradients import grad as grad
 from .arithmetic.gradients import stop_gradient as stop_gradient
-from .arithmetic.gradients import update as update
 from .arithmetic.gradients import value_and_grad as value_and_grad
 from .arithmetic.indexing import at as at
 from .arithmetic.indexing import top_k as top_k
 from .arithmetic.namespace import array_namespace as array_namespace
 from .arithmetic.standard_array import standard_array as standard_array
+from .arithmetic.updating import update as update
 from .base.version import __version__ as __version__  # not shown
 from .compiling.programs import compile as compile
 from .containers.trees import register as register

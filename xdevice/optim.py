@@ -11,17 +11,18 @@ compiling anew. `weight_decay` is added to the gradient, times the parameter; on
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from xdevice.arithmetic.gradients import in_order, update
 from xdevice.arithmetic.namespace import array_namespace
-from xdevice.containers.trees import Tree
+from xdevice.arithmetic.updating import Rows
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, shown
 from xdevice.tensors.verbs import device_of, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+T = TypeVar("T")
 
 __all__ = [
     "adagrad",
@@ -57,8 +58,9 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
     parts = _PARTS.get(rule)
     if parts is None:
         raise ArgumentError(f"init takes one of the optimizers of xdevice.optim, not {shown(rule)}")
-    state = {part: update(params, params, lambda p, g: array_namespace(p).zeros_like(p)) for part in parts}
-    first = Tree(params).leaves[0]
+    rows = Rows("params", params)
+    state = {part: rows.rebuilt(rows.applied(lambda p: array_namespace(p).zeros_like(p))) for part in parts}
+    first = rows.tree.leaves[0]
     xp = array_namespace(first)
     return {"step": xp.astype(xp.sum(xp.zeros_like(first)), xp.int32), **state}
 
@@ -84,12 +86,14 @@ def sgd(
         [0.5]
     """
 
+    rate = _beside(lr)
+
     def rule(p: Any, g: Any, m: Any) -> tuple[Any, ...]:
         g = _decayed(g, p, weight_decay)
         m = momentum * m + g
-        return p - _beside(lr, p) * (g + momentum * m if nesterov else m), m
+        return p - rate(p) * (g + momentum * m if nesterov else m), m
 
-    return _step(sgd, params, grads, state, rule)
+    return _step(sgd, params, grads, state, lambda rows: rows.applied(rule))
 
 
 def adam(
@@ -130,12 +134,14 @@ def rmsprop(
     Arguments, result, errors and costs are those of `sgd`.
     """
 
+    rate = _beside(lr)
+
     def rule(p: Any, g: Any, v: Any) -> tuple[Any, ...]:
         g = _decayed(g, p, weight_decay)
         v = alpha * v + (1 - alpha) * (g * g)
-        return p - _beside(lr, p) * g / (array_namespace(v).sqrt(v) + eps), v
+        return p - rate(p) * g / (array_namespace(v).sqrt(v) + eps), v
 
-    return _step(rmsprop, params, grads, state, rule)
+    return _step(rmsprop, params, grads, state, lambda rows: rows.applied(rule))
 
 
 def adagrad(
@@ -146,12 +152,14 @@ def adagrad(
     Arguments, result, errors and costs are those of `sgd`.
     """
 
+    rate = _beside(lr)
+
     def rule(p: Any, g: Any, v: Any) -> tuple[Any, ...]:
         g = _decayed(g, p, weight_decay)
         v = v + g * g
-        return p - _beside(lr, p) * g / (array_namespace(v).sqrt(v) + eps), v
+        return p - rate(p) * g / (array_namespace(v).sqrt(v) + eps), v
 
-    return _step(adagrad, params, grads, state, rule)
+    return _step(adagrad, params, grads, state, lambda rows: rows.applied(rule))
 
 
 _PARTS: Final = {
@@ -165,41 +173,51 @@ def _adam(
     weight_decay: float,
 ) -> tuple[Any, dict[str, Any]]:  # fmt: skip
     _require_state(which, state)
-    (beta1, beta2), step = betas, state["step"]
+    (beta1, beta2), rate, count = betas, _beside(lr), _beside(state["step"])
 
-    def rule(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, ...]:
-        rate, xp = _beside(lr, p), array_namespace(p)
-        steps = xp.astype(_there(step, p), p.dtype) + 1.0
+    def decayed(p: Any, g: Any, *means: Any) -> tuple[Any, ...]:
+        if which is adam:
+            return p, g + weight_decay * p, *means
+        return p - rate(p) * weight_decay * p, g, *means
+
+    @_once
+    def numbers(p: Any) -> tuple[Any, ...]:
+        xp, steps = array_namespace(p), count(p) + 1.0
         # 1 - beta ** step would lose half of the digits of float32
         corrected, root = (-xp.expm1(steps * math.log(beta)) if beta else 1.0 for beta in (beta1, beta2))
-        if which is adam:
-            g = _decayed(g, p, weight_decay)
-        else:
-            p = p - rate * weight_decay * p
+        root = xp.sqrt(root) if beta2 else 1.0
+        return rate(p) / corrected * root, eps * root
+
+    def rule(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, ...]:
+        size, least = numbers(p)
         m = beta1 * m + (1 - beta1) * g
         v = beta2 * v + (1 - beta2) * (g * g)
-        return p - rate / corrected * m / (xp.sqrt(v / root) + eps), m, v
+        return p - size * m / (array_namespace(v).sqrt(v) + least), m, v
 
-    return _step(which, params, grads, state, rule)
+    def stepped(rows: Rows) -> list[Any]:
+        rows = rows.changed(decayed) if weight_decay else rows
+        kernel, p = rows.kernel("adam"), rows.leaves[0]
+        made = kernel(_there(state["step"], p), rate(p), betas, eps) if kernel else NotImplemented
+        return rows.applied(rule) if made is NotImplemented else made
+
+    return _step(which, params, grads, state, stepped)
 
 
 def _step(
-    which: Callable[..., Any], params: Any, grads: Any, state: Any, rule: Callable[..., tuple[Any, ...]]
+    which: Callable[..., Any], params: Any, grads: Any, state: Any, stepped: Callable[[Rows], list[tuple[Any, ...]]]
 ) -> tuple[Any, dict[str, Any]]:
     _require_state(which, state)
-    tree = Tree(params)
+    return registry.eagerly(lambda: _stepped(which, params, grads, state, stepped))  # type: ignore[no-any-return]
+
+
+def _stepped(
+    which: Callable[..., Any], params: Any, grads: Any, state: Any, stepped: Callable[[Rows], list[tuple[Any, ...]]]
+) -> tuple[Any, dict[str, Any]]:
     parts = _PARTS[which]
-    kept = iter(list(zip(*(in_order(tree, Tree(state[part]), part) for part in parts), strict=True)))
-    made: list[tuple[Any, ...]] = []
-
-    def one(p: Any, g: Any) -> Any:
-        new, *rest = rule(p, g, *next(kept))
-        made.append(tuple(rest))
-        return new
-
-    new = update(params, grads, one)
-    parted = zip(parts, zip(*made, strict=True), strict=True)
-    return new, {"step": state["step"] + 1, **{part: tree.rebuilt(list(leaves)) for part, leaves in parted}}
+    rows = Rows("params", params, grads=grads, **{part: state[part] for part in parts})
+    new, *rest = zip(*stepped(rows), strict=True)
+    made = {part: rows.tree.rebuilt(leaves) for part, leaves in zip(parts, rest, strict=True)}
+    return rows.rebuilt(new), {"step": state["step"] + 1, **made}
 
 
 def _require_state(which: Callable[..., Any], state: Any) -> None:
@@ -214,11 +232,17 @@ def _decayed(g: Any, p: Any, weight_decay: float) -> Any:
     return g + weight_decay * p if weight_decay else g
 
 
-def _beside(value: Any, p: Any) -> Any:
-    """A number, or a tensor without dimensions, for computing with a parameter."""
+def _beside(value: Any) -> Callable[[Any], Any]:
+    """A number, or a tensor without dimensions, as a function of the parameter that it is to compute with."""
     if isinstance(value, int | float):
-        return value
-    return array_namespace(p).astype(_there(value, p), p.dtype)
+        return lambda p: value
+    return _once(lambda p: _alike(value, p))
+
+
+def _alike(x: Any, p: Any) -> Any:
+    """`x` on the device and in the dtype of `p`."""
+    x = _there(x, p)
+    return x if x.dtype is p.dtype else array_namespace(p).astype(x, p.dtype)
 
 
 def _there(x: Any, p: Any) -> Any:
@@ -226,6 +250,20 @@ def _there(x: Any, p: Any) -> Any:
     if type(x) not in registry.probes or type(p) not in registry.probes:
         return x
     return to_device(x, device_of(p))
+
+
+def _once(make: Callable[[Any], T]) -> Callable[[Any], T]:
+    """A function of a parameter that is computed anew only for one of another dtype or device than the one before."""
+    made: list[Any] = [None, None, None]
+
+    def numbers(p: Any) -> T:
+        probe = registry.probes.get(type(p))
+        place, dtype = probe and probe(p), p.dtype
+        if place is not made[0] or dtype is not made[1]:
+            made[:] = place, dtype, make(p)
+        return made[2]  # type: ignore[no-any-return]
+
+    return numbers
 
 
 # gradients
@@ -240,17 +278,13 @@ def global_norm(grads: Any) -> Any:
         >>> xdevice.item(xdevice.optim.global_norm({"a": xdevice.tensor([3.0]), "b": xdevice.tensor([4.0])}))
         5.0
     """
-    squares: list[Any] = []
+    return _norm(Rows("grads", grads))
 
-    def keep(g: Any, _: Any) -> Any:
-        squares.append(array_namespace(g).sum(g * g))
-        return g
 
-    update(grads, grads, keep)  # checks the container, and records nothing
-    total = squares[0]
-    for square in squares[1:]:
-        total = total + _beside(square, total)
-    return array_namespace(total).sqrt(total)
+def _norm(rows: Rows) -> Any:
+    squares = rows.applied(lambda g: array_namespace(g).sum(g * g))
+    xp = array_namespace(squares[0])
+    return xp.sqrt(xp.sum(xp.stack([_alike(square, squares[0]) for square in squares])))
 
 
 def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
@@ -265,9 +299,11 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
     """
     if isinstance(max_norm, bool) or not isinstance(max_norm, int | float) or not max_norm > 0:
         raise ArgumentError(f"clip_by_global_norm takes a norm above 0, not {shown(max_norm)}")
-    norm = global_norm(grads)
+    rows = Rows("grads", grads)
+    norm = _norm(rows)
     factor = max_norm / array_namespace(norm).clip(norm, max_norm, None)
-    return update(grads, grads, lambda g, _: g * _beside(factor, g))
+    here = _beside(factor)
+    return rows.rebuilt(rows.applied(lambda g: g * here(g)))
 
 
 # schedules

@@ -39,8 +39,8 @@ class JaxGradients(Gradients):
     def stop_gradient(self, x: Any) -> Any:
         return jax.lax.stop_gradient(x)
 
-    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
-        return [rule(x, g) for x, g in zip(leaves, grads, strict=True)]
+    def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
+        return [rule(*row) for row in rows]
 
 
 def _beside(x: Any, g: Any) -> Any:

@@ -35,7 +35,7 @@ from . import semantics
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-TAKE_NUMBERS = frozenset(["add", "divide", "multiply", "subtract"])
+TAKE_NUMBERS = frozenset(["add", "divide", "greater", "greater_equal", "less", "less_equal", "multiply", "subtract"])
 ONE_DEVICE = True
 RESHAPE_IS_VIEW = False
 TAKES_MASKS = True

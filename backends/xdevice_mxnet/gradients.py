@@ -75,7 +75,7 @@ class MxnetGradients(Gradients):
     def stop_gradient(self, x: Any) -> Any:
         return x.detach()
 
-    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
+    def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
         arithmetic.enter()
         with mx.util.np_shape(True), nullcontext() if nested else mx.autograd.pause():
-            return [rule(arithmetic.copy(x), arithmetic.copy(g)) for x, g in zip(leaves, grads, strict=True)]
+            return [rule(*map(arithmetic.copy, row)) if writes else rule(*row) for row in rows]

@@ -11,15 +11,18 @@ Facts that the code depends on:
 from __future__ import annotations
 
 from functools import lru_cache, wraps
+from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 from numpy import finfo
 
+from xdevice.contract.hooks import unseen
+
 from . import arithmetic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _np, _npx = mx.np, mx.npx
 
@@ -120,3 +123,20 @@ def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
 
 def dropout(x: Any, mask: Any, keep: float) -> Any:
     return x * mask / keep
+
+
+def adam(rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float) -> Any:
+    if step.ctx.device_type != "cpu":  # the kernel takes its numbers from the host, which would wait for a GPU
+        return NotImplemented
+    with mx.autograd.pause(), unseen():
+        steps, rate = step.item() + 1, float(rate)
+        corrected, root = (1 - beta**steps for beta in betas)
+        settings = {
+            "lr": rate / corrected * sqrt(root), "beta1": betas[0], "beta2": betas[1], "epsilon": eps * sqrt(root),
+        }  # fmt: skip
+        made = []
+        for p, g, m, v in rows:
+            m, v = arithmetic.copy(m), arithmetic.copy(v)
+            given = (x.as_nd_ndarray() for x in (p, g, m, v))
+            made.append((mx.nd.adam_update(*given, **settings).as_np_ndarray(), m, v))
+    return made

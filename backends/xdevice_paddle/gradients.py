@@ -81,6 +81,6 @@ class PaddleGradients(Gradients):
     def stop_gradient(self, x: Any) -> Any:
         return x.detach()
 
-    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
+    def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
         with paddle.set_grad_enabled(nested and paddle.is_grad_enabled()):
-            return [rule(paddle._C_ops.assign(x), paddle._C_ops.assign(g)) for x, g in zip(leaves, grads, strict=True)]
+            return [rule(*map(paddle._C_ops.assign, row)) if writes else rule(*row) for row in rows]

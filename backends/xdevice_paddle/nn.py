@@ -8,17 +8,26 @@ What Paddle's own kernels for the CPU do (3.3.1), and the functions here correct
 
 from __future__ import annotations
 
-from typing import Any
+from math import log
+from typing import TYPE_CHECKING, Any
 
 import paddle
 from paddle.nn import functional
 
 from xdevice.contract.hooks import unseen
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 Pair = tuple[int, int]
 
 _NO_LABEL = -100
 """The label that Paddle's kernel is told to ignore. No label has this value, because the core passes none below 0."""
+
+_HAS_ADAM = paddle.__version__[0] == "3"
+"""Whether the kernel takes the arguments that it is given here: before, there was no `amsgrad`."""
+_ADAM = (False, True, False)
+"""In one precision; the powers of beta stay as they are; no `amsgrad`."""
 
 relu = functional.relu
 sigmoid = functional.sigmoid
@@ -74,6 +83,22 @@ def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 
 def dropout(x: Any, mask: Any, keep: float) -> Any:
     return x * paddle.cast(mask, x.dtype) / keep
+
+
+def adam(rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float) -> Any:
+    if not _HAS_ADAM or not step.place.is_cpu_place() or 0 in betas:
+        return NotImplemented
+    with paddle.no_grad():
+        steps = paddle.cast(step, "float32") + 1.0
+        corrected, root = (-paddle.expm1(steps * log(beta)) for beta in betas)
+        power, nothing = paddle.exp(steps * log(betas[1])), steps * 0.0
+        # the kernel takes `sqrt(1 - power)`, which has lost half of its digits, for the root
+        rate = rate * paddle.sqrt(root / (1.0 - power)) / corrected
+        copy = paddle._C_ops.assign
+        made = [(copy(p), g, copy(m), copy(v)) for p, g, m, v in rows]
+        for p, g, m, v in made:
+            paddle._C_ops.adam_(p, g, rate, m, v, None, nothing, power, None, None, *betas, eps, False, 1000, *_ADAM)
+    return [(p, m, v) for p, _, m, v in made]
 
 
 def _may_be_at_the_bound(losses: Any) -> bool:

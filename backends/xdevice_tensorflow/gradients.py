@@ -57,9 +57,9 @@ class TensorflowGradients(Gradients):
         with _beside(x):
             return tf.stop_gradient(x)
 
-    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
+    def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
         new = []
-        for x, g in zip(leaves, grads, strict=True):
-            with _beside(x):
-                new.append(rule(x, g))
+        for row in rows:
+            with _beside(row[0]):
+                new.append(rule(*row))
         return new

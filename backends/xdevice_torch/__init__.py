@@ -10,6 +10,7 @@ The rules that it must keep:
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -188,6 +189,8 @@ class TorchBackend(
         return devices.of(native.type, native.index or 0)
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
+        if device is _CPU and not torch._C._len_torch_function_stack() and torch._C._get_default_device() == "cpu":
+            return nullcontext()  # it is the default, and a mode would take a microsecond of each call and attribute
         return self.to_native(device)
 
     # tensors

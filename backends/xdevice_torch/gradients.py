@@ -68,6 +68,6 @@ class TorchGradients(Gradients):
                 f"the gradient of this gradient: {error}", "write the function in operations that have one"
             ) from error
 
-    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
+    def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
         with torch.set_grad_enabled(nested and torch.is_grad_enabled()):
-            return [rule(x.clone(), g.clone()) for x, g in zip(leaves, grads, strict=True)]
+            return [rule(*map(torch.clone, row)) if writes else rule(*row) for row in rows]

@@ -14,6 +14,9 @@ from xdevice.contract.hooks import listening
 from . import arithmetic, conversion
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
     Tensor = torch.Tensor
     Pair = tuple[int, int]
 
@@ -90,3 +93,17 @@ avg_pool2d = functional.avg_pool2d
 
 def dropout(x: Tensor, mask: Tensor, keep: float) -> Tensor:
     return x * mask / keep
+
+
+def adam(rows: Sequence[Any], step: Tensor, rate: Any, betas: tuple[float, float], eps: float) -> Any:
+    params, grads, *means = zip(*rows, strict=True)
+    if type(params[0]) not in (torch.Tensor, torch.nn.Parameter) or not (step.is_cpu or step.is_cuda):
+        return NotImplemented
+    if _is_transformed():
+        return NotImplemented
+    with torch.no_grad():  # the kernel writes, and takes the memory as it lies
+        p, m, v = ([x.clone(memory_format=torch.contiguous_format) for x in each] for each in (params, *means))
+        g, steps = [x.contiguous() for x in grads], [step.float() + 1.0] * len(p)
+        settings: dict[str, Any] = {"beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": 0.0}
+        torch._fused_adam_(p, g, m, v, [], steps, lr=rate, **settings, amsgrad=False, maximize=False)
+    return list(zip(p, m, v, strict=True))

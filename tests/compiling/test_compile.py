@@ -96,6 +96,20 @@ def test_containers_keep_their_type_and_what_is_no_tensor_in_them(compiling):
     assert (values(rest["x"][0]), rest["x"][1:]) == ([1.0, 2.0, 3.0], [None, 1.5])
 
 
+def test_a_result_is_built_as_the_function_gives_it(compiling):
+    def nested(x):
+        pair = (x, [2 * x, {"three": 3 * x}])
+        return {"pair": pair, "alone": {"x": x}, "none": ()}
+
+    x = squares()
+    for function in (nested, lambda x: x, lambda x: (x, 7)):
+        for _ in range(2):
+            made = xdevice.compile(function)(x)
+            xdevice.assert_parity(made, function(x))
+    compiled = xdevice.compile(nested)
+    assert compiled(x)["pair"] is not compiled(x)["pair"]
+
+
 def test_python_runs_once_for_each_shape_dtype_and_other_value(compiling, traced):
     note = traced.append  # of which `compile` does not see what it changes
 

@@ -251,7 +251,7 @@ def the_gradient_of_a_gradient_is_cut(adapter, patch, suite):
 
 @caught_by("test_an_update_is_in_memory_of_its_own", "torch", "paddle", "mxnet", "numpy")
 def a_rule_gets_the_parameters_themselves(adapter, patch, suite):
-    patch.setattr(adapter, "update", lambda leaves, grads, rule, nested: list(map(rule, leaves, grads)))
+    patch.setattr(adapter, "update", lambda rows, rule, nested, writes: [rule(*row) for row in rows])
 
 
 # moves

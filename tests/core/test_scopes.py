@@ -440,3 +440,15 @@ def test_a_block_left_in_another_task(backend):
     asyncio.run(main())
     assert scopes.current() is None
     assert patched(backend) == before
+
+
+def test_a_block_of_the_cpu_costs_torch_no_mode_and_holds_against_other_defaults():
+    torch = pytest.importorskip("torch")
+    with xdevice.use("torch"):
+        with xdevice.cpu():
+            assert torch._C._len_torch_function_stack() == 0
+            assert torch.ones(1).device.type == "cpu"
+        with torch.device("meta"), xdevice.cpu():
+            assert torch.ones(1).device.type == "cpu"
+        with xdevice.device("meta"), xdevice.cpu():
+            assert torch.ones(1).device.type == "cpu"

@@ -322,6 +322,72 @@ def test_a_layer_that_is_called_before_another_branch_is_named():
         xdevice.assert_parity(source, target, inputs=IMAGES)
 
 
+def test_layers_of_one_input_that_none_fits_are_told_apart_by_their_strides():
+    """As the shortcut of a RegNet and the convolution beside it, behind a pool that another setting makes differ."""
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+
+    class Block(nn.Module):
+        def __init__(self, *names, counts):
+            super().__init__()
+            made = {
+                "stem": nn.Conv2d(3, 4, 3, padding=1), "x": nn.Conv2d(4, 4, 1), "y": nn.Conv2d(4, 4, 1, stride=2),
+                "last": nn.Conv2d(4, 5, 1),
+            }  # fmt: skip
+            self.pool = nn.AvgPool2d(3, 1, 1, count_include_pad=counts)
+            self.paths = dict(zip(names, "abcd", strict=True))
+            for name, path in self.paths.items():
+                setattr(self, path, made[name])
+
+        def forward(self, image):
+            stem, x, y, last = (getattr(self, self.paths[name]) for name in ("stem", "x", "y", "last"))
+            image = self.pool(stem(image))
+            return last(nn.functional.max_pool2d(x(image).tanh(), 2) + y(image))
+
+    torch.manual_seed(0)
+    source = Block("stem", "x", "y", "last", counts=True)
+    target = Block("last", "stem", "y", "x", counts=False)
+    images = torch.randn(2, 3, 16, 16)
+    state = xdevice.convert_state(source.eval(), "torch", like=target.eval(), inputs=images)
+    assert state.pairs == {"a": "b", "b": "d", "c": "c", "d": "a"}
+    target.pool.count_include_pad = True
+    state.load_into(target)
+    xdevice.assert_parity(target(images), source(images))
+
+
+def test_steps_of_sequences_may_come_along_one_axis():
+    """As in OPT, whose blocks take all steps of all sequences as rows in their second half."""
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+
+    class Block(nn.Module):
+        """Three norms and three linear layers, each norm before one of these."""
+
+        def __init__(self, names, calls, shape):
+            super().__init__()
+            for number, name in enumerate(names):
+                setattr(self, name, nn.LayerNorm(4) if number < 3 else nn.Linear(4, 4))
+            self.calls, self.shape = calls, shape
+
+        def forward(self, x):
+            first, *rest = (getattr(self, path) for path in self.calls)
+            x, shape = first(x), x.shape
+            for layer in rest:
+                x = layer(x.reshape(self.shape))
+            return x.reshape(shape)
+
+    torch.manual_seed(0)
+    source, target = Block("abcdef", "afbecd", (2, 3, 4)), Block("uvwxyz", "vxwyuz", (-1, 4))
+    with torch.no_grad():
+        for parameter in source.parameters():
+            parameter.copy_(torch.randn(parameter.shape))
+    x = torch.randn(2, 3, 4)
+    state = xdevice.convert_state(source.eval(), "torch", like=target.eval(), inputs=x)
+    assert state.pairs == dict(zip("afbecd", "vxwyuz", strict=True))
+    state.load_into(target)
+    xdevice.assert_parity(target(x), source(x))
+
+
 def test_a_shared_layer_whose_calls_come_in_another_order():
     torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
 

@@ -57,6 +57,18 @@ def attentions(torch):
         def three(self, x):
             return self.query(x), self.key(x), self.value(x)
 
+    class Beside(Base):
+        """As timm has it: the key has no bias, and the others are no layer's."""
+
+        def __init__(self):
+            super().__init__()
+            self.q_bias, self.v_bias = (nn.Parameter(torch.ones(8)) for _ in range(2))
+            self.qkv, self.proj = nn.Linear(8, 24, bias=False), nn.Linear(8, 8)
+
+        def three(self, x):
+            bias = torch.cat([self.q_bias, torch.zeros(8), self.v_bias])
+            return (self.qkv(x) + bias).chunk(3, -1)
+
     class Whole(nn.Module):
         def __init__(self):
             super().__init__()
@@ -65,7 +77,7 @@ def attentions(torch):
         def forward(self, x):
             return self.attention(x, x, x, need_weights=False)[0]
 
-    return {"fused": Fused, "half": Half, "split": Split, "whole": Whole}
+    return {"fused": Fused, "half": Half, "split": Split, "whole": Whole, "beside": Beside}
 
 
 @pytest.mark.parametrize("ours", ["fused", "half", "split", "whole"])
@@ -83,6 +95,85 @@ def test_query_key_and_value_are_joined_or_taken_apart(ours, theirs):
         assert "taken in that order" in str(state)
     if (ours, theirs) == ("fused", "split"):
         assert "from qkv.weight, a part of it" in str(state)
+
+
+@pytest.mark.parametrize("form", ["fused", "split", "whole"])
+def test_biases_of_query_and_value_may_be_tensors_of_no_layer(form, tmp_path):
+    """The bias of the key changes no softmax: zeros stand for it, and what is left out of it is listed."""
+    torch = pytest.importorskip("torch")
+    forms = attentions(torch)
+    source, other = (scattered(torch, forms[name]()) for name in ("beside", form))
+    x = words(torch)
+    state = xdevice.convert_state(source, "torch", like=other)
+    if form == "split":
+        assert [*state.unmapped] == ["key.bias"]  # the whole of a variable is left to the user
+        state["key.bias"] = torch.zeros(8)
+    else:
+        assert any("has no k_proj.bias, and zeros are in its place" in line for line in state.differences)
+        state.save_map(tmp_path / "map.json")
+        assert '["zeros", [8]]' in (tmp_path / "map.json").read_text()
+    state.load_into(other)
+    xdevice.assert_parity(other(x), source(x))
+
+    other, again = scattered(torch, other), forms["beside"]()
+    state = xdevice.convert_state(other, "torch", like=again)
+    ((left, why),) = state.unmapped.items()
+    assert "only zeros can be left out" in why
+    state.settle(left)
+    state.load_into(again)
+    xdevice.assert_parity(again(x), other(x))
+    with torch.no_grad():
+        dict(other.named_parameters())[left][-16 : -8 or None].zero_()
+    if form != "split":
+        assert not xdevice.convert_state(other, "torch", like=again).unmapped
+
+
+def named_parts(torch, parts, calls):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name, part in parts.items():
+                setattr(self, name, part)
+
+        def forward(self, x):
+            for name in calls:
+                x = getattr(self, name)(x)
+            return x
+
+    return scattered(torch, Model())
+
+
+def test_attentions_whose_names_contradict_their_right_order():
+    torch = pytest.importorskip("torch")
+    forms = attentions(torch)
+    source = named_parts(torch, {name: forms["fused"]() for name in ("encoder", "decoder")}, ["encoder", "decoder"])
+    target = named_parts(torch, {name: forms["split"]() for name in ("dec", "enc")}, ["dec", "enc"])
+    with pytest.raises(xdevice.StateError, match="the names contradict their order"):
+        xdevice.convert_state(source, "torch", like=target)
+    state = xdevice.convert_state(source, "torch", like=target, inputs=words(torch))
+    assert state.pairs == {"encoder": "dec", "decoder": "enc"}
+
+
+def test_attentions_that_only_one_model_calls_are_paired_beside_layers_that_inputs_tell():
+    """The norms are neither in one order nor rightly named."""
+    torch = pytest.importorskip("torch")
+    forms, norm = attentions(torch), torch.nn.LayerNorm
+    source = named_parts(
+        torch,
+        {"one": forms["split"](), "two": forms["split"](), "encoder": norm(8), "decoder": norm(8), "other": norm(8)},
+        ["encoder", "one", "decoder", "two", "other"],
+    )
+    target = named_parts(
+        torch,
+        {"decoder": norm(8), "middle": norm(8), "encoder": norm(8), "a": forms["whole"](), "b": forms["whole"]()},
+        ["middle", "a", "encoder", "b", "decoder"],
+    )
+    x = words(torch)
+    state = xdevice.convert_state(source, "torch", like=target, inputs=x)
+    told = {"encoder": "middle", "one": "a.attention", "decoder": "encoder", "two": "b.attention", "other": "decoder"}
+    assert state.pairs == told
+    state.load_into(target)
+    xdevice.assert_parity(target(x), source(x))
 
 
 def test_an_attention_of_fused_rows_goes_to_keras_and_back():
@@ -222,6 +313,22 @@ def test_a_1x1_convolution_on_a_pooled_image_is_a_linear_layer():
         assert ", reshaped" in str(state)
         state.load_into(other)
         xdevice.assert_parity(other(x), one(x))
+
+
+def test_a_convolution_over_the_whole_image_is_a_linear_layer_and_listed():
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+    source = scattered(torch, nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 6, 3), nn.Flatten(), nn.Linear(6, 2)))
+    target = scattered(torch, nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(36, 6), nn.Linear(6, 2)))
+    x = torch.tensor(RANDOM.standard_normal((2, 3, 5, 5)).astype("float32"))
+    for one, other in ((source, target), (target, source)):
+        state = xdevice.convert_state(one, "torch", like=other)
+        assert not state.unmapped
+        assert ", reshaped" in str(state)
+        assert any("the order in which the image is flattened" in line for line in state.settings)
+        state.load_into(other)
+        xdevice.assert_parity(other(x), one(x))
+        assert not xdevice.convert_state(one, "torch", like=other, inputs=x).settings
 
 
 def test_layers_in_one_order_for_each_kind_are_paired_and_listed():

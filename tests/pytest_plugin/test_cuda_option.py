@@ -160,3 +160,10 @@ def test_a_run_without_a_framework_that_knows_cuda_fails(suite):
     result.assert_outcomes(passed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*which is a failure*"])
+
+
+def test_collecting_alone_is_no_failure(suite):
+    suite.makepyfile("import numpy\ndef test_it(): pass\n")
+    result = suite.run_apart("--xd-cuda=gpu:1", "--collect-only")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.no_fnmatch_line("*which is a failure*")

@@ -158,19 +158,21 @@ swap(
     "update",
     "gives the rule the parameters themselves",
     "an_update_is_in_memory_of_its_own",
-    lambda _, adapter: (
-        lambda leaves, grads, rule, nested: [rule(x.detach(), g.detach()) for x, g in zip(leaves, grads, strict=True)]
-    ),
+    lambda _, adapter: lambda rows, rule, nested, writes: [rule(*(x.detach() for x in row)) for row in rows],
 )
 swap(
     "update",
     "records the step",
     "an_update_is_in_memory_of_its_own",
-    lambda original, adapter: lambda leaves, grads, rule, nested: original(leaves, grads, rule, True),
+    lambda original, adapter: lambda rows, rule, nested, writes: original(rows, rule, True, writes),
 )
 swap(
     "update",
     "pairs the first parameter with the last gradient",
     "an_update_is_in_memory_of_its_own",
-    lambda original, adapter: lambda leaves, grads, rule, nested: original(leaves, [grads[-1], grads[0]], rule, nested),
+    lambda original, adapter: (
+        lambda rows, rule, nested, writes: original(
+            [(rows[i][0], rows[i - 1][1]) for i in (0, 1)], rule, nested, writes
+        )
+    ),
 )

@@ -1,5 +1,4 @@
-"""`value_and_grad`, `grad`, `update` and `stop_gradient`: gradients with respect to containers of tensors, and a
-training step with them.
+"""`value_and_grad`, `grad` and `stop_gradient`: gradients with respect to containers of tensors.
 
 This module has the rules for all frameworks: what may be a parameter, what may be a loss, and which gradient a
 parameter gets if the loss does not depend on it. An adapter only differentiates a function of a list of tensors.
@@ -16,8 +15,6 @@ from xdevice.containers import trees
 from xdevice.core import registry
 from xdevice.errors import (
     ArgumentError,
-    ContainerError,
-    DeviceMismatchError,
     DTypeError,
     NotATensorError,
     ShapeError,
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
 _inside: ContextVar[bool] = ContextVar("xdevice_gradients", default=False)
 """Whether this thread or task is inside of a function that `value_and_grad` differentiates."""
 
-_backends: dict[type, Backend] = {}
+known: dict[type, Backend] = {}
 """The backend of each type of tensor that has been a parameter so far."""
 _are_floats: set[Any] = set()
 """The frameworks' own dtype objects for the dtypes in `FLOATS`, as far as they have been seen."""
@@ -76,7 +73,7 @@ def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[...
         >>> xdevice.item(value), grads["w"].tolist()
         (5.0, [2.0, 4.0])
     """
-    _require_callable("value_and_grad", f)
+    require_callable("value_and_grad", f)
 
     @wraps(f)
     def differentiated(params: Any, *args: Any, **kwargs: Any) -> Any:
@@ -102,7 +99,7 @@ def grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
         ...     xdevice.item(slope(xdevice.tensor(2.0)))
         12.0
     """
-    _require_callable("grad", f)
+    require_callable("grad", f)
     both = value_and_grad(f, has_aux)
 
     @wraps(f)
@@ -111,36 +108,6 @@ def grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
         return (grads, value[1]) if has_aux else grads
 
     return differentiated
-
-
-def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
-    """Returns a new container of parameters, with `rule(parameter, gradient)` in place of each parameter.
-
-    Young: it may change in a minor version.
-
-    Args:
-        params: a tensor or a container of tensors, as `value_and_grad` takes it.
-        grads: a container of the same structure. A gradient belongs to the parameter at its place, such as its key.
-        rule: a function that returns the new parameter, of the same shape and dtype. It may write into both of its
-            arguments, which are copies (`p -= 0.1 * g; return p`).
-
-    The rule computes on the device of its parameter. Nothing is recorded for gradients, unless `update` is called
-    inside a function that `value_and_grad` differentiates.
-
-    Raises:
-        NotATensorError: something is not a tensor, or there is none; the rule returns none (was `return` forgotten?).
-        ContainerError, ArgumentError: `params` and `grads` differ in structure; they are of several backends.
-        DeviceMismatchError: a gradient on another device than its parameter.
-        ShapeError, DTypeError: the rule returns a tensor of another shape or dtype.
-
-    Costs the rule's work for each parameter, and where tensors can be written a copy of it and of its gradient.
-
-    Example:
-        >>> xdevice.update(xdevice.tensor([1.0, 2.0]), xdevice.tensor([4.0, 2.0]), lambda p, g: p - 0.5 * g).tolist()
-        [-1.0, 1.0]
-    """
-    _require_callable("update", rule)
-    return registry.eagerly(lambda: _updated(params, grads, rule))
 
 
 def stop_gradient(x: Any) -> Any:
@@ -189,7 +156,7 @@ def _differentiated(
     f: Callable[..., Any], has_aux: bool, params: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     tree = trees.Tree(params)
-    backend, leaves = _parameters(tree, "params", has_floats=True)
+    backend, leaves = parameters(tree, "params", has_floats=True)
     others: list[Tree] = []
 
     def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -197,7 +164,7 @@ def _differentiated(
         if has_aux:
             loss, aux = _parted(loss)
             others.append(trees.Tree(aux))
-        if _backends.get(type(loss)) is not backend or loss.dtype is not _usual or len(loss.shape):
+        if known.get(type(loss)) is not backend or loss.dtype is not _usual or len(loss.shape):
             loss = registry.as_array(loss)
             _require_loss(loss, backend)
         return loss, others[0].leaves if has_aux else []
@@ -212,50 +179,24 @@ def _differentiated(
     return ((value, others[0].rebuilt(rest)), grads) if has_aux else (value, grads)
 
 
-def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
-    tree, other = trees.Tree(params), trees.Tree(grads)
-    backend, leaves = _parameters(tree, "params")
-    owner, gradients = _parameters(other, "grads")
-    if owner is not backend:
-        raise _two_backends("params", backend, "grads", owner)
-    if not tree.has_keys_of(other):
-        gradients = _paired(tree, other, gradients)
-    _require_beside(leaves, gradients, backend, tree)
-    new = backend.update(leaves, gradients, rule, _inside.get())
-    for i, x in enumerate(leaves):
-        made = new[i]
-        if type(made) not in _backends or made.shape != x.shape or made.dtype is not x.dtype:
-            new[i] = _checked(x, made, backend, tree, i)
-    return tree.rebuilt(new)
+# checking the arguments, here and in `updating`
 
 
-# for rules with a state
+def is_inside() -> bool:
+    """Whether this thread or task is inside of a function that `value_and_grad` differentiates."""
+    return _inside.get()
 
 
-def in_order(tree: Tree, other: Tree, name: str) -> list[Any]:
-    """The leaves of a container that is built as the parameters, in the order of these."""
-    if tree.has_keys_of(other):
-        return other.leaves
-    places, found = tree.paths(), other.paths()
-    if sorted(map(str, places)) != sorted(map(str, found)):
-        raise ContainerError(f"{name} has another structure than params")
-    by_place = dict(zip(found, other.leaves, strict=True))
-    return [by_place[place] for place in places]
-
-
-# checking the arguments
-
-
-def _require_callable(name: str, f: object) -> None:
+def require_callable(name: str, f: object) -> None:
     if not callable(f):
         raise ArgumentError(f"{name} takes a function, not {shown(f)} of type {type(f).__qualname__}")
 
 
-def _parameters(tree: Tree, name: str, has_floats: bool = False) -> tuple[Backend, list[Any]]:
+def parameters(tree: Tree, name: str, has_floats: bool = False) -> tuple[Backend, list[Any]]:
     """The backend of a container of parameters or gradients, and its tensors. With `has_floats`, they must have float
     dtypes."""
     kinds = tree.kinds.values()
-    backend = _backends.get(next(iter(kinds))) if len(kinds) == 1 else None
+    backend = known.get(next(iter(kinds))) if len(kinds) == 1 else None
     if backend is None or backend.refusal is not None:
         return _parameters_one_by_one(tree, name, has_floats)
     for x in tree.leaves if has_floats else ():
@@ -265,7 +206,7 @@ def _parameters(tree: Tree, name: str, has_floats: bool = False) -> tuple[Backen
 
 
 def _parameters_one_by_one(tree: Tree, name: str, has_floats: bool) -> tuple[Backend, list[Any]]:
-    """Does the same as `_parameters`, but slower: for types that were not seen so far, and to say what is wrong."""
+    """Does the same as `parameters`, but slower: for types that were not seen so far, and to say what is wrong."""
     backend = None
     leaves = []
     for i, x in enumerate(tree.leaves):
@@ -277,7 +218,7 @@ def _parameters_one_by_one(tree: Tree, name: str, has_floats: bool) -> tuple[Bac
         if backend is None:
             backend = found.backend
         elif found.backend is not backend:
-            raise _two_backends(f"{name}{tree.path(0)}", backend, f"{name}{tree.path(i)}", found.backend)
+            raise two_backends(f"{name}{tree.path(0)}", backend, f"{name}{tree.path(i)}", found.backend)
         if has_floats and not _is_float(x.dtype):
             raise DTypeError(
                 f"{name}{tree.path(i)} is {dtype_name(x.dtype)}, and only {', '.join(FLOATS)} have gradients; pass it "
@@ -288,7 +229,7 @@ def _parameters_one_by_one(tree: Tree, name: str, has_floats: bool) -> tuple[Bac
                 raise backend.unsupported(
                     f"gradients of {name}{tree.path(i)}, which is not dense", "make it dense first"
                 )
-            _backends[type(x)] = backend
+            known[type(x)] = backend
         leaves.append(x)
     if backend is None:
         raise NotATensorError(f"{name} hold no tensor: {shown(tree.rebuilt(tree.leaves))}")
@@ -309,7 +250,7 @@ def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
     )
 
 
-def _two_backends(name: str, backend: Backend, other: str, owner: Backend) -> ArgumentError:
+def two_backends(name: str, backend: Backend, other: str, owner: Backend) -> ArgumentError:
     return ArgumentError(
         f"{name} is of {backend.name}, and {other} of {owner.name}; xdevice.convert(x, {backend.name!r}) makes one of "
         f"{backend.name}"
@@ -380,63 +321,6 @@ def _complete(gradients: list[Any], leaves: list[Any], backend: Backend) -> list
 
 
 def _zeros(x: Any, backend: Backend) -> Any:
-    if type(x) in _backends:
+    if type(x) in known:
         return backend.full(tuple(x.shape), 0.0, backend.device_of(x), dtype_name(x.dtype))
     return backend.namespace().full_like(x, 0.0, dtype_name(x.dtype))  # x is a symbol of a traced function
-
-
-# the step
-
-
-def _paired(tree: Tree, other: Tree, gradients: list[Any]) -> list[Any]:
-    """The gradients in the order of their parameters. Raises `ContainerError` if the two containers differ in
-    structure."""
-    places, found = tree.paths(), other.paths()
-    if places == found:
-        return gradients
-    by_place = dict(zip(found, gradients, strict=True))
-    for i, place in enumerate(places):
-        if place not in by_place:
-            raise ContainerError(f"params{tree.path(i)} has no gradient: grads have another structure")
-    if len(found) > len(places):
-        i = next(i for i, place in enumerate(found) if place not in places)
-        raise ContainerError(f"grads{other.path(i)} has no parameter: grads have another structure")
-    return [by_place[place] for place in places]
-
-
-def _require_beside(leaves: list[Any], gradients: list[Any], backend: Backend, tree: Tree) -> None:
-    """Raises `DeviceMismatchError` for a gradient on another device than its parameter. Symbols of a traced function
-    have no device."""
-    both = leaves + gradients
-    cls, *more = kinds = {*map(type, both)}
-    if not _backends.keys() >= kinds or (not more and len(backend.devices_of(cls, both)) == 1):
-        return
-    places, others = list(map(backend.device_of, leaves)), list(map(backend.device_of, gradients))
-    i = next((i for i, place in enumerate(places) if place != others[i]), None)
-    if i is None:
-        return
-    raise DeviceMismatchError(
-        f"params{tree.path(i)} is on {places[i]}, and its gradient on {others[i]}; xdevice.to_device brings them "
-        "together"
-    )
-
-
-def _checked(x: Any, made: Any, backend: Backend, tree: Tree, i: int) -> Any:
-    """Returns `made`, what the rule returned for parameter `x`. Raises an error if it cannot be the new parameter."""
-    made = registry.as_array(made)
-    found = registry.kind_of(type(made))
-    if found is None or found.backend is not backend or found.kind == "model":
-        raise NotATensorError(
-            f"the rule gave {shown(made)} of type {type(made).__qualname__} for params{tree.path(i)}, expected the new "
-            f"parameter as a tensor of {backend.name}"
-        )
-    if made.shape != x.shape:
-        raise ShapeError(
-            f"the rule gave the shape {tuple(made.shape)} for params{tree.path(i)}, which has {tuple(x.shape)}"
-        )
-    if made.dtype != x.dtype:
-        raise DTypeError(
-            f"the rule gave {dtype_name(made.dtype)} for params{tree.path(i)}, which is {dtype_name(x.dtype)}; the "
-            "functions of array_namespace keep the dtype beside numbers of Python"
-        )
-    return made

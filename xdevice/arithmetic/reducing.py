@@ -158,7 +158,8 @@ class Reducing:
         ground, kernels, name = self._ground, self._kernels, self._ground.name(x)
         lengths = [shape_of(x)[one] for one in axes]
         if None not in lengths:
-            return kernels.number(float(max(math.prod(lengths) - correction, 0)), name, x)
+            left = float(max(math.prod(lengths) - correction, 0))
+            return left if "divide" in kernels.TAKE_NUMBERS else kernels.number(left, name, x)
         left = kernels.subtract(ground.length(x, axes, name), kernels.number(float(correction), name, x))
         return kernels.maximum(left, kernels.number(0.0, name, x))
 

@@ -25,7 +25,7 @@ from xdevice.errors import ArgumentError, DeviceMismatchError, shown
 from .outside import Outside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from xdevice.containers.trees import Walked
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -275,6 +275,7 @@ class _Program:
         self._compiled = backend.compile(self._trace, device)
         self._template: Walked | None = None
         self._places: list[int] = []
+        self._build: Callable[[Iterator[Any]], Any] | None = None
 
     def run(self, arguments: _Arguments) -> Any:
         self._now.arguments = arguments
@@ -282,6 +283,8 @@ class _Program:
             tensors = self._compiled(arguments.tensors)
         finally:
             del self._now.arguments
+        if self._build is not None:
+            return self._build(iter(tensors))
         assert self._template is not None
         leaves = list(self._template[1])
         for i, x in zip(self._places, tensors, strict=True):
@@ -315,7 +318,31 @@ class _Program:
                     f"return tensors of {self._backend.name}, numbers, texts and containers of these",
                 )
         self._template, self._places = trees.flatten(trees.rebuild(walk, leaves)), places
+        self._build = _builder(self._template, places)
         return tensors
+
+
+def _builder(template: Walked, places: list[int]) -> Callable[[Iterator[Any]], Any] | None:
+    """A function that builds a result around its tensors, in a third of the time of `trees.rebuild`; None if there is
+    more in it than tensors in dicts, lists and tuples."""
+
+    def builder(node: Any) -> Callable[[Iterator[Any]], Any]:
+        x, _, keys, children, inner = node
+        if type(x) not in _CONTAINERS:
+            raise LookupError
+        names, parts = list(keys), [builder(inner[i]) if i in inner else next for i in range(len(children))]
+        if type(x) is not dict:
+            return lambda tensors: type(x)([part(tensors) for part in parts])
+        if not inner:
+            return lambda tensors: dict(zip(names, tensors))  # noqa: B905  # the rest is for others
+        return lambda tensors: dict(zip(names, [part(tensors) for part in parts], strict=True))
+
+    if len(places) < len(template[1]):
+        return None
+    try:
+        return next if template[0] is None else builder(template[0])
+    except LookupError:
+        return None
 
 
 def _structure(node: Any) -> Any:

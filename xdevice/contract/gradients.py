@@ -41,9 +41,9 @@ class Gradients(Primitives):
             return x
         raise self.unsupported("stop_gradient", "compute outside what is to have no gradient, and pass it in")
 
-    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
-        """Returns `rule(leaf, gradient)` for each leaf and its gradient, on the leaf's device; recorded for gradients
-        only if `nested`. If the framework's tensors can be written into, the rule gets copies, so that `leaves` and
-        `grads` stay as they are."""
-        own = [[self.copy(x, self.device_of(x)) for x in pair] for pair in zip(leaves, grads, strict=True)]
-        return [rule(*pair) for pair in own]
+    def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
+        """Returns `rule(*row)` for each row of tensors, computed on the device of its first one; recorded for gradients
+        only if `nested`. If `writes`, the rule may write into what it is given; so where tensors can be written into,
+        it is given copies."""
+        own = [[self.copy(x, self.device_of(x)) for x in row] if writes else row for row in rows]
+        return [rule(*row) for row in own]

@@ -44,6 +44,13 @@ OPTIONAL: Final = {
 """Kernels that the core has by hand, written on the namespace. An adapter overrides those that its framework has. Its
 `gelu`, `layer_norm` and `batch_norm` may give NotImplemented where they cannot: then the core's is used."""
 
+STEPS: Final = {
+    "adam": "adam(rows, step, rate, betas, eps): new (p, m, v) for each row (p, g, m, v); not recorded",
+}
+"""Optional kernels of `xdevice.optim`, which has them by hand. They get float32 tensors on one device; `step`, the
+number of steps before, is an integer tensor without dimensions there, and `rate` a number or such a tensor of float32.
+They may give NotImplemented where they cannot."""
+
 COMPILED: Final = "compiled"
 """`compiled(kernel, settings)`, where there is one, makes of a kernel that the core has by hand one that the framework
 compiles; `settings` are the names of its arguments that are no tensors."""

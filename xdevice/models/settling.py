@@ -339,11 +339,10 @@ def _like(x: Array, there: Array, kind: str, ends: tuple[bool | None, bool | Non
     """The source's output `x` in the layout of the target's output `there`. `ends` says, first for the source and then
     for the target, whether channels are last."""
     here, last = ends
-    if x.size == there.size and x.ndim != there.ndim:
-        if kind == "linear":  # with an axis for heads, or a pooled image's
-            return x.reshape(there.shape)
-        if kind not in inference.IMAGES and x.shape[-1:] == there.shape[-1:]:  # with all steps along one axis
-            return x.reshape(there.shape)
+    if (
+        kind == "linear" and x.size == there.size and x.ndim != there.ndim
+    ):  # with an axis for heads, or a pooled image's
+        return x.reshape(there.shape)
     if kind not in inference.IMAGES and x.shape != there.shape:
         return next((way for way in distances.layouts(x) if way.shape == there.shape), x)
     if x.ndim < 3 or x.ndim != there.ndim or here is None or last is None or here == last:

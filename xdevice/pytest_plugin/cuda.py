@@ -75,6 +75,8 @@ class Cuda:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if terminalreporter.config.option.collectonly:
+            return
         told = ", ".join(self._told) or "no framework: none was imported that is asked for it, which is a failure"
         terminalreporter.write_line(f'xdevice: "cuda" was {self._device} for {told}', red=not self._told)
 

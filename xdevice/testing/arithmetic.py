@@ -152,21 +152,24 @@ class Arithmetic(Suite):
         in_thread(partial(self.update, leaves, grads), self.patience)
 
     def update(self, leaves: list[Any], grads: list[Any]) -> None:
-        given = []
+        given: list[tuple[Any, Any]] = []
 
         def rule(p: Any, g: Any) -> Any:
             given.append((p, g))
             return self.samples.add(p, g)
 
-        try:
-            new = self.adapter.update(leaves, grads, rule, False)
-        except UnsupportedError:
-            return
-        for x, value in zip(new, ([11.0, 4.0], [6.0]), strict=True):
-            self.assert_holds(x, np.array(value, "float32"), "a new parameter")
-            assert self.adapter.device_of(x) is self.here()
-            assert not self.samples.requires_grad(x), "the step was recorded"
-        for old, own in zip(zip(leaves, grads, strict=True), given, strict=True):
+        rows = list(zip(leaves, grads, strict=True))
+        for writes in (False, True):
+            given.clear()
+            try:
+                new = self.adapter.update(rows, rule, False, writes)
+            except UnsupportedError:
+                return
+            for x, value in zip(new, ([11.0, 4.0], [6.0]), strict=True):
+                self.assert_holds(x, np.array(value, "float32"), "a new parameter")
+                assert self.adapter.device_of(x) is self.here()
+                assert not self.samples.requires_grad(x), "the step was recorded"
+        for old, own in zip(rows, given, strict=True):
             for x, y in zip(old, own, strict=True):
                 if self.adapter.can_write(x):
                     self.assert_apart(x, y, "what the rule was given")

@@ -140,9 +140,9 @@ class ToyBackend(Backend):
     def stop_gradient(self, x):
         return x.detach()
 
-    def update(self, leaves, grads, rule, nested):
+    def update(self, rows, rule, nested, writes):
         with toyframe._with(grad=nested):
-            return [rule(x.clone(), g.clone()) for x, g in zip(leaves, grads, strict=True)]
+            return [rule(*(x.clone() if writes else x for x in row)) for row in rows]
 
     # sharing memory with another framework
 

@@ -1,0 +1,166 @@
+"""`update`, and what it and the optimizers check: parameters with what belongs to each of them, such as its gradient.
+
+This module has the rules for all frameworks. An adapter only calls a rule for each parameter.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from xdevice.base.dtypes import dtype_name
+from xdevice.containers.trees import Tree
+from xdevice.core import registry
+from xdevice.errors import ContainerError, DeviceMismatchError, DTypeError, NotATensorError, ShapeError, shown
+
+from .gradients import is_inside, known, parameters, require_callable, two_backends
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
+    """Returns a new container of parameters, with `rule(parameter, gradient)` in place of each parameter.
+
+    Young: it may change in a minor version.
+
+    Args:
+        params: a tensor or a container of tensors, as `value_and_grad` takes it.
+        grads: a container of the same structure. A gradient belongs to the parameter at its place, such as its key.
+        rule: a function that returns the new parameter, of the same shape and dtype. It may write into both of its
+            arguments, which are copies (`p -= 0.1 * g; return p`).
+
+    The rule computes on the device of its parameter. Nothing is recorded for gradients, unless `update` is called
+    inside a function that `value_and_grad` differentiates.
+
+    Raises:
+        NotATensorError: something is not a tensor, or there is none; the rule returns none (was `return` forgotten?).
+        ContainerError, ArgumentError: `params` and `grads` differ in structure; they are of several backends.
+        DeviceMismatchError: a gradient on another device than its parameter.
+        ShapeError, DTypeError: the rule returns a tensor of another shape or dtype.
+
+    Costs the rule's work for each parameter, and where tensors can be written a copy of it and of its gradient.
+
+    Example:
+        >>> xdevice.update(xdevice.tensor([1.0, 2.0]), xdevice.tensor([4.0, 2.0]), lambda p, g: p - 0.5 * g).tolist()
+        [-1.0, 1.0]
+    """
+    require_callable("update", rule)
+    return registry.eagerly(lambda: _updated(params, grads, rule))
+
+
+def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
+    rows = Rows("params", params, grads=grads)
+    return rows.rebuilt(rows.applied(rule, writes=True))
+
+
+class Rows:
+    """The tensors of a container, in its order, each with those at its place in other containers of one structure."""
+
+    def __init__(self, name: str, params: Any, **others: Any) -> None:
+        self.tree, self._name = Tree(params), name
+        self._backend, self.leaves = parameters(self.tree, name)
+        beside = {other: self._beside(other, Tree(container)) for other, container in others.items()}
+        self._is_together = self._are_together([*self.leaves, *chain(*beside.values())])
+        if not self._is_together:
+            for other, leaves in beside.items():
+                self._require_one_device(other, leaves)
+        self._rows = list(zip(self.leaves, *beside.values(), strict=True))
+
+    def _are_together(self, tensors: list[Any]) -> bool:
+        """Whether these are tensors of one type and on one device. Symbols of a traced function have no device."""
+        cls, *more = {*map(type, tensors)}
+        return not more and cls in registry.probes and len(self._backend.devices_of(cls, tensors)) == 1
+
+    def _beside(self, name: str, other: Tree) -> list[Any]:
+        """The leaves of a container in the order of the parameters. Raises `ContainerError` if the two differ in
+        structure."""
+        backend, leaves = parameters(other, name)
+        if backend is not self._backend:
+            raise two_backends(self._name, self._backend, name, backend)
+        if not self.tree.has_keys_of(other):
+            leaves = self._paired(name, other, leaves)
+        return leaves
+
+    def _paired(self, name: str, other: Tree, leaves: list[Any]) -> list[Any]:
+        places, found = self.tree.paths(), other.paths()
+        if places == found:
+            return leaves
+        by_place = dict(zip(found, leaves, strict=True))
+        for i, place in enumerate(places):
+            if place not in by_place:
+                raise ContainerError(
+                    f"{self._name}{self.tree.path(i)} has no {_one(name)}: {name} and {self._name} differ in structure"
+                )
+        if len(found) > len(places):
+            i = next(i for i, place in enumerate(found) if place not in places)
+            raise ContainerError(f"{name}{other.path(i)} has no parameter: {self._name} and {name} differ in structure")
+        return [by_place[place] for place in places]
+
+    def _require_one_device(self, name: str, leaves: list[Any]) -> None:
+        """Raises `DeviceMismatchError` for a tensor on another device than its parameter."""
+        if not registry.probes.keys() >= {*map(type, self.leaves), *map(type, leaves)}:
+            return
+        places, others = (list(map(self._backend.device_of, each)) for each in (self.leaves, leaves))
+        i = next((i for i, place in enumerate(places) if place != others[i]), None)
+        if i is None:
+            return
+        raise DeviceMismatchError(
+            f"{self._name}{self.tree.path(i)} is on {places[i]}, and its {_one(name)} on {others[i]}; "
+            "xdevice.to_device brings them together"
+        )
+
+    def applied(self, rule: Callable[..., Any], writes: bool = False) -> list[Any]:
+        """Returns what the rule returns for each row. `writes` says that it may write into what it is given."""
+        return self._backend.update(self._rows, rule, is_inside(), writes)
+
+    def changed(self, rule: Callable[..., tuple[Any, ...]]) -> Rows:
+        """Returns the rows that a rule makes of these."""
+        new = copy(self)
+        new._rows = self.applied(rule)
+        return new
+
+    def kernel(self, name: str) -> Callable[..., Any] | None:
+        """Returns the adapter's own kernel for a step with these rows, if it has one."""
+        kernel = getattr(self._backend.nn(), name, None) if self._is_together and not is_inside() else None
+        if kernel is None or self._backend.tracing() is not None:
+            return None
+        dtype = self.leaves[0].dtype
+        if dtype_name(dtype) != "float32" or any(x.dtype is not dtype for row in self._rows for x in row):
+            return None
+        return partial(kernel, self._rows)
+
+    def rebuilt(self, new: Sequence[Any]) -> Any:
+        """Returns the container with new parameters. Raises an error for one that cannot be in the place of the old."""
+        made = list(new)
+        for i, x in enumerate(self.leaves):
+            one = made[i]
+            if type(one) not in known or one.shape != x.shape or one.dtype is not x.dtype:
+                made[i] = self._checked(x, one, i)
+        return self.tree.rebuilt(made)
+
+    def _checked(self, x: Any, made: Any, i: int) -> Any:
+        """Returns `made`, what the rule returned for parameter `x`. Raises an error if it cannot be the new
+        parameter."""
+        made = registry.as_array(made)
+        found = registry.kind_of(type(made))
+        where = f"{self._name}{self.tree.path(i)}"
+        if found is None or found.backend is not self._backend or found.kind == "model":
+            raise NotATensorError(
+                f"the rule gave {shown(made)} of type {type(made).__qualname__} for {where}, expected the new "
+                f"parameter as a tensor of {self._backend.name}"
+            )
+        if made.shape != x.shape:
+            raise ShapeError(f"the rule gave the shape {tuple(made.shape)} for {where}, which has {tuple(x.shape)}")
+        if made.dtype != x.dtype:
+            raise DTypeError(
+                f"the rule gave {dtype_name(made.dtype)} for {where}, which is {dtype_name(x.dtype)}; the "
+                "functions of array_namespace keep the dtype beside numbers of Python"
+            )
+        return made
+
+
+def _one(name: str) -> str:
+    return "gradient" if name == "grads" else name
