@@ -66,7 +66,7 @@ def run(name, how, failing, late, after, elements=1 << 28, **variables):
         for rank in (1 - failing, failing):
             if rank == failing and how != "ends well":
                 ranks[rank].kill()
-            printed[rank] = ranks[rank].communicate(timeout=120)[0]
+            printed[rank] = ranks[rank].communicate(timeout=300)[0]
     finally:
         for rank in ranks:
             rank.kill()

@@ -12,7 +12,7 @@ LATE = 3.0
 ENGINES = ("torch", "jax", "tensorflow", "paddle", "mxnet", "numpy")
 OWN = ("jax:gloo", "tensorflow:ring", "paddle:gloo")
 ELEMENTS = int(os.environ.get("XDEVICE_TEST_ELEMENTS", 1 << 28))
-"""Of float32 in each call; two processes with a gigabyte each take 8 GB of memory."""
+"""Of float32 in each call; two processes with a gigabyte each take 8 to 11 GB of memory."""
 
 
 @pytest.mark.long

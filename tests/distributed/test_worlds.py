@@ -185,6 +185,7 @@ def test_what_takes_long_is_not_late(run, case):
         ("stopped", "silent", "rank 1 has been silent"),
         pytest.param("stands_still_and_is_stopped", "silent", "rank 1 has been silent", marks=pytest.mark.slow),
         pytest.param("stopped_in_the_engine", "silent", "rank 1 has been silent", marks=pytest.mark.long),
+        pytest.param("stopped_while_another_copies", "silent", "rank 1 has been silent", marks=pytest.mark.slow),
         pytest.param("stuck_unchecked", "late", "world_cases.py", marks=pytest.mark.long),
     ],
 )

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from process_runs import LATE, met, report
 
 import xdevice
+from xdevice.distributed import carrying, session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -393,6 +394,26 @@ def stopped_in_the_engine() -> None:
         report(failed=time.monotonic())
         try:
             world.all_reduce(np.ones(3))
+        finally:
+            os.kill(int(pids[1]), signal.SIGKILL)
+
+
+def stopped_while_another_copies() -> None:
+    """The tensor cannot be written, so the engine is given a copy of it, which takes long."""
+    x = np.ones(3)
+    x.flags.writeable = False
+    session._LARGE, convert = 0, carrying.convert
+
+    def slowly(*given: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGSTOP) if world.rank else time.sleep(2 * LONG)
+        return convert(*given, **options)
+
+    with met() as world:
+        pids = world.all_gather(np.array(os.getpid()))
+        carrying.convert = slowly
+        report(failed=time.monotonic())
+        try:
+            world.all_reduce(x)
         finally:
             os.kill(int(pids[1]), signal.SIGKILL)
 
