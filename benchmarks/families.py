@@ -2,7 +2,7 @@
 
     python benchmarks/families.py                # all pairs, as a table
     python benchmarks/families.py vit timm keras # those of this family between these two
-    python benchmarks/families.py --new          # pairs that xdevice was not developed on
+    python benchmarks/families.py --new          # further pairs
     python benchmarks/families.py --json
 
 Needs timm, torchvision and transformers (`pip install --no-deps` where a wheel does not fit PyTorch). The models have
@@ -371,7 +371,7 @@ ATTENTION = "multihead_attention"
 
 @click.command()
 @click.argument("words", nargs=-1)
-@click.option("--new", is_flag=True, help="The pairs that xdevice was not developed on.")
+@click.option("--new", is_flag=True, help="The further pairs.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON for each pair, instead of the table.")
 def main(words: tuple[str, ...], new: bool, as_json: bool) -> None:
     rows = []

@@ -5,8 +5,8 @@ them.
     python benchmarks/further.py beit timm    # those of this architecture with this library
     python benchmarks/further.py --json
 
-None of them was tried while xdevice's pairing was written. It needs what families.py needs, and its verdicts are those
-of zoos.py, with one more: "by names" is what converts with the `names=` that the refusal proposes.
+None of them was tried before the first run of this script. It needs what families.py needs, and its verdicts are those
+of zoos.py, with one more: "by names" is what converts with the `names=` below, rows of a table.
 """
 
 from __future__ import annotations

@@ -147,6 +147,12 @@ def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
 # of shapes
 
 concat = jnp.concatenate
+
+
+def diagonal(x: Array, k: int) -> Array:
+    return jnp.diagonal(x, k, -2, -1)
+
+
 matmul = jax.jit(jnp.matmul)
 
 

@@ -406,8 +406,8 @@ reshape = _shaping(_np.reshape)
 
 
 @_shaping
-def roll(x: Any, shift: int, axis: int) -> Any:
-    return _np.roll(x, shift, axis) if x.size else x.copy()
+def roll(x: Any, shifts: tuple[int, ...], axes: tuple[int, ...]) -> Any:
+    return _np.roll(x, shifts, axes) if x.size else x.copy()
 
 
 squeeze = _shaping(_np.squeeze)

@@ -15,7 +15,7 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
-from numpy import finfo
+from numpy import finfo, float32
 
 from xdevice.contract.hooks import unseen
 
@@ -131,8 +131,11 @@ def adam(rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], 
     with mx.autograd.pause(), unseen():
         steps, rate = step.item() + 1, float(rate)
         corrected, root = (1 - beta**steps for beta in betas)
+        # 1 - beta of a float32 is off by 1e-5 for the squares
+        scale = sqrt((1 - betas[1]) / (1 - float(float32(betas[1]))))
         settings = {
-            "lr": rate / corrected * sqrt(root), "beta1": betas[0], "beta2": betas[1], "epsilon": eps * sqrt(root),
+            "lr": rate / corrected * sqrt(root) / scale,
+            "rescale_grad": scale, "beta1": betas[0], "beta2": betas[1], "epsilon": eps * sqrt(root),
         }  # fmt: skip
         made = []
         for p, g, m, v in rows:

@@ -99,6 +99,8 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, NumpyProcesses, Backend):
         return detached(x)
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> np.ndarray[Any, Any]:
+        if type(value) is int and not value:  # much faster, but not for -0.0
+            return np.zeros(shape, host_dtype(dtype))
         return np.full(shape, value, dtype=host_dtype(dtype))
 
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> np.ndarray[Any, Any]:

@@ -251,6 +251,12 @@ def einsum(subscripts: str, tensors: Sequence[Array]) -> Array:
 
 broadcast_to = np.broadcast_to
 concat = np.concatenate
+
+
+def diagonal(x: Array, k: int) -> Array:
+    return np.diagonal(x, k, -2, -1)
+
+
 expand_dims = np.expand_dims
 flip = np.flip
 matmul = np.matmul

@@ -8,10 +8,11 @@ What Paddle's own kernels for the CPU do (3.3.1), and the functions here correct
 
 from __future__ import annotations
 
-from math import log
+from math import log, sqrt
 from typing import TYPE_CHECKING, Any
 
 import paddle
+from numpy import float32
 from paddle.nn import functional
 
 from xdevice.contract.hooks import unseen
@@ -93,9 +94,11 @@ def adam(rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], 
         corrected, root = (-paddle.expm1(steps * log(beta)) for beta in betas)
         power, nothing = paddle.exp(steps * log(betas[1])), steps * 0.0
         # the kernel takes `sqrt(1 - power)`, which has lost half of its digits, for the root
-        rate = rate * paddle.sqrt(root / (1.0 - power)) / corrected
+        # and 1 - beta of a float32, which is off by 1e-5 for the squares
+        scale = sqrt((1 - betas[1]) / (1 - float(float32(betas[1]))))
+        rate = rate * paddle.sqrt(root / (1.0 - power)) / (corrected * scale)
         copy = paddle._C_ops.assign
-        made = [(copy(p), g, copy(m), copy(v)) for p, g, m, v in rows]
+        made = [(copy(p), g * scale, copy(m), copy(v)) for p, g, m, v in rows]
         for p, g, m, v in made:
             paddle._C_ops.adam_(p, g, rate, m, v, None, nothing, power, None, None, *betas, eps, False, 1000, *_ADAM)
     return [(p, m, v) for p, _, m, v in made]

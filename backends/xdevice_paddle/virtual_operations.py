@@ -1,8 +1,9 @@
-"""Makes Paddle refuse operations on tensors of two different virtual GPUs.
+"""Makes Paddle refuse operations on tensors of two different virtual GPUs, and leave empty results on their GPU.
 
 Paddle itself does not compare the devices of operands. If the operands are on two real GPUs, the kernel of one accesses
 the memory of the other; if they are on two virtual GPUs, Paddle would silently copy both to the host and compute there.
-Operands on the CPU are allowed, because Paddle copies them to the GPU, real or virtual.
+Operands on the CPU are allowed, because Paddle copies them to the GPU, real or virtual. For lack of kernels it computes
+on the CPU, and copies results back, but not those without elements.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from paddle import _C_ops, _legacy_C_ops
 
 from xdevice.errors import DeviceMismatchError
 
+from . import copying
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-_MOVES = ("copy", "memcpy", "assign")
+_MOVES = ("copy_to", "memcpy", "assign_")
 METHODS = (
     *(f"__{side}{name}__" for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "matmul")
       for side in ("", "r")),
-    "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "_getitem_dygraph", "_setitem_dygraph",
+    "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "_getitem_dygraph", "_setitem_dygraph", "clone",
 )  # fmt: skip
 
 
@@ -45,22 +48,33 @@ _Method = type(paddle.Tensor.clone)
 
 def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     def checked(*args: Any, **kwargs: Any) -> Any:
-        first = None
+        first = there = None
+        held = []
         for x in _tensors(args):
             place = x.place
             if not place.is_custom_place():
                 continue
+            held.append(x)
             index = place.custom_device_id()
             if first is None:
-                first = index
+                first, there = index, place
             elif index != first:
                 raise DeviceMismatchError(
                     f"{name} takes tensors of one GPU, but they are on gpu:{first} and gpu:{index}; "
                     "move them with xdevice.to_device"
                 )
-        return call(*args, **kwargs)
+        made = call(*args, **kwargs)
+        if held:
+            _settle([made, *held], there)  # what is written in place is moved as well
+        return made
 
     return checked
+
+
+def _settle(made: Iterable[Any], place: Any) -> None:
+    for x in _tensors(made):
+        if x.is_dense() and not x.size and x.place.is_cpu_place():
+            copying.relocate(x, place)
 
 
 def _tensors(args: Iterable[Any]) -> Iterable[Any]:

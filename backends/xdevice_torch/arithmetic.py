@@ -120,6 +120,8 @@ def min(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
 
 
 def prod(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    if len(axes) == x.ndim and not keepdims:
+        return torch.prod(x)
     for axis in reversed(axes):  # torch.prod takes one
         x = torch.prod(x, axis, keepdim=keepdims)
     return x
@@ -171,6 +173,10 @@ def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
     # torch.concat lets a vector without elements pass as any shape, but the core has checked the shapes
     return torch.concat(list(tensors), axis)
+
+
+def diagonal(x: Tensor, k: int) -> Tensor:
+    return torch.diagonal(x, k, -2, -1)
 
 
 expand_dims = torch.unsqueeze

@@ -24,7 +24,7 @@ import time
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from types import FunctionType, MethodType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
@@ -134,7 +134,7 @@ def tested():
 
 def _all_checked(xp):
     public = {name: getattr(xp, name) for name in dir(xp) if not name.startswith("_")}
-    return {name: _checked(one) if isinstance(one, FunctionType | MethodType) else one for name, one in public.items()}
+    return {name: _checked(one) if callable(one) else one for name, one in public.items()}
 
 
 def _checked(function):

@@ -471,7 +471,7 @@ def test_making(xp, name):
     close(xp.asarray([1, 2]), np.asarray([1, 2]))
     close(xp.asarray([1.5]), np.asarray([1.5], "float32"))
     x = xp.asarray([1, 2])
-    assert xp.asarray(x) is x
+    assert xp.asarray(x) is xp.positive(x) is xp.conj(x) is xp.real(x) is x
     copied = xp.asarray(x, copy=True)
     close(copied, np.asarray([1, 2]))
     close(xp.from_dlpack(xp.asarray([1.0, 2.0])), np.asarray([1.0, 2.0], "float32"))

@@ -95,6 +95,22 @@ def test_a_move_is_new_memory(name):
         assert len(set(map(address, moves))) == len(moves)
 
 
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_compiled_step_takes_the_state_of_an_optimizer(name):
+    """Of which TensorFlow holds the count of steps, an int32, on the host."""
+    if name in NO_KERNELS:
+        pytest.skip(f"this build of {name} has no kernels for this GPU")
+    with xdevice.use(name), xdevice.gpu(0):
+        params = {"w": xdevice.tensor([1.0, 2.0])}
+        state = xdevice.optim.init(xdevice.optim.adam, params)
+        step = xdevice.compile(lambda params, state: xdevice.optim.adam(params, params, state, lr=0.5))
+        for _ in range(2):
+            params, state = step(params, state)
+        assert xdevice.device_of(params["w"]) == xdevice.gpu(0)
+        assert xdevice.item(state["step"]) == 2
+        assert xdevice.to_numpy(params["w"]).round(4).tolist() == [0.0275, 1.0069]
+
+
 @pytest.mark.skipif("tensorflow" not in xdevice.backends(), reason="no TensorFlow")
 def test_strings_of_tensorflow_stay_on_the_host():
     with xdevice.use("tensorflow") as backend:

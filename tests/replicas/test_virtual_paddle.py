@@ -60,6 +60,26 @@ def test_training_on_a_virtual_gpu_equals_training_on_the_cpu_also_after_tensorf
 
 
 @pytest.mark.slow
+def test_what_has_no_elements_is_where_its_operand_is():
+    done = run("""
+        x = xdevice.tensor([1.0, 2.0], device="gpu:1")
+        x.stop_gradient = False
+        none = x[2:]
+        made = [none, paddle.abs(none), none.astype("int64"), x[x > 5], paddle.split(none.reshape([3, 0]), 3)[1]]
+        made += [paddle.copysign(none, none), none.clone(), paddle.nonzero(x * 0), paddle.ones_like(none)]
+        written = paddle.abs(none).detach()
+        written[:] = 1.0
+        made.append(written)
+        made += [paddle.matmul(none.reshape([0, 1]), x.reshape([1, 2]))]
+        assert {str(xdevice.device_of(one)) for one in made} == {"gpu:1"}
+        (paddle.abs(none).sum() + x.sum()).backward()
+        assert x.grad.tolist() == [1.0, 1.0]
+        print("done")
+    """)
+    assert_done(done)
+
+
+@pytest.mark.slow
 def test_the_cpu_stays_the_default_device_and_paddle_says_nothing_of_plugins():
     done = run("""
         import threading

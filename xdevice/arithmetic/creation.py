@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices, floats
-from xdevice.core import registry, selection
+from xdevice.base.dtypes import host_dtype
+from xdevice.core import registry
 from xdevice.errors import DTypeError, ShapeError, SharingError, shown
 from xdevice.tensors import conversion, creation, verbs
 from xdevice.tensors.refusals import require_dtype
@@ -38,8 +39,7 @@ class Creation:
         if not self._is_mine(obj):
             if copy is False:
                 raise SharingError("asarray(copy=False) takes a tensor of the backend; anything else is copied")
-            with selection.use(self._backend):
-                return creation.tensor(obj, device=device, dtype=None if dtype is None else self._ground.dtype(dtype))
+            return creation.tensor_of(self._backend, obj, device, None if dtype is None else self._ground.dtype(dtype))
         x = self._ground.tensor(obj, "asarray")
         made = x if dtype is None else self._ground.cast(x, self._ground.held(self._ground.dtype(dtype)))
         made = made if device is None else verbs.to_device(made, device)
@@ -125,11 +125,11 @@ class Creation:
         default = "int64" if all(isinstance(x, int) for x in (first, last, step)) else floats.usual()
         name = self._named(dtype, default)
         number = max(0, -int((first - last) // step))
-        values = first + step * numpy.arange(number, dtype="int64" if default == "int64" else "float64")
-        if default == "int64" and number:
-            dtypes.require_fits(int(values.min()), name)
-            dtypes.require_fits(int(values.max()), name)
-        return self._placed(values, name, device)
+        if default != "int64":
+            return self._placed(first + step * numpy.arange(number, dtype="float64"), name, device)
+        for value in (first, first + step * (number - 1)) if number else ():
+            dtypes.require_fits(value, name)
+        return self._placed(numpy.arange(first, first + step * number, step), name, device)
 
     def linspace(
         self,
@@ -155,12 +155,10 @@ class Creation:
     ) -> Any:
         import numpy
 
-        values = numpy.eye(n_rows, n_cols, max(-n_rows, k), dtype="bool")
-        return self._placed(values, self._named(dtype, floats.usual()), device)
+        name = self._named(dtype, floats.usual())
+        return self._placed(numpy.eye(n_rows, n_cols, max(-n_rows, k), dtype=host_dtype(name)), name, device)
 
     def _placed(self, values: np.ndarray[Any, Any], name: str, device: object) -> Any:
-        from xdevice.base.dtypes import host_dtype
-
         place = self._place(name, device)
         return self._backend.from_numpy(values.astype(host_dtype(name), copy=False), place)
 
@@ -174,7 +172,7 @@ class Creation:
             raise ShapeError(f"meshgrid takes vectors, not the shapes {[shape_of(x) for x in tensors]}")
         if tensors:
             self._ground.require_one_device("meshgrid", *tensors)
-        name = self._ground.common(tensors, tensors[0]) if tensors else ""
+            tensors = self._ground.promoted(tensors)
         places = list(range(len(tensors)))
         if indexing == "xy":
             places[:2] = reversed(places[:2])
@@ -184,9 +182,7 @@ class Creation:
         grids = []
         for place, x in zip(places, tensors, strict=True):
             row = (*(1,) * place, shape[place], *(1,) * (len(shape) - place - 1))
-            grids.append(
-                self._kernels.broadcast_to(self._kernels.reshape(self._ground.cast(x, name), row), tuple(shape))
-            )
+            grids.append(self._kernels.broadcast_to(self._kernels.reshape(x, row), tuple(shape)))
         return grids
 
     def tril(self, x: Any, /, *, k: int = 0) -> Any:

@@ -3,6 +3,7 @@ first."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.contract.arithmetic import SETTLED
@@ -51,17 +52,18 @@ def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
     """The elementwise functions, by name."""
     kernels = ground.kernels
     made = {name: _unary(ground, name, kinds, getattr(kernels, name)) for name, kinds in UNARY.items()}
-    made |= {name: _rounding(ground, name, getattr(kernels, name)) for name in ROUNDING}
-    made |= {name: _testing(ground, name, getattr(kernels, name), told) for name, told in TESTING.items()}
+    for name in ROUNDING:
+        made[name] = _unary(ground, name, REAL, getattr(kernels, name), INTEGER, kernels.copy)
+    for name, told in TESTING.items():
+        answer = partial(_all_alike, kernels, told)
+        made[name] = _unary(ground, name, NUMERIC, getattr(kernels, name), INTEGER, answer)
     made |= {name: _binary(ground, name, kinds, getattr(kernels, name)) for name, kinds in BINARY.items()}
     made["pow"] = _pow(ground, made["pow"])
     made["clip"] = _clip(ground)
-    made |= {name: _unchanged(ground, name, kernels.copy) for name in ("conj", "positive", "real")}
-    if "complex64" in ground.backend.dtypes:
-        made |= {name: _of_complex(ground, made[name], getattr(kernels, name)) for name in ("conj", "real")}
-        made["imag"] = _unary(ground, "imag", COMPLEX, kernels.imag)
-    else:
-        made["imag"] = _unary(ground, "imag", COMPLEX, _itself)  # every dtype is refused by name
+    made["positive"] = _unary(ground, "positive", NUMERIC, _itself)
+    for name in ("conj", "real"):
+        made[name] = _unary(ground, name, NUMERIC, _itself, COMPLEX, getattr(kernels, name, None))
+    made["imag"] = _unary(ground, "imag", COMPLEX, getattr(kernels, "imag", _itself))
     return made
 
 
@@ -74,7 +76,14 @@ def _itself(x: Any) -> Any:
     return x
 
 
-def _unary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any], Any]) -> Callable[..., Any]:
+def _all_alike(kernels: Any, value: bool, x: Any) -> Any:
+    return kernels.full_like(x, value, "bool")
+
+
+def _unary(
+    ground: Ground, name: str, kinds: str, kernel: Callable[[Any], Any], apart: str = "", other: Any = None
+) -> Callable[..., Any]:
+    """A function of one tensor: `kernel`, but `other` for dtypes of the kinds that `apart` names."""
     mine = ground.mine
     usual: Any = None
 
@@ -83,28 +92,13 @@ def _unary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any], Any]) 
         if type(x) in mine and x.dtype is usual:
             return kernel(x)
         x = ground.require(x, kinds, name)
-        usual = x.dtype
+        if not apart:
+            usual = x.dtype
+        elif dtypes.kind_of(ground.name(x)) in apart:
+            return other(x)
         return kernel(x)
 
     return _named(unary, name)
-
-
-def _rounding(ground: Ground, name: str, kernel: Callable[[Any], Any]) -> Callable[..., Any]:
-    def rounding(x: Any, /) -> Any:
-        x = ground.require(x, REAL, name)
-        return kernel(x) if dtypes.kind_of(ground.name(x)) == "f" else ground.kernels.copy(x)
-
-    return _named(rounding, name)
-
-
-def _testing(ground: Ground, name: str, kernel: Callable[[Any], Any], told: bool) -> Callable[..., Any]:
-    def testing(x: Any, /) -> Any:
-        x = ground.require(x, NUMERIC, name)
-        if dtypes.kind_of(ground.name(x)) in "iu":
-            return ground.kernels.full_like(x, told, "bool")
-        return kernel(x)
-
-    return _named(testing, name)
 
 
 def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -153,23 +147,6 @@ def _pow(ground: Ground, power: Callable[..., Any]) -> Callable[..., Any]:
         return power(x1, x2)
 
     return pow
-
-
-def _unchanged(ground: Ground, name: str, copy: Callable[[Any], Any]) -> Callable[..., Any]:
-    def unchanged(x: Any, /) -> Any:
-        return copy(ground.require(x, NUMERIC, name))
-
-    return _named(unchanged, name)
-
-
-def _of_complex(ground: Ground, real: Callable[[Any], Any], kernel: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A function that has work to do for complex numbers alone."""
-
-    def of_complex(x: Any, /) -> Any:
-        x = ground.tensor(x, real.__name__)
-        return kernel(x) if dtypes.kind_of(ground.name(x)) == "c" else real(x)
-
-    return _named(of_complex, real.__name__)
 
 
 def _clip(ground: Ground) -> Callable[..., Any]:

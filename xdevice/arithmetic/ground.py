@@ -197,10 +197,21 @@ class Ground:
             raise NotATensorError(f"{function} needs a tensor among {shown(tuple(values))}; xp.asarray makes one")
         if self.looks:
             self.require_one_device(function, *[x for x in tensors if type(x) not in NUMBERS])
+        dtype = first.dtype
+        if dtype is self._usual.get(kinds) and all([getattr(x, "dtype", None) is dtype for x in tensors]):  # noqa: C419
+            return tensors
         name = self.common(tensors, first)
         if dtypes.kind_of(name) not in kinds:
             raise self.refused(function, kinds, *(self.name(x) for x in tensors if type(x) not in NUMBERS))
         return [self.number(x, name, first) if type(x) in NUMBERS else self.cast(x, name) for x in tensors]
+
+    def promoted(self, tensors: Sequence[Any]) -> list[Any]:
+        """The tensors in their common dtype."""
+        dtype = tensors[0].dtype
+        if all([x.dtype is dtype for x in tensors]):  # noqa: C419  # half as long
+            return list(tensors)
+        name = self.common(tensors, tensors[0])
+        return [self.cast(x, name) for x in tensors]
 
     def common(self, tensors: Sequence[Any], first: Any) -> str:
         """The common dtype of tensors and numbers of Python."""
@@ -231,6 +242,8 @@ class Ground:
     def require_one_device(self, function: str, *values: Any) -> None:
         """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no device, and tensors that
         are spread over several devices are left to the framework."""
+        if self.backend.is_host_only:
+            return
         try:
             if self.are_together(values):
                 return
@@ -285,6 +298,8 @@ class Ground:
 
     def axis(self, axis: Any, ndim: int, function: str) -> int:
         """The axis, counted from the front. Raises `AxisError` if there is no such axis."""
+        if type(axis) is int and 0 <= axis < ndim:
+            return axis
         try:
             whole = index(axis)
         except TypeError:
@@ -297,6 +312,8 @@ class Ground:
         """The axes, counted from the front, in ascending order; all axes if `axis` is None."""
         if axis is None:
             return tuple(range(ndim))
+        if type(axis) is int:
+            return (self.axis(axis, ndim, function),)
         found = [self.axis(one, ndim, function) for one in listed(axis)]
         if len(set(found)) != len(found):
             raise ShapeError(f"{function}: an axis is named twice in {shown(axis)}")
@@ -305,11 +322,16 @@ class Ground:
 
 def shape_of(x: Any) -> tuple[Any, ...]:
     """The shape of `x` as a tuple. A size that is not known while a function is traced is None."""
-    return tuple([None if length is None or length < 0 else length for length in x.shape])
+    shape = x.shape
+    if isinstance(shape, tuple) and -1 not in shape:
+        return tuple(shape)
+    return tuple([None if length is None or length < 0 else length for length in shape])
 
 
 def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
     """The shape that tensors of these shapes broadcast to. Raises `ShapeError` if they do not broadcast together."""
+    if len({*shapes}) == 1:
+        return shapes[0]
     ndim = max([0, *[len(shape) for shape in shapes]])  # written so that torch.compile can follow it
     rows = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
     result = []

@@ -209,7 +209,7 @@ def elements(ground: Ground, x: Any, index: Any) -> Any:
     if places.size:
         found = ground.kernels.take(flat, ground.constant(places.ravel(), x), 0)
     else:
-        found = _none_of(ground, flat, 0)
+        found = ground.kernels.sliced(flat, 0, 0, 0)
     return ground.kernels.reshape(found, places.shape)
 
 
@@ -249,21 +249,12 @@ def _along(ground: Ground, x: Any, axis: int, part: slice | int) -> Any:
         return ground.kernels.squeeze(ground.kernels.sliced(x, axis, part % length, part % length + 1), (axis,))
     start, stop, step = part.indices(length)
     if not range(start, stop, step):
-        return _none_of(ground, x, axis)
+        return ground.kernels.sliced(x, axis, 0, 0)
     if step == 1:
         return ground.kernels.sliced(x, axis, start, stop)
     import numpy as np
 
     return ground.kernels.take(x, ground.constant(np.arange(start, stop, step), x), axis)
-
-
-def _none_of(ground: Ground, x: Any, axis: int) -> Any:
-    """No elements along an axis. A new tensor, as Paddle's own is on no virtual GPU."""
-    found = registry.kind_of(type(x))
-    if found is None or found.kind != "tensor":
-        return ground.kernels.sliced(x, axis, 0, 0)
-    shape = (*x.shape[:axis], 0, *x.shape[axis + 1 :])
-    return ground.backend.full(shape, 0, ground.backend.device_of(x), ground.name(x))
 
 
 def top_k(x: Any, k: int) -> tuple[Any, Any]:

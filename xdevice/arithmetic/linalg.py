@@ -170,14 +170,15 @@ class LinearAlgebra:
         return self._xp.stack(parts, axis=place)
 
     def diagonal(self, x: Any, /, *, offset: int = 0) -> Any:
-        import numpy as np
-
-        x = self._ground.tensor(x, "linalg.diagonal")
+        x, kernels = self._ground.tensor(x, "linalg.diagonal"), self._ground.kernels
         shape = self._ground.known(x, "linalg.diagonal")
         if len(shape) < 2:
             raise ShapeError(f"linalg.diagonal takes matrices, not the shape {shape}")
+        if hasattr(kernels, "diagonal"):
+            return kernels.diagonal(x, index(offset))
+        import numpy as np
+
         places = np.arange(shape[-2] * shape[-1]).reshape(shape[-2:]).diagonal(offset)
-        kernels = self._ground.kernels
         flat = kernels.reshape(x, (*shape[:-2], shape[-2] * shape[-1]))
         return kernels.take(flat, self._ground.constant(places, x), len(shape) - 2)
 

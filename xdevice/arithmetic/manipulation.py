@@ -31,8 +31,10 @@ class Manipulation:
     def broadcast_to(self, x: Any, /, shape: Sequence[int]) -> Any:
         x = self._ground.tensor(x, "broadcast_to")
         wanted = _sizes(shape, "broadcast_to")
-        if broadcast_shape(shape_of(x), wanted) != wanted:
-            raise ShapeError(f"broadcast_to: {shape_of(x)} does not broadcast to {wanted}")
+        shape = shape_of(x)
+        pairs = zip(reversed(shape), reversed(wanted), strict=False)
+        if len(shape) > len(wanted) or not all([length in (1, None, new) for length, new in pairs]):  # noqa: C419
+            raise ShapeError(f"broadcast_to: {shape} does not broadcast to {wanted}")
         return self._kernels.broadcast_to(x, wanted)
 
     def broadcast_arrays(self, *arrays: Any) -> list[Any]:
@@ -73,9 +75,10 @@ class Manipulation:
 
     def permute_dims(self, x: Any, /, axes: Sequence[int]) -> Any:
         x = self._ground.tensor(x, "permute_dims")
-        found = tuple(self._ground.axis(axis, len(x.shape), "permute_dims") for axis in listed(axes))
-        if sorted(found) != list(range(len(x.shape))):
-            raise ShapeError(f"permute_dims takes each of {len(x.shape)} axes once, not {shown(axes)}")
+        ndim = len(x.shape)
+        found = tuple([self._ground.axis(axis, ndim, "permute_dims") for axis in listed(axes)])
+        if len(found) != ndim or len({*found}) != ndim:
+            raise ShapeError(f"permute_dims takes each of {ndim} axes once, not {shown(axes)}")
         return self._kernels.permute_dims(x, found)
 
     def repeat(self, x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
@@ -136,24 +139,22 @@ class Manipulation:
             if len(listed(shift)) != 1:
                 raise ShapeError(f"roll without axes takes one shift, not {shown(shift)}")
             if len(shape) == 1:
-                return self._rolled(x, shift, 0)
+                return self._rolled(x, listed(shift), (0,))
             shape = self._ground.known(x, "roll without axes")
-            return self._kernels.reshape(self._rolled(self._kernels.reshape(x, (-1,)), shift, 0), shape)
+            return self._kernels.reshape(self._rolled(self._kernels.reshape(x, (-1,)), listed(shift), (0,)), shape)
         axes, shifts = listed(axis), listed(shift)
         if len(shifts) == 1:
             shifts *= len(axes)
         if len(shifts) != len(axes):
             raise ShapeError(f"roll takes as many shifts as axes, not {shown(shift)} for {shown(axis)}")
-        for steps, one in zip(shifts, axes, strict=True):
-            x = self._rolled(x, steps, self._ground.axis(one, len(shape), "roll"))
-        return x
+        places = tuple([self._ground.axis(one, len(shape), "roll") for one in axes])
+        return self._rolled(x, shifts, places) if places else x
 
-    def _rolled(self, x: Any, steps: Any, axis: int) -> Any:
-        length = shape_of(x)[axis]
-        steps = index(steps)
-        if length is None:
-            return self._kernels.roll(x, steps, axis)
-        return self._kernels.roll(x, steps % length if length else 0, axis)
+    def _rolled(self, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]) -> Any:
+        lengths = [shape_of(x)[axis] for axis in axes]
+        pairs = zip(shifts, lengths, strict=True)
+        steps = tuple([index(steps) if length is None else index(steps) % (length or 1) for steps, length in pairs])
+        return self._kernels.roll(x, steps, axes)
 
     def squeeze(self, x: Any, /, axis: int | tuple[int, ...]) -> Any:
         x = self._ground.tensor(x, "squeeze")
@@ -187,7 +188,8 @@ class Manipulation:
             return self._kernels.concat([self._kernels.reshape(x, (-1,)) for x in tensors], 0)
         shapes = [shape_of(x) for x in tensors]
         place = self._ground.axis(axis, len(shapes[0]), "concat")
-        if len({(*shape[:place], None, *shape[place + 1 :]) for shape in shapes if None not in shape}) > 1:
+        others = {*shapes}
+        if len(others) > 1 and len({(*one[:place], *one[place + 1 :]) for one in others if None not in one}) > 1:
             raise ShapeError(f"concat along the axis {axis} takes shapes that differ only there, not {shown(shapes)}")
         return self._kernels.concat(tensors, place)
 
@@ -203,8 +205,7 @@ class Manipulation:
         if not tensors:
             raise ShapeError(f"{function} takes one tensor or more")
         self._ground.require_one_device(function, *tensors)
-        name = self._ground.common(tensors, tensors[0])
-        return [self._ground.cast(x, name) for x in tensors]
+        return self._ground.promoted(tensors)
 
     # products
 
@@ -258,25 +259,25 @@ class Manipulation:
 
 def _sizes(shape: Any, function: str) -> tuple[int, ...]:
     whole = _whole(shape, function)
-    if any(length < 0 for length in whole):
+    if min(whole, default=0) < 0:
         raise ShapeError(f"{function}: a shape is made of ints of 0 or more, not of {shown(shape)}")
     return whole
 
 
 def _whole(shape: Any, function: str) -> tuple[int, ...]:
     try:
-        return tuple(index(length) for length in listed(shape))
+        return tuple(map(index, listed(shape)))
     except TypeError:
         raise ShapeError(f"{function}: a shape is made of ints, not of {shown(shape)}") from None
 
 
 def _filled(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
     """The new shape, with the length that -1 stands for filled in. Raises `ShapeError` if the elements do not fit."""
-    if None in old or not any(length < 0 for length in new):
+    if None in old or min(new, default=0) >= 0:
         if None not in old and prod(old) != prod(new):
             raise ShapeError(f"reshape: {old} has {prod(old)} elements and {new} has {prod(new)}")
         return new
     known = prod([length for length in new if length != -1])
     if new.count(-1) != 1 or known < 0 or (known == 0) or prod(old) % known:
         raise ShapeError(f"reshape: {old} does not go into {new}")
-    return tuple(prod(old) // known if length == -1 else length for length in new)
+    return tuple([prod(old) // known if length == -1 else length for length in new])

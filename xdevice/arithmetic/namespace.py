@@ -4,7 +4,7 @@ adapter."""
 from __future__ import annotations
 
 import math
-from functools import partial, wraps
+from functools import partial, update_wrapper
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,19 +73,10 @@ class Namespace:
 
 
 def _functions(room: object) -> dict[str, Callable[..., Any]]:
-    """The public methods of a class as functions."""
-    return {name: _plain(getattr(room, name)) for name in vars(type(room)) if not name.startswith("_")}
-
-
-def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a plain function of a bound method. Paddle's to_static would take the bound method for a method of the
-    object that holds the function."""
-
-    @wraps(method)
-    def function(*args: Any, **settings: Any) -> Any:
-        return method(*args, **settings)
-
-    return function
+    """The public methods of a class as functions. They are not bound methods, which Paddle's to_static would take for
+    methods of the object that holds them."""
+    methods = {name: method for name, method in vars(type(room)).items() if not name.startswith("_")}
+    return {name: update_wrapper(partial(method, room), getattr(room, name)) for name, method in methods.items()}
 
 
 def array_namespace(*xs: Any) -> Any:

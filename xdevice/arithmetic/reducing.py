@@ -129,7 +129,7 @@ class Reducing:
         x = self._ground.require(x, REAL, function)
         shape = shape_of(x)
         axes = self._ground.axes(axis, len(shape), function)
-        if any(shape[one] == 0 for one in axes):
+        if 0 in shape and any(shape[one] == 0 for one in axes):
             raise ShapeError(f"{function} of no elements does not exist: the shape is {shape}, the axis {axis}")
         return getattr(self._kernels, function)(x, axes, bool(keepdims)) if axes else self._kernels.copy(x)
 
@@ -198,8 +198,7 @@ class Reducing:
         parts = [ground.require(part, NUMERIC, "diff") for part in (prepend, x, append) if part is not None]
         if len(parts) > 1:
             ground.require_one_device("diff", *parts)
-            name = ground.common(parts, x)
-            x = kernels.concat([ground.cast(part, name) for part in parts], place)
+            x = kernels.concat(ground.promoted(parts), place)
         length = ground.known(x, "diff")[place]
         for last in range(length - 1, max(length - 1 - n, -1), -1):
             x = kernels.subtract(kernels.sliced(x, place, 1, last + 1), kernels.sliced(x, place, 0, last))

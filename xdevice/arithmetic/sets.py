@@ -49,29 +49,31 @@ class Sets:
         return tuple(self._ground.constant(places, x) for places in np.nonzero(values))
 
     def unique_all(self, x: Any, /) -> UniqueAllResult:
-        return UniqueAllResult(*self._unique("unique_all", x))
+        return UniqueAllResult(*self._unique("unique_all", x, True, True))
 
     def unique_counts(self, x: Any, /) -> UniqueCountsResult:
-        values, _, _, counts = self._unique("unique_counts", x)
+        values, _, counts = self._unique("unique_counts", x, False, True)
         return UniqueCountsResult(values, counts)
 
     def unique_inverse(self, x: Any, /) -> UniqueInverseResult:
-        values, _, inverse, _ = self._unique("unique_inverse", x)
+        values, _, inverse = self._unique("unique_inverse", x, True, False)
         return UniqueInverseResult(values, inverse)
 
     def unique_values(self, x: Any, /) -> Any:
-        return self._unique("unique_values", x)[0]
+        return self._unique("unique_values", x, False, False)[0]
 
-    def _unique(self, function: str, x: Any) -> list[Any]:
+    def _unique(self, function: str, x: Any, has_inverse: bool, has_counts: bool) -> list[Any]:
+        """The elements, their first places, and what else is asked for."""
         import numpy as np
 
         values = self._read(function, x)
-        _, first, inverse, counts = np.unique(values.ravel(), True, True, True, equal_nan=False)
-        kernels, constant = self._ground.kernels, self._ground.constant
-        indices = constant(first, x)
-        taken = kernels.take(kernels.reshape(x, (-1,) if values.size else (0,)), indices, 0)
-        inverse = kernels.reshape(constant(inverse.ravel(), x), values.shape)
-        return [taken, indices, inverse, constant(counts, x)]
+        wanted: Any = {"return_index": True, "return_inverse": has_inverse, "return_counts": has_counts}
+        _, *found = np.unique(values.ravel(), equal_nan=False, **wanted)
+        kernels = self._ground.kernels
+        made = [self._ground.constant(part.ravel(), x) for part in found]
+        if has_inverse:
+            made[1] = kernels.reshape(made[1], values.shape)
+        return [kernels.take(kernels.reshape(x, (-1,) if values.size else (0,)), made[0], 0), *made]
 
     def _read(self, function: str, x: Any) -> Places:
         x = self._ground.tensor(x, function)

@@ -7,7 +7,7 @@ standard names for it.
 
 from __future__ import annotations
 
-from functools import wraps
+from functools import partial, wraps
 from math import prod
 from operator import index as whole
 from types import FunctionType, SimpleNamespace
@@ -290,7 +290,7 @@ class Wrapped:
         found = getattr(self._inner, name)
         if isinstance(found, SimpleNamespace):
             found = Wrapped(self._ground, found, f"{self.__name__}.{name}")
-        elif isinstance(found, FunctionType):
+        elif isinstance(found, FunctionType | partial) and not name.startswith("_"):
             found = _wrapped(self._ground, found)
             found = _keeping(found) if name == "asarray" else found
         setattr(self, name, found)

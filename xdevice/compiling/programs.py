@@ -178,7 +178,7 @@ class _Arguments:
             here: set[Device] = self.backend.devices_of(type(self.tensors[0]), self.tensors)
             if len(here) == 1:
                 return here.pop()
-        places = [self.backend.device_of(x) for x in self.tensors]
+        places = [self.backend.operand_device(x) for x in self.tensors]
         i = next((i for i, place in enumerate(places) if place != places[0]), None)
         if i is not None:
             where = self._places(trees.flatten(self.given)[1])

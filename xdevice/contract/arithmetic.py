@@ -75,7 +75,7 @@ SHAPING: Final = {
     "matmul": "matmul(x1, x2): matrices, or stacks of them; vectors, and what does not fit, are tried and may raise",
     "permute_dims": "permute_dims(x, axes)",
     "reshape": "reshape(x, shape)",
-    "roll": "roll(x, shift, axis): by less than the axis is long",
+    "roll": "roll(x, shifts, axes): each by less than its axis is long; the axes in any order",
     "squeeze": "squeeze(x, axes)",
     "stack": "stack(tensors, axis)",
     "unstack": "unstack(x, axis)",
@@ -114,8 +114,9 @@ PUT: Final = "put"
 """An optional function: `put(x, indices, values)` gives the vector `x` with other values at some indices, each of which
 is there once; differentiable in `x` and `values`. Without it the core composes that of other kernels."""
 
-TRIANGLES: Final = ("tril", "triu")
-"""Optional functions: `tril(x, k)` and `triu(x, k)`, of stacks of matrices. Without them the core takes a mask."""
+OF_MATRICES: Final = ("diagonal", "tril", "triu")
+"""Optional functions of stacks of matrices: `diagonal(x, k)`, `tril(x, k)` and `triu(x, k)`. Without them the core
+takes elements by their places, and a mask."""
 
 EINSUM: Final = "einsum"
 """An optional function: `einsum(subscripts, tensors)`, of tensors of floats with axes. The subscripts are letters, the

@@ -50,8 +50,7 @@ def convert_state(
         backend: the target: "torch", "paddle", "mxnet", "tensorflow" (Keras), "jax", "numpy", or a `Backend`.
         like: a built model of the target. The result has the names and devices of `like`; without it, the source's.
         kinds: the kind of layers in a dict, or of your own classes, by path, `*` or class: `{"MyNorm": "rms_norm"}`.
-        names: which layer of the source is which of `like`, where that is unclear: `{"blocks.*.fc1": "h.*.dense"}`;
-            or which rows of it: `{"positions[2:]": "wpe"}`.
+        names: which layer of the source is which of `like`, or which rows: `{"h.*.fc1": "b.*.up", "wpe[2:]": "pos"}`.
         device: where to put the tensors; without it, they are where their counterparts in `like` or the source are.
         inputs: a batch, as the source takes it (a dict is keywords): tells layers apart, and compares the outputs.
         dtype: what floats are cast to: "bfloat16", or "like" for the dtypes of `like`.

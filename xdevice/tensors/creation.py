@@ -55,7 +55,11 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
         array([[1, 2],
                [3, 4]])
     """
-    backend = selection.current()
+    return tensor_of(selection.current(), data, device, dtype)
+
+
+def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any:
+    """What `tensor` gives, of this backend."""
     place = place_for(backend, device)
     if dtype is None and not floats.setting() and (name := _taken_as_it_is(data)):
         require_dtype(backend, name, "the dtype", "say another", place=place, may_narrow=True)
@@ -266,9 +270,9 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
     """The sizes that the arguments of `ones`, `rand` and the like give, as `(2, 3)` or `((2, 3),)`. Raises `ShapeError`
     for anything that is not a shape."""
     sizes: Any = listed(shape[0]) if len(shape) == 1 else shape
-    if any(isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0 for size in sizes):
+    if any([isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0 for size in sizes]):  # noqa: C419
         raise ShapeError(f"a shape is made of ints of 0 or more, as in (2, 3) or ((2, 3)), not of {shown(sizes)}")
-    whole = tuple(size.__index__() for size in sizes)
+    whole = tuple([size.__index__() for size in sizes])
     nbytes = host_dtype(dtype).itemsize
     for size in whole:
         nbytes *= size or 1  # a 0 does not count: frameworks overflow, or refuse, also where there are no elements
