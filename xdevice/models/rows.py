@@ -63,7 +63,7 @@ def _has(layer: Layer, path: str) -> bool:
 
 
 def _cut(side: Side, layer: Layer, wanted: slice, done: list[str], is_target: bool) -> Layer:
-    total = next(iter(shapes_of(side.variables, layer).values()), ())[0]
+    total = next(iter(shapes_of(side.variables, layer).values()))[0]
     first, last, _ = wanted.indices(total)
     if first >= last:
         raise StateError(f"names= asks for rows {first} to {last} of {layer.path}, which has {total}")

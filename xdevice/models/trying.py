@@ -43,7 +43,7 @@ def pair_by_inputs(
     ours, theirs = ({layer.path: layer for layer in side.layers} for side in (source, target))
     refusal = None
     try:
-        likely = pair_layers(source, target, renamed)
+        guesses = [pair_layers(source, target, renamed)]
     except StateError as error:
         if renamed:
             by_name(source, target, renamed)  # raises if names= itself is wrong
@@ -52,9 +52,8 @@ def pair_by_inputs(
             [(ours[here], theirs[there]) for here, there in guess.items() if here in ours and there in theirs]
             for guess in (error.pairs, pairs_in_order(source, target, renamed))
         ]
-        likely = guesses[0]
-    tried = []
-    for guess in guesses if refusal is not None and guesses[0] != guesses[1] else (likely,):
+    likely, tried = guesses[0], []
+    for guess in guesses[: 1 if guesses[-1] == likely else 2]:
         for number, way in enumerate(values):
             tried.append(_try(runs, guess, way))
             if tried[-1][0] <= runs.limit:
