@@ -163,8 +163,8 @@ class Session:
 
         with self.alone("native_group"):
             self.agree(call)
-            self._native = self.call("", call, lambda: backend.start_native_group(self._group()), [])
-        self._scope.enter_context(self._native.scope)
+            self._native = native = self.call("", call, lambda: backend.start_native_group(self._group()), [])
+        self._scope.enter_context(native.scope)
 
     def leave(self, error: BaseException | None) -> None:
         """Leaves the world at the end of its block. `error` is the exception that the block raised, or None."""
