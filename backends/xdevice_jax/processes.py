@@ -123,7 +123,7 @@ class JaxEngine(Engine):
         with _64_bit(x):
             function, sharding = _compiled(verb, how, natives or self._natives)
             count = len(natives or self._natives)
-            part = x if x.ndim else x.reshape(1)
+            part = _on(self._natives[self._rank], x if x.ndim else x.reshape(1))  # the host's arrays go by the GPU
             whole = (count * part.shape[0], *part.shape[1:])
             spread = function(jax.make_array_from_single_device_arrays(whole, sharding, [part]))
             # waits in this thread, which may hang if a peer has died: otherwise the caller's thread would wait and hang
@@ -132,8 +132,13 @@ class JaxEngine(Engine):
 
 
 def _own(y: jax.Array, x: jax.Array) -> jax.Array:
-    found = y.addressable_data(0)
+    (place,) = x.devices()
+    found = _on(place, y.addressable_data(0))
     return found if x.ndim else found.reshape(())
+
+
+def _on(native: Any, x: jax.Array) -> jax.Array:
+    return x if x.devices() == {native} else jax.device_put(x, native)
 
 
 def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:

@@ -44,6 +44,26 @@ def test_a_rank_that_fails_inside_a_long_collective_is_named(name, how, failing)
     assert statuses[1 - failing] == 1, printed[1 - failing][-3000:]
 
 
+HOST = """
+import xdevice
+
+with xdevice.processes() as world:
+    x = xdevice.tensor([world.rank + 1.0, 2.0], device="cpu")
+    assert xdevice.to_numpy(world.all_gather(x)).tolist() == [1, 2, 2, 2]
+    assert xdevice.to_numpy(world.broadcast(xdevice.tensor(float(world.rank), device="cpu"), 1)) == 1
+    total = world.all_reduce(x)
+    assert xdevice.to_numpy(total).tolist() == [3, 4]
+    assert xdevice.device_of(total) == xdevice.cpu()
+"""
+
+
+def test_tensors_on_the_host_are_sent_too(name, tmp_path):
+    (tmp_path / "host.py").write_text(HOST, encoding="utf-8")
+    command = [sys.executable, "-m", "xdevice", "launch", "-n", "2", "--backend", name, str(tmp_path / "host.py")]
+    done = subprocess.run(command, env={**os.environ, **PIECEMEAL}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def noise(lines):
     """The kinds of lines that are not the program's: without times, threads, addresses and numbers."""
     return {re.sub(r"[\d:.]+", "#", line).strip() for line in lines if not line.startswith("ends well")} - {""}
