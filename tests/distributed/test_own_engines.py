@@ -209,6 +209,28 @@ with xdevice.processes(engine="jax") as world:
 """
 
 
+ELSEWHERE = """
+import xdevice
+
+with xdevice.processes(engine="jax") as world:
+    x = xdevice.tensor([world.rank + 1.0, 2.0], device="cpu:1")
+    assert xdevice.to_numpy(world.all_gather(x)).tolist() == [1, 2, 2, 2]
+    total = world.all_reduce(x)
+    assert xdevice.to_numpy(total).tolist() == [3, 4]
+    assert xdevice.device_of(total) == xdevice.cpu(1)
+"""
+
+
+@pytest.mark.slow
+def test_jax_sends_what_is_not_on_the_device_of_its_engine(tmp_path):
+    """With NCCL that is an array of the host; here, one of the other CPU device."""
+    path = tmp_path / "elsewhere.py"
+    path.write_text(ELSEWHERE)
+    two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = python("-m", "xdevice", "launch", "-n", 2, "--backend", "jax", path, **two)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.slow
 def test_jaxs_service_ends_after_all_ranks_have_left_it(tmp_path):
     """Where it ended before, they printed connection errors."""
