@@ -37,6 +37,12 @@ def test_names_ask_for_rows_of_the_source_or_the_target(is_bare, tmp_path):
     assert "from places.weight, a part of it" in str(state)
     state.load_into(short)
     xdevice.assert_parity(short(x), long(x))
+    state.save_map(tmp_path / "map.json")
+    files = [str(tmp_path / name) for name in ("map.json", "long", "short")]
+    xdevice.save(files[1], dict(long.state_dict()))
+    done = CliRunner().invoke(main, ["convert", *files])
+    rest = 2 * long.places.weight.shape[1]
+    assert f"left out: {rest} numbers of places.weight, which the map does not use" in done.output
 
     long = table(torch, 7, 2)
     state = xdevice.convert_state(short, "torch", like=long, names={"places": "places[2:]"}, inputs=x)

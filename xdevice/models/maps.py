@@ -243,8 +243,43 @@ def convert_file(path: str, source: str, target: str) -> list[str]:
         made = {name: _made(name, one, shapes, entries) for name, one in targets.items()}
         with replacing(new) as part:
             write_file(part, made, _arrays(targets, entries, made))
+        parts = list(_unused_parts(targets, shapes, entries))
     unused = [name for name in entries if name not in shapes]
-    return [f"{target}: {len(targets)} tensors", *done, *(f"left out: {name}" for name in unused)]
+    return [f"{target}: {len(targets)} tensors", *done, *(f"left out: {name}" for name in [*parts, *unused])]
+
+
+def _unused_parts(
+    targets: Mapping[str, Mapping[str, Any]], shapes: Mapping[str, tuple[int, ...]], entries: Mapping[str, Entry | Held]
+) -> Iterator[str]:
+    """Yields what the map takes of no tensor: parts that are not 0, as of a key's bias that was 0 in the model that the
+    map was made of."""
+    cuts: dict[str, list[Way]] = {}
+    for one in targets.values():
+        for way, name in _single(one["is"]):
+            cuts.setdefault(name, []).append(way)
+    for name, ways in cuts.items():
+        if not all('"slice"' in json.dumps(way) for way in ways):
+            continue
+        is_used = np.zeros(shapes[name], "bool")
+        views = [evaluate(way, lambda _, whole=is_used: whole, is_used.dtype) for way in ways]  # type: ignore[misc]
+        if not all(np.may_share_memory(view, is_used) for view in views):
+            continue  # a way that copies, as a reshape of what was transposed; no rule of a layout cuts that
+        for view in views:
+            view[...] = True
+        count = 0 if is_used.all() else np.count_nonzero(entries[name].read()[~is_used])
+        if count:
+            yield f"{count} numbers of {name}, which the map does not use"
+
+
+def _single(way: Way) -> Iterator[tuple[Way, str]]:
+    """The ways in `way` that begin at one tensor each, with its name."""
+    if isinstance(way, str):
+        yield way, way
+    elif way[0] in ("concatenate", "add"):
+        for one in way[1]:
+            yield from _single(one)
+    elif way[0] != "zeros":
+        yield from ((way if inner == way[1] else inner, name) for inner, name in _single(way[1]))
 
 
 def _read(path: str) -> tuple[dict[str, tuple[int, ...]], dict[str, dict[str, Any]]]:
