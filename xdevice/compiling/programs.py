@@ -55,7 +55,7 @@ def compile(function: F) -> F:
     | tensorflow | `tf.function` |
     | torch, paddle, mxnet, numpy | the function itself, called as it is |
 
-    Costs one slow call for each program (0.3 to 2 s for a small net), and 10 to 30 us a call beside the program.
+    Costs one slow call for each program (0.3 to 2 s for a small net), and 5 to 20 us a call beside the program.
 
     Raises:
         ArgumentError: not a function; an argument that is neither a tensor nor one of the above; no tensor at all;
