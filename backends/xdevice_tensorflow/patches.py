@@ -41,6 +41,8 @@ PRIVATE: Final = (
             ("_clone",), "methods that hold the old model are made anew for its copy"),
     Private("tensorflow.python.eager.polymorphic_function.concrete_function.ConcreteFunction", ("_captured_inputs",),
             "traces go on with the variables that have moved"),
+    Private("tensorflow.python.eager.polymorphic_function.concrete_function.ConcreteFunction", ("_call_flat",),
+            "`compile`: a call whose signature has been checked"),
     Private("tensorflow.python.data.ops.structured_function", ("StructuredFunctionWrapper",),
             "a variable that a pipeline reads is not moved"),
     Private("tensorflow.python.data.ops.structured_function.StructuredFunctionWrapper", ("_function",), "the same"),

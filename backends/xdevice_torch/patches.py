@@ -72,6 +72,8 @@ PRIVATE: Final = (
         "seeing each operation of a thread; documented, and without a public name",
     ),
     Private("torch._C", ("_len_torch_dispatch_stack",), "whether something sees each operation"),
+    Private("torch._C", ("_len_torch_function_stack", "_get_default_device"), "whether the CPU is the default anyway"),
+    Private("torch", ("_fused_adam_",), "Adam in one kernel"),
     Private("torch._C", ("_lazy",), "whether a lazy device was started, whose work cannot be waited for"),
     Private("torch._C._lazy", ("_get_default_device_type",), "the same"),
     Private("torch.ops.aten", ("_local_scalar_dense", "_to_copy"), "`transfers`: what C++ reads and moves by itself"),

@@ -251,8 +251,8 @@ def convert_file(path: str, source: str, target: str) -> list[str]:
 def _unused_parts(
     targets: Mapping[str, Mapping[str, Any]], shapes: Mapping[str, tuple[int, ...]], entries: Mapping[str, Entry | Held]
 ) -> Iterator[str]:
-    """Yields what the map takes of no tensor: parts that are not 0, as of a key's bias that was 0 in the model that the
-    map was made of."""
+    """Yields what the map leaves out of the tensors that it cuts and is not 0, such as a key's bias where the model of
+    which the map was made had zeros."""
     cuts: dict[str, list[Way]] = {}
     for one in targets.values():
         for way, name in _single(one["is"]):
