@@ -96,6 +96,8 @@ def test_a_typo_in_the_variable_is_refused(monkeypatch):
     for _ in range(2):
         with pytest.raises(xdevice.BackendNotFoundError, match=r"XDEVICE_BACKEND=troch: .*did you mean 'torch'"):
             xdevice.try_gpu()
+    with pytest.raises(xdevice.BackendNotFoundError, match="'keras': keras is 'tensorflow' here; known"):
+        xdevice.backend("keras")
     monkeypatch.setenv("XDEVICE_BACKEND", " ")
     assert xdevice.backend().name in xdevice.backends()
 
