@@ -616,3 +616,17 @@ def test_blocks_of_gluon_take_no_keywords():
     net.initialize()
     with pytest.raises(xdevice.UnsupportedError, match="mxnet does not support calling models with keywords; give"):
         xdevice.assert_parity(net, net, inputs={"x": VECTORS})
+
+
+def test_outputs_that_do_not_depend_on_the_inputs_tell_nothing(nets):
+    """A mobilenet_v2 at initial weights: with a layer more in the target its outputs agreed."""
+    torch, paddle = framework("torch"), framework("paddle").nn
+    ours, theirs = nets[0](torch.nn.Linear(4, 4)), nets[1](paddle.Sequential(paddle.Linear(4, 4), paddle.ReLU()))
+    ours.behind.weight.data.abs_()
+    ours.fc.bias.data.abs_()
+    ours.behind.bias.data.abs_()
+    ours.fc.weight.data *= 1e-9
+    blind = xdevice.convert_state(ours, "paddle", like=theirs, inputs=SEQUENCE)
+    assert "are what they are on zeros, so that they tell nothing: give trained weights" in told(blind)
+    ours.fc.weight.data *= 1e9
+    assert "of what they are apart" in told(xdevice.convert_state(ours, "paddle", like=theirs, inputs=SEQUENCE))
