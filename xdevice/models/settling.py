@@ -28,7 +28,7 @@ from .pairing import signature
 from .sameness import Given, as_given, is_same, similarity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from xdevice.contract.calls import Call
     from xdevice.contract.layouts import Layer
@@ -81,6 +81,7 @@ class Runs:
         self.theirs = inference.taken_by(target.model, arrays, self.expected)
         self.ends = self.expected.has_channels_last, target.backend.has_channels_last(target.model)
         self.limit = distances.limit([x for call in self.expected.trace.calls for x in call.outputs[:1]])
+        self._tries = 0
         self._by_path: dict[str, list[_Made]] = {}
         for call in self.expected.trace.calls:
             self._by_path.setdefault(call.path, []).append(_Made(as_given(call.inputs), call.outputs))
@@ -130,43 +131,47 @@ class Runs:
     ) -> Settled:
         """Finds the counterpart in the source of each layer of the target. `guess` and `fixed` give the source's path
         by the target's: `guess` holds unless the inputs of the two layers contradict it, `fixed` in any case."""
-        best = self._force(left, right, guess, fixed)
-        runs = 1
-        while best.open and runs < _MOST_RUNS:  # each run leaves fewer candidates
-            again = self._force(left, right, guess, {**best.sure, **fixed})
-            runs += 1
+        self._tries = 0
+
+        def force(held: Mapping[str, str]) -> Settled:
+            self._tries += 1
+            return _Forcing(self, left, right, guess, held).settled
+
+        best = force(fixed)
+        while best.open and self._tries < _MOST_RUNS:  # each run leaves fewer candidates
+            again = force({**best.sure, **fixed})
             if len(again.sure) <= len(best.sure):
                 break
             best = again
-        seen: set[frozenset[str]] = set()
-        while best.apart and runs < _MOST_RUNS:  # what is exchanged rightly brings ties behind it to light
-            groups = _groups(best.ties)
-            group = next((group for group in groups if frozenset(group) not in seen), None)
-            if group is None:
-                break
-            seen.add(frozenset(group))
-            held = {path: best.chosen[path] for path in chain.from_iterable(groups)}
-            for order in permutations([best.chosen[path] for path in group]) if len(group) < 5 else ():
-                told = dict(zip(group, order, strict=True))
-                if not best.apart or runs >= _MOST_RUNS or told.items() <= best.chosen.items():
-                    continue
-                runs += 1
-                tried = self._force(left, right, guess, {**held, **fixed, **told})
-                if _rank(tried) < _rank(best):
-                    best = tried._replace(ties=[*(dict(best.ties) | dict(tried.ties)).items()])
-        while best.open and runs < _MOST_RUNS:  # among few candidates, likeness tells more
-            again = self._force(left, right, guess, {**best.chosen, **fixed})
-            runs += 1
+        best = self._untied(best, fixed, force)
+        while best.open and self._tries < _MOST_RUNS:  # among few candidates, likeness tells more
+            again = force({**best.chosen, **fixed})
             if _rank(again) >= _rank(best):
                 break
             best = again
         return best
 
-    def _force(
-        self, left: Sequence[Layer], right: Sequence[Layer], guess: Mapping[str, str], fixed: Mapping[str, str]
+    def _untied(
+        self, best: Settled, fixed: Mapping[str, str], force: Callable[[Mapping[str, str]], Settled]
     ) -> Settled:
-        forcing = _Forcing(self, left, right, guess, fixed)
-        return forcing.settled
+        """Exchanges the counterparts of layers of one kind and input, group by group, as long as that leaves fewer
+        layers apart: what is exchanged rightly brings the ties behind it to light."""
+        seen: set[frozenset[str]] = set()
+        while best.apart and self._tries < _MOST_RUNS:
+            groups = _groups(best.ties)
+            group = next((group for group in groups if len(group) < 5 and frozenset(group) not in seen), None)
+            if group is None:
+                break
+            seen.add(frozenset(group))
+            held = {path: best.chosen[path] for path in chain.from_iterable(groups)}
+            for order in permutations([best.chosen[path] for path in group]):
+                told = dict(zip(group, order, strict=True))
+                if not best.apart or self._tries >= _MOST_RUNS or told.items() <= best.chosen.items():
+                    continue
+                tried = force({**held, **fixed, **told})
+                if _rank(tried) < _rank(best):
+                    best = tried._replace(ties=[*(dict(best.ties) | dict(tried.ties)).items()])
+        return best
 
 
 class _Forcing:
