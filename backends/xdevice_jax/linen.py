@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _COLLECTIONS: Final = ("params", "batch_stats")
 _GATES: Final = "ifgo"
 _CELL: Final = frozenset(side + gate for side in "ih" for gate in _GATES)
+_GRU: Final = ("ir", "iz", "in", "hr", "hz", "hn")
 _PROJECTIONS: Final = ("query", "key", "value", "out")
 
 
@@ -69,6 +70,8 @@ def layers(module: Any) -> Iterator[Found]:
         if last in _CELL and _is_cell(owner, groups):
             if last == "ii":
                 yield Found(owner.removesuffix(".cell"), "lstm")
+        elif last in _GRU and all(layouts.join(owner, name) in groups for name in _GRU):
+            continue  # which has a bias less than a GRU elsewhere
         elif last in _PROJECTIONS and _is_attention(owner, groups):
             if last == "query":
                 yield Found(owner, layouts.ATTENTION, leaves["kernel"]["kernel"].shape[1:])
@@ -96,7 +99,7 @@ def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
     known = set(leaves)
     if known == {"embedding"}:
         return "embedding"
-    if "kernel" in known and known <= {"kernel", "bias"}:
+    if "kernel" in known and known <= {"kernel", "bias"} and not name.startswith("ConvTranspose"):
         return "linear" if leaves["kernel"]["kernel"].ndim == 2 else "conv"
     if {"mean", "var"} <= known <= {"mean", "var", "scale", "bias"}:
         return "batch_norm"

@@ -58,7 +58,7 @@ class PaddleReplicas(Replicas):
         return x.data_ptr(), tuple(step * x.element_size() for step in x.strides)
 
     def write(self, x: paddle.Tensor, value: paddle.Tensor) -> None:
-        if x.size:  # an empty tensor would take over the flags of `value`
+        if 0 not in x.shape:  # an empty tensor would take over the flags of `value`; `x.size` takes 8 us
             with paddle.no_grad():
                 x.copy_(value, True)
 

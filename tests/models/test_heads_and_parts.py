@@ -176,6 +176,12 @@ def test_lora_on_one_side_is_refused_and_told_how_to_merge(net):
     assert both.unmapped == {}
 
 
+def test_a_file_of_adapters_does_not_load_into_a_model_without(net, tmp_path):
+    xdevice.save(tmp_path / "adapter.safetensors", {"base_model.model.fc.lora_A.weight": torch.ones(2, 4)})
+    with pytest.raises(xdevice.StateError, match=r"does not fit: .* are LoRA's: merge them first, with peft"):
+        xdevice.load(tmp_path / "adapter.safetensors", into=net)
+
+
 # meta, and maps
 
 

@@ -616,3 +616,79 @@ def test_blocks_of_gluon_take_no_keywords():
     net.initialize()
     with pytest.raises(xdevice.UnsupportedError, match="mxnet does not support calling models with keywords; give"):
         xdevice.assert_parity(net, net, inputs={"x": VECTORS})
+
+
+def test_outputs_that_do_not_depend_on_the_inputs_tell_nothing(nets):
+    """A mobilenet_v2 at initial weights: with a layer more in the target its outputs agreed."""
+    torch, paddle = framework("torch"), framework("paddle").nn
+    ours, theirs = nets[0](torch.nn.Linear(4, 4)), nets[1](paddle.Sequential(paddle.Linear(4, 4), paddle.ReLU()))
+    ours.behind.weight.data.abs_()
+    ours.fc.bias.data.abs_()
+    ours.behind.bias.data.abs_()
+    ours.fc.weight.data *= 1e-9
+    blind = xdevice.convert_state(ours, "paddle", like=theirs, inputs=SEQUENCE)
+    assert "are what they are on zeros, so that they tell nothing: give trained weights" in told(blind)
+    ours.fc.weight.data *= 1e9
+    assert "of what they are apart" in told(xdevice.convert_state(ours, "paddle", like=theirs, inputs=SEQUENCE))
+
+
+def test_layers_of_one_input_are_told_apart_block_after_block():
+    """The ties of a block come to light when those before it are exchanged rightly: InceptionV3 of Keras has nine."""
+    torch, paddle = framework("torch"), framework("paddle")
+
+    class Theirs(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c, self.d = (torch.nn.Linear(6, 6) for _ in range(4))
+
+        def forward(self, x):
+            return torch.relu(self.c(torch.sin(self.a(x)))) + torch.cos(self.d(torch.sin(self.b(x))))
+
+    class Mine(paddle.nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.p, self.q, self.r, self.s = (paddle.nn.Linear(6, 6) for _ in range(4))
+
+        def forward(self, x):
+            return paddle.cos(self.q(paddle.sin(self.p(x)))) + paddle.nn.functional.relu(self.s(paddle.sin(self.r(x))))
+
+    torch.manual_seed(0)
+    source = torch.nn.Sequential(*(Theirs() for _ in range(4)))
+    target = paddle.nn.Sequential(*(Mine() for _ in range(4)))
+    state = xdevice.convert_state(source, "paddle", like=target, inputs=VECTORS)
+    assert state.pairs == {f"{n}.{one}": f"{n}.{other}" for n in range(4) for one, other in ("ar", "bp", "cs", "dq")}
+    assert not told(state)
+
+
+def test_where_inputs_settle_nothing_the_nearest_pairing_is_taken_and_listed():
+    """MobileNetV3 of Paddle for timm: another eps, an activation inside the norms, and names that contradict."""
+    torch, paddle = framework("torch"), framework("paddle").nn
+
+    class Activated(torch.nn.BatchNorm1d):
+        def forward(self, x):
+            return torch.cos(super().forward(x))
+
+    class Theirs(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc1, self.norm1, self.fc2 = torch.nn.Linear(6, 6), Activated(6), torch.nn.Linear(6, 6)
+            self.norm2, self.fc3 = Activated(6), torch.nn.Linear(6, 6)
+
+        def forward(self, x):
+            return self.fc3(self.norm2(self.fc2(self.norm1(self.fc1(x)))))
+
+    class Cosine(paddle.Layer):
+        def forward(self, x):
+            return x.cos()
+
+    norms = [paddle.BatchNorm1D(6, epsilon=1e-2) for _ in range(2)]
+    fcs = [paddle.Linear(6, 6) for _ in range(3)]
+    target = paddle.Sequential(
+        ("dense_3", fcs[0]), ("norm2", norms[0]), ("cos", Cosine()), ("dense_2", fcs[1]), ("norm1", norms[1]),
+        ("cos_1", Cosine()), ("dense_1", fcs[2]),
+    )  # fmt: skip
+    torch.manual_seed(0)
+    state = xdevice.convert_state(Theirs(), "paddle", like=target, inputs=VECTORS)
+    assert "not compared: which layer is which; the outputs come closest so" in told(state)
+    assert state.pairs["fc1"] == "dense_3"
+    assert "norm1: eps is 1e-05 in torch, 0.01 in paddle" in state.differences

@@ -41,11 +41,11 @@ def test_a_transformer_of_one_library_is_that_of_another():
 
 @pytest.mark.long
 def test_the_zoos():
-    """At least 38 of 47 agree at once or as soon as what is listed is mended; none differs with nothing listed."""
+    """At least 42 of 47 agree at once or as soon as what is listed is mended; none differs with nothing listed."""
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
     rows = rows_of()
     assert len(rows) == 47
     assert not [row for row in rows if row["verdict"] == "SILENT"]
     others = [row for row in rows if row["verdict"] not in WANTED]
-    assert len(others) <= 47 - 38, others
+    assert len(others) <= 47 - 42, others

@@ -358,6 +358,24 @@ def test_what_linen_does_not_tell_is_listed():
     assert any("what conv1, bn1, conv2, bn2, short are set to" in line for line in state.differences)
 
 
+class LinenUnknown(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        return linen.RNN(linen.GRUCell(3))(linen.ConvTranspose(4, (3,))(x))
+
+
+def test_what_is_not_known_is_not_taken_for_linear_layers_and_convolutions():
+    class Twin(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.gru = torch.nn.Conv1d(4, 4, 3), torch.nn.GRU(4, 3)
+
+    state = xdevice.convert_state(Twin(), "jax", like=bound(LinenUnknown(), (1, 5, 4)))
+    unknown = [name for name, why in state.unmapped.items() if why.startswith("no layer that xdevice knows has it")]
+    assert len(unknown) == 2 + 10
+    assert len(state) == 0
+
+
 def test_a_module_without_variables_is_refused():
     with pytest.raises(xdevice.NotBuiltError, match=r"give module\.bind\(variables\)"):
         xdevice.convert_state(TorchResidual(), "jax", like=LinenResidual())

@@ -15,9 +15,9 @@ from xdevice.base.dtypes import dtype_name
 from xdevice.contract import Backend
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, StateError
+from xdevice.weights.adapted import require_merged
 
 from . import folding, given, rows, views
-from .adapted import require_merged
 from .pairing import spelled_out
 from .sides import check_kinds, check_told, flat_side, is_skipped, kinds_with, model_of, model_side, some_of
 from .state import State

@@ -7,7 +7,7 @@ other model has one layer for them. `attentions` does it with linear layers.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xdevice.contract import layouts
 from xdevice.contract.layouts import Layer
@@ -24,9 +24,15 @@ def alike(source: Side, target: Side | None) -> tuple[Side, Side | None]:
     source is rewritten."""
     if target is None:
         return with_layers(source, map(_without_channels, source.layers)), None
+    if _all(source) == _all(target):
+        return source, target
     for way in (_without_ties, _with_channels, _with_instances, _with_stacks, views.with_norms, views.with_kinds):
         source, target = way(source, target), way(target, source)
     return attentions.alike(source, target)
+
+
+def _all(side: Side) -> Counter[Any]:
+    return Counter(_signature(side, layer) for layer in (*side.layers, *side.bare))
 
 
 # tied layers
@@ -50,7 +56,8 @@ def _without_ties(side: Side, other: Side) -> Side:
 
 
 def _signature(side: Side, layer: Layer) -> tuple[str, tuple[tuple[str, tuple[int, ...]], ...]]:
-    return layer.kind, tuple(shapes_of(side.variables, layer).items())
+    shapes = shapes_of(side.variables, layer)
+    return layer.kind, tuple(found for found in shapes.items() if found[0] != layouts.COUNTER)
 
 
 # group norms

@@ -28,7 +28,7 @@ from .pairing import signature
 from .sameness import Given, as_given, is_same, similarity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from xdevice.contract.calls import Call
     from xdevice.contract.layouts import Layer
@@ -81,6 +81,7 @@ class Runs:
         self.theirs = inference.taken_by(target.model, arrays, self.expected)
         self.ends = self.expected.has_channels_last, target.backend.has_channels_last(target.model)
         self.limit = distances.limit([x for call in self.expected.trace.calls for x in call.outputs[:1]])
+        self._tries = 0
         self._by_path: dict[str, list[_Made]] = {}
         for call in self.expected.trace.calls:
             self._by_path.setdefault(call.path, []).append(_Made(as_given(call.inputs), call.outputs))
@@ -130,35 +131,47 @@ class Runs:
     ) -> Settled:
         """Finds the counterpart in the source of each layer of the target. `guess` and `fixed` give the source's path
         by the target's: `guess` holds unless the inputs of the two layers contradict it, `fixed` in any case."""
-        best = self._force(left, right, guess, fixed)
-        runs = 1
-        while best.open and runs < _MOST_RUNS:  # each run leaves fewer candidates
-            again = self._force(left, right, guess, {**best.sure, **fixed})
-            runs += 1
+        self._tries = 0
+
+        def force(held: Mapping[str, str]) -> Settled:
+            self._tries += 1
+            return _Forcing(self, left, right, guess, held).settled
+
+        best = force(fixed)
+        while best.open and self._tries < _MOST_RUNS:  # each run leaves fewer candidates
+            again = force({**best.sure, **fixed})
             if len(again.sure) <= len(best.sure):
                 break
             best = again
-        groups = _groups(best.ties)
-        tied = set(chain.from_iterable(groups))
-        for targets in groups:
-            sources = [best.chosen[path] for path in targets]
-            for order in permutations(sources) if len(targets) < 5 else ():
-                if not best.apart or runs >= _MOST_RUNS:
-                    break
-                told = dict(zip(targets, order, strict=True))
-                if any(best.chosen[path] != own for path, own in told.items()):
-                    runs += 1
-                    held = {path: own for path, own in best.chosen.items() if path in tied}
-                    tried = self._force(left, right, guess, {**held, **fixed, **told})
-                    if _rank(tried) < _rank(best):
-                        best = tried._replace(ties=best.ties)
+        best = self._untied(best, fixed, force)
+        while best.open and self._tries < _MOST_RUNS:  # among few candidates, likeness tells more
+            again = force({**best.chosen, **fixed})
+            if _rank(again) >= _rank(best):
+                break
+            best = again
         return best
 
-    def _force(
-        self, left: Sequence[Layer], right: Sequence[Layer], guess: Mapping[str, str], fixed: Mapping[str, str]
+    def _untied(
+        self, best: Settled, fixed: Mapping[str, str], force: Callable[[Mapping[str, str]], Settled]
     ) -> Settled:
-        forcing = _Forcing(self, left, right, guess, fixed)
-        return forcing.settled
+        """Exchanges the counterparts of layers of one kind and input, group by group, as long as that leaves fewer
+        layers apart: what is exchanged rightly brings the ties behind it to light."""
+        seen: set[frozenset[str]] = set()
+        while best.apart and self._tries < _MOST_RUNS:
+            groups = _groups(best.ties)
+            group = next((group for group in groups if len(group) < 5 and frozenset(group) not in seen), None)
+            if group is None:
+                break
+            seen.add(frozenset(group))
+            held = {path: best.chosen[path] for path in chain.from_iterable(groups)}
+            for order in permutations([best.chosen[path] for path in group]):
+                told = dict(zip(group, order, strict=True))
+                if not best.apart or self._tries >= _MOST_RUNS or told.items() <= best.chosen.items():
+                    continue
+                tried = force({**held, **fixed, **told})
+                if _rank(tried) < _rank(best):
+                    best = tried._replace(ties=[*(dict(best.ties) | dict(tried.ties)).items()])
+        return best
 
 
 class _Forcing:
@@ -180,8 +193,6 @@ class _Forcing:
         self._batch_first = tuple(
             {layer.path: layer.settings.get("batch_first") for layer in side} for side in (left, right)
         )
-        self._strides: dict[Any, object] = {layer.path: layer.settings.get("stride") for layer in left}
-        self._strides |= {(layer.path, None): layer.settings.get("stride") for layer in right}
         self._chosen: dict[str, str] = {}
         self._left: dict[str, list[_Made]] = {}
         self._ties: list[tuple[str, frozenset[str]]] = []
@@ -208,7 +219,7 @@ class _Forcing:
         backend = self._target.backend
         mine = as_given([_array(self._target, x) for x in call.inputs[:1]])
         self._same.clear()
-        own = self._choose(call.path, mine)
+        own = self._choose(call.path, mine, _sizes(call.outputs))
         expected = self._next_call(call.path, own, mine)
         if not expected:
             return result
@@ -262,12 +273,12 @@ class _Forcing:
         backend.write(copy, new)
         return copy
 
-    def _choose(self, path: str, mine: Given | None) -> str:
+    def _choose(self, path: str, mine: Given | None, sizes: list[int]) -> str:
         """The path of the source's layer that is the counterpart of the target's layer at `path`, which was called with
-        `mine`; "" if nothing tells which layer it is."""
+        `mine` and gave an output of these sizes; "" if nothing tells which layer it is."""
         if path in self._chosen:
             return self._chosen[path]
-        found = self._fixed.get(path) or self._pick(path, mine)
+        found = self._fixed.get(path) or self._pick(path, mine, sizes)
         if found:
             self._chosen[path] = found
             if path in self._fixed:
@@ -276,21 +287,20 @@ class _Forcing:
             self._open.append(path)
         return found
 
-    def _of_stride(self, path: str, owns: list[str]) -> list[str]:
-        """Those of `owns`, layers of the source, that have the stride of the target's layer at `path`, or else all."""
-        return [own for own in owns if self._strides[own] == self._strides[path, None]] or owns
+    def _of_sizes(self, sizes: list[int], owns: list[str]) -> list[str]:
+        """Those of `owns`, layers of the source, whose outputs have these sizes, or else all: a shortcut may have the
+        kind, the shape and the input of the layer beside it, but not its stride."""
+        return [own for own in owns if _sizes(self._runs.calls_of(own)[0].outputs) == sizes] or owns
 
-    def _pick(self, path: str, mine: Given | None) -> str:
+    def _pick(self, path: str, mine: Given | None, sizes: list[int]) -> str:
         taken = {*self._chosen.values(), *self._fixed.values()}
-        wanted = self._wanted[path]
-        fitting = [
-            own for own, kind in self._kinds.items() if kind == wanted and own not in taken and self._runs.calls_of(own)
-        ]
-        close = [own for own in fitting if any(self._has(call, mine) for call in self._runs.calls_of(own))]
-        close = self._of_stride(path, close)
+        every = [own for own, kind in self._kinds.items() if kind == self._wanted[path] and self._runs.calls_of(own)]
+        every = self._of_sizes(sizes, every)
+        same = [own for own in every if any(self._has(call, mine) for call in self._runs.calls_of(own))]
+        fitting, close = ([own for own in owns if own not in taken] for owns in (every, same))
         guess = self._guess.get(path, "")
         self._ties.append((path, frozenset(close)))
-        if len(close) == 1:
+        if len(same) == len(close) == 1:
             self._sure[path] = close[0]
         if close:
             return guess if guess in close else max(close, key=lambda own: likeness(own, path))
@@ -299,11 +309,6 @@ class _Forcing:
         if len(fitting) < 2:
             return fitting[0] if fitting else ""
         ranked = sorted(((similarity(self._runs.calls_of(own)[0].given, mine), own) for own in fitting), reverse=True)
-        # layers of one input stand together, and only a setting tells them apart
-        beside = [own for score, own in ranked if score == ranked[0][0]]
-        alone = self._of_stride(path, beside)
-        if len(beside) > 1 and len(alone) == 1:
-            ranked = [(ranked[0][0], alone[0]), *(one for one in ranked if one[1] not in beside), (-1.0, "")]
         (first, best), (second, _) = ranked[:2]
         return best if first > _LIKELY and first - second > (1 - first) / 2 + 0.05 else ""
 
@@ -323,6 +328,11 @@ def _groups(ties: Sequence[tuple[str, frozenset[str]]]) -> list[list[str]]:
         elif close:
             groups.append(([path], close))
     return [paths for paths, _ in groups if len(paths) > 1]
+
+
+def _sizes(outputs: Sequence[Any]) -> list[int]:
+    """The sizes of the axes of a layer's first output, wherever its channels are."""
+    return sorted(outputs[0].shape) if outputs else []
 
 
 def _array(side: Side, x: Any) -> Array:

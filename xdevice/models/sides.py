@@ -13,9 +13,8 @@ from xdevice.contract import Backend, layouts
 from xdevice.contract.layouts import Layer, Part
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, UnsupportedError, shown
+from xdevice.weights.adapted import advice
 from xdevice.weights.format import Entry, Held
-
-from .adapted import advice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

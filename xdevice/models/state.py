@@ -224,11 +224,14 @@ def _misfits(backend: Backend, model: Any, variables: Mapping[str, Any], state: 
 
 def _missing(backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
     given = {id(variables[name]) for name in state if name in variables}
-    counters = {part.name for layer in backend.layers(model) for part in layer.parts if part.of == (layouts.COUNTER,)}
     unmapped, skipped = (state.unmapped, state.skipped) if isinstance(state, State) else ({}, ())
-    for name, variable in variables.items():
-        if id(variable) not in given and name not in counters and name not in unmapped and name not in skipped:
-            yield f"{name}: missing; strict=False leaves it as it is"
+    missing = [
+        name for name, variable in variables.items()
+        if id(variable) not in given and name not in unmapped and name not in skipped
+    ]  # fmt: skip
+    parts = (part for layer in backend.layers(model) for part in layer.parts) if missing else ()
+    counters = {part.name for part in parts if part.of == (layouts.COUNTER,)}
+    yield from (f"{name}: missing; strict=False leaves it as it is" for name in missing if name not in counters)
     for name, why in unmapped.items():
         if name not in state:
             yield f"{name}: {why}; strict=False loads the rest"

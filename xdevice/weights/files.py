@@ -32,6 +32,7 @@ from xdevice.errors import (
 from xdevice.tensors.creation import place_for
 from xdevice.tensors.refusals import lack_of_memory, refuse_non_container, require_dtype, traced
 
+from .adapted import advice
 from .checkpoints import open_checkpoint
 from .disk import path_text, replacing, target_of
 from .format import DTYPES, RESERVED, SHARED, SMALL, read_all
@@ -351,7 +352,7 @@ def _plan(path: Path, variables: Mapping[str, _Variable], header: Header) -> lis
     if missing or extra:
         raise StateError(
             f"{where} does not fit: it lacks {_list_names(missing)}; unexpected: {_list_names(extra)}; "
-            f"xdevice.load(path) gives what it has as a dict"
+            f"{advice(extra) or 'xdevice.load(path) gives what it has as a dict'}"
         )
     return list(planned.values())
 
