@@ -15,7 +15,7 @@ from xdevice.contract.conversion import owned
 from xdevice.errors import ArgumentError, StateError
 from xdevice.tensors.refusals import require_dtype
 
-from . import attentions, exercise, maps, operations, views
+from . import attentions, exercise, flattened, maps, operations, views
 from .adapted import advice
 from .pairing import SHAPING, in_doubt, pair_layers
 from .settling import Runs
@@ -78,12 +78,16 @@ class Writer:
         """What was made of a variable of the source, by its `id`: the `id` of the target's variable, its name, and the
         path of the source's layer."""
 
-    def put_freely(self, layer: Layer) -> None:
-        parts = [
-            part._replace(name=layouts.join(layer.path, part.name))
-            for part in self._target.parts(layer.kind, layer.settings)
-        ]
-        self._fill(layer, parts, None)
+    def put_freely(self, layers: Iterable[Layer]) -> None:
+        for layer in layers:
+            parts = [
+                part._replace(name=layouts.join(layer.path, part.name))
+                for part in self._target.parts(layer.kind, layer.settings)
+            ]
+            ordered, lines = flattened.in_order(layer, None, partial(flattened.puts_channels_last, self._target))
+            self._state.done += lines
+            self._fill(ordered, parts, None)
+        self._state.differences += flattened.in_doubt(self._source, self._target)
 
     def put_all(self, source: Side, wanted: Side, renamed: Mapping[str, str], inputs: object) -> None:
         found = self._pair(source, wanted, renamed, inputs)
@@ -189,6 +193,9 @@ class Writer:
         if why := self._norms_apart(layer, other, wanted):
             self._leave([layer, other], why)
             return
+        layer, lines = flattened.in_order(layer, other, partial(flattened.has_channels_last, wanted))
+        other, more = flattened.in_order(other, layer, partial(flattened.has_channels_last, self._source))
+        self._state.done += [*lines, *more]
         self._fill(layer, other.parts, wanted)
 
     def list_rest(self, pairs: list[tuple[Layer, Layer]], wanted: Side, likely: Mapping[str, str]) -> None:
