@@ -466,6 +466,9 @@ def test_without_like_the_order_behind_a_flatten_is_in_doubt():
         assert any(line.startswith("fc: without like= the order of the pixels") for line in lines) == here
     assert "fc/kernel" in xdevice.convert_state(like, "tensorflow").unmapped
     assert pickle.loads(pickle.dumps(xdevice.convert_state(source, "numpy"))).unmapped == {}
+    nn = _paddle()
+    channels_last = nn.Sequential(nn.Conv2D(4, 4, 3, data_format="NHWC"), nn.Flatten(), nn.Linear(100, 4))
+    assert "Flatten of" in xdevice.convert_state(channels_last, "tensorflow", like=like).unmapped["fc/kernel"]
     pooled = _torch().Sequential(_torch().Conv2d(4, 4, 3), _torch().AdaptiveAvgPool2d(1), _torch().Linear(4, 4))
     assert not xdevice.convert_state(pooled, "tensorflow").differences
 
@@ -1013,8 +1016,10 @@ def test_wrong_sources_are_refused():
         xdevice.convert_state({"a": {"b": {"c": np.ones(2)}}}, "torch")
     with pytest.raises(xdevice.NotATensorError, match="one framework"):
         xdevice.convert_state({"a": np.ones(2), "b": linear("torch").weight}, "torch")
-    with pytest.raises(xdevice.NotATensorError, match="a built model of paddle"):
+    with pytest.raises(xdevice.NotATensorError, match="must be a built model of paddle; this Dense is one of mxnet"):
         xdevice.convert_state(linear("torch"), "paddle", like=linear("mxnet"))
+    with pytest.raises(xdevice.NotATensorError, match="must be a built model of paddle; got 3 of type int"):
+        xdevice.convert_state(linear("torch"), "paddle", like=3)
     with pytest.raises(xdevice.StateError, match="give like="):
         xdevice.convert_state(linear("torch"), "paddle", names={"": "fc"})
     with pytest.raises(xdevice.DTypeError, match="float64"):
@@ -1048,6 +1053,15 @@ def test_a_state_that_does_not_fit_writes_nothing(name):
     after = dict(backend.variables(model))
     assert not backend.to_numpy(after[first]).any()
     assert (backend.to_numpy(after[second]) == before[second]).all()
+
+
+def test_a_state_without_like_that_does_not_fit_says_so_once():
+    state = xdevice.convert_state(flattening(), "tensorflow")
+    with pytest.raises(xdevice.StateError, match="the model has no such variable") as caught:
+        state.load_into(flattened())
+    _, names, why = str(caught.value).splitlines()
+    assert "conv.kernel, conv.bias, fc.kernel, fc.bias" in names
+    assert why.strip() == "the state was converted without like=, which gives it the names of this model"
 
 
 def test_a_state_on_meta_is_refused_before_anything_is_written():

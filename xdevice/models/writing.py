@@ -103,7 +103,7 @@ class Writer:
             self._state.differences.remove(line)
             self._state.settings.remove(line)
         for line in self._doubts(found, source, wanted, agree):
-            self._list_doubt(line)
+            self._list_doubt(line if inputs is None else line.removesuffix(operations.RUN_BOTH))
         if found.runs is not None and agree and not operations.knows_activations(source, wanted, found.compared):
             self._state.differences += filter(None, [exercise.unexercised(found.runs)])
 
@@ -171,7 +171,7 @@ class Writer:
         far = (
             "have other shapes, or numbers that are not finite"
             if math.isinf(found)
-            else f"are {found:.2g} of what they are apart"
+            else f"are off by {found:.2g} of their largest value, or of their spread over the batch if that is smaller"
         )
         self._state.differences.append(f"the outputs on inputs= {far}; {where}")
         return False
