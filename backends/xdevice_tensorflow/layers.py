@@ -148,13 +148,23 @@ def _refused(own: Sequence[Part], why: str, only: Container[str] | None = None) 
 
 
 def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[Part, ...]:
-    """Returns the parts (parameters) of a layer whose features are in Keras's order. A part whose numbers would have to
-    be reordered for other frameworks is marked as refused: every part if the outputs of the layer are in that order,
-    and only its weights for inputs if the inputs are."""
+    """Returns the parts (parameters) of a layer whose features are in Keras's order. Those whose numbers have another
+    order in other frameworks are every part if the outputs of the layer are in that order, and only its weights for
+    inputs if the inputs are. They get a rule that reorders them if it is certain which number is which pixel, and are
+    marked as refused otherwise."""
+    only: tuple[str, ...] | None = ("weight", "weight_ih_l0", "weight_ih_l0_reverse")
     if order.outputs or kind in ("batch_norm", "layer_norm", "prelu"):
-        return _refused(own, order.why)
-    only = () if kind == "embedding" else ("weight", "weight_ih_l0", "weight_ih_l0_reverse")
-    return _refused(own, order.why, only)
+        only = None
+    elif kind == "embedding":
+        only = ()
+    if not order.image:
+        return _refused(own, f"{order.why}; {layouts.BY_HAND}", only)
+    return tuple(
+        part._replace(rule=layouts.by_pixels(part.rule, order.image, order.why))
+        if only is None or part.of[0] in only
+        else part
+        for part in own
+    )
 
 
 # settings

@@ -10,6 +10,9 @@ How the layers next to a fold are found:
 - The layers of a subclassed model are called like functions, and nothing shows which of them follows which. There
   every layer counts that has the right number of features to be next to the fold.
 - `Flatten(data_format="channels_first")` puts the channels last before it flattens.
+
+In a functional model it is certain which number is which pixel if only layers that move no axes are between the last
+convolutions and a fold into one axis, and between the fold and a layer behind it.
 """
 
 from __future__ import annotations
@@ -38,6 +41,16 @@ MAKERS: Final = (*CONVS, kl.Dense, kl.EinsumDense, kl.Embedding, kl.RNN, kl.Bidi
 """Layers that compute new features, in an order of their own."""
 _KEEPERS: Final = (kl.BatchNormalization, kl.LayerNormalization, kl.PReLU)
 """Layers that keep the features of their input, and have a parameter for each."""
+_STILL: Final = (
+    *_KEEPERS, kl.InputLayer, kl.Dropout, kl.Activation, kl.ReLU, kl.LeakyReLU, kl.ELU, kl.Identity,
+)  # fmt: skip
+"""Layers that move no axes and no features."""
+_OF_IMAGES: Final = (
+    *_STILL, kl.GroupNormalization, kl.MaxPooling1D, kl.MaxPooling2D, kl.MaxPooling3D, kl.AveragePooling1D,
+    kl.AveragePooling2D, kl.AveragePooling3D, kl.SpatialDropout1D, kl.SpatialDropout2D, kl.SpatialDropout3D,
+    kl.ZeroPadding1D, kl.ZeroPadding2D, kl.ZeroPadding3D, kl.Add, kl.Concatenate,
+)  # fmt: skip
+"""Layers that give an image with the axes of the one that they take."""
 
 
 class Order(NamedTuple):
@@ -46,6 +59,8 @@ class Order(NamedTuple):
     why: str
     outputs: bool
     """True if the outputs are in Keras's order; False if the inputs are."""
+    image: Shape = ()
+    """The rows, columns and channels that the inputs are for certain; () if they may be others."""
 
 
 class _Fold(NamedTuple):
@@ -84,7 +99,8 @@ def orders(model: Any) -> dict[int, Order]:
     for fold in folds:
         stops = {id(other.op) for other in folds if other.opens != fold.opens}
         for op in reached(fold.op, graph.before if fold.opens else graph.after, stops):
-            found.setdefault(id(inner(op)), _order(fold))
+            image = fold.shape if _is_image(fold, graph) and _is_right_behind(op, fold, graph) else ()
+            found.setdefault(id(inner(op)), _order(fold)._replace(image=image))
     followed = {id(inner(op)) for op in graph.ops}
     has_conv = any(isinstance(layer, CONVS) for layer in every)
     loose = [fold for layer in every if id(layer) not in followed for fold in _loose_folds(layer, has_conv)]
@@ -105,7 +121,7 @@ def _order(fold: _Fold, how: str = "") -> Order:
     way, what = ("goes into", "outputs") if fold.opens else ("follows", "inputs")
     return Order(
         f"{how}it {way} the {name}: Keras counts its {what} by rows, columns, channels, others by channels, rows, "
-        "columns; reorder them yourself (docs/reference/models.md)",
+        "columns",
         fold.opens,
     )
 
@@ -172,6 +188,40 @@ def _fold_between(op: Any, node: Any, graph: Graph) -> _Fold | None:
     if is_channels_first or not _has_channels(shape, bool(convs)):
         return None
     return _Fold(op, shape, here[-1] if opens else there[-1], opens)
+
+
+def _is_image(fold: _Fold, graph: Graph) -> bool:
+    """Whether what the fold makes into one axis is for certain an image as convolutions give it."""
+    if fold.opens or fold.size is None or fold.size != _size(fold.shape) or not _is_called_once(fold.op):
+        return False
+    if len(fold.op._inbound_nodes[0].output_tensors[0].shape) != 2:
+        return False
+    waiting, convs = list(graph.before(fold.op)), []
+    while waiting:
+        op = waiting.pop()
+        if not _is_one_of(op, (*CONVS, *_OF_IMAGES)):
+            return False
+        convs += [op] if isinstance(op, CONVS) else []
+        waiting += [] if isinstance(op, CONVS) else graph.before(op) or [None]
+    return {is_first(conv) for conv in convs} == {is_first(fold.op)}
+
+
+def _is_called_once(op: Any) -> bool:
+    return op is inner(op) and len(op._inbound_nodes) == 1
+
+
+def _is_one_of(op: Any, classes: tuple[type, ...]) -> bool:
+    return isinstance(op, classes) and not operations.is_rewritten(op, "keras", "call")
+
+
+def _is_right_behind(op: Any, fold: _Fold, graph: Graph) -> bool:
+    """Whether an op behind a fold takes just what the fold gives, in its order."""
+    while op is not fold.op:
+        before = list(graph.before(op))
+        if len(before) != 1 or not _is_one_of(op, (kl.Dense, *_STILL)):
+            return False
+        op = before[0]
+    return True
 
 
 def size_of_image(layer: Any) -> tuple[int | None, ...]:

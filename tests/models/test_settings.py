@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -297,6 +299,15 @@ def _block(backend, gelu=False):
             return self.b(function(self.a(x)))
 
     return Block()
+
+
+def test_what_was_not_compared_asks_for_inputs_only_where_there_are_none():
+    source, like = _block("torch"), _paddle().Sequential(*map(_paddle().Linear, (6, 6), (6, 3)), _paddle().GELU())
+    (told,) = xdevice.convert_state(source, "paddle", like=like).differences
+    assert told.endswith("functions are not seen; inputs= runs both models and compares their outputs")
+    outputs, told = xdevice.convert_state(source, "paddle", like=like, inputs=NUMBERS).differences
+    assert re.match(r"the outputs on inputs= are off by [\d.e+]+ of their largest value, or of their spread", outputs)
+    assert told.endswith("functions are not seen")
 
 
 def test_a_difference_without_a_listed_cause_is_listed_with_where_it_begins():

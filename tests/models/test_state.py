@@ -9,7 +9,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 from models_side_by_side import IMAGE, SEQUENCE, VECTORS, error, outputs, ported, randomised
-from support import ROOT, WITH_MODELS, framework, python, sampled
+from support import ROOT, WITH_MODELS, framework, printed, python, sampled
 
 import xdevice
 from xdevice.contract import layouts
@@ -416,29 +416,61 @@ def flattened():
     return _keras(layers.Conv2D(4, 3, name="conv"), layers.Flatten(), layers.Dense(4, name="fc"), shape=(7, 7, 4))
 
 
-def test_a_dense_after_flatten_is_listed_and_can_be_given_by_hand():
+def flattening():
     nn = _torch()
     source = nn.Sequential()
     source.add_module("conv", nn.Conv2d(4, 4, 3))
     source.add_module("flatten", nn.Flatten())
     source.add_module("fc", nn.Linear(4 * 5 * 5, 4))
-    like = flattened()
-    state = xdevice.convert_state(source, "tensorflow", like=like)
-    assert list(state.unmapped) == ["fc/kernel"]
-    assert "Flatten of (5, 5, 4)" in state.unmapped["fc/kernel"]
-    assert pickle.loads(pickle.dumps(xdevice.convert_state(source, "numpy"))).unmapped == {}
-    with pytest.raises(xdevice.StateError, match="nothing was written"):
-        state.load_into(like)
-    by_hand = source.fc.weight.reshape(4, 4, 5, 5).permute(0, 2, 3, 1).reshape(4, -1).T
-    state["fc/kernel"] = xdevice.convert(by_hand, "tensorflow")
-    assert not state.unmapped
-    assert "not mapped" not in str(state)
-    state.load_into(like)
-    import tensorflow as tf
+    return source
 
-    ours = like(tf.constant(np.moveaxis(IMAGE, 1, -1)), training=False).numpy()
-    assert np.abs(ours - outputs("torch", source, IMAGE)).max() < 1e-5
-    assert "fc/kernel" in xdevice.convert_state(like, "torch").unmapped
+
+def test_a_dense_after_flatten_is_reordered_both_ways():
+    source, like, again = flattening(), flattened(), flattening()
+    state = xdevice.convert_state(source, "tensorflow", like=like)
+    assert [line.partition(" '")[0] for line in state.done] == [
+        "fc/kernel: reordered; it follows the Flatten of (5, 5, 4)"
+    ]
+    state.load_into(like)
+    xdevice.assert_parity(source, like)
+    xdevice.assert_parity(source, like, inputs=IMAGE)
+    xdevice.convert_state(like, "torch", like=again).load_into(again)
+    assert again.fc.weight.equal(source.fc.weight)
+    assert xdevice.convert_state(like, "paddle")["fc.weight"].numpy().T.tolist() == source.fc.weight.tolist()
+    other = flattened()
+    state = xdevice.convert_state(like, "tensorflow", like=other)
+    assert not state.done
+    state.load_into(other)
+    xdevice.assert_parity(like, other)
+    like.get_layer("conv").kernel.assign(like.get_layer("conv").kernel[:, :, ::-1])
+    with pytest.raises(xdevice.ParityError, match="differ at conv/kernel"):
+        xdevice.assert_parity(source, like)
+
+
+def test_a_map_reorders_it_too(tmp_path):
+    import torch
+
+    source, like = flattening(), flattened()
+    state = xdevice.convert_state(source, "tensorflow", like=like)
+    state.save_map(tmp_path / "map.json")
+    torch.save(source.state_dict(), tmp_path / "in.pt")
+    printed("-m", "xdevice", "convert", str(tmp_path / "map.json"), str(tmp_path / "in.pt"), str(tmp_path / "out"))
+    made = xdevice.load(tmp_path / "out", backend="numpy")
+    assert (made["fc/kernel"] == state["fc/kernel"].numpy()).all()
+
+
+def test_without_like_the_order_behind_a_flatten_is_in_doubt():
+    source, like = flattening(), flattened()
+    for there, here in (("tensorflow", True), ("paddle", False), ("numpy", False)):
+        lines = xdevice.convert_state(source, there).differences
+        assert any(line.startswith("fc: without like= the order of the pixels") for line in lines) == here
+    assert "fc/kernel" in xdevice.convert_state(like, "tensorflow").unmapped
+    assert pickle.loads(pickle.dumps(xdevice.convert_state(source, "numpy"))).unmapped == {}
+    nn = _paddle()
+    channels_last = nn.Sequential(nn.Conv2D(4, 4, 3, data_format="NHWC"), nn.Flatten(), nn.Linear(100, 4))
+    assert "Flatten of" in xdevice.convert_state(channels_last, "tensorflow", like=like).unmapped["fc/kernel"]
+    pooled = _torch().Sequential(_torch().Conv2d(4, 4, 3), _torch().AdaptiveAvgPool2d(1), _torch().Linear(4, 4))
+    assert not xdevice.convert_state(pooled, "tensorflow").differences
 
 
 def _functional(shape, way):
@@ -530,27 +562,66 @@ def a_sequence(x, kl):
 BATCH_NORM = {f"bn/{name}" for name in ("gamma", "beta", "moving_mean", "moving_variance")}
 
 
+def moved_by_hand(x, kl):
+    return kl.Dense(3, name="fc")(kl.Flatten()(kl.Permute((3, 1, 2))(kl.Conv2D(4, 3)(x))))
+
+
+def turned_by_its_own_code(x, kl):
+    class Turned(kl.Dropout):
+        def call(self, x, training=None):
+            return x[:, ::-1]
+
+    return kl.Dense(3, name="fc")(Turned(0.1)(kl.Flatten()(kl.Conv2D(4, 3)(x))))
+
+
+def folded_twice(x, kl):
+    rows = kl.Permute((2, 1))(kl.Reshape((4, 25))(kl.Flatten()(kl.Conv2D(4, 3)(x))))
+    return kl.Dense(3, name="fc")(kl.Flatten()(rows))
+
+
+def shared(x, kl):
+    flat, conv = kl.Flatten(), kl.Conv2D(4, 3)
+    return [kl.Dense(2, name=name)(flat(conv(x))) for name in "ab"]
+
+
+def beside_the_image(x, kl):
+    return kl.Dense(3, name="fc")(kl.Flatten()(kl.Concatenate()([kl.Conv2D(4, 3, padding="same")(x), x])))
+
+
+def a_small_network(x, kl):
+    x = kl.MaxPooling2D(2)(kl.ReLU()(kl.BatchNormalization()(kl.Conv2D(4, 3)(x))))
+    return kl.Dense(3, name="fc")(kl.Dropout(0.1)(kl.Flatten()(x)))
+
+
 @pytest.mark.parametrize(
-    ("way", "shape", "unmapped"),
+    ("way", "shape", "done", "unmapped"),
     [
-        (two_heads, (7, 7, 4), {"a/kernel", "v/kernel"}),
-        (a_dense_beside, (7, 7, 4), {"head/kernel"}),
-        (a_norm_between, (7, 7, 4), {"first/kernel", "act/alpha", *BATCH_NORM}),
-        (put_beside_others, (7, 7, 4), {"fc/kernel"}),
-        (a_model_in_a_model, (7, 7, 4), {"head/fc/kernel"}),
-        (a_function, (7, 7, 4), {"fc/kernel"}),
-        (channels_first, (4, 7, 7), {"b/kernel"}),
-        (rows_of_a_sequence, (7, 7, 4), {"folded/lstm_cell/kernel"}),
-        (a_folded_sequence, (7, 7, 4), {"rnn/lstm_cell/kernel"}),
-        (a_generator, (4,), {"fc/kernel", "fc/bias", *BATCH_NORM}),
-        (a_bottleneck, (7, 7, 4), {"fc/kernel", "fc/bias"}),
-        (attention, (5, 4), set()),
-        (boxes, (7, 7, 4), set()),
-        (a_sequence, (5, 4), set()),
+        (two_heads, (7, 7, 4), {"a/kernel", "v/kernel"}, set()),
+        (a_small_network, (7, 7, 4), {"fc/kernel"}, set()),
+        (a_dense_beside, (7, 7, 4), {"head/kernel"}, set()),
+        (a_norm_between, (7, 7, 4), {"first/kernel", "act/alpha", *BATCH_NORM}, set()),
+        (put_beside_others, (7, 7, 4), set(), {"fc/kernel"}),
+        (beside_the_image, (7, 7, 4), set(), {"fc/kernel"}),
+        (moved_by_hand, (7, 7, 4), set(), {"fc/kernel"}),
+        (turned_by_its_own_code, (7, 7, 4), set(), {"fc/kernel"}),
+        (folded_twice, (7, 7, 4), set(), {"fc/kernel"}),
+        (shared, (7, 7, 4), set(), {"a/kernel", "b/kernel"}),
+        (a_model_in_a_model, (7, 7, 4), {"head/fc/kernel"}, set()),
+        (a_function, (7, 7, 4), {"fc/kernel"}, set()),
+        (channels_first, (4, 7, 7), {"b/kernel"}, set()),
+        (rows_of_a_sequence, (7, 7, 4), set(), {"folded/lstm_cell/kernel"}),
+        (a_folded_sequence, (7, 7, 4), set(), {"rnn/lstm_cell/kernel"}),
+        (a_generator, (4,), set(), {"fc/kernel", "fc/bias", *BATCH_NORM}),
+        (a_bottleneck, (7, 7, 4), set(), {"fc/kernel", "fc/bias"}),
+        (attention, (5, 4), set(), set()),
+        (boxes, (7, 7, 4), set(), set()),
+        (a_sequence, (5, 4), set(), set()),
     ],
 )
-def test_what_keras_counts_by_pixels_is_listed_and_nothing_else(way, shape, unmapped):
-    assert set(xdevice.convert_state(_functional(shape, way), "torch").unmapped) == unmapped
+def test_what_keras_counts_by_pixels_is_reordered_or_listed_and_nothing_else(way, shape, done, unmapped):
+    state = xdevice.convert_state(_functional(shape, way), "torch")
+    assert {line.partition(":")[0] for line in state.done} == done
+    assert set(state.unmapped) == unmapped
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -945,8 +1016,10 @@ def test_wrong_sources_are_refused():
         xdevice.convert_state({"a": {"b": {"c": np.ones(2)}}}, "torch")
     with pytest.raises(xdevice.NotATensorError, match="one framework"):
         xdevice.convert_state({"a": np.ones(2), "b": linear("torch").weight}, "torch")
-    with pytest.raises(xdevice.NotATensorError, match="a built model of paddle"):
+    with pytest.raises(xdevice.NotATensorError, match="must be a built model of paddle; this Dense is one of mxnet"):
         xdevice.convert_state(linear("torch"), "paddle", like=linear("mxnet"))
+    with pytest.raises(xdevice.NotATensorError, match="must be a built model of paddle; got 3 of type int"):
+        xdevice.convert_state(linear("torch"), "paddle", like=3)
     with pytest.raises(xdevice.StateError, match="give like="):
         xdevice.convert_state(linear("torch"), "paddle", names={"": "fc"})
     with pytest.raises(xdevice.DTypeError, match="float64"):
@@ -980,6 +1053,15 @@ def test_a_state_that_does_not_fit_writes_nothing(name):
     after = dict(backend.variables(model))
     assert not backend.to_numpy(after[first]).any()
     assert (backend.to_numpy(after[second]) == before[second]).all()
+
+
+def test_a_state_without_like_that_does_not_fit_says_so_once():
+    state = xdevice.convert_state(flattening(), "tensorflow")
+    with pytest.raises(xdevice.StateError, match="the model has no such variable") as caught:
+        state.load_into(flattened())
+    _, names, why = str(caught.value).splitlines()
+    assert "conv.kernel, conv.bias, fc.kernel, fc.bias" in names
+    assert why.strip() == "the state was converted without like=, which gives it the names of this model"
 
 
 def test_a_state_on_meta_is_refused_before_anything_is_written():

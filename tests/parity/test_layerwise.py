@@ -185,6 +185,20 @@ def test_wrong_arguments_are_refused():
         xdevice.assert_parity(net, net, names={"0": "0"})
 
 
+def test_images_with_their_channels_at_the_other_end_are_told():
+    import keras
+    import torch
+
+    net = torch.nn.Conv2d(3, 4, 3)
+    with pytest.raises(ArgumentError, match=r"\(2, 8, 8, 3\) looks like channels last: RuntimeError"):
+        xdevice.assert_parity(net, net, inputs=np.ones((2, 8, 8, 3), "float32"))
+    with pytest.raises(ArgumentError, match=r"source, takes them: RuntimeError"):
+        xdevice.assert_parity(net, net, inputs=np.ones((2, 8, 8, 5), "float32"))
+    net = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)])
+    with pytest.raises(ArgumentError, match=r"\(2, 3, 8, 8\) looks like channels first: ValueError"):
+        xdevice.assert_parity(net, net, inputs=np.ones((2, 3, 8, 8), "float32"))
+
+
 @pytest.mark.virtual
 def test_inputs_and_models_may_be_on_gpus():
     source, like = torch_net(eps=1e-3), keras_net(eps=1e-3)

@@ -218,6 +218,42 @@ def test_what_names_and_kinds_say_is_compared_as_a_state():
     assert "['scale']" in difference(state, ours).text  # beside a model of another framework it is a dict
 
 
+def with_head(nn, classes):
+    model = nn.Sequential()
+    for name, layer in (("body", nn.Linear(4, 4)), ("act", nn.ReLU()), ("fc", nn.Linear(4, classes))):
+        (model.add_module if hasattr(model, "add_module") else model.add_sublayer)(name, layer)
+    return model
+
+
+@pytest.mark.parametrize("other", ["paddle", "torch"])
+def test_a_port_with_another_head_is_shown_without_it(other):
+    import torch
+
+    source, target = with_head(torch.nn, 3), with_head(xdevice.backend(other).framework.nn, 5)
+    state = xdevice.convert_state(source, other, like=target, skip=["fc"])
+    state.load_into(target)
+    xdevice.assert_parity(source, target, skip=["fc"])
+    xdevice.assert_parity(target, source, skip=["fc"])
+    xdevice.assert_parity(state, target)
+    assert difference(source, target).problem in ("structure", "shape")
+    change(target, lambda name, x: x + 1 if name == "body.bias" else x)
+    assert difference(source, target, skip=["fc"]).leaf == "body.bias"
+    assert difference(state, target).leaf == "body.bias"
+    assert "skip= says 'head', where neither model has parameters" in difference(source, target, skip=["head"]).text
+
+
+def test_what_cannot_be_skipped_is_refused():
+    import torch
+
+    net = torch.nn.Linear(2, 2)
+    with pytest.raises(xdevice.ArgumentError, match="give two models"):
+        xdevice.assert_parity({"fc": net}, {"fc": net}, skip=["fc"])
+    with pytest.raises(xdevice.ArgumentError, match="inputs= compares what both models return"):
+        xdevice.compare(net, net, inputs=torch.ones(1, 2), skip=["bias"])
+    with pytest.raises(xdevice.ArgumentError, match="takes a list of paths"):
+        xdevice.compare(net, net, skip="bias")
+
+
 def test_a_variable_under_two_names_counts_once():
     import paddle
     import torch

@@ -94,6 +94,10 @@ TOLD: Final = ("norm_first", "block_dropout", FOLDED, FLATTENS, AXIS, PADDED)
 first norm states them."""
 
 
+BY_HAND: Final = "reorder them yourself (docs/reference/models.md)"
+"""What to do about numbers whose order is not known."""
+
+
 class UnfitError(ValueError):
     """Raised by a `Rule` for values that the framework's layout cannot represent."""
 
@@ -107,6 +111,9 @@ class Rule(NamedTuple):
     """Why values cannot be converted by this rule; shapes still can."""
     is_lossy: bool = False
     """Whether values that `native` has converted cannot be given back by `canonical`."""
+    order: str = ""
+    """Why the array counts the pixels of a flattened image with the channels last, which the rule exchanges; "" if it
+    does not. Another model that has its channels last may count them so, too."""
 
 
 class Part(NamedTuple):
@@ -282,6 +289,24 @@ def depthwise(multiplier: int) -> Rule:
         return np.moveaxis(x.reshape(-1, multiplier, *x.shape[2:]), (0, 1), (-2, -1))
 
     return _one(way, back)
+
+
+def by_pixels(rule: Rule, image: Sequence[int], why: str) -> Rule:
+    """Returns `rule` for an array with a number for each pixel of an image that was flattened: rows, columns, channels,
+    with these sizes. In PyTorch the pixels are the last axis, and counted by channels, rows, columns."""
+    first = image[-1], *image[:-1]
+
+    def way(x: Array) -> tuple[Array, ...]:
+        return tuple(_recounted(array, image, -1, -len(image)) for array in rule.canonical(x))
+
+    def back(*arrays: Array) -> Array:
+        return rule.native(*(_recounted(array, first, -len(image), -1) for array in arrays))
+
+    return rule._replace(canonical=way, native=back, order=why)
+
+
+def _recounted(x: Array, image: Sequence[int], source: int, target: int) -> Array:
+    return np.moveaxis(x.reshape((*x.shape[:-1], *image)), source, target).reshape(x.shape)
 
 
 def unfit(rule: Rule, why: str) -> Rule:

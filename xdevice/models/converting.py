@@ -123,8 +123,7 @@ def _convert(
     renamed = spelled_out(renamed, origin)
     writer = Writer(origin, target, state, how)
     if wanted is None:
-        for layer in origin.layers:
-            writer.put_freely(layer)
+        writer.put_freely(origin.layers)
     else:
         writer.put_all(origin, wanted, renamed, how.inputs)
     for name in origin.unknown if wanted is None else ():

@@ -106,7 +106,7 @@ class _Traced:
 
 
 def _moved(x: _Traced, source: Any, target: Any) -> _Traced:
-    starts, ends = ([axis % x.ndim for axis in np.atleast_1d(axes)] for axes in (source, target))
+    starts, ends = ([int(axis) % x.ndim for axis in np.atleast_1d(axes)] for axes in (source, target))
     order = [axis for axis in range(x.ndim) if axis not in starts]
     for end, start in sorted(zip(ends, starts, strict=True)):
         order.insert(end, start)

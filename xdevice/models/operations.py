@@ -39,7 +39,8 @@ of max_pool."""
 _SET = frozenset(layouts.KINDS) - {"linear", "embedding", "prelu", "same"}
 """Kinds of layers that have settings which change their output."""
 _MISSING = "missing"
-_HINT = "functions are not seen; inputs= runs both models and compares their outputs"
+RUN_BOTH = "; inputs= runs both models and compares their outputs"
+_HINT = f"functions are not seen{RUN_BOTH}"
 
 
 class Difference(NamedTuple):
@@ -462,8 +463,7 @@ def axes_in_doubt(pairs: Iterable[tuple[Layer, Layer]], source: Side, target: Si
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         yield (
             f"not compared: the axis of {layer.path or layer.kind}{more}, {layer.settings[layouts.AXIS]} in {here}, "
-            f"the second in {there}: the same only where the code moves axes; inputs= runs both models and compares "
-            "their outputs"
+            f"the second in {there}: the same only where the code moves axes{RUN_BOTH}"
         )
 
 

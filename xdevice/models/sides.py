@@ -65,10 +65,9 @@ def check_kinds(kinds: Mapping[str, str]) -> None:
 def model_of(like: Any, target: Backend) -> tuple[Backend, Any]:
     found = registry.backend_of_model(like)
     if found is not target:
-        of = f" of {found.name}" if found else ""
-        raise NotATensorError(
-            f"like= is a built model of {target.name}, not {shown(like, 60)} of type {type(like).__qualname__}{of}"
-        )
+        kind = type(like).__qualname__
+        came = f"this {kind} is one of {found.name}" if found else f"got {shown(like, 60)} of type {kind}"
+        raise NotATensorError(f"like= must be a built model of {target.name}; {came}")
     return target, like
 
 

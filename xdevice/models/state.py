@@ -179,8 +179,12 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
             f"expected a model to load into, not {shown(model, 60)} of type {type(model).__qualname__}"
         )
     variables = dict(backend.variables(model))
-    wrong = [*_misfits(backend, model, variables, state)]
-    if strict:
+    unknown = [name for name in state if name not in variables]
+    is_free = bool(unknown) and isinstance(state, State) and not state.pairs
+    wrong = [f"{some_of(unknown)}: the model has no such variable; it has {some_of(variables)}"] * bool(unknown)
+    wrong += ["the state was converted without like=, which gives it the names of this model"] * is_free
+    wrong += _misfits(backend, model, variables, state)
+    if strict and not is_free:
         wrong += _missing(backend, model, variables, state)
     if wrong:
         more = [f"and {len(wrong) - _MOST} more"] * (len(wrong) > _MOST)
@@ -197,7 +201,6 @@ def _misfits(backend: Backend, model: Any, variables: Mapping[str, Any], state: 
     casts: dict[tuple[str, str], list[str]] = {}
     for name, value in state.items():
         if name not in variables:
-            yield f"{name}: the model has no such variable; it has {some_of(variables)}"
             continue
         variable = variables[name]
         owner = registry.kind_of(type(value))

@@ -16,7 +16,7 @@ from xdevice.errors import ArgumentError, StateError
 from xdevice.tensors.refusals import require_dtype
 from xdevice.weights.adapted import advice
 
-from . import attentions, exercise, maps, operations, views
+from . import attentions, exercise, flattened, maps, operations, views
 from .pairing import SHAPING, in_doubt, pair_layers
 from .settling import Runs
 from .sides import shapes_of
@@ -78,12 +78,16 @@ class Writer:
         """What was made of a variable of the source, by its `id`: the `id` of the target's variable, its name, and the
         path of the source's layer."""
 
-    def put_freely(self, layer: Layer) -> None:
-        parts = [
-            part._replace(name=layouts.join(layer.path, part.name))
-            for part in self._target.parts(layer.kind, layer.settings)
-        ]
-        self._fill(layer, parts, None)
+    def put_freely(self, layers: Iterable[Layer]) -> None:
+        for layer in layers:
+            parts = [
+                part._replace(name=layouts.join(layer.path, part.name))
+                for part in self._target.parts(layer.kind, layer.settings)
+            ]
+            ordered, lines = flattened.in_order(layer, None, partial(flattened.puts_channels_last, self._target))
+            self._state.done += lines
+            self._fill(ordered, parts, None)
+        self._state.differences += flattened.in_doubt(self._source, self._target)
 
     def put_all(self, source: Side, wanted: Side, renamed: Mapping[str, str], inputs: object) -> None:
         found = self._pair(source, wanted, renamed, inputs)
@@ -99,7 +103,7 @@ class Writer:
             self._state.differences.remove(line)
             self._state.settings.remove(line)
         for line in self._doubts(found, source, wanted, agree):
-            self._list_doubt(line)
+            self._list_doubt(line if inputs is None else line.removesuffix(operations.RUN_BOTH))
         if found.runs is not None and agree and not operations.knows_activations(source, wanted, found.compared):
             self._state.differences += filter(None, [exercise.unexercised(found.runs)])
 
@@ -170,7 +174,7 @@ class Writer:
             if is_blind
             else "have other shapes, or numbers that are not finite"
             if math.isinf(found)
-            else f"are {found:.2g} of what they are apart"
+            else f"are off by {found:.2g} of their largest value, or of their spread over the batch if that is smaller"
         )
         self._state.differences.append(f"the outputs on inputs= {how}; {where}")
         return False
@@ -192,6 +196,9 @@ class Writer:
         if why := self._norms_apart(layer, other, wanted):
             self._leave([layer, other], why)
             return
+        layer, lines = flattened.in_order(layer, other, partial(flattened.has_channels_last, wanted))
+        other, more = flattened.in_order(other, layer, partial(flattened.has_channels_last, self._source))
+        self._state.done += [*lines, *more]
         self._fill(layer, other.parts, wanted)
 
     def list_rest(self, pairs: list[tuple[Layer, Layer]], wanted: Side, likely: Mapping[str, str]) -> None:

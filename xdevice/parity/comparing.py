@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from xdevice.errors import ArgumentError, ParityError, listed
+from xdevice.models.given import check_skip
 
 from . import structures
 from .comparison import Comparison, difference
@@ -18,7 +19,7 @@ from .tolerances import Rule
 from .values import compare_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from .models import Pair
     from .readings import Reading
@@ -30,7 +31,8 @@ _LONGEST: Final = 1100
 """How many characters the lines about such parameters may take in a message, all together."""
 _WHAT_IS_WHAT: Final = (
     "\n  note      names= and kinds= of convert_state say what is what: "
-    "assert_parity(convert_state(actual, backend, like=expected, names=..., kinds=...), expected)"
+    "assert_parity(convert_state(actual, backend, like=expected, names=..., kinds=...), expected); "
+    "skip= leaves layers out, and compares the others"
 )
 _BOTH: Final = (
     "\n  note      inputs=x runs both models and compares what they return; "
@@ -49,6 +51,7 @@ def assert_parity(
     equal_nan: bool = False,
     inputs: object = None,
     names: Mapping[str, str] | None = None,
+    skip: Iterable[str] = (),
 ) -> None:
     """Asserts that two values hold the same numbers, whatever frameworks they belong to.
 
@@ -65,6 +68,7 @@ def assert_parity(
         equal_nan: whether NaN equals NaN.
         inputs: a tensor, a tuple or a dict of keywords, for two models: what they return for it is compared instead.
         names: with `inputs`, which layer of `actual` corresponds to which of `expected`, as in `convert_state`.
+        skip: without `inputs`, paths of layers of two models that are not compared, as in `convert_state`.
 
     Raises:
         ParityError: the values differ. Its text names the leaf, the worst element and the error, or the first layer
@@ -77,7 +81,7 @@ def assert_parity(
     """
     __tracebackhide__ = True  # pytest shows the line of the test and the text, and nothing between
     rule = Rule(rtol, atol, check_device, check_dtype, equal_nan)
-    found = _compare(actual, expected, rule, inputs, names)
+    found = _compare(actual, expected, rule, inputs, names, skip)
     if not found.ok:
         raise ParityError(found.text, found)
 
@@ -93,6 +97,7 @@ def compare(
     equal_nan: bool = False,
     inputs: object = None,
     names: Mapping[str, str] | None = None,
+    skip: Iterable[str] = (),
 ) -> Comparison:
     """Compares two values as `assert_parity` does, and returns the result, with the worst error even if they agree.
 
@@ -108,18 +113,26 @@ def compare(
         >>> found.ok, found.worst, found.abs, found.off, found.total
         (False, (1,), 1, 1, 2)
     """
-    return _compare(actual, expected, Rule(rtol, atol, check_device, check_dtype, equal_nan), inputs, names)
+    return _compare(actual, expected, Rule(rtol, atol, check_device, check_dtype, equal_nan), inputs, names, skip)
 
 
 def _compare(
-    actual: object, expected: object, rule: Rule, inputs: object, names: Mapping[str, str] | None
+    actual: object,
+    expected: object,
+    rule: Rule,
+    inputs: object,
+    names: Mapping[str, str] | None,
+    skip: Iterable[str],
 ) -> Comparison:
     rule.check()
+    left_out = check_skip(skip)
+    if inputs is not None and left_out:
+        raise ArgumentError("skip= leaves out parameters, and inputs= compares what both models return; give one")
     if inputs is not None:
         return _of_runs(run_pair(actual, expected, inputs, names or {}), rule)
     if names is not None:
         raise ArgumentError("names= says which layers inputs= pairs; give both, or convert_state(..., names=...)")
-    pair = read_pair(actual, expected)
+    pair = read_pair(actual, expected, left_out)
     if pair.unmapped:
         return _report_unmapped(pair)
     found = compare_readings(pair.actual, pair.expected, rule)

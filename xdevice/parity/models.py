@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from xdevice.containers import trees
 from xdevice.contract import layouts
 from xdevice.core import registry
-from xdevice.errors import StateError, UnsupportedError
+from xdevice.errors import ArgumentError, StateError, UnsupportedError
 from xdevice.models import operations
 from xdevice.models.converting import convert_state
 from xdevice.models.state import State
@@ -21,7 +21,7 @@ from xdevice.models.state import State
 from . import readings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from xdevice.containers.trees import Leaf
     from xdevice.contract import Backend
@@ -50,17 +50,19 @@ class _Model(NamedTuple):
     layers: list[Layer]
 
 
-def read_pair(actual: object, expected: object) -> Pair:
+def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Pair:
     """Reads every leaf of both values, as `readings.read` does. Two models of different frameworks are both read in the
-    names and layouts of one of the two.
+    names and layouts of one of the two, without the layers at the paths of `skip`.
 
     Raises:
         UnsupportedError, NotBuiltError, ContainerError: as `readings.read`. DTypeError: a model whose dtype the other
-            framework lacks.
+            framework lacks. ArgumentError: `skip` for other values than two models.
     """
+    if skip and None in (_model(actual), _model(expected)):
+        raise ArgumentError("skip= says which layers of two models are not compared; give two models")
     ours, theirs = _nodes(actual, expected), _nodes(expected, actual)
     there = {leaf.path: leaf.value for leaf in theirs}
-    matched = {leaf.path: _match(leaf.path, leaf.value, there[leaf.path]) for leaf in ours if leaf.path in there}
+    matched = {leaf.path: _match(leaf.path, leaf.value, there[leaf.path], skip) for leaf in ours if leaf.path in there}
     pairs = {path: pair for path, pair in matched.items() if pair is not None}
     return Pair(
         [reading for leaf in ours for reading in (pairs[leaf.path].actual if leaf.path in pairs else _read(leaf))],
@@ -82,7 +84,7 @@ def _read(leaf: Leaf) -> list[Reading]:
     return list(readings.read_leaf(leaf.path, leaf.value))
 
 
-def _match(path: str, actual: Any, expected: Any) -> Pair | None:
+def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> Pair | None:
     """The readings of two leaves if both are models, or one is a model and the other a `State`. None if no conversion
     is needed: then the two leaves are compared under their own names."""
     ours, theirs = _model(actual), _model(expected)
@@ -92,12 +94,12 @@ def _match(path: str, actual: Any, expected: Any) -> Pair | None:
         return _swap(_beside_state(path, expected, ours))
     if ours is None or theirs is None:
         return None
-    if ours.backend is theirs.backend:
+    if ours.backend is theirs.backend and not skip:
         lines = operations.between(ours.backend, ours.itself, theirs.itself)
         return _apart(path, ours, theirs, {})._replace(settings=lines) if lines else None
     if _is_target(ours, theirs):
-        return _swap(_convert(path, theirs, ours))
-    return _convert(path, ours, theirs)
+        return _swap(_convert(path, theirs, ours, skip))
+    return _convert(path, ours, theirs, skip)
 
 
 def _is_target(ours: _Model, theirs: _Model) -> bool:
@@ -123,9 +125,9 @@ def _swap(pair: Pair) -> Pair:
     return Pair(pair.expected, pair.actual, pair.unmapped, pair.settings)
 
 
-def _convert(path: str, source: _Model, target: _Model) -> Pair:
+def _convert(path: str, source: _Model, target: _Model, skip: Sequence[str]) -> Pair:
     try:
-        state = convert_state(source.itself, target.backend, like=target.itself, device="cpu")
+        state = convert_state(source.itself, target.backend, like=target.itself, device="cpu", skip=skip)
     except StateError as error:
         return _apart(path, source, target, {path: str(error)})
     if state.unmapped:
@@ -152,16 +154,16 @@ def _beside_state(path: str, state: State, model: _Model) -> Pair:
     return Pair(given, _read_needed(path, model, state), unmapped)
 
 
-def _read_needed(path: str, model: _Model, given: Mapping[str, Any]) -> list[Reading]:
-    """Reads the variables of a model that `given` must contain: all but PyTorch's counts of batches, and each shared
-    variable only once."""
+def _read_needed(path: str, model: _Model, given: State) -> list[Reading]:
+    """Reads the variables of a model that `given` must contain: all but PyTorch's counts of batches and what was
+    skipped, and each shared variable only once."""
     variables = dict(model.backend.variables(model.itself))
     counters = {part.name for layer in model.layers for part in layer.parts if part.of == (layouts.COUNTER,)}
     held = {id(variables[name]) for name in given if name in variables}
     return [
         readings.read_tensor(model.backend, _join(path, name), variable)
         for name, variable in variables.items()
-        if name in given or (id(variable) not in held and name not in counters)
+        if name in given or (id(variable) not in held and name not in counters and name not in given.skipped)
     ]
 
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _MOST = 300
 """How many characters of a framework's error message are quoted."""
+_CHANNELS = (1, 3, 4)
+"""How many channels an image that is given to a model mostly has."""
 IMAGES = ("conv", "conv_transpose", "batch_norm", "prelu", "instance_norm", "group_norm")
 """Kinds of layers that take images: an input of three axes that is given to one has an axis of channels, and is not a
 sequence."""
@@ -127,6 +129,14 @@ def _where(error: BaseException, seen: Trace) -> str:
     return f"behind {seen.calls[-1].path}" if len(seen) else "before its first layer"
 
 
+def _turned(arrays: Arrays, is_last: bool | None) -> str:
+    """A text that names inputs which look like images with their channels at the other end than a model takes them."""
+    far, near = (1, -1) if is_last else (-1, 1)
+    images = (x.shape for x in arrays.values() if x.ndim in (4, 5))
+    found = [shape for shape in images if shape[far] in _CHANNELS and shape[near] not in _CHANNELS]
+    return "" if is_last is None or not found else f"; {found[0]} looks like channels {'first' if is_last else 'last'}"
+
+
 def run(model: Any, arrays: Arrays, give: Callable[[Call, Any], Any] | None = None) -> Run:
     """Calls a model on copies of the inputs, and traces it. With `give`, which is called with each layer's call and
     result, the model goes on with what `give` returns in place of that result."""
@@ -145,6 +155,7 @@ def run(model: Any, arrays: Arrays, give: Callable[[Call, Any], Any] | None = No
             shapes = ", ".join(f"{name} {x.shape}" if named else str(x.shape) for name, x in arrays.items())
             raise ArgumentError(
                 f"a {type(model).__name__} of {backend.name} failed {_where(error, seen)} on inputs= of the shape "
-                f"{shapes}, which are as the first model, the source, takes them: {type(error).__name__}: {told(error)}"
+                f"{shapes}, which are as the first model, the source, takes them"
+                f"{_turned(arrays, backend.has_channels_last(model))}: {type(error).__name__}: {told(error)}"
             ) from error
     return Run(seen, result)
