@@ -654,14 +654,17 @@ def test_results_are_where_the_operands_are(xp, name):
 
 
 @pytest.mark.parametrize("backend", [name for name in ("torch", "paddle") if name in xdevice.backends()])
-@pytest.mark.parametrize("call", ["count_nonzero", "ones_like", "concat", "matrix_transpose", "isnan"])
+@pytest.mark.parametrize(
+    "call", ["count_nonzero", "ones_like", "concat", "matrix_transpose", "isnan", "exp", "sin", "sum", "add", "matmul"]
+)
 def test_a_sparse_tensor_after_a_dense_one_of_its_type_is_refused(backend, call):
     with xdevice.use(backend) as chosen:
         xp = xdevice.array_namespace()
         dense = xdevice.ones(2, 2)
         sparse = dense.to_sparse() if backend == "torch" else chosen.framework.ones([2, 2]).to_sparse_coo(2)
-        given = (lambda x: [x, dense]) if call == "concat" else (lambda x: x)
-        function = getattr(xp, call)
-        function(given(dense))
-        with pytest.raises(xdevice.UnsupportedError, match="not dense"):
-            function(given(sparse))
+        given = (lambda *xs: [list(xs)]) if call == "concat" else (lambda *xs: xs)
+        function, others = getattr(xp, call), [dense] * (call in ("add", "concat", "matmul"))
+        function(*given(dense, *others))  # the next calls are fast ones
+        for operands in ([sparse, *others], [*others, sparse]):
+            with pytest.raises(xdevice.UnsupportedError, match="not dense"):
+                function(*given(*operands))
