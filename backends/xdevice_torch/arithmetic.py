@@ -12,7 +12,7 @@ from xdevice.contract.arithmetic import HOST
 # PyTorch's own functions that are kernels as they are
 from torch import (  # isort: skip  # noqa: F401
     abs, acos, acosh, add, argmax, argmin, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_left_shift,
-    bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, clip, copysign, cos, cosh, divide, exp, expm1,
+    bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, copysign, cos, cosh, divide, exp, expm1,
     fft, flip, floor, hypot, imag, isfinite, isinf, isnan, linalg, log, log10, log1p, log2, logaddexp, logical_and,
     logical_not, logical_or, logical_xor, maximum, minimum, multiply, nextafter, pow, real, reciprocal, remainder,
     reshape, roll, round, signbit, sin, sinh, sqrt, square, squeeze, subtract, tan, tanh, tril, triu, trunc, where,
@@ -154,7 +154,7 @@ def sort(x: Tensor, axis: int, descending: bool) -> Tensor:
 
 
 def take(x: Tensor, indices: Tensor, axis: int) -> Tensor:
-    return torch.index_select(x, axis, indices)
+    return torch.index_select(x, axis, indices if indices.dtype is torch.int64 else indices.long())
 
 
 def einsum(subscripts: str, tensors: Sequence[Tensor]) -> Tensor:
@@ -167,6 +167,13 @@ def put(x: Tensor, indices: Tensor, values: Tensor) -> Tensor:
 
 def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     return torch.gather(x, axis, indices.long())
+
+
+def clip(x: Tensor, min: float | None, max: float | None) -> Tensor:
+    if x.dtype is torch.float16:  # there a bound beyond the dtype is an error, and a tensor of it is infinity
+        low, high = (None if bound is None else number(bound, "float16", x) for bound in (min, max))
+        return torch.clamp(x, low, high)
+    return torch.clamp(x, min, max)
 
 
 def cross(x1: Tensor, x2: Tensor, axis: int) -> Tensor:

@@ -140,13 +140,13 @@ class LinearAlgebra:
         return made
 
     def matrix_rank(self, x: Any, /, *, rtol: Any = None) -> Any:
-        return self._rank(*_split(self._matrix(x, "matrix_rank"), rtol))
+        return self._rank(*self._with_rtol("matrix_rank", x, rtol))
 
     def _of_values(self, x: Any, rtol: Any) -> Any:
         return self._xp.count_nonzero(self._counts(self.svdvals(x), x, rtol), axis=-1)
 
     def pinv(self, x: Any, /, *, rtol: Any = None) -> Any:
-        return self._inverse(*_split(self._matrix(x, "pinv"), rtol))
+        return self._inverse(*self._with_rtol("pinv", x, rtol))
 
     def _of_svd(self, x: Any, rtol: Any) -> Any:
         xp = self._xp
@@ -154,6 +154,14 @@ class LinearAlgebra:
         counts = self._counts(values, x, rtol)
         inverse = xp.where(counts, xp.reciprocal(xp.where(counts, values, 1.0)), 0.0)
         return xp.matmul(self._adjoint(vh), xp.multiply(xp.expand_dims(inverse, axis=-1), self._adjoint(u)))
+
+    def _with_rtol(self, function: str, x: Any, rtol: Any) -> tuple[Any, ...]:
+        """The arguments of a fused function: `rtol` is a setting of it if it is a number, and else a tensor."""
+        x = self._matrix(x, function)
+        if rtol is None or type(rtol) in NUMBERS:
+            return (x,), rtol
+        self._ground.require_one_device(f"linalg.{function}", x, self._ground.tensor(rtol, f"linalg.{function}"))
+        return ((x, rtol),)
 
     def _counts(self, values: Any, x: Any, rtol: Any) -> Any:
         """Which singular values count: those above `rtol` times the largest."""
@@ -172,6 +180,7 @@ class LinearAlgebra:
 
     def cross(self, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
         x1, x2 = self._ground.operands("linalg.cross", NUMERIC, (x1, x2))
+        self._ground.require_one_device("linalg.cross", x1, x2)
         shorter = min(len(x1.shape), len(x2.shape))
         place = self._ground.axis(axis, shorter, "linalg.cross") - shorter if axis < 0 else axis
         lengths = [shape_of(x)[self._ground.axis(place, len(x.shape), "linalg.cross")] for x in (x1, x2)]
@@ -252,8 +261,3 @@ class LinearAlgebra:
         xp = self._xp
         size = xp.abs(x) if self._ground.name(x).startswith("complex") else x
         return xp.sqrt(xp.sum(xp.square(size), axis=axes, keepdims=keepdims))
-
-
-def _split(x: Any, rtol: Any) -> tuple[Any, ...]:
-    """The arguments of a fused function: a number is a setting of it, and a tensor is not."""
-    return ((x,), rtol) if rtol is None or type(rtol) in NUMBERS else ((x, rtol),)
