@@ -336,7 +336,7 @@ class Reducing:
             raise IndexError(f"{function}: there is no index {low if low < -length else high} in an axis of {length}")
         if low >= 0:
             return indices
-        return ground.constant((values + (values < 0) * length).astype(values.dtype), indices)
+        return ground.constant(values + (values < 0) * length, indices)  # as int64, since it may not fit into theirs
 
     def argsort(self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
         ground = self._ground
