@@ -154,7 +154,7 @@ def sort(x: Tensor, axis: int, descending: bool) -> Tensor:
 
 
 def take(x: Tensor, indices: Tensor, axis: int) -> Tensor:
-    return torch.index_select(x, axis, indices if indices.dtype is torch.int64 else indices.long())
+    return torch.index_select(x, axis, indices)
 
 
 def einsum(subscripts: str, tensors: Sequence[Tensor]) -> Tensor:

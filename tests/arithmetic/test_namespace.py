@@ -686,12 +686,13 @@ def test_indices_of_a_dtype_that_is_shorter_than_the_axis(xp, dtype):
             xp.take(x[:200], xp.asarray([0, 255], dtype=dtype))
 
 
-def test_clip_at_numbers_of_any_size(xp):
+def test_clip_at_numbers_of_any_size(xp, name):
     x = xp.asarray([-3.0, 0.5, 3.0])
     assert xdevice.to_numpy(xp.clip(x, -float("inf"), 2)).tolist() == [-3.0, 0.5, 2.0]
     assert xdevice.to_numpy(xp.clip(x, 1, None)).dtype == "float32"
     assert xdevice.to_numpy(xp.clip(x, 2.0, 1.0)).tolist() == [1.0, 1.0, 1.0]
     assert xdevice.to_numpy(xp.clip(xp.asarray([float("nan"), 5.0]), 0, 1)).tolist()[1] == 1.0
-    assert xdevice.item(xp.clip(xp.astype(x, "float16"), -1e5, 1e5)[1]) == 0.5
+    if name != "paddle":  # which has no kernel for it on the CPU
+        assert xdevice.item(xp.clip(xp.astype(x, "float16"), -1e5, 1e5)[1]) == 0.5
     with pytest.raises(xdevice.DTypeError, match="does not fit"):
         xp.clip(xp.asarray([1, 2], dtype=xp.int8), 0, 300)

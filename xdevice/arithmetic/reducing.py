@@ -321,22 +321,24 @@ class Reducing:
         which frameworks answer differently. While a function is traced the indices have no values, and are not
         checked."""
         ground, kernels, length = self._ground, self._kernels, shape_of(x)[axis]
+        name = ground.name(indices)
+        whole = name if name in ("int32", "int64") else ground.held("int64")  # which all frameworks take
         found = registry.kind_of(type(indices))
         if found is None or found[1] != "tensor":
-            name = ground.name(indices)
-            along = ground.length(x, (axis,), name) if length is None else ground.number(length, name, indices)
-            is_negative = kernels.less(indices, ground.number(0, name, indices))
+            indices = ground.cast(indices, whole)
+            along = ground.length(x, (axis,), whole) if length is None else ground.number(length, whole, indices)
+            is_negative = kernels.less(indices, ground.number(0, whole, indices))
             return kernels.where(is_negative, kernels.add(indices, along), indices)
         values = ground.backend.peek(indices)
         unsigned = values.view(values.dtype.str.replace("i", "u"))  # what is negative is in the upper half there
-        if not values.size or int(unsigned.max()) < min(length, 1 << (8 * values.itemsize - 1)):
-            return indices
-        low, high = int(values.min()), int(values.max())
-        if low < -length or high >= length:
-            raise IndexError(f"{function}: there is no index {low if low < -length else high} in an axis of {length}")
-        if low >= 0:
-            return indices
-        return ground.constant(values + (values < 0) * length, indices)  # as int64, since it may not fit into theirs
+        if values.size and int(unsigned.max()) >= min(length, 1 << (8 * values.itemsize - 1)):
+            low, high = int(values.min()), int(values.max())
+            if low < -length or high >= length:
+                wrong = low if low < -length else high
+                raise IndexError(f"{function}: there is no index {wrong} in an axis of {length}")
+            if low < 0:
+                return ground.constant((values + (values < 0) * length).astype(whole, copy=False), indices)
+        return ground.cast(indices, whole)
 
     def argsort(self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
         ground = self._ground
