@@ -12,8 +12,8 @@ that
 - a shape is a tuple that fits; it contains -1 only if a size is not known while a function is traced;
 - `max`, `min`, `argmax` and `argmin` get tensors with elements, `sort` and `argsort` tensors with elements and at least
   one dimension;
-- indices are a vector for `take`, have a shape that fits for `take_along_axis`, and are in range, counted from the
-  front.
+- indices are int32 or int64, a vector for `take`, of a shape that fits for `take_along_axis`, and in range, counted
+  from the front.
 
 A kernel returns the values that the standard prescribes: NaN propagates, tensors without dimensions or without elements
 are treated like any others, and the result is on the device of the operands. Gradients flow if the framework has them.
