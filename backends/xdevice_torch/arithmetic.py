@@ -39,10 +39,9 @@ _UNSIGNED = {"uint16": "int32", "uint32": "int64", "uint64": HOST}
 WIDER = dict.fromkeys(
     (
         "abs", "add", "argmax", "argmin", "bitwise_invert", "bitwise_left_shift", "bitwise_right_shift", "clip",
-        "cross", "flip",
-        "floor_divide", "greater", "greater_equal", "less", "less_equal", "matmul", "max", "maximum", "min", "minimum",
-        "negative", "pow", "put", "remainder", "searchsorted", "sign", "square", "subtract", "take", "take_along_axis",
-        "tril", "triu",
+        "cross", "flip", "floor_divide", "greater", "greater_equal", "less", "less_equal", "matmul", "max", "maximum",
+        "min", "minimum", "negative", "pow", "put", "remainder", "searchsorted", "sign", "square", "subtract", "take",
+        "take_along_axis", "tril", "triu",
     ),
     _UNSIGNED,
 )  # fmt: skip
