@@ -3,6 +3,7 @@ them, and what they have to return."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -73,7 +74,7 @@ multiply = jax.jit(jnp.multiply)
 subtract = jax.jit(jnp.subtract)
 
 
-@jax.jit
+@partial(jax.jit)
 def floor_divide(x1: Array, x2: Array) -> Array:
     made = jnp.floor_divide(x1, x2)
     if not jnp.issubdtype(made.dtype, jnp.floating):
@@ -140,7 +141,7 @@ def einsum(subscripts: str, tensors: Sequence[Array]) -> Array:
     return jnp.einsum(subscripts, *tensors)
 
 
-@jax.jit
+@partial(jax.jit)
 def put(x: Array, indices: Array, values: Array) -> Array:
     return x.at[indices].set(values, unique_indices=True)
 

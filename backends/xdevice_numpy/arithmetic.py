@@ -244,7 +244,7 @@ take_along_axis = np.take_along_axis
 
 @_silent
 def clip(x: Array, min: float | None, max: float | None) -> Array:
-    bounds = [None if bound is None else np.asarray(bound).astype(x.dtype) for bound in (min, max)]
+    bounds: Any = [None if bound is None else np.asarray(bound).astype(x.dtype) for bound in (min, max)]
     return np.asarray(np.clip(x, *bounds))
 
 

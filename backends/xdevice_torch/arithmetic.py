@@ -176,7 +176,8 @@ def clip(x: Tensor, min: float | None, max: float | None) -> Tensor:
 
 
 def cross(x1: Tensor, x2: Tensor, axis: int) -> Tensor:
-    return torch.linalg.cross(x1, x2, dim=axis)
+    made: Tensor = torch.linalg.cross(x1, x2, dim=axis)
+    return made
 
 
 def nonzero(x: Tensor) -> tuple[Tensor, ...]:
@@ -184,7 +185,8 @@ def nonzero(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def norm(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
-    return torch.linalg.vector_norm(x, 2, axes, keepdims)
+    made: Tensor = torch.linalg.vector_norm(x, 2, axes, keepdims)
+    return made
 
 
 # of shapes

@@ -90,6 +90,7 @@ class Ground:
         """Whether the tensors' devices are compared before a kernel is called, because the kernel would not raise for
         tensors on two devices."""
         self.layout: str
+        self.dense: Any
         self.layout, self.dense = getattr(self.kernels, DENSE, ("", None))
         """The attribute that tells whether a tensor is dense, and how; "" if that is not asked before a fast call."""
         self._may_be_sparse: set[type] = set()

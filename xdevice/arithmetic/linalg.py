@@ -48,9 +48,11 @@ class LinearAlgebra:
     def __init__(self, ground: Ground, xp: Any) -> None:
         self._ground = ground
         self._xp = xp
-        self._product, self._power, self._inverse, self._rank, self._length = map(
-            ground.fused, (self._of_parts, self._of_factors, self._of_svd, self._of_values, self._of_squares)
-        )
+        self._product = ground.fused(self._of_parts)
+        self._power = ground.fused(self._of_factors)
+        self._inverse = ground.fused(self._of_svd)
+        self._rank = ground.fused(self._of_values)
+        self._length = ground.fused(self._of_squares)
 
     # factorizations
 

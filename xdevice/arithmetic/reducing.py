@@ -103,9 +103,11 @@ class Reducing:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._kernels = ground.kernels
-        self._spread, self._differences, self._truth, self._counted, self._first = map(
-            ground.fused, (self._of_squares, self._of_neighbours, self._of_bools, self._of_ones, self._of_extremes)
-        )
+        self._spread = ground.fused(self._of_squares)
+        self._differences = ground.fused(self._of_neighbours)
+        self._truth = ground.fused(self._of_bools)
+        self._counted = ground.fused(self._of_ones)
+        self._first = ground.fused(self._of_extremes)
 
     # statistics
 
