@@ -15,16 +15,16 @@ from xdevice.base.dtypes import host_dtype
 # JAX's own functions that are kernels as they are
 from jax.numpy import (  # isort: skip  # noqa: F401
     abs, acos, acosh, argmax, argmin, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert,
-    bitwise_left_shift, bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, conj, copy, copysign, cos,
-    cosh, equal, exp, expand_dims, expm1, fft, flip, floor, greater, greater_equal, hypot, imag, isfinite, isinf,
+    bitwise_left_shift, bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, clip, conj, copy, copysign,
+    cos, cosh, equal, exp, expand_dims, expm1, fft, flip, floor, greater, greater_equal, hypot, imag, isfinite, isinf,
     isnan, less, less_equal, linalg, log, log10, log1p, log2, logaddexp, logical_and, logical_not, logical_or,
     logical_xor, maximum, minimum, negative, nextafter, not_equal, permute_dims, pow, real, reciprocal, remainder,
-    reshape, roll, round, sign, signbit, sin, sinh, sqrt, square, squeeze, stack, tan, tanh, tril, triu,
+    repeat, reshape, roll, round, sign, signbit, sin, sinh, sqrt, square, squeeze, stack, tan, tanh, tril, triu,
     trunc, where,
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from jax import Array
 
@@ -60,6 +60,11 @@ def number(value: complex, name: str, like: Array) -> Array:
         return constant(np.asarray(value).astype(host_dtype(name)), like)
 
 
+def fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    program = jax.jit(lambda tensors, settings: function(*tensors, *settings), static_argnums=1)
+    return lambda tensors, *settings: program(tensors, settings)
+
+
 # of each element
 
 # the gradient is one program as well: of JAX's own functions, which are inlined, each step of it is a program
@@ -69,6 +74,7 @@ multiply = jax.jit(jnp.multiply)
 subtract = jax.jit(jnp.subtract)
 
 
+@partial(jax.jit)
 def floor_divide(x1: Array, x2: Array) -> Array:
     made = jnp.floor_divide(x1, x2)
     if not jnp.issubdtype(made.dtype, jnp.floating):
@@ -128,7 +134,7 @@ def sort(x: Array, axis: int, descending: bool) -> Array:
 
 
 def take(x: Array, indices: Array, axis: int) -> Array:
-    return jnp.take(x, indices, axis, mode="fill")  # the values of traced indices cannot be checked
+    return jnp.take(x, indices, axis, mode=_mode(indices, "clip"))
 
 
 def einsum(subscripts: str, tensors: Sequence[Array]) -> Array:
@@ -141,7 +147,12 @@ def put(x: Array, indices: Array, values: Array) -> Array:
 
 
 def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
-    return jnp.take_along_axis(x, indices, axis, mode="fill")
+    return jnp.take_along_axis(x, indices, axis, mode=_mode(indices, "promise_in_bounds"))
+
+
+def _mode(indices: Array, quick: str) -> str:
+    """Indices were checked, except the values of traced ones, which could not be."""
+    return "fill" if isinstance(indices, jax.core.Tracer) else quick
 
 
 # of shapes

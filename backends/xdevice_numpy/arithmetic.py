@@ -44,7 +44,7 @@ def _array(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _silent(function: Callable[..., Any]) -> Callable[..., Any]:
-    def kernel(*operands: Array) -> Array:
+    def kernel(*operands: Any) -> Array:
         with np.errstate(all="ignore"):
             return np.asarray(function(*operands))
 
@@ -242,6 +242,16 @@ def put(x: Array, indices: Array, values: Array) -> Array:
 take_along_axis = np.take_along_axis
 
 
+@_silent
+def clip(x: Array, min: float | None, max: float | None) -> Array:
+    bounds: Any = [None if bound is None else np.asarray(bound).astype(x.dtype) for bound in (min, max)]
+    return np.asarray(np.clip(x, *bounds))
+
+
+def cross(x1: Array, x2: Array, axis: int) -> Array:
+    return np.cross(x1, x2, axis=axis)
+
+
 def einsum(subscripts: str, tensors: Sequence[Array]) -> Array:
     with np.errstate(all="ignore"):
         return np.asarray(np.einsum(subscripts, *tensors, optimize=True))
@@ -261,6 +271,7 @@ expand_dims = np.expand_dims
 flip = np.flip
 matmul = np.matmul
 permute_dims = np.transpose
+repeat = np.repeat
 reshape = np.reshape
 roll = np.roll
 squeeze = np.squeeze
@@ -270,7 +281,7 @@ triu = np.triu
 
 
 def unstack(x: Array, axis: int) -> tuple[Array, ...]:
-    return tuple(np.asarray(part) for part in np.moveaxis(x, axis, 0))
+    return tuple(np.moveaxis(x, axis, 0) if x.ndim > 1 else map(np.asarray, x))
 
 
 def view(x: Array, shape: tuple[int, ...]) -> Array:

@@ -12,8 +12,8 @@ from xdevice.contract.arithmetic import HOST
 # PyTorch's own functions that are kernels as they are
 from torch import (  # isort: skip  # noqa: F401
     abs, acos, acosh, add, argmax, argmin, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_left_shift,
-    bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, copysign, cos, cosh, divide, exp, expm1, fft,
-    flip, floor, hypot, imag, isfinite, isinf, isnan, linalg, log, log10, log1p, log2, logaddexp, logical_and,
+    bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, copysign, cos, cosh, divide, exp, expm1,
+    fft, flip, floor, hypot, imag, isfinite, isinf, isnan, linalg, log, log10, log1p, log2, logaddexp, logical_and,
     logical_not, logical_or, logical_xor, maximum, minimum, multiply, nextafter, pow, real, reciprocal, remainder,
     reshape, roll, round, signbit, sin, sinh, sqrt, square, squeeze, subtract, tan, tanh, tril, triu, trunc, where,
 )  # fmt: skip
@@ -31,16 +31,17 @@ TAKE_NUMBERS = frozenset(
         "subtract",
     ]
 )  # fmt: skip
+DENSE = "layout", torch.strided
 ONE_DEVICE = True
 RESHAPE_IS_VIEW = True
 TAKES_MASKS = True
 _UNSIGNED = {"uint16": "int32", "uint32": "int64", "uint64": HOST}
 WIDER = dict.fromkeys(
     (
-        "abs", "add", "argmax", "argmin", "bitwise_invert", "bitwise_left_shift", "bitwise_right_shift", "flip",
-        "floor_divide", "greater", "greater_equal", "less", "less_equal", "matmul", "max", "maximum", "min", "minimum",
-        "negative", "pow", "put", "remainder", "searchsorted", "sign", "square", "subtract", "take", "take_along_axis",
-        "tril", "triu",
+        "abs", "add", "argmax", "argmin", "bitwise_invert", "bitwise_left_shift", "bitwise_right_shift", "clip",
+        "cross", "flip", "floor_divide", "greater", "greater_equal", "less", "less_equal", "matmul", "max", "maximum",
+        "min", "minimum", "negative", "pow", "put", "remainder", "searchsorted", "sign", "square", "subtract", "take",
+        "take_along_axis", "tril", "triu",
     ),
     _UNSIGNED,
 )  # fmt: skip
@@ -58,7 +59,7 @@ def astype(x: Tensor, name: str) -> Tensor:
 
 
 def constant(array: np.ndarray[Any, Any], like: Tensor) -> Tensor:
-    return torch.asarray(array, device=like.device, copy=True)
+    return torch.asarray(array, device=like.device)
 
 
 def copy(x: Tensor) -> Tensor:
@@ -165,6 +166,27 @@ def put(x: Tensor, indices: Tensor, values: Tensor) -> Tensor:
 
 def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     return torch.gather(x, axis, indices.long())
+
+
+def clip(x: Tensor, min: float | None, max: float | None) -> Tensor:
+    if x.dtype is torch.float16:  # there a bound beyond the dtype is an error, and a tensor of it is infinity
+        low, high = (None if bound is None else number(bound, "float16", x) for bound in (min, max))
+        return torch.clamp(x, low, high)
+    return torch.clamp(x, min, max)
+
+
+def cross(x1: Tensor, x2: Tensor, axis: int) -> Tensor:
+    made: Tensor = torch.linalg.cross(x1, x2, dim=axis)
+    return made
+
+
+def nonzero(x: Tensor) -> tuple[Tensor, ...]:
+    return torch.nonzero(x, as_tuple=True)
+
+
+def norm(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    made: Tensor = torch.linalg.vector_norm(x, 2, axes, keepdims)
+    return made
 
 
 # of shapes

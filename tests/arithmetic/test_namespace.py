@@ -660,14 +660,45 @@ def test_results_are_where_the_operands_are(xp, name):
 
 
 @pytest.mark.parametrize("backend", [name for name in ("torch", "paddle") if name in xdevice.backends()])
-@pytest.mark.parametrize("call", ["count_nonzero", "ones_like", "concat", "matrix_transpose", "isnan"])
+@pytest.mark.parametrize(
+    "call", ["count_nonzero", "ones_like", "concat", "matrix_transpose", "isnan", "exp", "sin", "sum", "add", "matmul"]
+)
 def test_a_sparse_tensor_after_a_dense_one_of_its_type_is_refused(backend, call):
     with xdevice.use(backend) as chosen:
         xp = xdevice.array_namespace()
         dense = xdevice.ones(2, 2)
         sparse = dense.to_sparse() if backend == "torch" else chosen.framework.ones([2, 2]).to_sparse_coo(2)
-        given = (lambda x: [x, dense]) if call == "concat" else (lambda x: x)
-        function = getattr(xp, call)
-        function(given(dense))
-        with pytest.raises(xdevice.UnsupportedError, match="not dense"):
-            function(given(sparse))
+        given = (lambda *xs: [list(xs)]) if call == "concat" else (lambda *xs: xs)
+        function, others = getattr(xp, call), [dense] * (call in ("add", "concat", "matmul"))
+        function(*given(dense, *others))  # the next calls are fast ones
+        for operands in ([sparse, *others], [*others, sparse]):
+            with pytest.raises(xdevice.UnsupportedError, match="not dense"):
+                function(*given(*operands))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_indices_of_a_dtype_that_is_shorter_than_the_axis(xp, dtype):
+    x = xp.arange(300)
+    short = xp.asarray([5, 127], dtype=dtype)
+    assert xdevice.to_numpy(xp.take(x, short)).tolist() == [5, 127]
+    if dtype == "int8":
+        last = xp.asarray([-1, -128], dtype=dtype)
+        assert xdevice.to_numpy(xp.take(x, last)).tolist() == [299, 172]
+        assert xdevice.to_numpy(xp.take(x[:100], xp.asarray([-1], dtype=dtype))).tolist() == [99]
+        with pytest.raises(IndexError, match="-128 in an axis of 100"):
+            xp.take(x[:100], last)
+    else:
+        with pytest.raises(IndexError, match="255 in an axis of 200"):
+            xp.take(x[:200], xp.asarray([0, 255], dtype=dtype))
+
+
+def test_clip_at_numbers_of_any_size(xp, name):
+    x = xp.asarray([-3.0, 0.5, 3.0])
+    assert xdevice.to_numpy(xp.clip(x, -float("inf"), 2)).tolist() == [-3.0, 0.5, 2.0]
+    assert xdevice.to_numpy(xp.clip(x, 1, None)).dtype == "float32"
+    assert xdevice.to_numpy(xp.clip(x, 2.0, 1.0)).tolist() == [1.0, 1.0, 1.0]
+    assert xdevice.to_numpy(xp.clip(xp.asarray([float("nan"), 5.0]), 0, 1)).tolist()[1] == 1.0
+    if name != "paddle":  # which has no kernel for it on the CPU
+        assert xdevice.item(xp.clip(xp.astype(x, "float16"), -1e5, 1e5)[1]) == 0.5
+    with pytest.raises(xdevice.DTypeError, match="does not fit"):
+        xp.clip(xp.asarray([1, 2], dtype=xp.int8), 0, 300)

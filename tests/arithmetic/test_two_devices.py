@@ -83,6 +83,7 @@ def test_they_are_refused_where_dtypes_differ_and_in_every_place(xd, places):
     xp = namespace()
     x, y = on(FLOATS, places[0]), on(FLOATS, places[1])
     is_here, is_there = on(TRUTH, places[0]), on(TRUTH, places[1])
+    of_three = [on(([1.0, 2.0, 3.0], "float32"), place) for place in places]
     for call in (
         lambda: xp.add(on(INTS, places[0]), xp.astype(on(INTS, places[1]), xp.int32)),
         lambda: xp.equal(on(INTS, places[0]), xp.astype(on(INTS, places[1]), xp.int32)),
@@ -94,6 +95,8 @@ def test_they_are_refused_where_dtypes_differ_and_in_every_place(xd, places):
         lambda: xp.clip(x, x, y),
         lambda: xp.concat([x, x, y]),
         lambda: xp.meshgrid(x, y, indexing="ij"),
+        lambda: xp.linalg.cross(*of_three),
+        lambda: xp.linalg.outer(x, y),
     ):
         with pytest.raises(xdevice.DeviceMismatchError, match=r"is on .*pu:\d.* on .*pu:\d.*to_device"):
             call()
@@ -128,3 +131,13 @@ def test_a_tensor_without_dimensions_on_the_cpu(xd):
             xp.multiply(x, number)
     with pytest.raises(xdevice.DeviceMismatchError):
         xp.multiply(x, on((2.0, "float32"), "gpu:0"))
+
+
+def test_what_a_compiled_function_makes_is_on_no_other_device(xd):
+    xp = namespace()
+    if xdevice.backend().name != "jax":
+        pytest.skip("it compiles no function for one device")
+    x = on(FLOATS, "gpu:1")
+    made = xdevice.backend().framework.jit(lambda x: xp.add(x, xp.ones(2)))(x)
+    assert xdevice.device_of(made) is xdevice.device("gpu:1")
+    assert xdevice.device_of(xp.ones(2, device="gpu:1")) is xdevice.device("gpu:1")

@@ -32,6 +32,7 @@ class Creation:
         self._ground = ground
         self._backend = ground.backend
         self._kernels = ground.kernels
+        self._spread = ground.fused(self._along_axes)
 
     # of values
 
@@ -179,11 +180,13 @@ class Creation:
         shape = [0] * len(tensors)
         for place, x in zip(places, tensors, strict=True):
             (shape[place],) = self._ground.known(x, "meshgrid")
-        grids = []
-        for place, x in zip(places, tensors, strict=True):
-            row = (*(1,) * place, shape[place], *(1,) * (len(shape) - place - 1))
-            grids.append(self._kernels.broadcast_to(self._kernels.reshape(x, row), tuple(shape)))
-        return grids
+        return list(self._spread(tuple(tensors), tuple(places), tuple(shape)))
+
+    def _along_axes(self, *given: Any) -> list[Any]:
+        *tensors, places, shape = given
+        rows = [(*(1,) * place, shape[place], *(1,) * (len(shape) - place - 1)) for place in places]
+        pairs = zip(tensors, rows, strict=True)
+        return [self._kernels.broadcast_to(self._kernels.reshape(x, row), shape) for x, row in pairs]
 
     def tril(self, x: Any, /, *, k: int = 0) -> Any:
         return self._triangle("tril", x, lambda rows, columns: columns - rows <= k, k)

@@ -84,18 +84,27 @@ def _unary(
     ground: Ground, name: str, kinds: str, kernel: Callable[[Any], Any], apart: str = "", other: Any = None
 ) -> Callable[..., Any]:
     """A function of one tensor: `kernel`, but `other` for dtypes of the kinds that `apart` names."""
-    mine = ground.mine
+    mine, layout, dense = ground.mine, ground.layout, ground.dense
     usual: Any = None
+    aside: Any = None  # the dtypes of the last calls of `kernel` and of `other`
 
     def unary(x: Any, /) -> Any:
-        nonlocal usual
-        if type(x) in mine and x.dtype is usual:
-            return kernel(x)
+        nonlocal usual, aside
+        if type(x) in mine and (not layout or getattr(x, layout) is dense):
+            dtype = x.dtype
+            try:
+                if dtype is usual:
+                    return kernel(x)
+                if dtype is aside:
+                    return other(x)
+            except Exception:
+                ground.require_fit(name, x)
+                raise
         x = ground.require(x, kinds, name)
-        if not apart:
-            usual = x.dtype
-        elif dtypes.kind_of(ground.name(x)) in apart:
+        if dtypes.kind_of(ground.name(x)) in apart:
+            aside = x.dtype
             return other(x)
+        usual = x.dtype
         return kernel(x)
 
     return _named(unary, name)
@@ -104,6 +113,7 @@ def _unary(
 def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     places = registry.probes
     mine, looks, allowed = ground.mine, ground.looks, set[Any]()
+    layout, dense = ground.layout, ground.dense
     settled = getattr(ground.kernels, SETTLED, _itself)
     takes_number = name in ground.kernels.TAKE_NUMBERS
     kind: Any = None
@@ -115,13 +125,17 @@ def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], 
         nonlocal kind, usual
         cls = type(x1)
         try:
-            if cls is kind is type(x2) and x1.dtype is usual is x2.dtype:
+            if (
+                cls is kind is type(x2)
+                and x1.dtype is usual is x2.dtype
+                and (not layout or getattr(x1, layout) is dense is getattr(x2, layout))
+            ):
                 if looks and ((place := places.get(cls)) is None or place(x1) is not place(x2)):
                     ground.require_one_device(name, x1, x2)
                 made = kernel(x1, x2)
                 return made if type(made) is cls else settled(made)
-            if cls in mine and (dtype := x1.dtype) in allowed:
-                if type(x2) in mine and x2.dtype is dtype:
+            if cls in mine and (dtype := x1.dtype) in allowed and ground.is_dense(x1):
+                if type(x2) in mine and x2.dtype is dtype and ground.is_dense(x2):
                     if looks:
                         ground.require_one_device(name, x1, x2)
                     return settled(kernel(x1, x2))
@@ -150,13 +164,16 @@ def _pow(ground: Ground, power: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _clip(ground: Ground) -> Callable[..., Any]:
-    kernels = ground.kernels
+    kernels, own = ground.kernels, getattr(ground.kernels, "clip", None)
 
-    def bound(value: Any, name: str, like: Any) -> Any:
+    def bound(value: Any, name: str) -> Any:
+        if value is None:
+            return None
         if type(value) in NUMBERS:
             kind = dtypes.kind_of(name)
             if (kind == "f" and type(value) is not complex) or type(value) is int:
-                return ground.number(value, name, like)
+                dtypes.require_fits(value, name)
+                return value
             raise DTypeError(
                 f"clip of {name} at {shown(value)}: bounds must be of the kind of the tensor; cast it first"
             )
@@ -170,12 +187,16 @@ def _clip(ground: Ground) -> Callable[..., Any]:
         if min is None and max is None:
             return kernels.copy(x)
         name = ground.name(x)
-        if min is not None:
-            x = bounded(kernels.maximum, x, bound(min, name, x))
-        return x if max is None else bounded(kernels.minimum, x, bound(max, name, x))
+        low, high = bound(min, name), bound(max, name)
+        if own is not None and not hasattr(low, "dtype") and not hasattr(high, "dtype"):
+            return own(x, low, high)
+        x = x if low is None else bounded(kernels.maximum, x, low, name)
+        return x if high is None else bounded(kernels.minimum, x, high, name)
 
-    def bounded(kernel: Callable[[Any, Any], Any], x: Any, value: Any) -> Any:
-        if ground.looks:
+    def bounded(kernel: Callable[[Any, Any], Any], x: Any, value: Any, name: str) -> Any:
+        if type(value) in NUMBERS:
+            value = ground.number(value, name, x)
+        elif ground.looks:
             ground.require_one_device("clip", x, value)
         try:
             return kernel(x, value)

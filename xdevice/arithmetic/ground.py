@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.contract import Backend
-from xdevice.contract.arithmetic import HOST, ONE_DEVICE, PLACES, WIDER
+from xdevice.contract.arithmetic import DENSE, FUSED, HOST, ONE_DEVICE, PLACES, WIDER
 from xdevice.core import registry
 from xdevice.errors import (
     ArgumentError,
@@ -90,6 +90,10 @@ class Ground:
         self.looks = not getattr(self.kernels, ONE_DEVICE, False)
         """Whether the tensors' devices are compared before a kernel is called, because the kernel would not raise for
         tensors on two devices."""
+        self.layout: str
+        self.dense: Any
+        self.layout, self.dense = getattr(self.kernels, DENSE, ("", None))
+        """The attribute that tells whether a tensor is dense, and how; "" if that is not asked before a fast call."""
         self._may_be_sparse: set[type] = set()
         """The types in `mine` whose tensors may be sparse, so that each tensor has to be asked."""
         self._names: dict[Any, str] = {}
@@ -135,6 +139,10 @@ class Ground:
         if found[1] == "tensor" and type(self.backend).is_dense is not Backend.is_dense:
             self._may_be_sparse.add(type(x))
         return x
+
+    def is_dense(self, x: Any) -> bool:
+        """Whether a tensor of this backend is dense, where that is to be asked before a fast call."""
+        return not self.layout or getattr(x, self.layout) is self.dense
 
     def _sparse(self, x: Any) -> UnsupportedError:
         return self.backend.unsupported(f"arithmetic for a {type(x).__name__} that is not dense", "make it dense")
@@ -233,10 +241,16 @@ class Ground:
         return self.kernels.number(value, name, like)
 
     def constant(self, array: np.ndarray[Any, Any], like: Any) -> Any:
-        """The values of an array as a tensor on the device of `like`."""
+        """The values of an array that nobody else writes into, as a tensor on the device of `like`."""
         if array.dtype == "int64":
-            array = array.astype(self.held("int64"))
+            array = array.astype(self.held("int64"), copy=False)
         return self.kernels.constant(array, like)
+
+    def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function(*tensors, *settings)` as a function of a tuple of tensors and of settings: one program, where the
+        framework makes programs."""
+        fuse = getattr(self.kernels, FUSED, None)
+        return fuse(function) if fuse else lambda tensors, *settings: function(*tensors, *settings)
 
     # devices
 
@@ -270,9 +284,9 @@ class Ground:
         return all([type(x) is cls and place(x) is first for x in values])  # noqa: C419  # half as long
 
     def require_fit(self, function: str, *values: Any) -> None:
-        """Called after a kernel has failed: raises the error for devices or shapes that do not fit. Checking them
-        before each call would take as long as a small operation."""
-        tensors = [x for x in values if hasattr(x, "shape")]
+        """Called after a kernel has failed: raises the error for devices or shapes that do not fit, or for tensors that
+        are not dense. Checking them before each call would take as long as a small operation."""
+        tensors = [self.tensor(x, function) for x in values if hasattr(x, "shape")]
         if tensors:
             self.require_one_device(function, *tensors)
         require_broadcast(function, *tensors)

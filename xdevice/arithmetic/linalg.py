@@ -48,6 +48,11 @@ class LinearAlgebra:
     def __init__(self, ground: Ground, xp: Any) -> None:
         self._ground = ground
         self._xp = xp
+        self._product = ground.fused(self._of_parts)
+        self._power = ground.fused(self._of_factors)
+        self._inverse = ground.fused(self._of_svd)
+        self._rank = ground.fused(self._of_values)
+        self._length = ground.fused(self._of_squares)
 
     # factorizations
 
@@ -85,7 +90,10 @@ class LinearAlgebra:
             raise ShapeError(f"linalg.solve: {shapes[0]} and {shapes[1]} do not fit")
         x2 = self._xp.expand_dims(x2, axis=1) if is_vector else x2
         batch = broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
-        x1, x2 = (self._xp.broadcast_to(x, (*batch, *shape_of(x)[-2:])) for x in (x1, x2))
+        x1, x2 = (
+            x if shape[:-2] == batch else self._xp.broadcast_to(x, (*batch, *shape[-2:]))
+            for x, shape in ((x, shape_of(x)) for x in (x1, x2))
+        )
         made = kernel(x1, x2)
         return self._xp.squeeze(made, axis=-1) if is_vector else made
 
@@ -124,7 +132,9 @@ class LinearAlgebra:
             shape = self._ground.known(x, "linalg.matrix_power")
             one = self._xp.eye(shape[-1], dtype=x.dtype, device=self._ground.backend.device_of(x))
             return self._xp.broadcast_to(one, shape)
-        x, n = (x, n) if n > 0 else (self.inv(x), -n)
+        return self._power((x if n > 0 else self.inv(x),), abs(n))
+
+    def _of_factors(self, x: Any, n: int) -> Any:
         made = None
         while n:
             made = (x if made is None else self._xp.matmul(made, x)) if n % 2 else made
@@ -132,15 +142,28 @@ class LinearAlgebra:
         return made
 
     def matrix_rank(self, x: Any, /, *, rtol: Any = None) -> Any:
-        values = self.svdvals(x)
-        return self._xp.count_nonzero(self._counts(values, x, rtol), axis=-1)
+        return self._rank(*self._with_rtol("matrix_rank", x, rtol))
+
+    def _of_values(self, x: Any, rtol: Any) -> Any:
+        return self._xp.count_nonzero(self._counts(self.svdvals(x), x, rtol), axis=-1)
 
     def pinv(self, x: Any, /, *, rtol: Any = None) -> Any:
+        return self._inverse(*self._with_rtol("pinv", x, rtol))
+
+    def _of_svd(self, x: Any, rtol: Any) -> Any:
         xp = self._xp
         u, values, vh = self.svd(x, full_matrices=False)
         counts = self._counts(values, x, rtol)
         inverse = xp.where(counts, xp.reciprocal(xp.where(counts, values, 1.0)), 0.0)
         return xp.matmul(self._adjoint(vh), xp.multiply(xp.expand_dims(inverse, axis=-1), self._adjoint(u)))
+
+    def _with_rtol(self, function: str, x: Any, rtol: Any) -> tuple[Any, ...]:
+        """The arguments of a fused function: `rtol` is a setting of it if it is a number, and else a tensor."""
+        x = self._matrix(x, function)
+        if rtol is None or type(rtol) in NUMBERS:
+            return (x,), rtol
+        self._ground.require_one_device(f"linalg.{function}", x, self._ground.tensor(rtol, f"linalg.{function}"))
+        return ((x, rtol),)
 
     def _counts(self, values: Any, x: Any, rtol: Any) -> Any:
         """Which singular values count: those above `rtol` times the largest."""
@@ -159,13 +182,20 @@ class LinearAlgebra:
 
     def cross(self, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
         x1, x2 = self._ground.operands("linalg.cross", NUMERIC, (x1, x2))
+        self._ground.require_one_device("linalg.cross", x1, x2)
         shorter = min(len(x1.shape), len(x2.shape))
         place = self._ground.axis(axis, shorter, "linalg.cross") - shorter if axis < 0 else axis
         lengths = [shape_of(x)[self._ground.axis(place, len(x.shape), "linalg.cross")] for x in (x1, x2)]
         if lengths != [3, 3]:
             raise ShapeError(f"linalg.cross takes axes of 3 elements, not {shape_of(x1)} and {shape_of(x2)}")
+        x1, x2 = (x1, x2) if shape_of(x1) == shape_of(x2) else self._xp.broadcast_arrays(x1, x2)
+        place %= len(x1.shape)
+        own = getattr(self._ground.kernels, "cross", None)
+        return own(x1, x2, place) if own else self._product((x1, x2), place)
+
+    def _of_parts(self, x1: Any, x2: Any, place: int) -> Any:
         multiply, subtract = self._xp.multiply, self._xp.subtract
-        a, b = (self._xp.unstack(x, axis=place) for x in self._xp.broadcast_arrays(x1, x2))
+        a, b = (self._xp.unstack(x, axis=place) for x in (x1, x2))
         parts = [subtract(multiply(a[i], b[j]), multiply(a[j], b[i])) for i, j in ((1, 2), (2, 0), (0, 1))]
         return self._xp.stack(parts, axis=place)
 
@@ -196,7 +226,7 @@ class LinearAlgebra:
     def matrix_norm(self, x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
         xp, x = self._xp, self._matrix(x, "matrix_norm")
         if ord == "fro":
-            return self._root(x, (-2, -1), keepdims)
+            return self._root(x, (-2, -1), keepdims, "matrix_norm")
         if ord in (1, -1, math.inf, -math.inf):
             axis = -2 if abs(ord) == 1 else -1
             sums = xp.sum(xp.abs(x), axis=axis, keepdims=True)
@@ -213,7 +243,7 @@ class LinearAlgebra:
     def vector_norm(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Any:
         xp, x = self._xp, self._ground.require(x, FLOATING, "linalg.vector_norm")
         if ord == 2:
-            return self._root(x, axis, keepdims)
+            return self._root(x, axis, keepdims, "vector_norm")
         size = xp.abs(x)
         if math.isinf(ord):
             return (xp.max if ord > 0 else xp.min)(size, axis=axis, keepdims=keepdims)
@@ -223,8 +253,13 @@ class LinearAlgebra:
             return xp.sum(size, axis=axis, keepdims=keepdims)
         return xp.pow(xp.sum(xp.pow(size, float(ord)), axis=axis, keepdims=keepdims), 1 / ord)
 
-    def _root(self, x: Any, axis: Axis, keepdims: bool) -> Any:
+    def _root(self, x: Any, axis: Axis, keepdims: bool, function: str) -> Any:
         """The root of the sum of squares."""
+        axes = self._ground.axes(axis, len(x.shape), f"linalg.{function}")
+        own = getattr(self._ground.kernels, "norm", None)
+        return own(x, axes, bool(keepdims)) if own and axes else self._length((x,), axes, bool(keepdims))
+
+    def _of_squares(self, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
         xp = self._xp
         size = xp.abs(x) if self._ground.name(x).startswith("complex") else x
-        return xp.sqrt(xp.sum(xp.square(size), axis=axis, keepdims=keepdims))
+        return xp.sqrt(xp.sum(xp.square(size), axis=axes, keepdims=keepdims))

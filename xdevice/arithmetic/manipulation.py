@@ -25,6 +25,7 @@ class Manipulation:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._kernels = ground.kernels
+        self._repeated = getattr(ground.kernels, "repeat", None) or self._in_a_new_axis
 
     # shapes
 
@@ -114,7 +115,7 @@ class Manipulation:
             raise refusals.traced(self._ground.backend, "the tensor of repeats")
         return self._ground.backend.peek(repeats)
 
-    def _repeated(self, x: Any, times: int, axis: int) -> Any:
+    def _in_a_new_axis(self, x: Any, times: int, axis: int) -> Any:
         """Repeats each element along an axis `times` times: in a new axis behind that axis, which is then merged into
         it."""
         shape = self._ground.known(x, "repeat")

@@ -30,12 +30,17 @@ def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
 
 def _matmul(ground: Ground) -> Callable[..., Any]:
     kernel, looks, places = ground.kernels.matmul, ground.looks, registry.probes
+    layout, dense = ground.layout, ground.dense
     kind: Any = None
     usual: Any = None
 
     def matmul(x1: Any, x2: Any, /) -> Any:
         nonlocal kind, usual
-        if type(x1) is kind is type(x2) and x1.dtype is usual is x2.dtype:
+        if (
+            type(x1) is kind is type(x2)
+            and x1.dtype is usual is x2.dtype
+            and (not layout or getattr(x1, layout) is dense is getattr(x2, layout))
+        ):
             if looks and ((place := places.get(kind)) is None or place(x1) is not place(x2)):
                 ground.require_one_device("matmul", x1, x2)
             try:  # before the shapes are checked, which takes as long as a small product
@@ -74,14 +79,19 @@ def _product(ground: Ground, x1: Any, x2: Any) -> Any:
 
 
 def _sum(ground: Ground) -> Callable[..., Any]:
-    mine, kernel = ground.mine, ground.kernels.sum
+    mine, kernel, layout, dense = ground.mine, ground.kernels.sum, ground.layout, ground.dense
     reduced = Reducing(ground).reduced
     usual: Any = None
 
     def sum(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Any:
         nonlocal usual
-        if axis is None and dtype is None and not keepdims and type(x) in mine and x.dtype is usual:
-            return kernel(x, None, False)
+        is_plain = axis is None and dtype is None and not keepdims
+        if is_plain and type(x) in mine and x.dtype is usual and (not layout or getattr(x, layout) is dense):
+            try:
+                return kernel(x, None, False)
+            except Exception:
+                ground.require_fit("sum", x)
+                raise
         x = ground.require(x, ANY, "sum")
         if dtypes.kind_of(ground.name(x)) == "f":
             usual = x.dtype
@@ -96,6 +106,11 @@ class Reducing:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._kernels = ground.kernels
+        self._spread = ground.fused(self._of_squares)
+        self._differences = ground.fused(self._of_neighbours)
+        self._truth = ground.fused(self._of_bools)
+        self._counted = ground.fused(self._of_ones)
+        self._first = ground.fused(self._of_extremes)
 
     # statistics
 
@@ -145,16 +160,20 @@ class Reducing:
         return self._variance("var", x, axis, correction, keepdims)
 
     def std(self, x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Any:
-        return self._kernels.sqrt(self._variance("std", x, axis, correction, keepdims))
+        return self._variance("std", x, axis, correction, keepdims)
 
     def _variance(self, function: str, x: Any, axis: Axis, correction: float, keepdims: bool) -> Any:
-        ground, kernels = self._ground, self._kernels
-        x = ground.require(x, REAL_FLOATING, function)
-        axes = ground.axes(axis, len(x.shape), function)
+        x = self._ground.require(x, REAL_FLOATING, function)
+        axes = self._ground.axes(axis, len(x.shape), function)
+        return self._spread((x,), function, axes, float(correction), bool(keepdims))
+
+    def _of_squares(self, x: Any, function: str, axes: tuple[int, ...], correction: float, keepdims: bool) -> Any:
+        kernels = self._kernels
         apart = kernels.subtract(x, kernels.mean(x, axes, True) if axes else x)
         squares = kernels.square(apart)
-        total = kernels.sum(squares, axes, bool(keepdims)) if axes else squares
-        return kernels.divide(total, self._left(x, axes, correction))
+        total = kernels.sum(squares, axes, keepdims) if axes else squares
+        variance = kernels.divide(total, self._left(x, axes, correction))
+        return kernels.sqrt(variance) if function == "std" else variance
 
     def _left(self, x: Any, axes: tuple[int, ...], correction: float) -> Any:
         """The divisor of a variance: the number of elements less `correction`, and at least 0."""
@@ -163,7 +182,7 @@ class Reducing:
         if None not in lengths:
             left = float(max(math.prod(lengths) - correction, 0))
             return left if "divide" in kernels.TAKE_NUMBERS else kernels.number(left, name, x)
-        left = kernels.subtract(ground.length(x, axes, name), kernels.number(float(correction), name, x))
+        left = kernels.subtract(ground.length(x, axes, name), kernels.number(correction, name, x))
         return kernels.maximum(left, kernels.number(0.0, name, x))
 
     def cumulative_sum(
@@ -203,7 +222,11 @@ class Reducing:
             ground.require_one_device("diff", *parts)
             x = kernels.concat(ground.promoted(parts), place)
         length = ground.known(x, "diff")[place]
-        for last in range(length - 1, max(length - 1 - n, -1), -1):
+        return self._differences((x,), place, length, min(index(n), length))
+
+    def _of_neighbours(self, x: Any, place: int, length: int, times: int) -> Any:
+        kernels = self._kernels
+        for last in range(length - 1, length - 1 - times, -1):
             x = kernels.subtract(kernels.sliced(x, place, 1, last + 1), kernels.sliced(x, place, 0, last))
         return x
 
@@ -216,13 +239,20 @@ class Reducing:
         return self._true("any", x, axis, keepdims)
 
     def _true(self, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
-        x = self._ground.cast(self._ground.tensor(x, function), "bool")
+        x = self._ground.tensor(x, function)
         axes = self._ground.axes(axis, len(x.shape), function)
-        return getattr(self._kernels, function)(x, axes, bool(keepdims)) if axes else self._kernels.copy(x)
+        return self._truth((x,), function, axes, bool(keepdims))
+
+    def _of_bools(self, x: Any, function: str, axes: tuple[int, ...], keepdims: bool) -> Any:
+        x = self._ground.cast(x, "bool")
+        return getattr(self._kernels, function)(x, axes, keepdims) if axes else self._kernels.copy(x)
 
     def count_nonzero(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
-        x = self._ground.cast(self._ground.tensor(x, "count_nonzero"), "bool")
-        return self.reduced("sum", x, axis, None, keepdims)
+        x = self._ground.tensor(x, "count_nonzero")
+        return self._counted((x,), self._ground.axes(axis, len(x.shape), "count_nonzero"), bool(keepdims))
+
+    def _of_ones(self, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+        return self.reduced("sum", self._ground.cast(x, "bool"), axes, None, keepdims)
 
     # places
 
@@ -234,17 +264,20 @@ class Reducing:
 
     def _place(self, function: str, x: Any, axis: int | None, keepdims: bool) -> Any:
         """The index of the first extreme element (by `argmax` or `argmin`), or of the first NaN if there is one."""
-        ground, kernels = self._ground, self._kernels
-        x = ground.require(x, REAL, function)
+        x = self._ground.require(x, REAL, function)
         shape = shape_of(x)
-        place = ground.axis(axis, len(shape), function) if axis is not None else 0
-        flat = kernels.reshape(x, (-1,)) if axis is None else x
-        if shape_of(flat)[place] == 0:
+        place = None if axis is None else self._ground.axis(axis, len(shape), function)
+        if 0 in (shape if place is None else (shape[place],)):
             raise ShapeError(f"{function} of no elements does not exist: the shape is {shape}, the axis {axis}")
-        found = ground.cast(getattr(kernels, function)(flat, place), ground.held("int64"))
+        return self._first((x,), function, place, bool(keepdims))
+
+    def _of_extremes(self, x: Any, function: str, place: int | None, keepdims: bool) -> Any:
+        ground, kernels = self._ground, self._kernels
+        flat = kernels.reshape(x, (-1,)) if place is None else x
+        found = ground.cast(getattr(kernels, function)(flat, place or 0), ground.held("int64"))
         if not keepdims:
             return found
-        return kernels.reshape(found, (1,) * len(shape)) if axis is None else kernels.expand_dims(found, place)
+        return kernels.reshape(found, (1,) * len(x.shape)) if place is None else kernels.expand_dims(found, place)
 
     def where(self, condition: Any, x1: Any, x2: Any, /) -> Any:
         condition = self._ground.require(condition, BOOL, "where")
@@ -293,21 +326,24 @@ class Reducing:
         which frameworks answer differently. While a function is traced the indices have no values, and are not
         checked."""
         ground, kernels, length = self._ground, self._kernels, shape_of(x)[axis]
+        name = ground.name(indices)
+        whole = name if name in ("int32", "int64") else ground.held("int64")  # which all frameworks take
         found = registry.kind_of(type(indices))
         if found is None or found[1] != "tensor":
-            name = ground.name(indices)
-            along = ground.length(x, (axis,), name) if length is None else ground.number(length, name, indices)
-            is_negative = kernels.less(indices, ground.number(0, name, indices))
+            indices = ground.cast(indices, whole)
+            along = ground.length(x, (axis,), whole) if length is None else ground.number(length, whole, indices)
+            is_negative = kernels.less(indices, ground.number(0, whole, indices))
             return kernels.where(is_negative, kernels.add(indices, along), indices)
         values = ground.backend.peek(indices)
-        if not values.size:
-            return indices
-        low, high = int(values.min()), int(values.max())
-        if low < -length or high >= length:
-            raise IndexError(f"{function}: there is no index {low if low < -length else high} in an axis of {length}")
-        if low >= 0:
-            return indices
-        return ground.constant((values + (values < 0) * length).astype(values.dtype), indices)
+        unsigned = values.view(values.dtype.str.replace("i", "u"))  # what is negative is in the upper half there
+        if values.size and int(unsigned.max()) >= min(length, 1 << (8 * values.itemsize - 1)):
+            low, high = int(values.min()), int(values.max())
+            if low < -length or high >= length:
+                wrong = low if low < -length else high
+                raise IndexError(f"{function}: there is no index {wrong} in an axis of {length}")
+            if low < 0:
+                return ground.constant((values + (values < 0) * length).astype(whole, copy=False), indices)
+        return ground.cast(indices, whole)
 
     def argsort(self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
         ground = self._ground

@@ -1,20 +1,17 @@
 """The standard's functions whose results have shapes that depend on values: `nonzero` and the sets. NumPy finds the
-places on the host, which is the same on every backend, and a kernel then takes the values."""
+places on the host, which is the same on every backend, and a kernel then takes the values, so that gradients flow to
+them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from xdevice.contract import Backend
 from xdevice.core import registry
 from xdevice.errors import ShapeError
 from xdevice.tensors import refusals
 
 from .ground import Ground
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Places = np.ndarray[Any, Any]
 
 
 class UniqueAllResult(NamedTuple):
@@ -39,46 +36,53 @@ class Sets:
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
+        self._has_gradients = type(ground.backend).value_and_grad is not Backend.value_and_grad
 
     def nonzero(self, x: Any, /) -> tuple[Any, ...]:
         import numpy as np
 
-        values = self._read("nonzero", x)
-        if not values.ndim:
+        x = self._known("nonzero", x)
+        if not len(x.shape):
             raise ShapeError("nonzero takes one dimension or more, not a tensor without dimensions")
+        if hasattr(self._ground.kernels, "nonzero"):
+            return tuple(self._ground.kernels.nonzero(x))
+        values = self._ground.backend.peek(x)
         return tuple(self._ground.constant(places, x) for places in np.nonzero(values))
 
     def unique_all(self, x: Any, /) -> UniqueAllResult:
-        return UniqueAllResult(*self._unique("unique_all", x, True, True))
+        return UniqueAllResult(*self._unique("unique_all", x, True, True, True))
 
     def unique_counts(self, x: Any, /) -> UniqueCountsResult:
-        values, _, counts = self._unique("unique_counts", x, False, True)
-        return UniqueCountsResult(values, counts)
+        return UniqueCountsResult(*self._unique("unique_counts", x, False, False, True))
 
     def unique_inverse(self, x: Any, /) -> UniqueInverseResult:
-        values, _, inverse = self._unique("unique_inverse", x, True, False)
-        return UniqueInverseResult(values, inverse)
+        return UniqueInverseResult(*self._unique("unique_inverse", x, False, True, False))
 
     def unique_values(self, x: Any, /) -> Any:
-        return self._unique("unique_values", x, False, False)[0]
+        return self._unique("unique_values", x, False, False, False)[0]
 
-    def _unique(self, function: str, x: Any, has_inverse: bool, has_counts: bool) -> list[Any]:
-        """The elements, their first places, and what else is asked for."""
+    def _unique(self, function: str, x: Any, has_places: bool, has_inverse: bool, has_counts: bool) -> list[Any]:
+        """The elements, and what else is asked for."""
         import numpy as np
 
-        values = self._read(function, x)
-        wanted: Any = {"return_index": True, "return_inverse": has_inverse, "return_counts": has_counts}
-        _, *found = np.unique(values.ravel(), equal_nan=False, **wanted)
-        kernels = self._ground.kernels
-        made = [self._ground.constant(part.ravel(), x) for part in found]
+        x = self._known(function, x)
+        kernels, values = self._ground.kernels, self._ground.backend.peek(x)
+        takes = has_places or self._has_gradients
+        wanted: Any = {"return_index": takes, "return_inverse": has_inverse, "return_counts": has_counts}
+        found = np.unique(values.ravel(), equal_nan=False, **wanted)
+        elements, *others = found if isinstance(found, tuple) else (found,)
+        made = [self._ground.constant(part.ravel(), x) for part in others]
         if has_inverse:
-            made[1] = kernels.reshape(made[1], values.shape)
-        return [kernels.take(kernels.reshape(x, (-1,) if values.size else (0,)), made[0], 0), *made]
+            made[takes] = kernels.reshape(made[takes], values.shape)
+        if not takes:
+            return [self._ground.constant(elements, x), *made]
+        elements = kernels.take(kernels.reshape(x, (-1,) if values.size else (0,)), made[0], 0)
+        return [elements, *made[0 if has_places else 1 :]]
 
-    def _read(self, function: str, x: Any) -> Places:
+    def _known(self, function: str, x: Any) -> Any:
+        """`x` as a tensor, with values."""
         x = self._ground.tensor(x, function)
         found = registry.kind_of(type(x))
         if found is None or found[1] != "tensor":
             raise refusals.traced(self._ground.backend, f"the tensor of {function}")
-        values: Places = self._ground.backend.peek(x)
-        return values
+        return x

@@ -12,8 +12,8 @@ that
 - a shape is a tuple that fits; it contains -1 only if a size is not known while a function is traced;
 - `max`, `min`, `argmax` and `argmin` get tensors with elements, `sort` and `argsort` tensors with elements and at least
   one dimension;
-- indices are a vector for `take`, have a shape that fits for `take_along_axis`, and are in range, counted from the
-  front.
+- indices are int32 or int64, a vector for `take`, of a shape that fits for `take_along_axis`, and in range, counted
+  from the front.
 
 A kernel returns the values that the standard prescribes: NaN propagates, tensors without dimensions or without elements
 are treated like any others, and the result is on the device of the operands. Gradients flow if the framework has them.
@@ -35,7 +35,7 @@ whether `reshape` makes no copy; `TAKES_MASKS` whether tensors take a tensor of 
 MAKING: Final = {
     "dtype": "dtype(name): the framework's own dtype",
     "astype": "astype(x, name): a new tensor of a dtype",
-    "constant": "constant(array, like): the values of a NumPy array where `like` is",
+    "constant": "constant(array, like): the values of a NumPy array where `like` is; it may keep the array's memory",
     "copy": "copy(x): new storage",
     "full_like": "full_like(x, value, name): a tensor of the shape of `x` where `x` is",
     "number": "number(value, name, like): a tensor without dimensions where `like` is",
@@ -101,11 +101,16 @@ LINALG: Final = "linalg"
 
 FFT: Final = "fft"
 """An optional object with the Fourier transforms along one axis: `fft`, `ifft`, `irfft` and `rfft`, each with
-the arguments `(x, n, axis, norm)`. All but `rfft` get complex tensors; they may give another precision."""
+the arguments `(x, n, axis, norm)`. All but `rfft` and `rfftn` get complex tensors; they may give another precision. It
+may have `fftn`, `ifftn`, `irfftn` and `rfftn` with `(x, lengths, axes, norm)`; else the core goes axis by axis."""
 
 ONE_DEVICE: Final = "ONE_DEVICE"
 """An optional attribute of the namespace: if it is True, a kernel raises for tensors on several devices, and the core
 compares their devices only after a kernel has failed. Otherwise the core compares them each time."""
+
+DENSE: Final = "DENSE"
+"""An optional attribute of the namespace, where tensors of one type may be sparse or dense, and kernels take both: the
+name of an attribute of tensors, and the object that it is for dense ones."""
 
 ENTER: Final = "enter"
 """An optional function, called when the namespace is asked for: it prepares the calling thread for the kernels."""
@@ -114,9 +119,21 @@ PUT: Final = "put"
 """An optional function: `put(x, indices, values)` gives the vector `x` with other values at some indices, each of which
 is there once; differentiable in `x` and `values`. Without it the core composes that of other kernels."""
 
-OF_MATRICES: Final = ("diagonal", "tril", "triu")
-"""Optional functions of stacks of matrices: `diagonal(x, k)`, `tril(x, k)` and `triu(x, k)`. Without them the core
-takes elements by their places, and a mask."""
+OWN: Final = {
+    "clip": "clip(x, min, max): of real numbers; the bounds are numbers of Python that fit, or None",
+    "cross": "cross(x1, x2, axis): of one shape, with 3 elements along the axis",
+    "diagonal": "diagonal(x, k): of matrices, as are the last two",
+    "nonzero": "nonzero(x): of each axis the places, as int64",
+    "norm": "norm(x, axes, keepdims): the root of the sum of squares, of floats or complex numbers",
+    "repeat": "repeat(x, times, axis)",
+    "tril": "tril(x, k)",
+    "triu": "triu(x, k)",
+}
+"""Optional functions, which the core composes of kernels where they are missing."""
+
+FUSED: Final = "fused"
+"""An optional function: `fused(function)` gives a function that computes the same as one program. It takes a tuple of
+the tensors, and then the settings, which have a hash. Without it the core calls the kernels one by one."""
 
 EINSUM: Final = "einsum"
 """An optional function: `einsum(subscripts, tensors)`, of tensors of floats with axes. The subscripts are letters, the
@@ -134,7 +151,7 @@ OF_NUMBERS: Final = (
     *ELEMENTWISE, *REDUCING, *PLACES, "cumulative_prod", "cumulative_sum", "flip", "matmul", "roll", "sort", "take",
     "take_along_axis",
 )  # fmt: skip
-"""The kernels that `WIDER` may be about, beside `PUT`."""
+"""The kernels that `WIDER` may be about, beside `PUT` and those in `OWN`."""
 
 KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)
 
