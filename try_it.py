@@ -42,6 +42,7 @@ def main() -> int:
     status = subprocess.run([str(PROGRAMS / command[0]), *command[1:]], cwd=ROOT, check=False).returncode
     how = "All of it passed" if status == 0 else f"Some of it FAILED (exit status {status})"
     say(f"{how}, after {(time.monotonic() - start) / 60:.1f} minutes; what ran and what was left out stands above.")
+    say(f"The command xdevice is {(PROGRAMS / 'xdevice').relative_to(ROOT)} here.")
     return status
 
 

@@ -34,5 +34,6 @@ PRIVATE: Final = (
     Private("jax._src.xla_bridge", ("_backends",), "the public question takes a lock, which a fork may leave held"),
     Private("jax._src.xla_bridge", ("_backend_factories",), "which platforms a program has registered, before a start"),
     Private("jax.core.Tracer", ("_trace",), "whether a loss depends on a parameter: then their traces are one"),
+    Private("jax._src.array.ArrayImpl", ("_committed",), "`compile`: whether JAX may move it, in half the time"),
     Private("jax.sharding.SingleDeviceSharding", ("_device",), "`device_of` in half the time"),
 )

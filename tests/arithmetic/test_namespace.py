@@ -36,6 +36,12 @@ def xp(name):
         yield xdevice.array_namespace()
 
 
+def test_a_wrong_keyword_is_told_by_the_functions_name(xp):
+    for name in ("sum", "max", "matmul", "concat"):
+        with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'dim'"):
+            getattr(xp, name)(xp.ones(2), dim=0)
+
+
 # values
 
 

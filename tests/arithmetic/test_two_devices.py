@@ -99,6 +99,17 @@ def test_they_are_refused_where_dtypes_differ_and_in_every_place(xd, places):
             call()
 
 
+def test_where_operators_compute_on_the_default_device_the_error_says_so(xd):
+    xp = namespace()
+    x = on(FLOATS, "gpu:1")
+    for call in (lambda: xp.add(x, x + x), lambda: xdevice.nn.mse_loss(x + x, x)):
+        if xd.name != "tensorflow":
+            call()
+            continue
+        with pytest.raises(xdevice.DeviceMismatchError, match=r"to_device.* moves it; but tensorflow computes"):
+            call()
+
+
 def test_numbers_of_python_go_with_every_device(xd):
     xp = namespace()
     x = on(FLOATS, "gpu:1")

@@ -293,6 +293,34 @@ def test_tensors_that_are_not_dense_are_refused():
         xdevice.compile(lambda x: x)(tf.sparse.eye(2))
 
 
+def test_arguments_are_looked_at_as_closely_after_many_calls(compiling):
+    def scaled(params, by):
+        return [params["x"] * by, params["y"]]
+
+    compiled, two = xdevice.compile(scaled), xdevice.tensor(2.0)
+
+    def again():
+        made = compiled({"x": squares(), "y": 1.5}, two)
+        assert (values(made[0]), made[1]) == ([2.0, 4.0, 6.0], 1.5)
+
+    for params, by in (
+        ({"x": squares(), "y": 2.5}, two), ({"y": 1.5, "x": squares()}, two), ({"x": squares(), "y": 1.5}, 3),
+        ({"x": two, "y": squares()}, two), ({"x": squares(), "y": [1.5]}, two),
+    ):  # fmt: skip
+        again()
+        xdevice.assert_parity(compiled(params, by), scaled(params, by))
+    again()
+    xdevice.assert_parity(compiled(by=two, params={"x": squares(), "y": 0}), [squares() * 2, 0])
+    for error, said, params, more in (
+        (xdevice.ArgumentError, "of one framework", {"x": np.ones(3), "y": 1.5}, {}),
+        (KeyError, "x", {"z": squares(), "y": 1.5}, {}),
+        (TypeError, "unexpected keyword", {"x": squares(), "y": 1.5}, {"more": two}),
+    ):
+        again()
+        with pytest.raises(error, match=said):
+            compiled(params, two, **more)
+
+
 def test_many_programs_for_one_function_are_warned_of(compiling):
     power = xdevice.compile(lambda x, n: x * n)
     for n in range(7):
@@ -328,6 +356,15 @@ def test_a_program_runs_where_its_tensors_are(compiling):
         assert [xdevice.device_of(one) for one in made] == [place, place]
     with pytest.raises(xdevice.DeviceMismatchError, match=r"argument\[0\]\[1\] is on"):
         xdevice.compile(lambda x, y: x)(squares(), xdevice.to_device(squares(), other))
+    both = xdevice.compile(lambda x, y: x + y)
+    here, there = squares(), xdevice.to_device(squares(), other)
+    for _ in range(2):
+        both(here, here), both(there, there)
+    movable = compiling.framework.numpy.ones(3) if compiling.name == "jax" else here
+    for pair in ((here, there), (there, here), (there, movable)):
+        for _ in range(2):
+            with pytest.raises(xdevice.DeviceMismatchError, match=r"argument\[0\]\[1\] is on"):
+                both(*pair)
 
 
 def test_threads_compile_side_by_side(compiling):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import warnings
 
 import pytest
-from support import printed, python
+from support import ROOT, printed, python
 
 import xdevice
 
@@ -96,8 +97,25 @@ def test_a_typo_in_the_variable_is_refused(monkeypatch):
     for _ in range(2):
         with pytest.raises(xdevice.BackendNotFoundError, match=r"XDEVICE_BACKEND=troch: .*did you mean 'torch'"):
             xdevice.try_gpu()
+    with pytest.raises(xdevice.BackendNotFoundError, match="'keras': keras is 'tensorflow' here; known"):
+        xdevice.backend("keras")
     monkeypatch.setenv("XDEVICE_BACKEND", " ")
     assert xdevice.backend().name in xdevice.backends()
+
+
+@pytest.mark.parametrize("name", ["XDEVICE_BACKENDS", "XDEVICE_VIRTUAL_GPU"])
+def test_a_misspelt_variable_is_refused(name):
+    done = python("-c", "import xdevice; xdevice.backend('numpy')", **{name: "0", "XDEVICE_ELSEWHERE": "1"})
+    assert f"SettingError: nothing reads {name}; did you mean XDEVICE_" in done.stderr
+
+
+def test_the_variables_that_are_known_are_those_of_the_docs():
+    from xdevice.contract.environment import VARIABLES
+
+    text = (ROOT / "docs/reference/environment.md").read_text(encoding="utf-8")
+    rows = "".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| `XDEVICE_"))
+    of_adapters = {"MXNET_NP"}
+    assert set(re.findall(r"`XDEVICE_(\w+)`", rows)) == {*VARIABLES, *of_adapters}
 
 
 @pytest.mark.long

@@ -94,6 +94,9 @@ def test_a_leaf_that_one_side_has_not_is_named():
     assert "actual has no ['b']" in found.text
     assert "expected has no ['extra']" in found.text
     assert "tensor by itself" in difference(np.ones(2), {"w": np.ones(2)}).text
+    assert "; expected is a container of numbers, and np.asarray(...) makes" in difference(np.ones(2), [1.0, 1.0]).text
+    assert "; actual is a container of numbers, and" in difference([1.0, 1.0], np.ones(2)).text
+    assert "np.asarray" not in difference(np.ones(2), [np.ones(2)]).text
     assert difference("text", 3).problem == "structure"
 
 

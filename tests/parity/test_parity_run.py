@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from support import ROOT, python
+from support import ROOT, needs, python
 
 import xdevice
 from xdevice.cli.main import main
@@ -45,6 +45,7 @@ def parity(tmp_path):
     """Runs a script that imports no framework, so that each of its backends takes a second."""
 
     def run(code, *arguments, backends="torch,jax"):
+        needs(*backends.split(","))
         script = tmp_path / "script.py"
         script.write_text(SCRIPT + code)
         arguments, rest = split(arguments)
@@ -354,6 +355,7 @@ def is_gone(pid):
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_ended_leaves_no_process_behind(how, tmp_path):
+    needs("torch", "jax")
     script, pid = tmp_path / "script.py", tmp_path / "pid"
     script.write_text(f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(1000)")
     # a shell without job control starts what runs in the background with SIGINT ignored
@@ -389,7 +391,7 @@ def test_without_a_reference_nothing_is_compared(parity):
     assert "not compared" in out
     status, out, _ = parity("here('jax') and record('x', 1)")
     assert status == 2
-    assert "nothing to hold the others against" in out
+    assert "nothing to hold the others against; call xdevice.record, or give --trace" in out
     status, out, _ = parity("here('torch') and record('x', 1)")
     assert status == 1
     assert "x has no step 0 here, but the reference does" in out
@@ -403,13 +405,17 @@ def test_a_script_that_records_nothing_is_told_so(parity):
 
 
 def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch):
+    needs("torch", "jax")
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "s.py"
     script.write_text("open('ran', 'w')")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
+    monkeypatch.setitem(sys.modules, "paddle", None)
     for arguments, text in [
         (["--backends", "torch,troch"], "did you mean 'torch'"),
+        (["--backends", "jax,"], "there is no backend '', a name is missing"),
+        (["--backends", "numpy,paddle"], "paddle is not installed here; pip install paddlepaddle; or --python"),
         (["--backends", "torch,jax", "--reference", "mxnet"], "mxnet is not among the backends"),
         (["--backends", "torch"], "alone has nothing to be compared with"),
         (["--backends", "torch,jax", "--python", "jax"], "takes NAME=PATH"),

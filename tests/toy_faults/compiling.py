@@ -20,10 +20,21 @@ def _once(call):
     return program
 
 
+def _elsewhere(adapter, note, made):
+    return note, [adapter.copy(x, devices.of("gpu", 1)) for x in made]
+
+
 swap("compile", "repeats its first result", _SAME, lambda _, adapter: lambda call, device: _once(call))
+swap(
+    "common_device",
+    "looks at the first tensor only",
+    "a_compiled_function_refuses_tensors_of_two_devices",
+    lambda _, adapter: lambda tensors: adapter.device_of(tensors[0]),
+    raises=(RuntimeError,),
+)
 swap(
     "compile",
     "gives results on another device",
     _SAME,
-    lambda _, adapter: lambda call, device: lambda xs: [adapter.copy(x, devices.of("gpu", 1)) for x in call(xs)],
+    lambda _, adapter: lambda call, device: lambda xs: _elsewhere(adapter, *call(xs)),
 )

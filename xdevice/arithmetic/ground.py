@@ -21,6 +21,7 @@ from xdevice.errors import (
     shown,
 )
 from xdevice.tensors.creation import listed, to_numpy
+from xdevice.tensors.refusals import operators_compute_elsewhere
 
 from . import dtypes
 
@@ -263,6 +264,7 @@ class Ground:
                 raise DeviceMismatchError(
                     f"{function}: a tensor of the shape {shape_of(x)} is on {place}, and one before it of the shape "
                     f"{shape_of(held[0])} on {places[0]}; xdevice.to_device(x, {str(places[0])!r}) moves it"
+                    f"{operators_compute_elsewhere(self.backend)}"
                 )
 
     def are_together(self, values: Sequence[Any]) -> bool:

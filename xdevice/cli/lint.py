@@ -60,7 +60,8 @@ def lint(
             found = rules.beyond(found, baseline)
     except rules.OptionError as error:
         raise click.UsageError(str(error)) from error
-    _show(list(rules.with_fixes(found, examined)) if shape == "sarif" and examined else found, shape)
+    if found or not unreadable or shape != "text":
+        _show(list(rules.with_fixes(found, examined)) if shape == "sarif" and examined else found, shape)
     sys.exit(2 if unreadable else 1 if found else 0)
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xdevice.parity.report import Report
+    from xdevice.parity.run import Plan
     from xdevice.parity.tolerances import Rule
 
     from .bench import Row
@@ -211,6 +212,7 @@ def parity(
         raise click.UsageError(
             f"{wanted[0]} alone has nothing to be compared with; name another, or --save it for later"
         )
+    _refuse_missing(plan)
     if overwrite and save is None:
         raise click.UsageError("--overwrite needs --save")
     if save is not None:
@@ -278,6 +280,15 @@ def _refuse_two_rules(float64: bool, calibrate: bool, rule: Rule) -> None:
         raise click.UsageError("--calibrate measures what is allowed, and --rtol and --atol set it; choose one")
 
 
+def _refuse_missing(plan: Plan) -> None:
+    for name, python in plan.pythons.items():
+        if python == sys.executable and not registry.is_installed(name):
+            raise click.UsageError(
+                f"{name} is not installed here; {registry.install_hint(name)}; or --python {name}=PATH, an interpreter "
+                f"that has it"
+            )
+
+
 def _prepare(folder: Path, overwrites: bool) -> None:
     """Makes the folder for a run, or removes an earlier run from it with `--overwrite`."""
     from xdevice.parity import run as parity_run
@@ -303,7 +314,7 @@ def _make(folder: Path) -> None:
 
 
 def _wanted(backends: str | None) -> tuple[str, ...]:
-    names = tuple(name for name in (backends or "").split(",") if name.strip())
+    names = tuple(backends.split(",")) if backends else ()
     return _canonical(names) or tuple(name for name in selection.backends() if name != "numpy") or ("numpy",)
 
 

@@ -46,7 +46,6 @@ class Outside:
         self._seen: dict[int, Any] = {}  # the values themselves, so that no `id` is used again
         self._variables: list[tuple[Callable[[], Any], Any, str]] = []
         self._contents: list[tuple[Any, list[Any], str]] = []
-        self._random = _random_states()
         self._modules: dict[int, ModuleType] = {}
         self._attributes: set[str] = set()
         functions = list(functions)
@@ -66,10 +65,6 @@ class Outside:
                 return name
         return ""
 
-    def has_drawn(self) -> bool:
-        """Returns whether random numbers were drawn from Python's or NumPy's own generator since."""
-        return bool(_random_states() != self._random)
-
     def _is_installed(self, module: str) -> bool:
         root = module.partition(".")[0]
         if module in self._own or root == "__main__":
@@ -78,13 +73,6 @@ class Outside:
             return True
         file = getattr(sys.modules.get(module), "__file__", None) or ""
         return file.startswith(_INSTALLED)
-
-    def joined(self, other: Outside) -> Outside:
-        """Adds the variables of another one to this one."""
-        self._variables += other._variables
-        self._contents += other._contents
-        self._seen |= other._seen
-        return self
 
     def _visit(self, value: Any, name: str) -> None:
         if id(value) in self._seen or isinstance(value, _CONSTANT):
@@ -220,7 +208,8 @@ def _is_dtype(value: Any) -> bool:
     return True
 
 
-def _random_states() -> Any:
+def random_states() -> Any:
+    """Returns what Python's and NumPy's own generators draw next."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return random.getstate()

@@ -10,31 +10,30 @@ from __future__ import annotations
 import warnings
 from enum import Enum
 from functools import wraps
-from itertools import pairwise
 from threading import local
 from types import BuiltinFunctionType, FunctionType, NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from xdevice.base import floats
 from xdevice.base.devices import Device
 from xdevice.containers import trees
 from xdevice.contract import Backend
 from xdevice.core import registry, scopes, selection
 from xdevice.errors import ArgumentError, DeviceMismatchError, shown
 
-from .outside import Outside
+from .outside import Outside, random_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from xdevice.containers.trees import Walked
+
+    Given = tuple[tuple[Any, ...], dict[str, Any]]
+    Build = Callable[[Iterator[Any]], Any]
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _FIXED: Final = (NoneType, bool, int, float, complex, str, bytes, Enum, Device, FunctionType, BuiltinFunctionType, type)
 """What an argument may be beside tensors and containers: the function is compiled for each value of it."""
-_PLAIN: Final = frozenset((NoneType, bool, int, str))
 _CONTAINERS: Final = frozenset((dict, list, tuple))
-_KNOWN: Final = _PLAIN | _CONTAINERS | {float, FunctionType}
 _MANY: Final = 8
 """After so many programs for one function a warning says what they are made for."""
 
@@ -55,7 +54,7 @@ def compile(function: F) -> F:
     | tensorflow | `tf.function` |
     | torch, paddle, mxnet, numpy | the function itself, called as it is |
 
-    Costs one slow call for each program (0.3 to 2 s for a small net), and 5 to 20 us a call beside the program.
+    Costs one slow call for each program (0.3 to 2 s for a small net), and 4 to 15 us a call beside the program.
 
     Raises:
         ArgumentError: not a function; an argument that is neither a tensor nor one of the above; no tensor at all;
@@ -81,64 +80,22 @@ def compile(function: F) -> F:
 
 
 class _Arguments:
-    """The arguments of one call: what is in them, sorted into tensors and the rest."""
+    """The arguments of one call, sorted into tensors and the rest. Raises what is wrong with them."""
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.given = args, kwargs
+    def __init__(self, given: Given) -> None:
+        self.walk = trees.flatten(given)
         self.backend: Backend | None = None
         self.tensors: list[Any] = []
-        self.structure: list[Any] = []
-        """What a program is made for beside the tensors: the containers, and the values of what is no tensor."""
-        self.functions: list[Any] = []
-        self.has_symbols = False
         self.places: list[int] = []
-        """Which leaves the tensors are, where `_walk` has read the arguments."""
-        try:
-            if self._read(self.given):
-                return
-        except RecursionError:
-            pass  # `_walk` explains it
-        self._walk()
-
-    def _read(self, x: Any) -> bool:
-        """Reads Python's own containers, if nothing but tensors of one backend and numbers, texts and functions is in
-        them, as for nearly each step of a training loop, which waits: in a third of the time of `_walk`."""
-        tensors, structure = self.tensors, self.structure
-        structure.append(type(x))
-        structure.append((*x,) if type(x) is dict else len(x))
-        for child in x.values() if type(x) is dict else x:
-            cls = type(child)
-            if cls in registry.movable or (cls not in _KNOWN and registry.kind_of(cls) and cls in registry.movable):
-                tensors.append(child)
-                structure.append(cls)
-                if registry.movable[cls] is not self.backend:
-                    if self.backend is not None:
-                        return False
-                    self.backend = registry.movable[cls]
-            elif not self._read(child) if cls in _CONTAINERS else not self._add_fixed(cls, child):
-                return False
-        return self.backend is not None or x is not self.given
-
-    def _add_fixed(self, cls: type, x: Any) -> bool:
-        if cls is float:
-            x = x.hex()  # 0.0 equals -0.0
-        elif cls is FunctionType:
-            self.functions.append(x)
-        elif cls not in _PLAIN:
-            return False
-        self.structure += cls, x
-        return True
-
-    def _walk(self) -> None:
-        """Reads arguments of any kind. Raises what is wrong with them."""
-        walk = trees.flatten(self.given)
-        self.tensors, self.functions, self.structure, self.backend = [], [], [_structure(walk[0])], None
-        for i, x in enumerate(walk[1]):
+        """Which leaves the tensors are."""
+        self.structure: list[Any] = [_structure(self.walk[0])]
+        """What a program is made for beside the tensors: the containers, and the values of what is no tensor."""
+        self.has_symbols = False
+        for i, x in enumerate(self.walk[1]):
             owner, value = self._owner_of(x)
             if owner is None:
                 self._require_fixed(i, x)
-                if not self._add_fixed(type(x), x):
-                    self.structure += type(x), x
+                self.structure += type(x), x.hex() if type(x) is float else x  # 0.0 equals -0.0
                 continue
             if self.backend is not None and owner is not self.backend:
                 raise ArgumentError(
@@ -169,22 +126,17 @@ class _Arguments:
             )
 
     def _name(self, i: int) -> str:
-        return "argument" + trees.Tree(self.given).path(i)
+        return "argument" + trees.Tree(None, walk=self.walk).path(i)
 
     def device(self) -> Device:
         """Returns the device of all the tensors. Raises if there are two."""
         assert self.backend is not None
-        if len(set(map(type, self.tensors))) == 1:
-            here: set[Device] = self.backend.devices_of(type(self.tensors[0]), self.tensors)
-            if len(here) == 1:
-                return here.pop()
         places = [self.backend.operand_device(x) for x in self.tensors]
         i = next((i for i, place in enumerate(places) if place != places[0]), None)
         if i is not None:
-            where = self._places(trees.flatten(self.given)[1])
             raise DeviceMismatchError(
-                f"compile takes tensors on one device, and {self._name(where[i])} is on {places[i]}, "
-                f"{self._name(where[0])} on {places[0]}; compile the work of each device by itself"
+                f"compile takes tensors on one device, and {self._name(self.places[i])} is on {places[i]}, "
+                f"{self._name(self.places[0])} on {places[0]}; compile the work of each device by itself"
             )
         return places[0]
 
@@ -193,21 +145,81 @@ class _Arguments:
         if not all(map(self.backend.is_dense, self.tensors)):
             raise self.backend.unsupported("compiled functions of tensors that are not dense", "make them dense first")
 
-    def key(self, device: Device) -> tuple[Any, ...]:
-        """What a program is made for. Results of one key have the same structure."""
-        where = (device, scopes.current(), selection.current().name, floats.usual())
-        return where, tuple(self.structure), tuple([(x.shape, x.dtype) for x in self.tensors])
-
-    def put(self, tensors: list[Any]) -> tuple[Any, ...]:
+    def put(self, tensors: list[Any]) -> Given:
         """Returns args and kwargs anew, with other tensors in the places of those that there are."""
-        walk = trees.flatten(self.given)
-        leaves = list(walk[1])
-        for i, x in zip(self._places(leaves), tensors, strict=True):
+        leaves = list(self.walk[1])
+        for i, x in zip(self.places, tensors, strict=True):
             leaves[i] = x
-        return trees.rebuild(walk, leaves)  # type: ignore[no-any-return]
+        return trees.rebuild(self.walk, leaves)  # type: ignore[no-any-return]
 
-    def _places(self, leaves: list[Any]) -> list[int]:
-        return self.places or [i for i, x in enumerate(leaves) if type(x) in registry.movable]
+
+class _Pattern:
+    """What the arguments of calls are made of, beside their tensors. It finds the tensors in others of that pattern in
+    a fifth of the time of a walk, for which each step of a training loop would wait."""
+
+    def __init__(self, arguments: _Arguments) -> None:
+        assert arguments.backend is not None
+        root, leaves, _ = arguments.walk
+        self.backend: Backend = arguments.backend
+        self.functions = [x for x in leaves if isinstance(x, FunctionType)]
+        self.numbers = [x for x in leaves if type(x) is int]
+        self._places = arguments.places
+        self._fixed = [(i, x) for i, x in enumerate(leaves) if i not in set(self._places)]
+        self._kinds = [*map(type, leaves)]
+        is_plain = all(leaves[i] is x for i, x in zip(self._places, arguments.tensors, strict=True))
+        try:
+            self._read = _reader(root[4][0]) if is_plain and root is not None else None
+            self._read_keywords = _reader(root[4][1]) if root is not None and root[3][1] else None
+        except LookupError:
+            self._read = None
+
+    def find(self, given: Given) -> list[Any] | None:
+        """Returns the tensors in arguments of this pattern; None if they have another, or that is not sure."""
+        leaves: list[Any] = []
+        args, kwargs = given
+        if self._read is None or self._read(args, leaves):
+            return None
+        if self._read_keywords is None:
+            if kwargs:
+                return None
+        elif self._read_keywords(kwargs, leaves):
+            return None
+        if [*map(type, leaves)] != self._kinds:
+            return None
+        if not self._fixed:
+            return leaves
+        if any(leaves[i] is not x for i, x in self._fixed):
+            return None
+        return [leaves[i] for i in self._places]
+
+
+def _reader(node: Any) -> Callable[[Any, list[Any]], bool]:
+    """A function that adds the leaves in a container to a list, and returns True if it is another container. Raises
+    LookupError if there is more in it than dicts, whose keys are texts, lists and tuples."""
+    x, _, keys, children, inner = node
+    cls, names, length = type(x), [*keys], len(children)
+    if cls not in _CONTAINERS or (cls is dict and {*map(type, names)} - {str}):
+        raise LookupError
+    parts = [_reader(inner[i]) if i in inner else None for i in range(length)]
+
+    def read(x: Any, leaves: list[Any]) -> bool:
+        children: Any = x
+        if type(x) is not cls or (len(x) != length if cls is not dict else [*x] != names):
+            return True
+        for child, part in zip(children if cls is not dict else children.values(), parts):  # noqa: B905  # of one length
+            if part is None:
+                leaves.append(child)
+            elif part(child, leaves):
+                return True
+        return False
+
+    def read_flat_dict(x: Any, leaves: list[Any]) -> bool:
+        if type(x) is not dict or [*x] != names:
+            return True
+        leaves += x.values()
+        return False
+
+    return read_flat_dict if cls is dict and not inner else read
 
 
 class _Programs:
@@ -215,47 +227,43 @@ class _Programs:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
+        self._last: _Pattern | None = None
+        """That of the last call, which is tried first."""
+        self._patterns: dict[Any, _Pattern] = {}
         self._made: dict[Any, _Program] = {}
-        self._outside: Outside | None = None
         self._count = 0
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        arguments = _Arguments(args, kwargs)
-        device = None if arguments.has_symbols else arguments.device()
-        assert arguments.backend is not None
-        if device is None or type(arguments.backend).compile is Backend.compile:
-            return self._function(*args, **kwargs)  # with symbols, a compiler around this one compiles it
-        if self._outside is not None and self._outside.has_changed():
-            self._made.clear()
-            self._outside = None
-        key = arguments.key(device)
+        given, pattern = (args, kwargs), self._last
+        tensors = None if pattern is None else pattern.find(given)
+        if pattern is None or tensors is None or pattern.backend.refusal is not None:
+            arguments = _Arguments(given)
+            tensors = arguments.tensors
+            if arguments.has_symbols:
+                return self._function(*args, **kwargs)  # a compiler around this one compiles it
+            self._last = pattern = self._patterns.get((*arguments.structure,)) or _Pattern(arguments)
+        backend = pattern.backend
+        device = backend.common_device(tensors) or _Arguments(given).device()
+        if type(backend).compile is Backend.compile:
+            return self._function(*args, **kwargs)
+        key = pattern, device, scopes.current(), selection.current()
         program = self._made.get(key)
-        if program is not None:
-            return program.run(arguments)
-        arguments.require_dense()
-        outside = Outside([self._function, *arguments.functions])
-        program = _Program(self._function, arguments.backend, device)
-        result = program.run(arguments)
-        changed = outside.has_changed()
-        if changed:
-            raise arguments.backend.unsupported(
-                f"compiling a function that changes {changed}: it would do so once, while it is traced",
-                "return the new value",
-            )
-        if outside.has_drawn():
-            raise arguments.backend.unsupported(
-                "compiling a function that draws random numbers: they would be the same at each call",
-                "draw outside, and pass the numbers in",
-            )
-        self._made[key], self._outside = program, outside if self._outside is None else self._outside.joined(outside)
-        self._warn(key)
+        if program is None or program.outside.has_changed():
+            arguments = _Arguments(given)
+            arguments.device()
+            arguments.require_dense()
+            self._patterns[(*arguments.structure,)] = pattern
+            self._made[key] = program = _Program(self._function, pattern, device)
+        result = program.run(given, tensors)
+        if program.is_new:
+            program.is_new = False
+            self._warn(pattern.numbers)
         return result
 
-    def _warn(self, key: Any) -> None:
+    def _warn(self, numbers: list[int]) -> None:
         self._count += 1
         if self._count != _MANY:
             return
-        numbers = [value for cls, value in pairwise(key[1]) if cls is int]
         name = getattr(self._function, "__qualname__", shown(self._function))
         warnings.warn(
             f"{name} was compiled {_MANY} times, each time for other shapes, or other values of its arguments that are "
@@ -266,44 +274,57 @@ class _Programs:
 
 
 class _Program:
-    """A function as it was compiled for arguments of one key."""
+    """A function as it was compiled for arguments of one key, once for each of their shapes and dtypes."""
 
-    def __init__(self, function: Callable[..., Any], backend: Backend, device: Device) -> None:
+    def __init__(self, function: Callable[..., Any], pattern: _Pattern, device: Device) -> None:
+        self.outside = Outside([function, *pattern.functions])
+        self.is_new = False
+        """Whether the last calls have compiled it, for other shapes or dtypes."""
+        self._shapes: set[Any] = set()
         self._function = function
-        self._backend = backend
+        self._backend = pattern.backend
         self._now = local()  # the arguments of the call that may be tracing
-        self._compiled = backend.compile(self._trace, device)
-        self._template: Walked | None = None
-        self._places: list[int] = []
-        self._build: Callable[[Iterator[Any]], Any] | None = None
+        self._compiled = pattern.backend.compile(self._trace, device)
 
-    def run(self, arguments: _Arguments) -> Any:
-        self._now.arguments = arguments
+    def run(self, given: Given, tensors: list[Any]) -> Any:
+        self._now.given = given
         try:
-            tensors = self._compiled(arguments.tensors)
+            build, tensors = self._compiled(tensors)
+        except DeviceMismatchError:
+            _Arguments(given).device()
+            raise
         finally:
-            del self._now.arguments
-        if self._build is not None:
-            return self._build(iter(tensors))
-        assert self._template is not None
-        leaves = list(self._template[1])
-        for i, x in zip(self._places, tensors, strict=True):
-            leaves[i] = x
-        return trees.rebuild(self._template, leaves)
+            del self._now.given
+        return build(iter(tensors))
 
-    def _trace(self, tensors: list[Any]) -> list[Any]:
-        args, kwargs = given = self._now.arguments.put(tensors)
-        before = trees.flatten(given)[1]
+    def _trace(self, tensors: list[Any]) -> tuple[Build, list[Any]]:
+        args, kwargs = given = _Arguments(self._now.given).put(tensors)
+        before, random = trees.flatten(given)[1], random_states()
         result = self._function(*args, **kwargs)
         after = trees.flatten(given)[1]
         if len(before) != len(after) or any(x is not y for x, y in zip(before, after, strict=True)):
             raise self._backend.unsupported(
                 "compiling a function that changes a container among its arguments", "return a new container"
             )
+        changed = self.outside.has_changed()
+        if changed:
+            raise self._backend.unsupported(
+                f"compiling a function that changes {changed}: it would do so once, while it is traced",
+                "return the new value",
+            )
+        if random_states() != random:
+            raise self._backend.unsupported(
+                "compiling a function that draws random numbers: they would be the same at each call",
+                "draw outside, and pass the numbers in",
+            )
+        shapes = tuple([(tuple(x.shape), x.dtype) for x in tensors])
+        if shapes not in self._shapes:
+            self._shapes.add(shapes)
+            self.is_new = True
         return self._parted(result)
 
-    def _parted(self, result: Any) -> list[Any]:
-        """Returns the tensors in a result, and keeps what is around them."""
+    def _parted(self, result: Any) -> tuple[Build, list[Any]]:
+        """Returns the tensors in a result, and before them a function that puts others in their places."""
         walk = trees.flatten(result)
         tensors, places, leaves = [], [], list(walk[1])
         for i, x in enumerate(walk[1]):
@@ -317,32 +338,37 @@ class _Program:
                     f"compiling a function that gives {shown(x)} of type {type(x).__qualname__}",
                     f"return tensors of {self._backend.name}, numbers, texts and containers of these",
                 )
-        self._template, self._places = trees.flatten(trees.rebuild(walk, leaves)), places
-        self._build = _builder(self._template, places)
-        return tensors
+        return _builder(trees.flatten(trees.rebuild(walk, leaves)), places), tensors
 
 
-def _builder(template: Walked, places: list[int]) -> Callable[[Iterator[Any]], Any] | None:
-    """A function that builds a result around its tensors, in a third of the time of `trees.rebuild`; None if there is
-    more in it than tensors in dicts, lists and tuples."""
+def _builder(template: Walked, places: list[int]) -> Build:
+    """A function that builds a result around its tensors. For nothing but tensors in dicts, lists and tuples it takes
+    a third of the time of `trees.rebuild`."""
 
-    def builder(node: Any) -> Callable[[Iterator[Any]], Any]:
+    def rebuild(tensors: Iterator[Any]) -> Any:
+        leaves = list(template[1])
+        for i in places:
+            leaves[i] = next(tensors)
+        return trees.rebuild(template, leaves)
+
+    def builder(node: Any) -> Build:
         x, _, keys, children, inner = node
-        if type(x) not in _CONTAINERS:
+        cls, names = type(x), list(keys)
+        if cls not in _CONTAINERS:
             raise LookupError
-        names, parts = list(keys), [builder(inner[i]) if i in inner else next for i in range(len(children))]
-        if type(x) is not dict:
-            return lambda tensors: type(x)([part(tensors) for part in parts])
+        parts = [builder(inner[i]) if i in inner else next for i in range(len(children))]
+        if cls is not dict:
+            return lambda tensors: cls([part(tensors) for part in parts])
         if not inner:
             return lambda tensors: dict(zip(names, tensors))  # noqa: B905  # the rest is for others
         return lambda tensors: dict(zip(names, [part(tensors) for part in parts], strict=True))
 
     if len(places) < len(template[1]):
-        return None
+        return rebuild
     try:
         return next if template[0] is None else builder(template[0])
     except LookupError:
-        return None
+        return rebuild
 
 
 def _structure(node: Any) -> Any:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
 
+    Traced = Callable[[list[Any]], tuple[Any, list[Any]]]
+
 
 class Compiling(Primitives):
     """The capability of compiling functions of tensors. Without it `xdevice.compile` calls the function itself, as it
@@ -18,9 +20,20 @@ class Compiling(Primitives):
 
     needs: ClassVar[tuple[str, ...]] = ("compile",)
 
-    def compile(self, call: Callable[[list[Any]], list[Any]], device: Device) -> Callable[[list[Any]], list[Any]]:
-        """Returns a function that gives what `call` gives, faster. Both take a list of dense tensors and give a list of
-        tensors, all on `device`. The function is called with tensors of the same number, shapes and dtypes each time.
-        It may call `call` with symbols in their places, as often as it likes: `call` raises what the traced function
-        raises, and gives the same each time. Gradients flow through the function as they do through `call`."""
+    def compile(self, call: Traced, device: Device) -> Traced:
+        """Returns a function that gives what `call` gives, faster. Both take a list of dense tensors on `device`, and
+        give a note and a list of tensors there. The note is an object of any type that can be hashed: `call` makes one
+        for each combination of shapes and dtypes, and the function gives it with all results for these.
+
+        The function is called with the same number of tensors each time. It may call `call` with symbols in their
+        places, as often as it likes: `call` raises what the traced function raises. Gradients flow through the function
+        as they do through `call`. It raises `DeviceMismatchError` if the tensors are not all on `device`, unless
+        `common_device` sees that."""
         raise self.unsupported("compiled functions", "call the function itself")
+
+    def common_device(self, tensors: list[Any]) -> Device | None:
+        """Returns the device that one or more dense tensors are on; None if that takes a closer look. Of tensors that
+        a compiled function refuses, it may return the device of the first."""
+        kinds = set(map(type, tensors))
+        here = self.devices_of(kinds.pop(), tensors) if len(kinds) == 1 else ()
+        return next(iter(here)) if len(here) == 1 else None

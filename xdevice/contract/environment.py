@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 VIRTUAL_GPUS: Final = "XDEVICE_VIRTUAL_GPUS"
 BLOCKING: Final = "XDEVICE_BLOCKING"
+_PREFIX: Final = "XDEVICE_"
+VARIABLES: Final = (
+    "ACCELERATOR", "ADDRESS", "BACKEND", "BLOCKING", "CHECK", "ENGINE", "FLOATS", "JOIN_TIMEOUT", "LOCAL_RANK",
+    "LOCAL_SIZE", "RANK", "RECORD", "SEED", "SIZE", "SOCKET", "TIMEOUT", "TOKEN", "VIRTUAL_GPUS",
+)  # fmt: skip
+"""What follows `XDEVICE_` in the core's variables. An adapter may read others."""
 
 _asked = 0
 """How many virtual GPUs `ask_for_virtual_gpus` was asked for; 0 before it is called."""
@@ -43,11 +49,27 @@ def check() -> None:
     which the CUDA driver reads when it starts.
 
     Raises:
-        SettingError: XDEVICE_VIRTUAL_GPUS or XDEVICE_BLOCKING has a wrong value.
+        SettingError: XDEVICE_VIRTUAL_GPUS or XDEVICE_BLOCKING has a wrong value, or a variable is misspelt.
     """
+    _refuse_misspelt()
     virtual_gpus_wanted()
     if is_blocking_wanted():
         os.environ.setdefault("CUDA_LAUNCH_BLOCKING", "1")
+
+
+def _refuse_misspelt() -> None:
+    """Raises `SettingError` for a variable that is almost one of ours, and would be ignored."""
+    others = {name.removeprefix(_PREFIX) for name in os.environ if name.startswith(_PREFIX)} - set(VARIABLES)
+    if not others:
+        return
+    import difflib
+
+    for name in sorted(others):
+        close = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.85)
+        if close:
+            raise SettingError(
+                f"nothing reads {_PREFIX}{name}; did you mean {_PREFIX}{close[0]}? else unset it, or rename it"
+            )
 
 
 def provide(backend: Backend) -> None:

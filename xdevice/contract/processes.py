@@ -168,7 +168,7 @@ class Processes(Primitives):
     computes_on: ClassVar[Literal["operands", "scope"]] = "operands"
     """On which device the framework's operations compute: on that of their operands, or, wherever these are, on that of
     the innermost `scope`, outside of one on the framework's default. In the second case a process that has a GPU of its
-    own is in the scope of that one."""
+    own is in the scope of that one, and errors for tensors on two devices say where operators compute."""
 
     def engines(self) -> Sequence[str]:
         """Returns the names of the engines that could be started here, the best first: "gloo". Starts nothing, and

@@ -163,6 +163,11 @@ def _source(point: EntryPoint) -> str:
 
 
 def _nearest(name: str) -> str:
+    if not name:
+        return ", a name is missing: is a variable such as $XDEVICE_BACKEND unset?"
+    owner = next((known.name for known in KNOWN if name in known.modules), frameworks.LIBRARIES.get(name))
+    if owner is not None:
+        return f": {name} is {owner!r} here"
     import difflib
 
     aliases = [alias for known in KNOWN for alias in known.aliases]
@@ -174,9 +179,7 @@ def _nearest(name: str) -> str:
 
 def _overview() -> str:
     installed = [name for name in names() if is_installed(name)]
-    missing = [f"{name}: {install_hint(name)}" for name in names() if name not in installed]
-    text = f"known: {', '.join(names())}; installed: {', '.join(installed)}"
-    return f"{text}; to install {', '.join(missing)}" if missing else text
+    return f"known: {', '.join(names())}; installed: {', '.join(installed)}"
 
 
 # loading
@@ -203,7 +206,7 @@ def _load(name: str) -> Backend:
     if name in _loaded:
         return _loaded[name]
     if not is_installed(name):
-        raise BackendNotFoundError(f"the backend {name!r} is not installed here; {_overview()}")
+        raise BackendNotFoundError(f"the backend {name!r} is not installed here; {install_hint(name)}; {_overview()}")
     from xdevice.contract import environment
 
     environment.check()

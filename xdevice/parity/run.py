@@ -1,8 +1,8 @@
 """`xdevice parity` and `xdevice compare`: runs a script on several backends, each in its own process, and reports.
 
 A run is a folder with one folder per backend, which holds the recording, the output and the errors of its process. So
-if a framework crashes, hangs or is missing, only its own row of the report fails, and what it recorded until then is
-compared.
+if a framework crashes, hangs or does not import, only its own row of the report fails, and what it recorded until then
+is compared.
 """
 
 from __future__ import annotations
@@ -438,7 +438,11 @@ def _row(run: Run, ended: Ended, other: Run, reference: str, rule: Rule) -> Row:
     if run is other and name == reference:
         row.state = "reference" if not ended.error else row.state
         if not row.records and not ended.error:
-            return _failed_row(ended, "recorded nothing, so there is nothing to hold the others against")
+            return _failed_row(
+                ended,
+                "recorded nothing, so there is nothing to hold the others against; "
+                "call xdevice.record, or give --trace",
+            )
         return row
     row.reference = reference if run is other else f"{reference} of {other.folder}"
     if _did_not_run(other, reference):

@@ -26,8 +26,17 @@ def compare_paths(actual: Sequence[Reading], expected: Sequence[Reading]) -> Com
     what = [f"actual has no {name_some(missing)}"] * bool(missing) + [f"expected has no {name_some(extra)}"] * bool(
         extra
     )
-    text = f"the structures differ{between(actual, expected)}: {'; '.join(what)}"
+    text = f"the structures differ{between(actual, expected)}: {'; '.join(what)}{_hint(actual, expected)}"
     return difference("structure", (missing + extra)[0], extra, missing, text)
+
+
+def _hint(actual: Sequence[Reading], expected: Sequence[Reading]) -> str:
+    """What to write where one side is a tensor and the other a list of numbers, each of which is a leaf."""
+    for side, numbers, others in (("expected", expected, actual), ("actual", actual, expected)):
+        is_list = all(one.owner == "Python" and one.is_number and one.path.startswith("[") for one in numbers)
+        if is_list and numbers and [one.path for one in others] == [""]:
+            return f"; {side} is a container of numbers, and np.asarray(...) makes one array of a list"
+    return ""
 
 
 def counters_of_one(actual: Sequence[Reading], expected: Sequence[Reading]) -> set[str]:

@@ -20,7 +20,13 @@ from xdevice.base import devices
 from xdevice.base.dtypes import DTYPES, SHORT_FLOATS
 from xdevice.base.version import __version__
 from xdevice.core import registry, selection
-from xdevice.errors import BackendNotFoundError, DeviceNotFoundError, ParityError, UnsupportedError, XDeviceError
+from xdevice.errors import (
+    BackendNotFoundError,
+    DeviceError,
+    DeviceNotFoundError,
+    UnsupportedError,
+    XDeviceError,
+)
 
 from .choice import NOWHERE, BackendName, about, backend_of, named_by, needs_gpu, placed, tolerances
 
@@ -64,6 +70,8 @@ class Settings:
         self.is_auto = self._text.strip() == "auto"
         if not self.is_auto:
             self._names = _named(self._text)
+        if self.device is not None:
+            _check_device(self.device, self)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -77,17 +85,31 @@ class Settings:
 
 
 def _named(text: str) -> tuple[str, ...]:
+    if not text.strip():
+        raise pytest.UsageError("--xd-backends names no backend: give auto, or names such as torch,paddle")
+    words = [word for part in text.split(",") for word in part.split() or [""]]
     try:
-        names = tuple(dict.fromkeys(registry.canonical(name) for name in text.replace(",", " ").split()))
+        names = tuple(dict.fromkeys(map(registry.canonical, words)))
     except BackendNotFoundError as error:
         raise pytest.UsageError(f"--xd-backends={text}: {error}") from None
-    if not names:
-        raise pytest.UsageError("--xd-backends names no backend: give auto, or names such as torch,paddle")
     for name in names:
         if not registry.is_installed(name):
             hint = registry.install_hint(name)
             raise pytest.UsageError(f"--xd-backends={text}: {name} is not installed here; {hint}")
     return names
+
+
+def _check_device(text: str, settings: Settings) -> None:
+    with suppress(DeviceError):
+        devices.parse(text)
+        return
+    for name in settings.names:  # an adapter may know a word that is its framework's own
+        with suppress(XDeviceError):
+            registry.load(name)
+    try:
+        devices.parse(text)
+    except DeviceError as error:
+        raise pytest.UsageError(f"--xd-device={text}: {error}") from None
 
 
 _BODY, _FIXTURES = 0, 1
@@ -458,15 +480,13 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
     def assert_parity(actual: object, expected: object, **arguments: Any) -> None:
         __tracebackhide__ = True
         from xdevice.contract import hooks
-        from xdevice.parity import comparing as parity
+        from xdevice.parity.comparing import assert_parity as check
 
         given = {**defaults, **arguments}
         with hooks.unseen():
             if recordings is not None:
                 recordings.see(actual, expected, given)
-            found = parity.compare(actual, expected, **given)
-        if not found.ok:  # raised here, so that pytest shows the line of the test and the text, and nothing between
-            raise ParityError(found.text, found)
+            check(actual, expected, **given)
 
     return assert_parity
 

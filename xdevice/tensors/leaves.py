@@ -6,7 +6,7 @@ from __future__ import annotations
 from xdevice.base.dtypes import dtype_name
 from xdevice.errors import UnsupportedError, listed, note
 
-from .refusals import traced
+from .refusals import operators_compute_elsewhere, traced
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ def another(backend: Backend, x: Any, made: Any, verb: str) -> Any:
 
 def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iterator[Location]:
     if kind == "tensor":
-        yield name, backend.device_of(x), ""
+        operators = operators_compute_elsewhere(backend)
+        yield name, backend.device_of(x), operators and f"xdevice.to_device moves it{operators}"
     elif kind == "symbol":
         raise traced(backend, name() or type(x).__qualname__)
     else:

@@ -42,6 +42,16 @@ def traced(backend: Backend, name: str) -> UnsupportedError:
     )
 
 
+def operators_compute_elsewhere(backend: Backend) -> str:
+    """What an error for tensors on two devices adds where an operator may have brought them there."""
+    if backend.computes_on == "operands":
+        return ""
+    return (
+        f"; but {backend.name} computes +, *, -x and x[i] on its default device, wherever their operands are: if one "
+        f"of these made the tensor, write `with device:` around the computation, or xp.add and its like"
+    )
+
+
 def require_dtype(
     backend: Backend,
     dtype: str,

@@ -277,6 +277,20 @@ class Streams(Suite):
                 assert_same(xdevice.to_numpy(made[0]), plain("float32") * factor * 2)
                 assert [xdevice.device_of(y) for y in (made[0], made[2])] == [place, place]
 
+    @needs("Compiling")
+    def test_a_compiled_function_refuses_tensors_of_two_devices(self) -> None:
+        @xdevice.compile
+        def add(x: Any, y: Any) -> Any:
+            return self.samples.add(x, y)
+
+        near, far = self.make(), xdevice.to_device(self.make(), self.there_with_values())
+        for x, y in ((near, far), (near, near), (near, far)):
+            if y is far:
+                with pytest.raises(xdevice.DeviceMismatchError, match="compile takes tensors on one device"):
+                    add(x, y)
+            else:
+                assert xdevice.device_of(add(x, y)) is self.here()
+
 
 class Side(Suite):
     """Checks of tasks that run side by side (`xdevice.parallel`) and of prefetching."""
