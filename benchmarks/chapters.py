@@ -125,7 +125,7 @@ def torch(loss: Loss, values: Any) -> Step:
             for p in leaves(params):
                 p -= RATE * p.grad
                 p.grad = None
-        return value
+        return value, params
 
     return step
 
@@ -140,7 +140,7 @@ def tensorflow(loss: Loss, values: Any) -> Step:
             value = loss(params, *batch)
         for p, grad in zip(leaves(params), tape.gradient(value, leaves(params)), strict=True):
             p.assign_sub(RATE * tf.convert_to_tensor(grad))
-        return value
+        return value, params
 
     return step
 
@@ -157,7 +157,7 @@ def paddle(loss: Loss, values: Any) -> Step:
             for p in leaves(params):
                 p.subtract_(RATE * p.grad)
                 p.clear_gradient()
-        return value
+        return value, params
 
     return step
 
@@ -175,7 +175,7 @@ def mxnet(loss: Loss, values: Any) -> Step:
         value.backward()
         for p in leaves(params):
             p -= RATE * p.grad
-        return value
+        return value, params  # so that its work is waited for, as that of ours is
 
     return step
 

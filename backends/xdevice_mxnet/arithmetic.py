@@ -393,9 +393,10 @@ def flip(x: Any, axes: tuple[int, ...]) -> Any:
 
 @_kernel
 def matmul(x1: Any, x2: Any) -> Any:
-    if not _is_float(x1):
+    dtype = np.dtype(x1.dtype)  # read once, as the shapes: MXNet makes each anew, in a microsecond
+    if dtype.kind != "f":
         return _whole_product(x1, x2)
-    is_plain = x1.ndim >= 2 == x2.ndim and x1.dtype != np.float16
+    is_plain = len(x2.shape) == 2 <= len(x1.shape) and dtype != np.float16
     return _np.dot(x1, x2) if is_plain else _np.matmul(x1, x2)  # the gradient of `matmul` takes twice as long
 
 

@@ -46,7 +46,7 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
 
 
 def cross_entropies(logits: Any, labels: Any) -> Any:
-    return -_npx.pick(log_softmax(logits, 1), labels, 1)
+    return -_npx.pick(_npx.log_softmax(logits), labels)  # along the last axis; naming it takes 5 us each time
 
 
 def embedding(indices: Any, table: Any) -> Any:

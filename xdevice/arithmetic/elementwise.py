@@ -116,14 +116,13 @@ def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], 
     layout, dense = ground.layout, ground.dense
     settled = getattr(ground.kernels, SETTLED, _itself)
     takes_number = name in ground.kernels.TAKE_NUMBERS
-    kind: Any = None
-    usual: Any = (
-        None  # the dtype of the last call: looking for a dtype in a set takes Paddle and TensorFlow a microsecond
-    )
+    # type and dtype of the last call, and the kernel for them: looking for a dtype in a set takes Paddle and TensorFlow
+    # a microsecond; one tuple, because threads call this at once
+    last: tuple[Any, Any, Callable[[Any, Any], Any]] = None, None, kernel
 
     def binary(x1: Any, x2: Any, /) -> Any:
-        nonlocal kind, usual
-        cls = type(x1)
+        nonlocal last
+        cls, (kind, usual, direct) = type(x1), last
         try:
             if (
                 cls is kind is type(x2)
@@ -132,7 +131,7 @@ def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], 
             ):
                 if looks and ((place := places.get(cls)) is None or place(x1) is not place(x2)):
                     ground.require_one_device(name, x1, x2)
-                made = kernel(x1, x2)
+                made = direct(x1, x2)
                 return made if type(made) is cls else settled(made)
             if cls in mine and (dtype := x1.dtype) in allowed and ground.is_dense(x1):
                 if type(x2) in mine and x2.dtype is dtype and ground.is_dense(x2):
@@ -142,8 +141,8 @@ def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], 
                 if takes_number and type(x2) is float and dtypes.kind_of(ground.dtype(dtype)) == "f":
                     return kernel(x1, x2)
             x1, x2 = ground.operands(name, kinds, (x1, x2))
-            kind, usual = type(x1), x1.dtype
-            allowed.add(usual)
+            last = type(x1), x1.dtype, ground.kernel(name, x1.dtype)
+            allowed.add(x1.dtype)
             return settled(kernel(x1, x2))
         except XDeviceError:
             raise

@@ -101,6 +101,13 @@ class Ground:
         """For the kinds that functions take, the dtype that was taken last: telling what it is takes five times as long
         as comparing it."""
 
+    def kernel(self, name: str, dtype: Any) -> Callable[..., Any]:
+        """The kernel of a name for tensors of one dtype: the adapter's own, unless that dtype is computed in a wider
+        one."""
+        own = self.backend.namespace()
+        is_widened = self.dtype(dtype) in getattr(own, WIDER, {}).get(name, ())
+        return getattr(self.kernels if is_widened else own, name)  # type: ignore[no-any-return]
+
     # tensors
 
     def tensor(self, x: Any, function: str) -> Any:

@@ -31,11 +31,11 @@ def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
 def _matmul(ground: Ground) -> Callable[..., Any]:
     kernel, looks, places = ground.kernels.matmul, ground.looks, registry.probes
     layout, dense = ground.layout, ground.dense
-    kind: Any = None
-    usual: Any = None
+    last: tuple[Any, Any, Callable[[Any, Any], Any]] = None, None, kernel
 
     def matmul(x1: Any, x2: Any, /) -> Any:
-        nonlocal kind, usual
+        nonlocal last
+        kind, usual, direct = last
         if (
             type(x1) is kind is type(x2)
             and x1.dtype is usual is x2.dtype
@@ -44,13 +44,13 @@ def _matmul(ground: Ground) -> Callable[..., Any]:
             if looks and ((place := places.get(kind)) is None or place(x1) is not place(x2)):
                 ground.require_one_device("matmul", x1, x2)
             try:  # before the shapes are checked, which takes as long as a small product
-                return kernel(x1, x2)
+                return direct(x1, x2)
             except Exception:  # the checks below say why, or the kernel raises it again
                 pass
         x1, x2 = ground.operands("matmul", NUMERIC, (x1, x2))
         ground.require_one_device("matmul", x1, x2)
         _require_fit(x1, x2)
-        kind, usual = type(x1), x1.dtype
+        last = type(x1), x1.dtype, ground.kernel("matmul", x1.dtype)
         return _product(ground, x1, x2)
 
     return matmul
