@@ -37,7 +37,6 @@ _NEWLINE: Final = re.compile(rb"\r\n|\r|\n")
 _TAB: Final = re.compile(r"\s*(?:%%tab|#\s*@tab)\s+([\w ,]+)")
 _FENCE: Final = re.compile(rb"[ \t]*```\s*\{\.python\s+\.input")
 _MAGIC: Final = re.compile(r"^([ \t]*)(?:[%!?].*|.*\?)$", re.MULTILINE)
-_decode: Final = json.JSONDecoder().raw_decode
 _OTHER_LANGUAGES: Final = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|tab\b)")
 TABS: Final = ("mxnet", "pytorch", "tensorflow", "paddle", "jax")
 
@@ -312,7 +311,7 @@ class _Token:
 
 def _notebook(raw: bytes, shown: str) -> Source:
     file = raw.decode("utf-8-sig")
-    whole, _ = _json(file, 0)
+    whole = _Decoder().decode(file)
     if not isinstance(whole, dict) or not isinstance(whole.get("cells"), list):
         raise ValueError("not a notebook of format 4")
     parts: list[bytes] = []
@@ -343,37 +342,18 @@ def _value(token: object) -> object:
     return token.value if isinstance(token, _Token) else token
 
 
-def _json(text: str, at: int) -> tuple[object, int]:
-    """The JSON value at a position, with a `_Token` for each string, and the position where it ends."""
-    at = _space(text, at)
-    if text[at] in "[{":
-        return _container(text, at)
-    value, end = _decode(text, at)
-    return (_Token(at, end, value) if text[at] == '"' else value), end
+class _Decoder(json.JSONDecoder):
+    """Decodes JSON with a `_Token` in place of each string that is no key."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.parse_string = self._token
+        self.scan_once = json.scanner.py_make_scanner(self)  # the one in C calls no function of ours
 
-def _container(text: str, at: int) -> tuple[object, int]:
-    close = "]" if text[at] == "[" else "}"
-    items: list[object] = []
-    keys: list[str] = []
-    at = _space(text, at + 1)
-    while text[at] != close:
-        if close == "}":
-            key, at = _decode(text, at)
-            keys.append(key)
-            at = _space(text, at) + 1
-        item, at = _json(text, at)
-        items.append(item)
-        at = _space(text, at)
-        if text[at] == ",":
-            at = _space(text, at + 1)
-    return (items if close == "]" else dict(zip(keys, items, strict=True))), at + 1
-
-
-def _space(text: str, at: int) -> int:
-    while text[at] in " \t\r\n":
-        at += 1
-    return at
+    @staticmethod
+    def _token(text: str, begin: int, strict: bool) -> tuple[_Token, int]:
+        value, end = json.decoder.scanstring(text, begin, strict)
+        return _Token(begin - 1, end, value), end
 
 
 def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
