@@ -10,7 +10,7 @@ import pytest
 from support import python
 
 import xdevice
-from xdevice.distributed import control, hub, launchers, peers, wire
+from xdevice.distributed import calls, control, hub, joining, launchers, peers, wire
 from xdevice.distributed.hub import Hub
 from xdevice.distributed.peers import Terms
 
@@ -42,7 +42,7 @@ def serving():
 
 def connect(port, line="vote", key="", run="a run", world=1, size=2, rank=1):
     place = PLACE._replace(port=port, rank=rank, size=size)
-    return control._connect(place, port, Terms(key, run, world, size), line)
+    return joining._connect(place, port, Terms(key, run, world, size), line)
 
 
 def joined(port, key="", rank=1, size=2):
@@ -248,7 +248,7 @@ def test_engines_say_goodbye_after_all_have_left(serving):
     heard = []
 
     def leave(line):
-        line.vote(hub.LEAVE)
+        line.vote(calls.LEAVE)
         heard.extend(line.exchange("goodbye"))
         line.vote(hub.END)
 
@@ -324,7 +324,7 @@ def test_beyond_this_machine_a_token_is_needed(monkeypatch):
     monkeypatch.delenv("XDEVICE_TOKEN", raising=False)
     for rank in (0, 1):
         with pytest.raises(xdevice.LaunchError, match="XDEVICE_TOKEN"):
-            control.join(PLACE._replace(rank=rank, host="10.0.0.1", port=29400), 1, 1)
+            joining.join(PLACE._replace(rank=rank, host="10.0.0.1", port=29400), 1, 1)
 
 
 def test_time_in_which_the_process_did_not_run_does_not_count(monkeypatch):

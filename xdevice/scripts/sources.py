@@ -21,6 +21,7 @@ from bisect import bisect_right
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -345,15 +346,18 @@ def _value(token: object) -> object:
 class _Decoder(json.JSONDecoder):
     """Decodes JSON with a `_Token` in place of each string that is no key."""
 
+    parse_string: Any
+
     def __init__(self) -> None:
         super().__init__()
-        self.parse_string = self._token
-        self.scan_once = json.scanner.py_make_scanner(self)  # the one in C calls no function of ours
+        scan = self.parse_string
 
-    @staticmethod
-    def _token(text: str, begin: int, strict: bool) -> tuple[_Token, int]:
-        value, end = json.decoder.scanstring(text, begin, strict)
-        return _Token(begin - 1, end, value), end
+        def token(text: str, begin: int, strict: bool) -> tuple[_Token, int]:
+            value, end = scan(text, begin, strict)
+            return _Token(begin - 1, end, value), end
+
+        self.parse_string = token
+        self.scan_once = py_make_scanner(self)  # the one in C calls no function of ours
 
 
 def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
