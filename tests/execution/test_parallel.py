@@ -13,7 +13,7 @@ from support import BACKENDS, framework, python, sampled, with_64_bit
 import xdevice
 from xdevice.contract.samples import Samples
 from xdevice.core import scopes
-from xdevice.execution.parallel import MOST
+from xdevice.execution.pool import MOST
 
 variable: ContextVar[str] = ContextVar("variable", default="not carried")
 

@@ -14,6 +14,7 @@ from xdevice.contract import hooks
 from xdevice.parity import comparing as parity
 from xdevice.pytest_plugin import isolation as pytest_isolation
 from xdevice.pytest_plugin import recordings as pytest_recording
+from xdevice.pytest_plugin.markers import MARKERS
 
 TWO = "--xd-backends=numpy,torch"
 
@@ -606,5 +607,5 @@ def test_the_page_shows_what_happens(project):
 def test_the_page_names_everything():
     page = (ROOT / "docs" / "reference" / "pytest.md").read_text()
     options = re.findall(r'"(--xd-[a-z]+)"', Path(pytest_plugin.__file__).read_text())
-    for name in {*pytest_plugin._MARKERS, *options} - {"--xd-child"}:
+    for name in {*MARKERS, *options} - {"--xd-child"}:
         assert f"`{name}" in page, name

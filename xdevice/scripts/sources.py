@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import codecs
-import gc
 import io
 import json
 import re
@@ -18,7 +17,6 @@ import sys
 import tokenize
 import warnings
 from bisect import bisect_right
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
@@ -151,18 +149,6 @@ class Source:
         text = splice(self.text, edits).decode()
         mark = codecs.BOM_UTF8 if self.raw.startswith(codecs.BOM_UTF8) else b""
         return mark + text.encode(self.encoding.replace("-sig", ""))
-
-
-@contextmanager
-def without_collecting() -> Iterator[None]:
-    """Stops the garbage collector meanwhile: trees live to the end, and it would look through them again and again."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def read_all(paths: Iterable[Path], root: Path) -> tuple[list[Source], list[tuple[str, str]]]:

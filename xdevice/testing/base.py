@@ -37,6 +37,21 @@ class Failure(NamedTuple):
     home: str = ""
 
 
+class Planned(Exception):  # noqa: N818  # a test's own, and no error of the package
+    """The exception that a check raises on purpose."""
+
+
+def refusal_of(ask: Callable[[], object]) -> str | None:
+    """The text of the `UnsupportedError` that a call raises; None if it raises none."""
+    said = None
+    try:
+        ask()
+    except xdevice.UnsupportedError as error:
+        said = str(error)
+    assert said is None or "; " in said, f"say what to use instead: {said}"
+    return said
+
+
 def _skip(reason: str, **_: Any) -> None:
     pytest.skip(reason)
 
