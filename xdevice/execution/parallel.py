@@ -19,8 +19,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from xdevice import random
-from xdevice.core import registry, selection, workers
+from xdevice.core import generators, registry, selection, workers
 from xdevice.errors import ArgumentError, UnsupportedError, note, put_on, shown
 
 from . import pool
@@ -124,7 +123,7 @@ class _Run:
         self._backend = backend
         self._forks = forks
         self._context = copy_context()
-        self._context.run(random.branch)
+        self._context.run(generators.branch)
         self._states = carry_states()
 
     def __call__(self) -> None:

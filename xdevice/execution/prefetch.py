@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 
-from xdevice import random
 from xdevice.base import devices
-from xdevice.core import registry, selection, workers
+from xdevice.core import generators, registry, selection, workers
 from xdevice.errors import ArgumentError, UnsupportedError, shown
 from xdevice.tensors import leaves
 from xdevice.tensors.creation import as_numbers
@@ -155,7 +154,7 @@ class _Producer(workers.Worker):
         self._lanes = _lanes(backend, place)
         self._states = carry_states()
         self._context = copy_context()
-        self._context.run(random.branch)
+        self._context.run(generators.branch)
         # a queue instead of a semaphore of Python's, which Ctrl-C may leave locked for ever
         self._free: SimpleQueue[None] = SimpleQueue()
         for _ in range(depth):

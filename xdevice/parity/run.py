@@ -19,10 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from xdevice import random
 from xdevice.base import floats
 from xdevice.base.statuses import status_text
-from xdevice.core import selection
+from xdevice.core import generators, selection
 from xdevice.errors import RecordingError
 
 from . import recording
@@ -198,7 +197,7 @@ def _run_one(plan: Plan, one: Process, folder: Path, watcher: Watcher, running: 
         selection.VARIABLE: one.backend,
         floats.VARIABLE: one.floats,
         recording.VARIABLE: str(own.absolute()),
-        random.VARIABLE: os.environ.get(random.VARIABLE) or "0",
+        generators.VARIABLE: os.environ.get(generators.VARIABLE) or "0",
         "PYTHONFAULTHANDLER": "1",  # a segmentation fault then prints the line of Python
     }
     started = time.monotonic()

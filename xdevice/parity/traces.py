@@ -167,10 +167,10 @@ def _compare(ours: Traced, theirs: Traced, mine: ModelRun, other: ModelRun) -> C
     if place is None:
         worst = layerwise.worst(ours, theirs, pairs)
         return Comparison(True, abs=worst, rel=worst, allowed=most, excess=worst / most, total=len(pairs))
-    error = place.error if math.isfinite(place.error) else None
+    off = place.error if math.isfinite(place.error) else None
     return Comparison(
-        False, "values" if error is not None else "shape", place.path,
-        abs=error, rel=error, allowed=most, excess=place.error / most, off=1, total=len(pairs), text=place.text,
+        False, "values" if off is not None else "shape", place.path,
+        abs=off, rel=off, allowed=most, excess=place.error / most, off=1, total=len(pairs), text=place.text,
     )  # fmt: skip
 
 

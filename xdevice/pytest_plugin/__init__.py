@@ -15,22 +15,21 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pytest
 
 from xdevice.base import devices
-from xdevice.core import registry, selection
+from xdevice.core import generators, registry, selection
 from xdevice.errors import DeviceNotFoundError, ParityError, UnsupportedError, XDeviceError
 
 from .choice import (
     NOWHERE,
     BackendName,
-    Settings,
     about,
     backend_of,
     named_by,
     needs_gpu,
     placed,
-    settings_key,
     tolerances,
 )
 from .markers import MARKERS, fault_of
+from .settings import Settings, settings_key
 from .summary import Summary
 
 if TYPE_CHECKING:
@@ -187,11 +186,9 @@ def _prepare(backend: Backend) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     if backend_of(item) is None:
         return (yield)
-    from xdevice import random
-
     before = selection.default()
     try:
-        with random.keep_generator():
+        with generators.keep_generator():
             return (yield)
     finally:
         _tell_kernels(item, "LEAVE")

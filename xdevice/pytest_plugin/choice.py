@@ -7,59 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from xdevice.core import registry, selection
-from xdevice.errors import BackendNotFoundError
+from xdevice.core import registry
 
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
-
-    from .recordings import Recordings
 
 _DEVICE_FIXTURES: Final = {"xd_device", "xd_devices", "xd_other_device"}
 
 placed: Final[pytest.StashKey[dict[str, Device]]] = pytest.StashKey()
 """By the name of each backend: the device that the fixture `xd_device` has given to tests on it."""
-
-
-class Settings:
-    """The options of this run that the command line and the ini file give. `pytest_configure` makes it."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self.device: str | None = config.getoption("xd_device")
-        self.recordings: Recordings | None = None
-        asked = config.getoption("xd_backends")
-        self._text: str = config.getini("xd_backends") if asked is None else asked
-        self._names: tuple[str, ...] | None = None
-        self.is_auto = self._text.strip() == "auto"
-        if not self.is_auto:
-            self._names = _named(self._text)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The backends that tests are run on. With "auto" they are looked up at the first use."""
-        if self._names is None:
-            self._names = selection.backends()
-        return self._names
-
-    def only(self, name: str) -> None:
-        self._names = (name,)
-
-
-def _named(text: str) -> tuple[str, ...]:
-    try:
-        names = tuple(dict.fromkeys(registry.canonical(name) for name in text.replace(",", " ").split()))
-    except BackendNotFoundError as error:
-        raise pytest.UsageError(f"--xd-backends={text}: {error}") from None
-    if not names:
-        raise pytest.UsageError("--xd-backends names no backend: give auto, or names such as torch,paddle")
-    for name in names:
-        if not registry.is_installed(name):
-            hint = registry.install_hint(name)
-            raise pytest.UsageError(f"--xd-backends={text}: {name} is not installed here; {hint}")
-    return names
-
-
-settings_key: Final[pytest.StashKey[Settings]] = pytest.StashKey()
 
 
 class BackendName(str):

@@ -11,7 +11,8 @@ import pytest
 from xdevice.base.version import __version__
 from xdevice.core import registry, versions
 
-from .choice import Settings, backend_of, settings_key
+from .choice import backend_of
+from .settings import Settings, settings_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
