@@ -279,8 +279,8 @@ class Hub(threading.Thread):
                 number, call, payload = text.split("\n", 2)
                 self._calls.add(peer, Pending(kind, int(number), call, payload))
                 self._decide(peer)
-        if not peer.vote.is_open and not self.ended:
-            self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
+        if not peer.vote.is_open:
+            self._end_died(peer)
 
     def _hear_pulse(self, peer: Peer) -> None:
         if peer.pulse is None:
@@ -292,8 +292,7 @@ class Hub(threading.Thread):
                 peer.quiet = self._clock.now
         if not peer.pulse.is_open and not self.ended:
             self._hear(peer)  # its other connection may hold the reason why this one was closed
-        if not peer.pulse.is_open and not self.ended:
-            self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
+            self._end_died(peer)
 
     def _decide(self, came: Peer) -> None:
         """Called after each call of a rank. When all ranks have called, tells them to go on, or that their calls
@@ -422,6 +421,9 @@ class Hub(threading.Thread):
             self._end(peer.rank, "silent", f"{text} lock, or its machine is out of reach; {calls}{others}")
 
     # the end
+
+    def _end_died(self, peer: Peer) -> None:
+        self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
 
     def _end(self, rank: int, why: str, text: str) -> None:
         self._tell_end({"rank": rank, "why": why, "text": text})

@@ -29,7 +29,7 @@ from .choice import (
     tolerances,
 )
 from .markers import MARKERS, fault_of
-from .settings import Settings, settings_key
+from .options import Settings, settings_key
 from .summary import Summary
 
 if TYPE_CHECKING:

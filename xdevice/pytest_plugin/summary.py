@@ -12,7 +12,7 @@ from xdevice.base.version import __version__
 from xdevice.core import registry, versions
 
 from .choice import backend_of
-from .settings import Settings, settings_key
+from .options import Settings, settings_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
