@@ -100,6 +100,14 @@ def test_another_run_is_passed_by(serving, wrong):
     assert connect(port, **wrong) is None
 
 
+def test_who_does_not_say_who_it_is_is_dropped(serving, monkeypatch):
+    monkeypatch.setattr(hub, "_HANDSHAKE", 0.05)
+    port, _ = serving()
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
+        while stranger.recv(4096):  # the greeting, and then the end
+            pass
+
+
 def test_a_rank_that_is_there_twice_ends_the_wait_for_the_others(serving):
     port, first = serving(size=3)
     there = connect(port, size=3)

@@ -336,6 +336,31 @@ def test_a_marker_that_says_nothing_is_an_error(project):
     project.run_here(TWO).assert_outcomes(passed=2)
 
 
+def test_a_test_draws_as_after_seed_0_and_its_fixtures_as_after_seed_1(project):
+    write(
+        project,
+        """
+def drawn():
+    return xdevice.to_numpy(xdevice.random.uniform(3)).tolist()
+
+def seeded(n):
+    with xdevice.random.seed(n):
+        return drawn()
+
+@pytest.fixture
+def numbers(xd):
+    return drawn()
+
+@pytest.mark.parametrize("time", [1, 2])
+def test_it(xd, numbers, time):
+    assert numbers == seeded(1)
+    assert drawn() == seeded(0)
+    xdevice.random.seed(7)
+""",
+    )
+    project.run_here("--xd-backends=numpy").assert_outcomes(passed=2)
+
+
 # which backends
 
 
