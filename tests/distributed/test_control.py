@@ -314,6 +314,30 @@ def test_an_engine_that_stands_still_on_all_ranks_is_late(serving, monkeypatch):
     second.close()
 
 
+def test_a_rank_may_leave_while_the_others_are_in_their_last_call(serving):
+    port, first = serving()
+    second = joined(port)
+    first.started = second.started = 1
+    leaving = threading.Thread(target=second.vote, args=(calls.LEAVE,))
+    leaving.start()
+    assert in_engine([first], 0.5, 60) == [None]
+    assert first.vote(calls.LEAVE) == []
+    leaving.join()
+    second.close()
+
+
+def test_a_rank_that_stands_still_behind_the_call_of_the_others_is_not_late(serving, monkeypatch):
+    port, first = serving(timeout=0.5)
+    second = joined(port)
+    first.started = second.started = 1  # the other one's part of the call has ended
+    monkeypatch.setattr(first.signs, "has_engine_moved", lambda: True)
+    monkeypatch.setattr(second.signs, "has_moved", lambda: False)
+    assert in_engine([first], 1.2, 60) == [None]
+    second.started = 0
+    assert in_engine([first], 10, 60)[0].why == "late"
+    second.close()
+
+
 def test_a_rank_whose_link_is_cut_in_the_engine_is_named_in_time(serving):
     port, first = serving()
     vote, pulse = (connect(port, line) for line in ("vote", "pulse"))
