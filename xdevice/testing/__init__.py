@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from .arithmetic import Arithmetic
 from .asynchrony import Streams, Waiting
-from .base import Failure
 from .creation import Creation
 from .devices import Devices
 from .models import Models
@@ -33,7 +32,7 @@ from .training import Training
 from .transfers import Seeing
 from .worlds import SeveralProcesses
 
-__all__ = ["Batch", "Conformance", "Failure", "Pair", "SeveralProcesses", "in_child"]
+__all__ = ["Batch", "Conformance", "Pair", "SeveralProcesses", "in_child"]
 
 
 class Conformance(
