@@ -1,5 +1,6 @@
-"""Draws the figures of docs/explanation from the tables that stand there: GB/s of copies by their size, a step that
-`prefetch` feeds, and what threads and graphs gain. They are narrow, so that a phone need not shrink them much."""
+"""Draws the figures of docs/explanation from the tables that stand there: GB/s of copies by their size, steps that
+`prefetch` feeds, a step fed in five ways, and what threads and graphs gain. They are narrow, so that a phone need not
+shrink them much."""
 
 from __future__ import annotations
 
@@ -89,6 +90,21 @@ def feeding() -> Figure:
     return figure
 
 
+def ways() -> Figure:
+    """Milliseconds of a training step by the way its batch comes to the GPU."""
+    _, *rows = table("performance.md", "| a step fed by | ms")
+    names = [name.strip("`").replace("().to", "()\n.to") for name, _ in reversed(rows)]
+    times = [float(cells[0]) for _, cells in reversed(rows)]
+    figure, axis = pyplot.subplots(figsize=(5.4, 2))
+    colors = [OURS if name.startswith("xdevice") else OTHER if "there" in name else OWN for name in names]
+    axis.bar_label(axis.barh(names, times, color=colors), fmt="%.1f", padding=3)
+    axis.set_xlim(0, 1.2 * max(times))
+    axis.set_xlabel("milliseconds of a step")
+    axis.grid(visible=False, axis="y")
+    figure.tight_layout()
+    return figure
+
+
 def gains() -> Figure:
     """How many times as fast tasks are side by side as one after another, each run a point."""
     rows = [row for row in table("hardware.md", "| | threads | captured |") if numbers(row[1][0])]
@@ -111,7 +127,7 @@ def gains() -> Figure:
 def main() -> None:
     pyplot.rcParams.update({"svg.hashsalt": "figures", "svg.fonttype": "none", "font.size": 9, "axes.titlesize": 9})
     pyplot.rcParams.update({"axes.grid": True, "grid.alpha": 0.3, "axes.titlelocation": "left"})
-    for draw in (copies, feeding, gains):
+    for draw in (copies, feeding, ways, gains):
         draw().savefig(FOLDER / f"{draw.__name__}.svg", metadata={"Date": None})
 
 

@@ -112,9 +112,9 @@ class JaxEngine(Engine):
     # the end
 
     def close(self) -> None:
-        service, distributed.global_state.service = distributed.global_state.service, None
-        if jax.distributed.is_initialized():
-            jax.distributed.shutdown()
+        leaving = _taken_from_jax()
+        service, leaving.service = leaving.service, None
+        leaving.shutdown()
         self._exchange("")  # all have left the service
         if service is not None:
             service.shutdown()
@@ -147,7 +147,17 @@ def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
     return parallel.enable_x64(True)
 
 
-# the start
+# the start and the end
+
+
+def _taken_from_jax() -> distributed.State:
+    """What `jax.distributed.shutdown` would end. JAX's own exit hook must not find it: a program may end while `close`
+    still waits for another rank, and a second call would end the process by SIGABRT."""
+    taken, state = distributed.State(), distributed.global_state
+    for name in ("preemption_sync_manager", "client", "service"):
+        setattr(taken, name, getattr(state, name))
+        setattr(state, name, None)
+    return taken
 
 
 def _initialize(group: Group) -> bool:

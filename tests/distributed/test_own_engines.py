@@ -190,16 +190,17 @@ def test_what_is_started_too_late_says_so(name, tmp_path):
 
 LEAVES = """
 import time
-import jax, xdevice
+import xdevice
 from jax._src import distributed
 
 with xdevice.processes(engine="jax") as world:
-    leave, service = jax.distributed.shutdown, distributed.global_state.service
-    def slowly():
-        leave()
-        time.sleep(0.5 * world.rank)
-        print("left", time.time())
-    jax.distributed.shutdown = slowly
+    leave, service = distributed.State.shutdown, distributed.global_state.service
+    def slowly(self):
+        if self.client is not None:
+            leave(self)
+            time.sleep(0.5 * world.rank)
+            print("left", time.time())
+    distributed.State.shutdown = slowly
     class Service:
         def shutdown(self):
             print("served until", time.time())
@@ -240,6 +241,31 @@ def test_jaxs_service_ends_after_all_ranks_have_left_it(tmp_path):
     assert done.returncode == 0, done.stderr
     times = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in done.stdout.splitlines()}
     assert times["[0] served until"] > times["[1] left"] > times["[0] left"]
+
+
+LINGERS = """
+import sys, time
+import xdevice
+from jax._src import distributed
+
+with xdevice.processes(engine="jax", timeout=5) as world:
+    leave = distributed.State.shutdown
+    def slowly(self):
+        if self.client is not None:
+            time.sleep(8 * (world.rank == int(sys.argv[1])))
+            leave(self)
+    distributed.State.shutdown = slowly
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_leaves_jaxs_service_late_ends_well(rank, tmp_path):
+    """JAX's own exit hook left the service a second time, which ended the process by SIGABRT."""
+    path = tmp_path / "lingers.py"
+    path.write_text(LINGERS)
+    done = python("-m", "xdevice", "launch", "-n", 2, "--backend", "jax", path, rank)
+    assert done.returncode == 0, done.stderr
 
 
 TWICE = """
