@@ -25,7 +25,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from xdevice.distributed import control, hub, launchers, peers, wire
+from xdevice.distributed import hub, joining, launchers, peers, wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ class World:
     """The hub and the other ends of its connections."""
 
     def __init__(self, size: int) -> None:
-        control._allow_files(4 * size + 256)
+        joining._allow_files(4 * size + 256)
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         place = launchers.Launch("xdevice launch", 1, size, 1, size, "127.0.0.1", listener.getsockname()[1], "a run")
         terms = peers.Terms("", "a run", 1, size)
@@ -77,7 +77,7 @@ class World:
         self.votes, self.pulses = [wire.Conn(pairs[0][0])], [wire.Conn(pairs[1][0])]
         for rank in range(1, size):
             for line, conns in (("vote", self.votes), ("pulse", self.pulses)):
-                sock = control._connect(place._replace(rank=rank), place.port or 0, terms, line)
+                sock = joining._connect(place._replace(rank=rank), place.port or 0, terms, line)
                 assert sock is not None
                 conns.append(wire.Conn(sock))
         self.hear(self.votes, b"J")
@@ -171,7 +171,7 @@ def be_rank(rank: int, rounds: int, into: Path) -> None:
     place = launchers.place()
     assert place is not None
     begun = time.perf_counter()
-    line = control.join(place, 120.0, 600.0)
+    line = joining.join(place, 120.0, 600.0)
     joined = time.perf_counter() - begun
     times = []
     for _ in range(rounds):

@@ -19,23 +19,18 @@ the system. So does the generator of a process that is spawned, not forked.
 
 from __future__ import annotations
 
-import _thread  # importing threading would take a third of the time of `import xdevice`
-import os
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache
-from itertools import count
 from operator import index
 
 from xdevice.base import floats
 from xdevice.base.dtypes import FLOATS, dtype_name, host_dtype
-from xdevice.core import blocks, selection
-from xdevice.errors import ArgumentError, DTypeError, SettingError, ShapeError, shown
+from xdevice.core import blocks, generators, selection
+from xdevice.errors import ArgumentError, DTypeError, ShapeError, shown
 from xdevice.tensors import creation, refusals
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, Final
 
     import numpy as np
@@ -62,14 +57,11 @@ def __dir__() -> list[str]:
     return __all__
 
 
-VARIABLE: Final = "XDEVICE_SEED"
 _INTEGERS: Final = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FARTHEST: Final = 16
 """How many standard deviations a number may be away from the mean: NumPy's ziggurat ends at 13.8."""
 _FARTHEST_SUM: Final = 1e-3
 """How far from 1 the sum of probabilities may be: those of float16 are each off by up to 5e-4 of themselves."""
-_TASK, _FORK = 0, 1
-"""Why a generator is derived from another one: for a task, or for a forked process."""
 
 
 def uniform(
@@ -370,95 +362,22 @@ class seed:
         self._n = _whole("a seed", n)
         if self._n < 0:
             raise ArgumentError(f"a seed must be an int of 0 or more, not {n}")
-        self._place = _current_place()
+        self._place = generators.current_place()
         self._before = self._place.numbers
-        self._begun = self._place.numbers = _Numbers(self._n)
+        self._begun = self._place.numbers = generators.Numbers(self._n)
 
     def __enter__(self) -> None:
         if self._place.numbers is self._begun:
             self._place.numbers = self._before
-        _entered.set((*_entered.get(), _Place(_Numbers(self._n), self)))
+        generators.entered.set((*generators.entered.get(), generators.Place(generators.Numbers(self._n), self)))
 
     def __exit__(self, *_: object) -> None:
-        entered = _entered.get()
+        entered = generators.entered.get()
         place = blocks.place_in(entered, self, f"{self!r}")
-        _entered.set(entered[:place] + entered[place + 1 :])
+        generators.entered.set(entered[:place] + entered[place + 1 :])
 
     def __repr__(self) -> str:
         return f"seed({self._n})"
-
-
-# for the rooms above this one
-
-
-def branch() -> None:
-    """Gives this context (of a task) a generator of its own, derived from the generator that it has now. Each call
-    derives a different one."""
-    place = _current_place()
-    _entered.set((*_entered.get(), _Place(place.numbers.for_task(), None)))
-
-
-@contextmanager
-def keep_generator() -> Iterator[None]:
-    """A block after which draws come from the same generator as before it, even if `seed(n)` was called inside. What
-    was drawn from that generator inside stays drawn."""
-    place = _current_place()
-    before = place.numbers
-    try:
-        yield
-    finally:
-        place.numbers = before
-
-
-# generators
-
-
-class _Numbers:
-    """A generator of random numbers: made from a seed, or derived from another generator for a task or a forked
-    process."""
-
-    def __init__(self, entropy: int, path: tuple[int, ...] = ()) -> None:
-        self._entropy = entropy
-        self._path = path
-        self._lock = _thread.RLock()
-        self._tasks = count()
-        self._generator: np.random.Generator | None = None
-        self.forks = 0
-
-    def draw(self, draw: Callable[[Any], Any]) -> Any:
-        with self._lock:
-            if self._generator is None:
-                from numpy.random import Generator, Philox, SeedSequence
-
-                self._generator = Generator(Philox(SeedSequence(self._entropy, spawn_key=self._path)))
-            return draw(self._generator)
-
-    def for_task(self) -> _Numbers:
-        return _Numbers(self._entropy, (*self._path, _TASK, next(self._tasks)))
-
-    def for_fork(self) -> _Numbers:
-        return _Numbers(self._entropy, (*self._path, _FORK, self.forks))
-
-
-class _Place:
-    """Holds the generator of the process, of a block or of a task. `seed(n)` puts another generator there."""
-
-    def __init__(self, numbers: _Numbers, key: object) -> None:
-        self.numbers = numbers
-        self.key = key
-        self.owner = blocks.owner()
-
-
-_entered: ContextVar[tuple[_Place, ...]] = ContextVar("xdevice_random", default=())
-_process: dict[str, _Place] = {}
-"""Under the key "", the place of the process, once it is needed."""
-
-
-def _current_place() -> _Place:
-    entered = _entered.get()
-    if entered:
-        return entered[-1]
-    return _process.get("") or _process.setdefault("", _Place(_Numbers(_first_seed()), None))
 
 
 def _make(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: object) -> Any:
@@ -469,36 +388,7 @@ def _make(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: o
 
 
 def _draw(backend: Backend, draw: Callable[[Any], Any]) -> Any:
-    return backend.eagerly(lambda: _current_place().numbers.draw(draw))
-
-
-def _first_seed() -> int:
-    text = os.environ.get(VARIABLE, "").strip()
-    if not text:
-        return int.from_bytes(os.urandom(16), "little")
-    if not (text.isascii() and text.isdigit()):
-        raise SettingError(f"{VARIABLE} must be an int of 0 or more, not {shown(text)}; set {VARIABLE}=0, or unset it")
-    return int(text)
-
-
-def _reachable() -> tuple[_Place, ...]:
-    return (*_process.values(), *_entered.get())
-
-
-def _before_fork() -> None:
-    for place in _reachable():
-        place.numbers.forks += 1
-
-
-def _after_fork() -> None:
-    """Gives a forked child numbers of its own. Otherwise it would draw the same numbers as its parent and the parent's
-    other children."""
-    for place in _reachable():
-        place.numbers = place.numbers.for_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+    return backend.eagerly(lambda: generators.current_place().numbers.draw(draw))
 
 
 # arguments

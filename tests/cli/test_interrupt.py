@@ -18,6 +18,7 @@ from support import NEEDS_PROC, family, sampled, wait_for
 
 import xdevice
 from xdevice.cli import main as cli
+from xdevice.parity import folders
 from xdevice.parity import run as parity_run
 
 pytestmark = NEEDS_PROC
@@ -128,7 +129,7 @@ def test_compare_leaves_the_old_report(tmp_path, monkeypatch):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(parity_run, "report_of_two", interrupted)
+    monkeypatch.setattr(folders, "report_of_two", interrupted)
     (tmp_path / "old.html").write_text("the report of the run before")
     where = (str(tmp_path), str(tmp_path), "--html", str(tmp_path / "old.html"), "--json", str(tmp_path / "new.json"))
     done = CliRunner().invoke(cli.main, ["compare", *where])

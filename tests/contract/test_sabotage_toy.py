@@ -10,6 +10,7 @@ import inspect
 import re
 
 import pytest
+from caught import failures
 from support import ROOT
 from toy_faults import FAULTS, HOMES
 
@@ -46,13 +47,13 @@ _NOT_OF_THE_TOY = {"namespace", "nn"}
 def test_a_fault_is_noticed(fault, home, monkeypatch, forget):
     suite = type("Suite", (Conformance,), {"backend": "toyframe", "home": home, "patience": 2})
     if (fault.check, home) not in _honest:
-        _honest[fault.check, home] = suite.failures(fault.check)
+        _honest[fault.check, home] = failures(suite, fault.check)
     if fault.method not in _NOT_OF_THE_TOY:
         assert _honest[fault.check, home] == [], "the honest toy fails, or skips"
     with suite().select():
         fault.plant(xdevice.backend("toyframe"), monkeypatch, suite)
     forget()
-    caught = suite.failures(fault.check)
+    caught = failures(suite, fault.check)
     monkeypatch.undo()
     forget()
     suite().adapter.samples().settle()

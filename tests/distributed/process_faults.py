@@ -20,6 +20,7 @@ from xdevice.distributed import (
     control,
     endings,
     hub,
+    joining,
     peers,
     runner,
     session,
@@ -224,7 +225,7 @@ def secrets_differ():
 
 def a_late_comer_of_another_world():
     """As one that was stopped while the others ended their world and began another one."""
-    control._worlds = _rank()
+    joining._worlds = _rank()
     with met(join_timeout=LATE):
         report(good=True)
 

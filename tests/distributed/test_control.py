@@ -10,7 +10,7 @@ import pytest
 from support import python
 
 import xdevice
-from xdevice.distributed import control, hub, launchers, peers, wire
+from xdevice.distributed import calls, control, hub, joining, launchers, peers, wire
 from xdevice.distributed.hub import Hub
 from xdevice.distributed.peers import Terms
 
@@ -42,7 +42,7 @@ def serving():
 
 def connect(port, line="vote", key="", run="a run", world=1, size=2, rank=1):
     place = PLACE._replace(port=port, rank=rank, size=size)
-    return control._connect(place, port, Terms(key, run, world, size), line)
+    return joining._connect(place, port, Terms(key, run, world, size), line)
 
 
 def joined(port, key="", rank=1, size=2):
@@ -98,6 +98,14 @@ def test_a_hub_that_lacks_the_token_is_refused(serving):
 def test_another_run_is_passed_by(serving, wrong):
     port, _ = serving()
     assert connect(port, **wrong) is None
+
+
+def test_who_does_not_say_who_it_is_is_dropped(serving, monkeypatch):
+    monkeypatch.setattr(hub, "_HANDSHAKE", 0.05)
+    port, _ = serving()
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
+        while stranger.recv(4096):  # the greeting, and then the end
+            pass
 
 
 def test_a_rank_that_is_there_twice_ends_the_wait_for_the_others(serving):
@@ -248,7 +256,7 @@ def test_engines_say_goodbye_after_all_have_left(serving):
     heard = []
 
     def leave(line):
-        line.vote(hub.LEAVE)
+        line.vote(calls.LEAVE)
         heard.extend(line.exchange("goodbye"))
         line.vote(hub.END)
 
@@ -306,6 +314,30 @@ def test_an_engine_that_stands_still_on_all_ranks_is_late(serving, monkeypatch):
     second.close()
 
 
+def test_a_rank_may_leave_while_the_others_are_in_their_last_call(serving):
+    port, first = serving()
+    second = joined(port)
+    first.started = second.started = 1
+    leaving = threading.Thread(target=second.vote, args=(calls.LEAVE,))
+    leaving.start()
+    assert in_engine([first], 0.5, 60) == [None]
+    assert first.vote(calls.LEAVE) == []
+    leaving.join()
+    second.close()
+
+
+def test_a_rank_that_stands_still_behind_the_call_of_the_others_is_not_late(serving, monkeypatch):
+    port, first = serving(timeout=0.5)
+    second = joined(port)
+    first.started = second.started = 1  # the other one's part of the call has ended
+    monkeypatch.setattr(first.signs, "has_engine_moved", lambda: True)
+    monkeypatch.setattr(second.signs, "has_moved", lambda: False)
+    assert in_engine([first], 1.2, 60) == [None]
+    second.started = 0
+    assert in_engine([first], 10, 60)[0].why == "late"
+    second.close()
+
+
 def test_a_rank_whose_link_is_cut_in_the_engine_is_named_in_time(serving):
     port, first = serving()
     vote, pulse = (connect(port, line) for line in ("vote", "pulse"))
@@ -324,7 +356,7 @@ def test_beyond_this_machine_a_token_is_needed(monkeypatch):
     monkeypatch.delenv("XDEVICE_TOKEN", raising=False)
     for rank in (0, 1):
         with pytest.raises(xdevice.LaunchError, match="XDEVICE_TOKEN"):
-            control.join(PLACE._replace(rank=rank, host="10.0.0.1", port=29400), 1, 1)
+            joining.join(PLACE._replace(rank=rank, host="10.0.0.1", port=29400), 1, 1)
 
 
 def test_time_in_which_the_process_did_not_run_does_not_count(monkeypatch):

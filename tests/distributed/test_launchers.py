@@ -64,6 +64,7 @@ OURS = {"XDEVICE_RANK": 1, "XDEVICE_SIZE": 2, "XDEVICE_ADDRESS": "10.1.0.1:29400
         (JAX, ("JAX's variables", 1, 2, 0, 1, "10.0.0.8")),
         (TENSORFLOW, ("TF_CONFIG", 3, 4, 1, 2, "a")),
         (SLURM, ("srun", 6, 7, 0, 1, "gpu007")),
+        ({**SLURM, "SLURM_PROCID": 5, "SLURM_LOCALID": 1, "SLURM_NODEID": 2}, ("srun", 5, 7, 1, 2, "gpu007")),
         (OURS, ("xdevice launch", 1, 2, 0, 1, "10.1.0.1")),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",

@@ -206,6 +206,7 @@ def test_a_progress_bar_is_shown_now_and_then_and_at_its_end():
     bar = [b"\r%d%%" % percent for percent in range(101)]
     assert shown(*bar, b"\n") == b"[2] 0%\n[2] 100%\n"
     assert shown(*bar) == b"[2] 0%\n[2] 100%\n"
+    assert shown(b"0%\r50%\r100%\nlast\n") == b"[2] 100%\n[2] last\n"
     assert shown(b"a\r", b"b\r", b"c\r", b"\nlast") == b"[2] a\n[2] c\n[2] last\n"
 
 

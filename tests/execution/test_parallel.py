@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
 from contextvars import ContextVar
 
@@ -13,7 +14,8 @@ from support import BACKENDS, framework, python, sampled, with_64_bit
 import xdevice
 from xdevice.contract.samples import Samples
 from xdevice.core import scopes
-from xdevice.execution.parallel import MOST
+from xdevice.execution import parallel
+from xdevice.execution.pool import MOST
 
 variable: ContextVar[str] = ContextVar("variable", default="not carried")
 
@@ -499,3 +501,17 @@ assert os.waitpid(child, 0)[1] == 0
 """
     done = python("-c", code)
     assert done.returncode == 0, done.stderr
+
+
+def test_threads_take_short_turns_until_the_last_call_has_ended(monkeypatch):
+    """As where tasks feed GPUs."""
+    monkeypatch.setattr(parallel, "_feeds_gpus", lambda backend: True)
+    before = sys.getswitchinterval()
+
+    def task():
+        xdevice.parallel(lambda: None)
+        return sys.getswitchinterval()
+
+    with xdevice.use("numpy"):
+        assert xdevice.parallel(task) == [pytest.approx(parallel.TURN)]
+    assert sys.getswitchinterval() == before

@@ -155,6 +155,7 @@ def test_nan_equals_nan_by_choice_and_infinities_only_themselves():
     assert difference(np.array([math.nan]), np.array([1.0]), equal_nan=True).off == 1
     assert difference(np.array([3e38]), np.array([math.inf]), rtol=1, atol=math.inf).off == 1
     assert difference(np.array([1.7e308]), np.array([-1.7e308])).abs == math.inf
+    assert difference(np.array([1.0, math.inf]), np.array([2.0, math.inf])).worst == (0,), "the largest is infinite"
 
 
 def test_a_complex_number_is_as_exact_as_its_parts():

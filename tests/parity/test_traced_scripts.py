@@ -124,7 +124,7 @@ def test_the_first_calls_and_powers_of_two_are_kept_with_gradients(tmp_path, tor
     before = torch.nn.Module.__call__
     found = traced_by(tmp_path, "one", program)
     assert torch.nn.Module.__call__ is before
-    assert [run.number for run in found.runs] == [0, 1, 2, 3, 7, 15]
+    assert [run.run for run in found.runs] == [0, 1, 2, 3, 7, 15]
     assert {run.model for run in found.runs} == {0}, "a loss is no model"
     one = found.runs[0].as_traced("torch")
     assert [call.path for call in one.calls] == ["0", "1", "2"]
@@ -140,7 +140,7 @@ def test_runs_are_paired_by_their_inputs(tmp_path, torch, slope, is_equal):
     actual = traced_by(tmp_path, "other", lambda: [other(x) for x in [torch.zeros(2, 3), *data]])
     found = list(traces.hold(actual, expected))
     assert [name for name, _, _ in found] == ["model 1, Sequential"] * len(found)
-    assert [run.number for _, run, _ in found] == [0, 1, 2]
+    assert [one.run for _, one, _ in found] == [0, 1, 2]
     assert [comparison.ok for _, _, comparison in found] == [is_equal] * 3
     if not is_equal:
         assert "between them are in torch 1 (LeakyReLU), and in torch 1 (LeakyReLU)" in found[0][2].text

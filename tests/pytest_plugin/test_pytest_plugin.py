@@ -14,6 +14,7 @@ from xdevice.contract import hooks
 from xdevice.parity import comparing as parity
 from xdevice.pytest_plugin import isolation as pytest_isolation
 from xdevice.pytest_plugin import recordings as pytest_recording
+from xdevice.pytest_plugin.markers import MARKERS
 
 TWO = "--xd-backends=numpy,torch"
 
@@ -336,6 +337,31 @@ def test_a_marker_that_says_nothing_is_an_error(project):
     project.run_here(TWO).assert_outcomes(passed=2)
 
 
+def test_a_test_draws_as_after_seed_0_and_its_fixtures_as_after_seed_1(project):
+    write(
+        project,
+        """
+def drawn():
+    return xdevice.to_numpy(xdevice.random.uniform(3)).tolist()
+
+def seeded(n):
+    with xdevice.random.seed(n):
+        return drawn()
+
+@pytest.fixture
+def numbers(xd):
+    return drawn()
+
+@pytest.mark.parametrize("time", [1, 2])
+def test_it(xd, numbers, time):
+    assert numbers == seeded(1)
+    assert drawn() == seeded(0)
+    xdevice.random.seed(7)
+""",
+    )
+    project.run_here("--xd-backends=numpy").assert_outcomes(passed=2)
+
+
 # which backends
 
 
@@ -615,5 +641,5 @@ def test_the_page_shows_what_happens(project):
 def test_the_page_names_everything():
     page = (ROOT / "docs" / "reference" / "pytest.md").read_text()
     options = re.findall(r'"(--xd-[a-z]+)"', Path(pytest_plugin.__file__).read_text())
-    for name in {*pytest_plugin._MARKERS, *options} - {"--xd-child"}:
+    for name in {*MARKERS, *options} - {"--xd-child"}:
         assert f"`{name}" in page, name

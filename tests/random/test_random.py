@@ -184,6 +184,7 @@ WRONG = [
     (lambda: random.uniform(2, device="gqu"), xdevice.DeviceError, "gqu"),
     (lambda: random.normal(2, scale=-1), xdevice.ArgumentError, "scale is -1"),
     (lambda: random.normal(2, scale=1e38), xdevice.ArgumentError, "do not fit into float32"),
+    (lambda: random.normal(2, loc=3.4e38, scale=1e36), xdevice.ArgumentError, "do not fit into float32"),
     (lambda: random.normal(2, loc="0"), xdevice.ArgumentError, "loc must be a number"),
     (lambda: random.normal(2, dtype="bool"), xdevice.DTypeError, "does not draw bool"),
     (lambda: random.integers(2, high=0), xdevice.ArgumentError, "low=0 is not below high=0"),

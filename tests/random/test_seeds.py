@@ -13,11 +13,12 @@ from support import printed, python
 
 import xdevice
 from xdevice import random
+from xdevice.core import generators
 
 
 @pytest.fixture(autouse=True)
 def _numpy():
-    with xdevice.use("numpy"), random.keep_generator():
+    with xdevice.use("numpy"), generators.keep_generator():
         yield
 
 

@@ -58,6 +58,12 @@ def test_a_notebook_changes_in_the_sources_of_its_cells_alone():
     assert again.port(again.sources[0]).decode() == new
 
 
+def test_a_notebook_that_escapes_what_is_not_ascii_goes_on_to():
+    cell = '{"cell_type": "code", "source": ["import torch\\n", "torch.ones(1).item()  # \\u8bad"]}'
+    made = examined(f'{{"cells": [{cell}], "nbformat": 4}}', names=("a.ipynb",))
+    assert '"xdevice.item(torch.ones(1))  # \\u8bad"' in made.port(made.sources[0]).decode()
+
+
 def test_the_place_in_a_notebook_is_a_line_of_the_file_and_a_cell():
     made = examined(NOTEBOOK, names=("a.ipynb",))
     site = next(site for site in made.sites if site.idiom == ".item()")

@@ -36,6 +36,75 @@ def test_what_has_a_word_gets_it(before, after):
     assert body(f"{TENSOR}{before}\n") == f"{TENSOR}{after}\n"
 
 
+MXNET = "import mxnet as mx\nx = mx.nd.ones((2,))\n"
+GPUS = "xdevice.native.gpu(0), xdevice.native.gpu(1)"
+SPLIT = "p = mx.gluon.utils.split_and_load"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (f"{MXNET}y = x.copyto(mx.gpu(1))", "y = xdevice.copy_to(x, xdevice.native.gpu(1))"),
+        (f"{MXNET}x.copyto(x + 1)", "x.copyto(x + 1)"),  # into another array
+        (f"{MXNET}x.copyto(unknown)", "x.copyto(unknown)"),
+        (f"{MXNET}mx.gluon.nn.Dense(2).reset_ctx(mx.cpu())",
+         "xdevice.to_device(mx.gluon.nn.Dense(2), xdevice.native.cpu())"),
+        (f"{MXNET}{SPLIT}(x, ctx_list=[mx.gpu(0), mx.gpu(1)], even_split=False)",
+         f"p = xdevice.split_batch(x, devices=[{GPUS}], even=False)"),
+        (f"{MXNET}{SPLIT}(x, [mx.gpu(0), mx.gpu(1)], batch_axis=0)", f"p = xdevice.split_batch(x, [{GPUS}])"),
+        (f"{MXNET}{SPLIT}(x, [mx.gpu(0), mx.gpu(1)], batch_axis=1)", f"{SPLIT}(x, [{GPUS}], batch_axis=1)"),
+        ("import paddle\npaddle.set_device('gpu:1')", "xdevice.set_device('gpu:1')"),
+        ("import paddle\npaddle.set_device('gpu')", "paddle.set_device('gpu')"),  # the process's own, of several
+        ("import paddle\nd = paddle.CUDAPlace(device_id=1)", "d = xdevice.native.gpu(1)"),
+        ("import jax\nd = jax.devices('gpu')[1]", "d = xdevice.native.gpu(1)"),
+        ("import jax\nn = len(jax.devices('gpu'))", "n = xdevice.num_gpus()"),
+        ("import tensorflow as tf\nwith tf.device('/CPU:0'): pass", "with xdevice.cpu(0): pass"),
+        ("import tensorflow as tf\nd = tf.device('/GPU:1')", "d = tf.device(xdevice.native.gpu(1))"),
+        ("import torch\nm = torch.cuda.memory_allocated(torch.device('cuda:1'))",
+         "m = xdevice.memory(xdevice.native.gpu(1)).allocated"),
+        ("import torch\np = torch.nn.parallel.scatter(torch.ones(4), [torch.device('cuda:1')])",
+         "p = xdevice.split_batch(torch.ones(4), [xdevice.native.gpu(1)], even=False)"),
+    ],
+)  # fmt: skip
+def test_what_only_one_framework_has_gets_its_word_or_stays(before, after):
+    assert ported(f"{before}\n").splitlines()[-1] == after
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        """
+class Net(torch.nn.Module):
+    def __init__(self, device):
+        self.save_hyperparameters()
+
+    def forward(self, x):
+        return x.to(self.device)
+
+Net(torch.device("cuda:1"))
+""",
+        """
+def work(rank, device):
+    return torch.ones(2).to(device)
+
+torch.multiprocessing.spawn(work, args=(torch.device("cuda:1"),))
+""",
+        """
+class Net(torch.nn.Module):
+    def __init__(self):
+        self.register_buffer("table", torch.ones(2))
+
+    def forward(self):
+        return self.table.cpu()
+""",
+    ],
+    ids=["an argument that Lightning keeps", "an argument of a spawned function", "a buffer"],
+)
+def test_what_libraries_hand_on_is_followed(code):
+    found = [site for site in examined(f"import torch\n{code}").sites if site.idiom in (".to()", ".cpu()")]
+    assert [(site.verdict, site.grade) for site in found] == [("rewritten", "proven")]
+
+
 @pytest.mark.parametrize(
     ("code", "text"),
     [

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypedDict
 
 from xdevice.base.statuses import status_text
-from xdevice.core import registry
+from xdevice.core import registry, versions
 from xdevice.distributed import launchers
 from xdevice.errors import SettingError
 
@@ -94,7 +94,7 @@ def probe_here(name: str) -> Report:
     try:
         backend = registry.load(name)
     except XDeviceError as error:
-        return _report(name, error=str(error), version=_installed_version(name))
+        return _report(name, error=str(error), version=versions.installed_version(name))
     seen: list[DeviceReport] = [
         {
             "device": str(device),
@@ -133,15 +133,6 @@ def _launcher() -> str | None:
     except SettingError as error:
         return f"contradicts itself: {error}"
     return place and f"{place.launcher}, rank {place.rank} of {place.size}"
-
-
-def _installed_version(name: str) -> str | None:
-    """The version in the package's metadata, for a framework that cannot be imported; None if there is no package."""
-    from importlib import metadata
-
-    module = next((known.modules[0] for known in registry.KNOWN if known.name == name), name)
-    distributions = metadata.packages_distributions().get(module, [])
-    return metadata.version(distributions[0]) if distributions else None
 
 
 def show(reports: Sequence[Report]) -> None:

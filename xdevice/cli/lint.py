@@ -36,6 +36,7 @@ def lint(
     ignore and per-file-ignores can be set in [tool.xdevice] of pyproject.toml. The exit status is 0 if nothing is
     found, 1 if something is, and 2 if a file could not be read or an option is wrong.
     """
+    from xdevice.core import collector
     from xdevice.scripts import lint as rules
     from xdevice.scripts import sources
 
@@ -45,7 +46,7 @@ def lint(
     try:
         choice = _choice(select, ignore, root)
         examined = _examined(paths, root) if shape == "sarif" or rules.needs_engine(choice) else None
-        with sources.without_collecting():
+        with collector.paused():
             read, unreadable = (examined.sources, examined.unreadable) if examined else sources.read_all(paths, root)
             found = [one for source in read for one in rules.findings(source, choice)]
         for path, why in unreadable:

@@ -196,6 +196,7 @@ def parity(
     Each backend has a process of its own, in which XDEVICE_BACKEND selects it. The exit status is 0 if all backends
     agree, 1 if one diverges, and 2 if one did not run.
     """
+    from xdevice.parity import folders
     from xdevice.parity import run as parity_run
     from xdevice.parity.progress import show
 
@@ -226,7 +227,7 @@ def parity(
     with tempfile.TemporaryDirectory() as scratch, show(names) as watcher:
         folder = save or Path(scratch)
         parity_run.run(plan, folder, watcher)
-        report = _reported(lambda: parity_run.report_of_run(folder, rule))
+        report = _reported(lambda: folders.report_of_run(folder, rule))
     _publish(report, f"xdevice parity {script.name}", options)
 
 
@@ -260,9 +261,9 @@ def compare(first: Path, second: Path, **options: Any) -> None:
     same backend of A, or if A lacks it, with A's reference. The exit status is 0 if all backends agree, 1 if one
     diverges, and 2 if one did not run.
     """
-    from xdevice.parity import run as parity_run
+    from xdevice.parity import folders
 
-    report = _reported(lambda: parity_run.report_of_two(first, second, _rule(options)))
+    report = _reported(lambda: folders.report_of_two(first, second, _rule(options)))
     _publish(report, f"xdevice compare {first} {second}", options)
 
 

@@ -24,7 +24,7 @@ BLOCKING: Final = "XDEVICE_BLOCKING"
 _PREFIX: Final = "XDEVICE_"
 VARIABLES: Final = (
     "ACCELERATOR", "ADDRESS", "BACKEND", "BLOCKING", "CHECK", "ENGINE", "FLOATS", "JOIN_TIMEOUT", "LOCAL_RANK",
-    "LOCAL_SIZE", "RANK", "RECORD", "SEED", "SIZE", "SOCKET", "TIMEOUT", "TOKEN", "VIRTUAL_GPUS",
+    "LOCAL_SIZE", "RANK", "RECORD", "SEED", "SIZE", "TIMEOUT", "TOKEN", "VIRTUAL_GPUS",
 )  # fmt: skip
 """What follows `XDEVICE_` in the core's variables. An adapter may read others."""
 

@@ -59,6 +59,11 @@ wanted: Final[set[str]] = set()
 """The backends that xdevice itself is loading, or has loaded."""
 
 
+def find(name: str) -> Known | None:
+    """Returns the `Known` of a built-in backend by its own name; None for any other name."""
+    return next((known for known in KNOWN if known.name == name), None)
+
+
 def list_imported() -> list[Known]:
     """Returns the `Known` of each framework that is imported already, except NumPy's, because all of them import
     NumPy."""

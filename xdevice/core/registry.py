@@ -75,17 +75,17 @@ def names() -> tuple[str, ...]:
 
 def is_installed(name: str) -> bool:
     """Whether the framework of a backend can be found, without importing it."""
-    for known in KNOWN:
-        if name == known.name:
-            return _is_imported(known.modules[0]) or _can_be_found(known.modules[0])
-    return name in entry_points()
+    known = frameworks.find(name)
+    if known is None:
+        return name in entry_points()
+    return _is_imported(known.modules[0]) or _can_be_found(known.modules[0])
 
 
 def install_hint(name: str) -> str:
     """Returns the command that installs the framework of a backend."""
-    for known in KNOWN:
-        if name == known.name:
-            return known.install
+    known = frameworks.find(name)
+    if known is not None:
+        return known.install
     distribution = entry_points()[name].dist
     return f"pip install {distribution.name if distribution else name}"
 
@@ -210,7 +210,8 @@ def _load(name: str) -> Backend:
     from xdevice.contract import environment
 
     environment.check()
-    framework = next((known.modules[0] for known in KNOWN if known.name == name), "sys")
+    known = frameworks.find(name)
+    framework = known.modules[0] if known is not None else "sys"
     if not _is_imported(framework) and name in entry_points():
         from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""A rank's side of the control connection: joining, voting, waiting for the engine, and hearing of failures.
+"""A rank's side of the control connection: voting, waiting for the engine, and hearing of failures.
 
 Every rank has two connections to rank 0's `hub`; rank 0's own are socket pairs. On the first, the program says what it
 is about to call, and waits for the answer. On the second, a thread answers the hub's question whether this process
@@ -8,7 +8,6 @@ still works.
 from __future__ import annotations
 
 import json
-import os
 import select
 import socket
 import threading
@@ -16,35 +15,26 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.errors import CollectiveMismatchError, LaunchError, PeerError, shown
+from xdevice.errors import CollectiveMismatchError, PeerError
 
-from . import wire
-from .hub import Hub
-from .launchers import LOOPBACK, is_loopback
-from .peers import Clock, Terms, beat_of
+from .peers import Clock, beat_of
 from .signs import Signs
 from .wire import Conn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .launchers import Launch
-
-TOKEN: Final = "XDEVICE_TOKEN"
-SOCKET: Final = "XDEVICE_SOCKET"
-"""The variable with the number of a listening socket that rank 0 inherits from the process that started it."""
+    from .hub import Hub
 
 _EXPLAINED: Final = 1.5
 """How many seconds `raise_reason` waits, after an engine's error, for the hub to name a failed rank as the reason."""
-_listeners: dict[tuple[str, int | None, str], socket.socket] = {}
-"""The sockets that rank 0 listens on. They are kept until the process ends, because the next world of this process
-uses them too."""
-_worlds = 0
+_LONGEST: Final = 300
+"""The most characters of a call that the message of a mismatch repeats."""
 
 
 class Line:
-    """A rank's two connections to the hub, the thread in rank 0 that hears all ranks. Made by `join`. `started` counts
-    the collectives that this rank has begun."""
+    """A rank's two connections to the hub, the thread in rank 0 that hears all ranks. Made by `joining.join`. `started`
+    counts the collectives that this rank has begun."""
 
     def __init__(self, vote: socket.socket, pulse: socket.socket, host: str, timeout: float, hub: Hub | None) -> None:
         self.host = host
@@ -262,210 +252,11 @@ def _name_ranks(ranks: list[int]) -> str:
     return f"ranks {', '.join(map(str, ranks[:8]))}{' and more' * (len(ranks) > 8)}"
 
 
-def _short(call: str, calls: list[str], most: int = 300) -> str:
+def _short(call: str, calls: list[str]) -> str:
     """The text of a call; a long one is cut to its beginning and the first item that differs from the other calls."""
-    if len(call) <= most:
+    if len(call) <= _LONGEST:
         return call
     items = [one.split("; ") for one in calls]
     first = next((i for i, row in enumerate(zip(*items, strict=False)) if len(set(row)) > 1), min(map(len, items)))
     own = call.split("; ")
-    return f"{own[0][:100]} ... {'; '.join(own[first : first + 2])[:most] if first < len(own) else '(no more)'} ..."
-
-
-# joining
-
-
-def join(place: Launch, timeout: float, join_timeout: float) -> Line:
-    """Opens the control connection of this process, and waits until all ranks have joined.
-
-    Raises:
-        PeerError: a process has not joined in time. LaunchError: rank 0's address is not loopback and no token is set,
-            or the hub refuses this process.
-    """
-    global _worlds
-    token = (os.environ.get(TOKEN) or "").strip()
-    if not token and not is_loopback(place.host):
-        raise LaunchError(
-            f"rank 0 is on {place.host}, beyond this machine: set {TOKEN} to a secret, the same for all processes, for "
-            "instance of python -c 'import secrets; print(secrets.token_hex())'"
-        )
-    _worlds += 1
-    terms = Terms(token, place.run, _worlds, place.size)
-    line = (
-        _serve(place, terms, timeout, join_timeout) if place.rank == 0 else _reach(place, terms, timeout, join_timeout)
-    )
-    try:
-        line.wait_for_all(join_timeout)
-    except BaseException:
-        line.close()
-        raise
-    return line
-
-
-def _serve(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
-    _allow_files(2 * place.size + 256)
-    hub = Hub(_listener(place, terms), terms, timeout, join_timeout)
-    (vote, hubs_vote), (pulse, hubs_pulse) = socket.socketpair(), socket.socketpair()
-    hub.attach(0, hubs_vote, hubs_pulse)
-    line = Line(vote, pulse, place.host, timeout, hub)
-    hub.start()
-    return line
-
-
-def _allow_files(count: int) -> None:
-    """Raises this process's limit of open files to `count`, because rank 0 needs two connections for each rank."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft in (-1, resource.RLIM_INFINITY) or soft >= count:
-        return
-    if hard not in (-1, resource.RLIM_INFINITY) and hard < count:
-        raise LaunchError(f"rank 0 may open {hard} files here, and needs {count} to hear of all: ulimit -Hn {count}")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
-
-
-def _after_fork() -> None:
-    """Closes the listening sockets in a forked child: they would keep the port in use if the child outlived rank 0."""
-    for listener in _listeners.values():
-        listener.close()
-    _listeners.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-def _listener(place: Launch, terms: Terms) -> socket.socket:
-    key = place.host, place.port, place.run
-    if key not in _listeners:
-        _listeners[key] = _inherit() or _bind(place, terms)
-    return _listeners[key]
-
-
-def _inherit() -> socket.socket | None:
-    number = os.environ.pop(SOCKET, "")
-    if not number.isdigit():
-        return None
-    sock = socket.socket(fileno=int(number))
-    sock.set_inheritable(False)
-    sock.listen(1024)
-    return sock
-
-
-def _bind(place: Launch, terms: Terms) -> socket.socket:
-    refused: OSError | None = None
-    for port in place.ports():
-        for family, kind, protocol, _, address in _addresses(place.host, port, passive=True):
-            sock = socket.socket(family, kind, protocol)
-            try:
-                if os.name == "posix":  # on Windows the option would let another process listen on the same port
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                sock.bind(address)
-                sock.listen(1024)
-                return sock
-            except OSError as error:
-                refused = error
-                sock.close()
-        _connect(place, port, terms, "vote")  # raises if another rank 0 of this run listens on the port
-    raise LaunchError(
-        f"rank 0 cannot listen on {place.host}, port {', '.join(map(str, place.ports()))}: {refused}; name a free port "
-        "of its machine by XDEVICE_ADDRESS=host:port"
-    )
-
-
-def _addresses(host: str, port: int, passive: bool = False) -> list[Any]:
-    try:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE if passive else 0)
-    except OSError as error:
-        raise LaunchError(f"the host {shown(host)} of rank 0 is not known here: {error}") from None
-
-
-def _reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
-    until = time.monotonic() + join_timeout
-    while True:
-        for port in place.ports():
-            vote = _connect(place, port, terms, "vote")
-            if vote is None:
-                continue
-            pulse = _connect(place, port, terms, "pulse")
-            if pulse is not None:
-                host = LOOPBACK if is_loopback(place.host) else vote.getsockname()[0]
-                return Line(vote, pulse, host, timeout, None)
-            vote.close()
-        if time.monotonic() > until:
-            raise PeerError(
-                f"rank 0 has not joined within {join_timeout:g} s: nobody of this run listens on {place.host}, port "
-                f"{', '.join(map(str, place.ports()[:4]))}",
-                0,
-                "never joined",
-            )
-        time.sleep(0.05)
-
-
-def _connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket | None:
-    """Opens a connection to this run's hub; returns None if the hub does not listen on this port."""
-    try:
-        family, kind, protocol, _, address = _addresses(place.host, port)[0]
-        sock = socket.socket(family, kind, protocol)
-    except (LaunchError, OSError):
-        return None  # the host's name may become known later: the caller tries again
-    sock.settimeout(5)
-    try:
-        sock.connect(address)
-        refusal = _greet(sock, place, terms, line)
-    except (OSError, ValueError):
-        sock.close()
-        return None
-    if refusal is None:
-        return sock
-    sock.close()
-    if refusal.get("why") == "run":
-        return None
-    if refusal.get("why") == "token":
-        text = f"refuses this process: its {TOKEN} is another one, or its run is"
-        if place.port is None and is_loopback(place.host):
-            return None  # another run listens at this port
-    else:
-        text = f"refuses this process: {refusal.get('text')}"
-    raise LaunchError(f"rank 0 at {place.host}:{port} {text}")
-
-
-def _greet(sock: socket.socket, place: Launch, terms: Terms, line: str) -> dict[str, Any] | None:
-    """Makes the handshake, in which both sides prove that they belong to this run. Returns None, or the reason why the
-    hub refuses this process."""
-    kind, text = _read(sock)
-    greeting = wire.GREETING.decode()
-    if kind != b"H" or not text.startswith(greeting):
-        return {"why": "run"}
-    own = wire.nonce()
-    told: list[object] = [place.rank, line, terms.run, terms.world, terms.size, own]
-    hello = dict(zip(("rank", "line", "run", "world", "size", "nonce"), told, strict=True))
-    pid = f"{socket.gethostname()}/{os.getpid()}"
-    hello |= {"proof": wire.proof(terms.key, text[len(greeting) :], *told), "pid": pid}
-    body = json.dumps(hello).encode()
-    sock.sendall(len(body).to_bytes(4, "big") + b"h" + body)
-    kind, text = _read(sock)
-    if kind == b"K":
-        return None if wire.is_proof(text, terms.key, own, "hub") else {"why": "token"}
-    return wire.parse(text) or {"why": "run"}
-
-
-def _read(sock: socket.socket) -> tuple[bytes, str]:
-    """Reads one frame (a message of the control connection), and no byte of the next."""
-    head = _exactly(sock, 5)
-    length = int.from_bytes(head[:4], "big")
-    if length > wire.MOST_BEFORE:
-        raise ValueError("another protocol")
-    return head[4:], _exactly(sock, length).decode("utf-8", "replace")
-
-
-def _exactly(sock: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        more = sock.recv(count - len(data))
-        if not more:
-            raise OSError("closed")
-        data += more
-    return data
+    return f"{own[0][:100]} ... {'; '.join(own[first : first + 2])[:_LONGEST] if first < len(own) else '(no more)'} ..."

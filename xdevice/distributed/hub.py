@@ -14,19 +14,18 @@ import selectors
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.errors import listed
 
 from . import wire
+from .calls import Calls
 from .peers import Clock, Peer, Pending, Stranger, Terms, beat_of
 from .wire import Conn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-LEAVE: Final = "leave the block"
-"""The text of the call by which a rank says that it leaves the block of `processes` without an error."""
 END: Final = "end the world"
 """The text of the call by which a rank says that its engine is closed. It is the last call of all."""
 
@@ -36,7 +35,6 @@ _LINGER: Final = 2.0
 """Seconds for which the hub's thread goes on at most after the world has ended, so that all ranks can read its last
 frames."""
 _log: Final = logging.getLogger("xdevice")
-_Key = TypeVar("_Key")
 
 
 class Hub(threading.Thread):
@@ -60,16 +58,7 @@ class Hub(threading.Thread):
         """How many connections of ranks there are: two for each rank."""
         self._refused = 0
         """How many processes were refused because they did not prove that they know the token."""
-        self._waiting: dict[int, Peer] = {}
-        """The ranks whose call the hub has not answered yet."""
-        self._slow: set[int] = set()
-        """Those of the waiting ranks that have reported a call of the engine that takes long."""
-        self._unvoted: dict[tuple[int, str], int] = {}
-        """How many of them are in each numbered call, by its number and text. With `_voting` the hub compares the calls
-        of all ranks without looking at each rank."""
-        self._voting: dict[int, int] = {}
-        """How many ranks wait in a vote, by the number of the call."""
-        self._left: Peer | None = None
+        self._calls = Calls()
         self._all_here = 0.0
         """The time since which all ranks are in a call, at least one of them in a slow call of the engine."""
         self._waiting_since: float | None = None
@@ -117,7 +106,7 @@ class Hub(threading.Thread):
                 self._watch(now)
 
     def _needs_time(self) -> bool:
-        return not self._joined or bool(self._waiting) or bool(self._strangers)
+        return not self._joined or bool(self._calls.waiting) or bool(self._strangers)
 
     def _register(self, conn: Conn, heard: Callable[[], None]) -> None:
         self._selector.register(conn, selectors.EVENT_READ, heard)
@@ -285,13 +274,13 @@ class Hub(threading.Thread):
                 told = wire.parse(text)
                 self._end(peer.rank, str(told.get("why")), str(told.get("text")))
             elif kind == b"D":
-                self._settle(peer)
+                self._calls.settle(peer)
             else:
                 number, call, payload = text.split("\n", 2)
-                self._calls(peer, Pending(kind, int(number), call, payload))
+                self._calls.add(peer, Pending(kind, int(number), call, payload))
                 self._decide(peer)
-        if not peer.vote.is_open and not self.ended:
-            self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
+        if not peer.vote.is_open:
+            self._end_died(peer)
 
     def _hear_pulse(self, peer: Peer) -> None:
         if peer.pulse is None:
@@ -299,54 +288,29 @@ class Hub(threading.Thread):
         for _, text in peer.pulse.frames():
             told = wire.parse(text)
             peer.heard, peer.at = self._clock.now, str(told.get("at", ""))
-            if told.get("moved") or (not peer.pending and self._is_past(told.get("started", 0))):
+            if told.get("moved") or (not peer.pending and self._calls.are_past(told.get("started", 0))):
                 peer.quiet = self._clock.now
         if not peer.pulse.is_open and not self.ended:
             self._hear(peer)  # its other connection may hold the reason why this one was closed
-        if not peer.pulse.is_open and not self.ended:
-            self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
-
-    def _is_past(self, started: int) -> bool:
-        """Whether a rank that has begun so many calls has begun all those in which others are, so that they do not wait
-        for it."""
-        latest = max((number for number, _ in self._unvoted), default=-1)
-        return len(self._slow) == len(self._waiting) > 0 and latest <= started
-
-    def _calls(self, peer: Peer, pending: Pending) -> None:
-        self._settle(peer)
-        peer.pending, peer.quiet = pending, None
-        self._waiting[peer.rank] = peer
-        if pending.kind == b"S":
-            self._slow.add(peer.rank)
-        self._count(pending, 1)
-        if pending.call == LEAVE:
-            self._left = peer
-
-    def _settle(self, peer: Peer) -> None:
-        if peer.pending is not None:
-            self._count(peer.pending, -1)
-        peer.pending = None
-        self._waiting.pop(peer.rank, None)
-        self._slow.discard(peer.rank)
-
-    def _count(self, pending: Pending, change: int) -> None:
-        if pending.kind == b"V":
-            _add(self._voting, pending.number, change)
-        elif pending.kind == b"S" and pending.number >= 0:
-            _add(self._unvoted, (pending.number, pending.call), change)
+            self._end_died(peer)
 
     def _decide(self, came: Peer) -> None:
         """Called after each call of a rank. When all ranks have called, tells them to go on, or that their calls
         differ. Raises an error on all ranks if a call can never be matched. Loops over all ranks only after the last
         call, so that large worlds stay fast."""
         pending = came.pending
-        if pending is None or self._left_alone():
+        if pending is None:
+            return
+        if (alone := self._calls.left_alone(self.peers)) is not None:
+            left, other, call = alone
+            self._end(left, "left", f"rank {left} has left the block, and rank {other} calls {call}")
             return
         if pending.kind == b"P":
             self._decide_pair(came, pending)
-        elif self._compare_unvoted():
+        elif self._calls.differ_unvoted():
+            self._tell_end({"calls": {peer.rank: peer.pending.call for peer in self.peers if peer.pending}})
             return
-        if len(self._waiting) < len(self.peers) or self._slow:
+        if len(self._calls.waiting) < len(self.peers) or self._calls.slow:
             return
         calls = {(p.pending.kind, p.pending.call) for p in self.peers if p.pending}
         if len(calls) == 1 and pending.kind == b"V":
@@ -358,9 +322,9 @@ class Hub(threading.Thread):
         payloads = [p.pending.payload for p in self.peers if p.pending]
         text = json.dumps(payloads) if any(payloads) else ""
         for peer in self.peers:
-            self._settle(peer)
+            self._calls.settle(peer)
             self._send(peer.vote, b"G", text)
-        self._left = None
+        self._calls.left = None
         self.ended = is_last
         self._rest()
 
@@ -375,7 +339,7 @@ class Hub(threading.Thread):
             return
         if what == their_what:
             for one in (came, peer):
-                self._settle(one)
+                self._calls.settle(one)
                 self._send(one.vote, b"G")
             self._rest()
         else:
@@ -385,45 +349,14 @@ class Hub(threading.Thread):
         peers = sorted(peers, key=lambda peer: peer.rank)
         calls = {peer.rank: peer.pending.call for peer in peers if peer.pending}
         for peer in peers:
-            self._settle(peer)
+            self._calls.settle(peer)
             self._send(peer.vote, b"M", json.dumps(calls))
         self._rest()
-
-    def _left_alone(self) -> bool:
-        """Raises an error on all ranks, which ends the world, if one rank has left the block and another calls a
-        collective that needs that rank. Returns whether it has."""
-        left = self._left
-        if left is None or left.pending is None:
-            return False
-        for peer in self.peers:
-            if peer.pending is None or peer.pending.call == LEAVE:
-                continue
-            if peer.pending.kind == b"S" and peer.pending.number <= left.pending.number:
-                continue  # this call began on all ranks before the one left
-            if peer.pending.kind == b"P" and int(peer.pending.payload.split(" ", 2)[1]) != left.rank:
-                continue
-            self._end(
-                left.rank,
-                "left",
-                f"rank {left.rank} has left the block, and rank {peer.rank} calls {peer.pending.call}",
-            )
-            return True
-        return False
-
-    def _compare_unvoted(self) -> bool:
-        """Raises an error on all ranks, which ends the world, if a rank is in a call of the engine on which there was
-        no vote (`check=False`), and another rank makes a different call. Returns whether it has."""
-        numbers = {number for number, _ in self._unvoted}
-        is_behind = bool(self._voting and numbers) and min(self._voting) < max(numbers)
-        if not is_behind and len(numbers) == len(self._unvoted):
-            return False
-        self._tell_end({"calls": {peer.rank: peer.pending.call for peer in self.peers if peer.pending}})
-        return True
 
     # who does not come
 
     def _watch(self, now: float) -> None:
-        waiting = list(self._waiting.values())
+        waiting = list(self._calls.waiting.values())
         if not waiting or not self._joined:
             return
         for peer in waiting:  # an empty frame tells them that rank 0 is alive
@@ -431,7 +364,7 @@ class Hub(threading.Thread):
         if self._waiting_since is None:
             self._waiting_since, self._said = now, self.timeout
         absent = [peer for peer in self.peers if not peer.pending]
-        in_engine = [self.peers[rank] for rank in sorted(self._slow)]
+        in_engine = [self.peers[rank] for rank in sorted(self._calls.slow)]
         if absent or not in_engine:
             self._all_here = now
         for peer in absent + in_engine:
@@ -489,6 +422,9 @@ class Hub(threading.Thread):
 
     # the end
 
+    def _end_died(self, peer: Peer) -> None:
+        self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
+
     def _end(self, rank: int, why: str, text: str) -> None:
         self._tell_end({"rank": rank, "why": why, "text": text})
 
@@ -498,11 +434,3 @@ class Hub(threading.Thread):
         self.ended = True
         for peer in self.peers:
             self._send(peer.vote, b"E", json.dumps(told))
-
-
-def _add(counts: dict[_Key, int], key: _Key, change: int) -> None:
-    count = counts.get(key, 0) + change
-    if count:
-        counts[key] = count
-    else:
-        del counts[key]

@@ -11,6 +11,7 @@ import os
 import re
 import zlib
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xdevice.errors import LaunchError, SettingError, shown
@@ -53,18 +54,6 @@ class Launch(NamedTuple):
 def place() -> Launch | None:
     """Reads this process's rank from the environment variables of its launcher; None if no launcher has set any.
 
-    | launcher | variables that it sets | address of rank 0 |
-    |---|---|---|
-    | `xdevice launch`, or whoever sets it | `XDEVICE_RANK`, `_SIZE`, `_LOCAL_RANK`, `_LOCAL_SIZE` | `XDEVICE_ADDRESS` |
-    | torchrun | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE` | `MASTER_ADDR` |
-    | `paddle.distributed.launch` | `PADDLE_TRAINER_ID`, `PADDLE_TRAINERS_NUM`, `PADDLE_LOCAL_RANK`, `_LOCAL_SIZE` | \
-`PADDLE_MASTER` |
-    | Open MPI | `OMPI_COMM_WORLD_RANK`, `_SIZE`, `_LOCAL_RANK`, `_LOCAL_SIZE` | none |
-    | MPICH, Intel MPI | `PMI_RANK`, `PMI_SIZE`, `MPI_LOCALRANKID`, `MPI_LOCALNRANKS` | none |
-    | JAX's | `JAX_PROCESS_ID`, `JAX_NUM_PROCESSES` | `JAX_COORDINATOR_ADDRESS` |
-    | TensorFlow's | `TF_CONFIG` | its first worker |
-    | srun | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_LOCALID` | the first of `SLURM_STEP_NODELIST` |
-
     `XDEVICE_ADDRESS=host:port` overrides the address that any of these launchers gives. If all processes are on one
     machine, rank 0 listens on loopback whatever address the launcher gives. A port that the launcher names is in use by
     the launcher, so rank 0 listens on another one, unless `XDEVICE_ADDRESS` names a port. That other port is a hash of
@@ -97,10 +86,6 @@ class _Said(NamedTuple):
     run: str
 
 
-def _ours() -> _Said | None:
-    return _numbers("xdevice launch", "XDEVICE_RANK", "XDEVICE_SIZE", "XDEVICE_LOCAL_RANK", "XDEVICE_LOCAL_SIZE")
-
-
 def _torchrun() -> _Said | None:
     return _numbers(
         "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", _text("MASTER_ADDR"),
@@ -113,13 +98,6 @@ def _paddle() -> _Said | None:
     return _numbers(
         "paddle.distributed.launch", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "PADDLE_LOCAL_RANK",
         "PADDLE_LOCAL_SIZE", _host_of(master), "PADDLE_MASTER", "PADDLE_TRAINER_ENDPOINTS",
-    )  # fmt: skip
-
-
-def _open_mpi() -> _Said | None:
-    return _numbers(
-        "mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE", None, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
     )  # fmt: skip
 
 
@@ -184,11 +162,6 @@ def _srun() -> _Said | None:
     return said
 
 
-_READERS: Final[tuple[Callable[[], _Said | None], ...]] = (
-    _ours, _torchrun, _paddle, _open_mpi, _mpich, _jax, _tensorflow, _srun,
-)  # fmt: skip
-
-
 def _numbers(
     launcher: str, rank: str, size: str, local_rank: str, local_size: str, host: str | None = None, *run: str
 ) -> _Said | None:
@@ -205,6 +178,19 @@ def _numbers(
         host,
         "/".join([launcher, *(f"{os.environ.get(name)}" for name in run)]),
     )
+
+
+_READERS: Final[tuple[Callable[[], _Said | None], ...]] = (
+    partial(_numbers, "xdevice launch", "XDEVICE_RANK", "XDEVICE_SIZE", "XDEVICE_LOCAL_RANK", "XDEVICE_LOCAL_SIZE"),
+    _torchrun,
+    _paddle,
+    partial(
+        _numbers, "mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE", None, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
+    ),
+    _mpich, _jax, _tensorflow, _srun,
+)  # fmt: skip
+"""What reads the variables of each launcher, the first of which counts."""
 
 
 def _check(said: _Said) -> Launch:

@@ -28,9 +28,11 @@ from xdevice.errors import (
 )
 from xdevice.replicas import operands
 
-from . import control, endings, engines, launchers
+from . import endings, engines, launchers
+from .calls import LEAVE
 from .carrying import Carrier, Weight
-from .hub import END, LEAVE
+from .hub import END
+from .joining import join
 from .local_device import local_device
 from .runner import Runner
 from .telling import describe
@@ -120,7 +122,7 @@ class Session:
         self.is_open = True
 
     def _connect(self) -> None:
-        self._line = control.join(self.place, self.options.timeout, self.options.join_timeout)
+        self._line = join(self.place, self.options.timeout, self.options.join_timeout)
         self._runner = Runner()
         self._line.signs.engine.append(self._runner)
         self._line.lost = self._lost

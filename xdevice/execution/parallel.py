@@ -1,9 +1,8 @@
 """`parallel`: runs independent tasks side by side, each in a thread of its own, which enqueues the task's work.
 
 One thread cannot feed two GPUs from Python, so streams alone gain little (figures: docs/reference/async.md). Threads
-are kept for the next call: starting one takes ten times as long as waking one, and three times that on TensorFlow.
-A call uses `MOST` threads at most. Tasks that call `parallel` themselves could wait for free threads for ever, so a
-nested call gets those threads that are left of the `MOST`, and its caller's thread does the other tasks.
+are kept for the next call (`pool`): starting one takes ten times as long as waking one, and three times that on
+TensorFlow.
 
 On a backend where each thread can have its own streams, a task works on streams that belong to its thread, one for each
 GPU in use. These wait for what the caller has enqueued, and the caller's streams wait for them, so results are ready
@@ -16,17 +15,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections import deque
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
-from functools import partial
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from xdevice import random
-from xdevice.core import registry, selection, workers
+from xdevice.core import generators, registry, selection, workers
 from xdevice.errors import ArgumentError, UnsupportedError, note, put_on, shown
 
+from . import pool
 from .graphs import refuse_in_capture
 
 if TYPE_CHECKING:
@@ -35,9 +31,6 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
-
-MOST: Final = max(32, os.cpu_count() or 1)
-"""How many tasks of one call of `parallel` run at the same time, at most."""
 
 
 def parallel(*tasks: Callable[[], Any]) -> list[Any]:
@@ -106,7 +99,7 @@ def close_pool() -> None:
     Example:
         >>> xdevice.close_pool()
     """
-    _pool.close()
+    pool.threads.close()
 
 
 # a task
@@ -130,7 +123,7 @@ class _Run:
         self._backend = backend
         self._forks = forks
         self._context = copy_context()
-        self._context.run(random.branch)
+        self._context.run(generators.branch)
         self._states = carry_states()
 
     def __call__(self) -> None:
@@ -152,18 +145,15 @@ class _Run:
             except BaseException as error:  # caught here: contextlib writes into exceptions, and some refuse that
                 self.error = error
             finally:
-                self.events = [self._mark(fork.device, s) for fork, s in zip(self._forks, streams, strict=True)]
+                self.events = [
+                    mark(self._backend, fork.device, stream) for fork, stream in zip(self._forks, streams, strict=True)
+                ]
 
     def _branch(self, fork: _Fork, stack: ExitStack) -> Any:
         stream = _own_stream(self._backend, fork.device)
         self._backend.stream_wait(stream, fork.event)
         stack.enter_context(self._backend.stream_scope(stream))
         return stream
-
-    def _mark(self, device: Device, stream: Any) -> Any:
-        event = self._backend.new_event(device)
-        self._backend.record(event, stream)
-        return event
 
 
 def carry_states() -> list[Callable[[], AbstractContextManager[Any]]]:
@@ -185,12 +175,12 @@ def _nothing() -> None: ...
 def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
     if backend.threads == "many":
         with _short_turns(backend):
-            _pool.run(_Call(runs))
-    elif _pool.is_enqueuer():  # a nested call: this thread would wait for itself for ever
+            pool.threads.run(pool.Call(runs))
+    elif pool.threads.is_enqueuer():  # a nested call: this thread would wait for itself for ever
         for run in runs:
             run()
     else:
-        _pool.enqueue(_Call(runs))
+        pool.threads.enqueue(pool.Call(runs))
     workers.park()
 
 
@@ -252,6 +242,18 @@ def _short_turns(backend: Backend) -> Iterator[None]:
                 sys.setswitchinterval(before)
 
 
+def _after_fork() -> None:
+    global _turns_lock
+    _turns_lock = threading.Lock()
+    if _turns:
+        sys.setswitchinterval(_turns[0])
+        _turns.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def _feeds_gpus(backend: Backend) -> bool:
     gpus = (device for device in backend.devices() if device.kind == "gpu")
     return any(backend.is_started(gpu) for gpu in gpus)
@@ -264,16 +266,17 @@ def _forks(backend: Backend) -> list[_Fork]:
     if backend.stream_reach == "process":
         return []  # a stream is entered for all threads, so that tasks cannot have streams of their own
     try:
-        return [_fork(backend, gpu) for gpu in backend.devices() if gpu.kind == "gpu" and backend.is_started(gpu)]
+        gpus = [gpu for gpu in backend.devices() if gpu.kind == "gpu" and backend.is_started(gpu)]
+        return [_Fork(gpu, mark(backend, gpu, backend.current_stream(gpu))) for gpu in gpus]
     except UnsupportedError:
         return []  # the framework has no streams: it schedules its work by itself
 
 
-def _fork(backend: Backend, gpu: Device) -> _Fork:
-    stream = backend.current_stream(gpu)
-    event = backend.new_event(gpu)
+def mark(backend: Backend, device: Device, stream: Any) -> Any:
+    """Returns an event after the work that the stream has now."""
+    event = backend.new_event(device)
     backend.record(event, stream)
-    return _Fork(gpu, event)
+    return event
 
 
 _streams = threading.local()
@@ -310,174 +313,3 @@ def keep(x: Any, backend: Backend, streams: dict[Device, Any]) -> None:
             stream = streams.get(backend.device_of(value))
             if stream is not None:
                 backend.keep_for(value, stream)
-
-
-# threads
-
-
-class _Call:
-    """One call of `parallel`: the tasks that no thread has taken yet, and a queue that tells which tasks have ended."""
-
-    def __init__(self, runs: Sequence[_Run]) -> None:
-        self.count = len(runs)
-        self.done: SimpleQueue[None] = SimpleQueue()
-        self._waiting = deque(runs)
-
-    def next(self) -> _Run | None:
-        try:
-            return self._waiting.popleft()
-        except IndexError:
-            return None
-
-    def drop(self) -> None:
-        """Forgets the tasks that still wait for a thread, so that they never start."""
-        self._waiting.clear()
-
-    def work(self, run: _Run | None, rest: Callable[[], None] = lambda: None) -> None:
-        """Runs a task, and then the tasks that wait for a thread, one after another. Calls `rest` before it reports the
-        end of the last task, so that this thread is free for the caller's next call of `parallel`."""
-        while run is not None:
-            run()
-            run = self.next()  # before the report, since the name `run` would keep the last result alive
-            if run is None:
-                rest()
-            self.done.put(None)
-
-    def wait(self) -> None:
-        for _ in range(self.count):
-            self.done.get()
-
-
-class _Worker(workers.Worker):
-    """A thread that runs one job after another until it gets None."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-
-    def run(self) -> None:
-        while (job := self.jobs.get()) is not None:
-            job()
-            del job  # the name would keep the job's result alive until the next job
-
-
-class _Pool:
-    """The threads that `parallel` keeps: as many as were ever busy at once, and one more thread for a backend whose
-    tasks must all run in the same thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._rested = threading.Condition(self._lock)
-        self._idle: list[_Worker] = []
-        self._busy = 0
-        self._calls: set[_Call] = set()
-        """The calls of `parallel` under way, without those that tasks have made."""
-        self._enqueuer: _Worker | None = None
-
-    def run(self, call: _Call) -> None:
-        """Runs the tasks of a call in threads of their own. If a task made the call, that task's thread does some of
-        them too."""
-        if isinstance(threading.current_thread(), _Worker):
-            self._start(call, is_nested=True)
-            call.work(call.next())
-            call.wait()
-            return
-        with self._under_way(call):
-            self._start(call, is_nested=False)
-            call.wait()
-
-    def enqueue(self, call: _Call) -> None:
-        with self._under_way(call):
-            self._start_enqueuer(call)
-            call.wait()
-
-    @contextmanager
-    def _under_way(self, call: _Call) -> Iterator[None]:
-        self._calls.add(call)
-        try:
-            yield
-        finally:
-            call.drop()  # after Ctrl-C, tasks may be left
-            self._calls.discard(call)
-
-    def _start(self, call: _Call, *, is_nested: bool) -> None:
-        for _ in range(min(call.count, MOST)):
-            if not self._submit(call, is_nested):
-                return
-
-    def _submit(self, call: _Call, is_nested: bool) -> bool:
-        with self._lock:
-            if (is_nested and self._busy >= MOST) or workers.must_park():
-                return False
-            run = call.next()
-            if run is None:
-                return False
-            worker = self._idle.pop() if self._idle else None
-            self._busy += 1
-        if worker is None:
-            worker = _Worker("xdevice-parallel")
-            try:
-                worker.start()
-            except BaseException:
-                self._rest(None)
-                raise
-        worker.jobs.put(partial(call.work, run, partial(self._rest, worker)))
-        return True
-
-    def _start_enqueuer(self, call: _Call) -> None:
-        with self._lock:  # so that close() does not end the thread before it gets this job
-            if workers.must_park():
-                return
-            if self._enqueuer is None:
-                self._enqueuer = _Worker("xdevice-enqueuer")
-                self._enqueuer.start()
-            self._busy += 1
-            self._enqueuer.jobs.put(partial(call.work, call.next(), partial(self._rest, None)))
-
-    def _rest(self, worker: _Worker | None) -> None:
-        with self._lock:
-            if worker is not None:
-                self._idle.append(worker)
-            self._busy -= 1
-            self._rested.notify_all()
-
-    def is_enqueuer(self) -> bool:
-        return threading.current_thread() is self._enqueuer
-
-    def close(self) -> None:
-        with self._lock:
-            ending, self._idle = self._idle, []
-            if self._enqueuer is not None and not self.is_enqueuer():
-                ending.append(self._enqueuer)
-                self._enqueuer = None
-        for worker in ending:
-            worker.jobs.put(None)
-        for worker in ending:
-            worker.join()
-
-    def end(self) -> None:
-        """At exit: waits some seconds for the tasks at work, starts no other tasks, and ends the threads if no task is
-        left."""
-        for call in tuple(self._calls):
-            call.drop()
-        with self._lock:
-            is_at_rest = self._rested.wait_for(lambda: not self._busy, workers.PATIENCE)
-        if is_at_rest:
-            self.close()
-
-
-_pool = _Pool()
-
-
-def _after_fork() -> None:
-    global _pool, _turns_lock
-    _pool = _Pool()  # the threads of the parent do not exist in its child
-    _turns_lock = threading.Lock()
-    if _turns:
-        sys.setswitchinterval(_turns[0])
-        _turns.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-workers.at_exit(lambda: _pool.end())

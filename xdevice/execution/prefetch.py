@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 
-from xdevice import random
 from xdevice.base import devices
-from xdevice.core import registry, selection, workers
+from xdevice.core import generators, registry, selection, workers
 from xdevice.errors import ArgumentError, UnsupportedError, shown
 from xdevice.tensors import leaves
 from xdevice.tensors.creation import as_numbers
 from xdevice.tensors.refusals import refuse_lacking, traced
 
 from .graphs import refuse_in_capture
-from .parallel import carry_states, keep, rejoin
+from .parallel import carry_states, keep, mark, rejoin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -122,8 +121,7 @@ class _Lane:
         self._start: Any = None
         self._stream: Any = None
         if backend.is_started(place):  # on a GPU that is not started, there is no work that the copies have to wait for
-            self._start = backend.new_event(place)
-            backend.record(self._start, backend.current_stream(place))
+            self._start = mark(backend, place, backend.current_stream(place))
 
     def enter(self, stack: ExitStack) -> None:
         if self._stream is not None:
@@ -139,9 +137,7 @@ class _Lane:
         stack.enter_context(self.backend.stream_scope(self._stream))
 
     def mark(self) -> Any:
-        event = self.backend.new_event(self._place)
-        self.backend.record(event, self._stream)
-        return event
+        return mark(self.backend, self._place, self._stream)
 
 
 class _Producer(workers.Worker):
@@ -158,7 +154,7 @@ class _Producer(workers.Worker):
         self._lanes = _lanes(backend, place)
         self._states = carry_states()
         self._context = copy_context()
-        self._context.run(random.branch)
+        self._context.run(generators.branch)
         # a queue instead of a semaphore of Python's, which Ctrl-C may leave locked for ever
         self._free: SimpleQueue[None] = SimpleQueue()
         for _ in range(depth):

@@ -62,8 +62,11 @@ class Stream:
     def current(cls, device: object = None) -> Stream:
         """The stream that this thread's work on a device goes to now. Arguments and errors are those of `Stream`."""
         backend = selection.current()
-        place = here(backend) if device is None else devices.parse(device)
-        place = backend.require(place)
+        return cls._current(backend, here(backend) if device is None else devices.parse(device))
+
+    @classmethod
+    def _current(cls, backend: Backend, device: Device) -> Stream:
+        place = backend.require(device)
         stream = cls.__new__(cls)
         stream._hold(backend, place, backend.current_stream(place))
         return stream
@@ -224,7 +227,7 @@ class Event:
             UnsupportedError: a stream of another backend.
         """
         if stream is None:
-            stream = self._current_stream()
+            stream = Stream._current(self.backend, self.device or here(self.backend))
         elif not isinstance(stream, Stream):
             raise DeviceError(
                 f"an event is recorded on an xdevice.Stream, not on {shown(stream)} of type "
@@ -240,13 +243,6 @@ class Event:
         self.backend.record(self._native, stream.native)
         self._recorded = True
         return self
-
-    def _current_stream(self) -> Stream:
-        place = self.device or here(self.backend)
-        self.backend.require(place)
-        stream = Stream.__new__(Stream)
-        stream._hold(self.backend, place, self.backend.current_stream(place))
-        return stream
 
     def sync(self) -> None:
         """Waits on the host until the event has happened. `xdevice.sync(event)` is the same.

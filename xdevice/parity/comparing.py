@@ -171,7 +171,7 @@ def _of_runs(both: Both, rule: Rule) -> Comparison:
 
 def _worst_of(found: list[Comparison]) -> Comparison:
     if not found:
-        return Comparison(True, None, "", None, None, None, 0.0, 0.0, 0, None, 0.0, 0, 0, "")
+        return Comparison(True, abs=0.0, rel=0.0, ulp=0)
     worst = max(found, key=lambda comparison: comparison.excess)
     off = [comparison.leaf for comparison in found if not comparison.ok]
     if len(off) < 2:

@@ -21,28 +21,28 @@ class Comparison(NamedTuple):
     """
 
     ok: bool
-    problem: Problem | None
+    problem: Problem | None = None
     """What differs. Values are compared only if structure, shapes, dtypes and devices agree, and the settings of models
     only if the values agree too."""
-    leaf: str
+    leaf: str = ""
     """The path of the leaf in the value: `['x'][1]`, `0.weight`; empty if the value itself is a tensor."""
-    worst: tuple[int, ...] | None
+    worst: tuple[int, ...] | None = None
     """The index of the worst element."""
-    actual: Any
-    expected: Any
+    actual: Any = None
+    expected: Any = None
     """`actual` and `expected` are the two values of the worst element, or the shapes, dtypes or devices that differ."""
-    abs: float | int | None
-    rel: float | None
-    ulp: int | None
+    abs: float | int | None = None
+    rel: float | None = None
+    ulp: int | None = None
     """How many numbers of the coarser dtype lie between the two values."""
-    allowed: float | None
+    allowed: float | None = None
     """The largest absolute error that the worst element may have."""
-    excess: float
+    excess: float = 0.0
     """The worst element's error as a multiple of what is allowed: 1 is the limit."""
-    off: int
-    total: int
+    off: int = 0
+    total: int = 0
     """`off` is how many elements of the leaf are off; `total` is how many elements the leaf has."""
-    text: str
+    text: str = ""
     """The result in words. If all is equal, the text only names what was not compared: a count of batches that only one
     side has."""
 
@@ -59,7 +59,7 @@ class Comparison(NamedTuple):
 
 
 def difference(problem: Problem, leaf: str, actual: object, expected: object, text: str) -> Comparison:
-    return Comparison(False, problem, leaf, None, actual, expected, None, None, None, None, math.inf, 0, 0, text)
+    return Comparison(False, problem, leaf, actual=actual, expected=expected, excess=math.inf, text=text)
 
 
 def of_structure(text: str) -> Comparison:

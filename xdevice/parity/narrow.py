@@ -61,7 +61,7 @@ def describe(trace: TracebackType | None, folder: Path) -> list[str]:
                 # an outer function made what an inner one was given
                 inner = found.get(id(value))
                 found[id(value)] = _Found(inner.name if inner else name, frame)
-    lines = [_line(one, id_, frames) for id_, one in list(found.items())[:_NAMED]]
+    lines = [_line(one, key) for key, one in list(found.items())[:_NAMED]]
     return [_ADVICE, *lines] if lines else []
 
 
@@ -77,7 +77,7 @@ def _is_narrow(value: Any) -> bool:
         return False
 
 
-def _line(one: _Found, key: int, frames: list[FrameType]) -> str:
+def _line(one: _Found, key: int) -> str:
     """One variable as text: its name, and the line that made it."""
     name = next(name for name, value in one.frame.f_locals.items() if id(value) == key)
     file = one.frame.f_code.co_filename
@@ -96,13 +96,12 @@ def _assignments(file: str, name: str, frame: FrameType) -> Iterator[int]:
             yield node.lineno
 
 
-def main() -> None:
-    """Runs the script that the command-line arguments name."""
-    script, *arguments = sys.argv[1:]
-    sys.argv = [script, *arguments]
-    sys.path[0] = str(Path(script).resolve().parent)
-    run(script)
+def script_to_run() -> str:
+    """Returns the script that the command-line arguments name, for which they then are what they are under Python."""
+    del sys.argv[0]
+    sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
+    return sys.argv[0]
 
 
 if __name__ == "__main__":
-    main()
+    run(script_to_run())

@@ -13,13 +13,13 @@ A line that a crash has cut short is not read.
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 
 from xdevice.errors import DTypeError, NotATensorError, RecordingError, shown
 
 TYPE_CHECKING = False  # outside of a parity run this module is all that `record` imports
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from contextlib import AbstractContextManager
     from io import BufferedReader, BufferedWriter, TextIOWrapper
     from pathlib import Path
     from types import FrameType
@@ -70,7 +70,8 @@ def record(name: str, value: object) -> None:
         _recorder.add(name, value)
 
 
-def recording_to(folder: str | Path) -> AbstractContextManager[Recorder]:
+@contextmanager
+def recording_to(folder: str | Path) -> Iterator[Recorder]:
     """A block in which `record` writes into a new recording in this folder, and nowhere else.
 
     Raises:
@@ -85,22 +86,16 @@ def recording_to(folder: str | Path) -> AbstractContextManager[Recorder]:
         ...     Recording(folder).entries[0].name
         'loss'
     """
-    from contextlib import contextmanager
-
-    @contextmanager
-    def recording() -> Iterator[Recorder]:
-        global _recorder
-        before, recorder = _recorder, Recorder(folder)
-        if (recorder.folder / INDEX).exists():
-            raise _is_taken(recorder.folder)
-        _recorder = recorder
-        try:
-            yield recorder
-        finally:
-            _recorder = before
-            recorder.close()
-
-    return recording()
+    global _recorder
+    before, recorder = _recorder, Recorder(folder)
+    if (recorder.folder / INDEX).exists():
+        raise _is_taken(recorder.folder)
+    _recorder = recorder
+    try:
+        yield recorder
+    finally:
+        _recorder = before
+        recorder.close()
 
 
 class Recorder:

@@ -248,14 +248,8 @@ def _series_json(series: list[Finding]) -> dict[str, Any]:
 
 
 def _comparison_json(found: Comparison) -> dict[str, Any]:
-    return {
-        "ok": found.ok, "problem": found.problem, "leaf": found.leaf,
-        "worst": list(found.worst) if found.worst is not None else None,
-        "actual": _value_json(found.actual), "expected": _value_json(found.expected),
-        "abs": _value_json(found.abs), "rel": _value_json(found.rel), "ulp": found.ulp,
-        "allowed": _value_json(found.allowed),
-        "excess": _value_json(found.excess), "off": found.off, "total": found.total,
-    }  # fmt: skip
+    values = {name: _value_json(value) for name, value in found._asdict().items() if name != "text"}
+    return values | {"worst": list(found.worst) if found.worst is not None else None}
 
 
 def _value_json(value: Any) -> Any:

@@ -46,11 +46,8 @@ FIRST: Final = 3
 class _Pending(NamedTuple):
     """A call of a model that has ended, but is not written yet because its gradients may still come."""
 
-    model: int
-    number: int
-    type: str
-    time: float
-    layers: list[dict[str, Any]]
+    line: dict[str, Any]
+    """What the file `runs.jsonl` says of it, but for the calls of its layers."""
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
     trace: Trace
@@ -99,12 +96,11 @@ class Tracer:
         result = call()
         with self._lock:
             trace = Trace(known.itself, self._backend, list(seen))
-            layers = self._layers(model)
-            known.pending.append(
-                _Pending(
-                    known.number, known.count - 1, type(model).__name__, started, layers, inputs, copies(result), trace
-                )
-            )
+            line = {
+                "model": known.number, "type": type(model).__name__, "run": known.count - 1, "time": started,
+                "layers": self._layers(model),
+            }  # fmt: skip
+            known.pending.append(_Pending(line, inputs, copies(result), trace))
         return result
 
     def close(self) -> None:
@@ -177,24 +173,14 @@ class Tracer:
             block.__exit__(None, None, None)
         for run in known.pending:
             self._backend.synchronize(None)
-            key = f"{run.model}.{run.number}"
+            key = f"{run.line['model']}.{run.line['run']}"
             host = [[self._backend.to_numpy(x) for x in found] for found in (run.inputs, run.outputs)]
             self._recorder.add(key, {"inputs": host[0], "outputs": host[1]})
             calls = []
             for number, call in enumerate(run.trace.calls):
                 self._recorder.add(f"{key}.{number}", call._asdict() | {"path": "", "type": ""})
                 calls.append([call.path, call.number, call.type])
-            self._line(
-                {
-                    "model": run.model,
-                    "type": run.type,
-                    "run": run.number,
-                    "time": run.time,
-                    "layers": run.layers,
-                    "calls": calls,
-                    "channels_last": self._backend.has_channels_last(known.itself),
-                }
-            )
+            self._line(run.line | {"calls": calls, "channels_last": self._backend.has_channels_last(known.itself)})
         known.pending.clear()
 
     def _line(self, line: dict[str, Any]) -> None:
@@ -211,9 +197,7 @@ def _plain(value: object) -> Any:
 
 def main() -> None:
     """Runs the script that the command-line arguments name, and traces its models."""
-    script, *arguments = sys.argv[1:]
-    sys.argv = [script, *arguments]
-    sys.path[0] = str(Path(script).resolve().parent)
+    script = narrow.script_to_run()
     backend = registry.load(os.environ[selection.VARIABLE])
     tracer = Tracer(backend, Path(os.environ[recording.VARIABLE]) / FOLDER)
     atexit.register(tracer.close)

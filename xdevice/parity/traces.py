@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from xdevice.tracing.layerwise import Divergence, Traced
+    from xdevice.tracing.layerwise import Traced
 
     from .recording import RecordedCall
 
@@ -35,7 +35,7 @@ class ModelRun(NamedTuple):
     """One traced call of a model. Its arrays stay in the file until `arrays` reads them."""
 
     model: int
-    number: int
+    run: int
     type: str
     time: float
     layers: list[dict[str, Any]]
@@ -45,7 +45,7 @@ class ModelRun(NamedTuple):
 
     @property
     def key(self) -> str:
-        return f"{self.model}.{self.number}"
+        return f"{self.model}.{self.run}"
 
     def arrays(self, key: str, name: str) -> list[Any]:
         """Reads the arrays of one kind, `name`: "inputs", "outputs" or "gradients". `key` says of which call: of the
@@ -92,19 +92,7 @@ def read(folder: Path, backend: str) -> Traces | None:
         return Traces(
             backend,
             recorded.header["versions"].get(backend) if recorded else None,
-            [
-                ModelRun(
-                    line["model"],
-                    line["run"],
-                    line["type"],
-                    line["time"],
-                    line["layers"],
-                    line["calls"],
-                    line.get("channels_last"),
-                    entries,
-                )
-                for line in runs
-            ],
+            [ModelRun(**{"channels_last": None, **line}, entries=entries) for line in runs],
             [f"{line['type']} was not traced on {backend}: {line['refusal']}" for line in lines if "refusal" in line],
         )
     except recording.DAMAGES as error:
@@ -178,15 +166,11 @@ def _compare(ours: Traced, theirs: Traced, mine: ModelRun, other: ModelRun) -> C
         return of_structure(f"all layers agree, and the models return {counts} tensors")
     if place is None:
         worst = layerwise.worst(ours, theirs, pairs)
-        return Comparison(True, None, "", None, None, None, worst, worst, None, most, worst / most, 0, len(pairs), "")
-    return _off(place, most, len(pairs))
-
-
-def _off(place: Divergence, most: float, count: int) -> Comparison:
-    error = place.error if math.isfinite(place.error) else None
+        return Comparison(True, abs=worst, rel=worst, allowed=most, excess=worst / most, total=len(pairs))
+    off = place.error if math.isfinite(place.error) else None
     return Comparison(
-        False, "values" if error is not None else "shape", place.path, None, None, None, error, error, None, most,
-        place.error / most, 1, count, place.text,
+        False, "values" if off is not None else "shape", place.path,
+        abs=off, rel=off, allowed=most, excess=place.error / most, off=1, total=len(pairs), text=place.text,
     )  # fmt: skip
 
 

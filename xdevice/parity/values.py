@@ -31,7 +31,7 @@ def compare_values(actual: Reading, expected: Reading, rule: Rule, noise: float 
         return _things(actual, expected)
     a, b = numpy.ravel(actual.value), numpy.ravel(expected.value)
     if a.size == 0:
-        return Comparison(True, None, expected.path, None, None, None, 0.0, 0.0, 0, None, 0.0, 0, 0, "")
+        return Comparison(True, leaf=expected.path, abs=0.0, rel=0.0, ulp=0)
     dtype = coarser(actual, expected, rule.pythons)
     allowed = allow(dtype, rule, noise)
     error, limit = _errors_of(a, b, allowed, rule.equal_nan)
@@ -46,7 +46,7 @@ def compare_values(actual: Reading, expected: Reading, rule: Rule, noise: float 
         ok=not off, problem="values" if off else None, leaf=expected.path, worst=index,
         actual=mine, expected=theirs, abs=absolute, rel=relative,
         ulp=None if dtype is None else ulp_distance(mine, theirs, dtype),
-        allowed=float(limit[place]), excess=float(excess[place]), off=off, total=a.size, text="",
+        allowed=float(limit[place]), excess=float(excess[place]), off=off, total=a.size,
     )  # fmt: skip
     if not off:
         return found
@@ -57,7 +57,7 @@ def compare_values(actual: Reading, expected: Reading, rule: Rule, noise: float 
 def _things(actual: Reading, expected: Reading) -> Comparison:
     """Compares two leaves that are not numbers, such as strings or None: they must be equal."""
     if actual.value is expected.value or bool(actual.value == expected.value):
-        return Comparison(True, None, expected.path, None, None, None, None, None, None, None, 0.0, 0, 1, "")
+        return Comparison(True, leaf=expected.path, total=1)
     text = f"the values differ{at(expected.path)}: actual is {actual.value!r:.100}, expected {expected.value!r:.100}"
     found = difference("values", expected.path, actual.value, expected.value, text)
     return found._replace(off=1, total=1)

@@ -9,113 +9,39 @@ used. (PYTEST_DONT_REWRITE: it asserts nothing.)
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from contextlib import nullcontext, suppress
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
 
 from xdevice.base import devices
-from xdevice.base.dtypes import DTYPES, SHORT_FLOATS
-from xdevice.base.version import __version__
-from xdevice.core import registry, selection
-from xdevice.errors import (
-    BackendNotFoundError,
-    DeviceError,
-    DeviceNotFoundError,
-    UnsupportedError,
-    XDeviceError,
-)
+from xdevice.core import generators, registry, selection
+from xdevice.errors import DeviceNotFoundError, UnsupportedError, XDeviceError
 
-from .choice import NOWHERE, BackendName, about, backend_of, named_by, needs_gpu, placed, tolerances
+from .choice import (
+    NOWHERE,
+    BackendName,
+    about,
+    backend_of,
+    named_by,
+    needs_gpu,
+    placed,
+    tolerances,
+)
+from .markers import MARKERS, fault_of
+from .options import Settings, settings_key
+from .summary import Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from contextlib import AbstractContextManager
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
 
-    from .recordings import Recordings
-
-_MARKERS: Final = {
-    "xd_only": "xd_only(*backends): run this test on these backends only",
-    "xd_skip": "xd_skip(*backends, reason): skip it on these backends",
-    "xd_xfail": "xd_xfail(*backends, reason, raises=None, strict=False, run=True): it is expected to fail on these",
-    "xd_needs_gpu": "xd_needs_gpu(n=1): skip it where the backend sees fewer than n GPUs",
-    "xd_needs_dtype": "xd_needs_dtype(*dtypes): skip it where tensors of one of these cannot be on xd_device",
-    "xd_tol": "xd_tol(*backends, rtol=, atol=, ...): arguments of its assert_parity, on these backends or on all",
-}
-_KEYWORDS: Final = {
-    "xd_only": (),
-    "xd_skip": ("reason",),
-    "xd_xfail": ("reason", "raises", "strict", "run"),
-    "xd_needs_gpu": (),
-    "xd_needs_dtype": (),
-    "xd_tol": ("rtol", "atol", "check_device", "check_dtype", "equal_nan"),
-}
-_ORDER: Final = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
-
-
-class Settings:
-    """The options of this run that the command line and the ini file give. `pytest_configure` makes it."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self.device: str | None = config.getoption("xd_device")
-        self.recordings: Recordings | None = None
-        asked = config.getoption("xd_backends")
-        self._text: str = config.getini("xd_backends") if asked is None else asked
-        self._names: tuple[str, ...] | None = None
-        self.is_auto = self._text.strip() == "auto"
-        if not self.is_auto:
-            self._names = _named(self._text)
-        if self.device is not None:
-            _check_device(self.device, self)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The backends that tests are run on. With "auto" they are looked up at the first use."""
-        if self._names is None:
-            self._names = selection.backends()
-        return self._names
-
-    def only(self, name: str) -> None:
-        self._names = (name,)
-
-
-def _named(text: str) -> tuple[str, ...]:
-    if not text.strip():
-        raise pytest.UsageError("--xd-backends names no backend: give auto, or names such as torch,paddle")
-    words = [word for part in text.split(",") for word in part.split() or [""]]
-    try:
-        names = tuple(dict.fromkeys(map(registry.canonical, words)))
-    except BackendNotFoundError as error:
-        raise pytest.UsageError(f"--xd-backends={text}: {error}") from None
-    for name in names:
-        if not registry.is_installed(name):
-            hint = registry.install_hint(name)
-            raise pytest.UsageError(f"--xd-backends={text}: {name} is not installed here; {hint}")
-    return names
-
-
-def _check_device(text: str, settings: Settings) -> None:
-    with suppress(DeviceError):
-        devices.parse(text)
-        return
-    for name in settings.names:  # an adapter may know a word that is its framework's own
-        with suppress(XDeviceError):
-            registry.load(name)
-    try:
-        devices.parse(text)
-    except DeviceError as error:
-        raise pytest.UsageError(f"--xd-device={text}: {error}") from None
-
-
 _BODY, _FIXTURES = 0, 1
 """The seeds of random numbers: of those that a test itself draws, and of those that its fixtures draw."""
 
-_settings: Final = pytest.StashKey[Settings]()
 _guarded: Final = pytest.StashKey[bool]()
 
 
@@ -165,9 +91,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for text in _MARKERS.values():
+    for text in MARKERS.values():
         config.addinivalue_line("markers", text)
-    settings = config.stash[_settings] = Settings(config)
+    settings = config.stash[settings_key] = Settings(config)
     if config.getoption("xd_record") or config.getoption("xd_compare"):
         from .recordings import Recordings
 
@@ -179,7 +105,7 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.only(child.backend)
         config.pluginmanager.register(child, "xdevice-child")
     elif not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_Summary(config), "xdevice-summary")
+        config.pluginmanager.register(Summary(config), "xdevice-summary")
         if config.getoption("xd_isolate"):
             from .isolation import Parent
 
@@ -191,17 +117,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     definition = metafunc.definition
-    marks = [mark for mark in definition.iter_markers() if mark.name in _MARKERS]
+    marks = [mark for mark in definition.iter_markers() if mark.name in MARKERS]
     for mark in marks:
-        fault = _fault(mark)
+        fault = fault_of(mark)
         if fault:
             pytest.fail(f"{definition.nodeid}: {fault}", pytrace=False)
     if not _asks_for_xd(metafunc):
-        idle = [mark.name for mark in definition.own_markers if mark.name in _MARKERS and mark.name != "xd_tol"]
+        idle = [mark.name for mark in definition.own_markers if mark.name in MARKERS and mark.name != "xd_tol"]
         if idle:
             pytest.fail(f"{definition.nodeid}: {idle[0]} does nothing for a test without the fixture xd", pytrace=False)
         return
-    every = metafunc.config.stash[_settings].names
+    every = metafunc.config.stash[settings_key].names
     names: list[Any] = [BackendName(name) for name in every if _may_run(name, marks)]
     if not names:
         reason = f"it is for other backends than those of this run: {', '.join(every)}"
@@ -223,39 +149,12 @@ def _may_run(name: str, marks: Sequence[pytest.Mark]) -> bool:
     return all(name in named_by(mark) for mark in marks if mark.name == "xd_only")
 
 
-def _fault(mark: pytest.Mark) -> str | None:
-    """Says what is wrong with the arguments of one of this plugin's markers; None if they are right."""
-    unknown = sorted(set(mark.kwargs) - set(_KEYWORDS[mark.name]))
-    if unknown:
-        return f"{mark.name} takes no {', '.join(unknown)}; {_MARKERS[mark.name]}"
-    if mark.name == "xd_needs_gpu":
-        wanted = mark.args or (1,)
-        is_count = len(wanted) == 1 and type(wanted[0]) is int and wanted[0] > 0
-        return None if is_count else f"xd_needs_gpu takes a number of GPUs of 1 or more, not {wanted!r:.100}"
-    if mark.name == "xd_needs_dtype":
-        unknown = [name for name in mark.args if name not in (*DTYPES, *SHORT_FLOATS)]
-        is_right = mark.args and not unknown
-        return None if is_right else f'xd_needs_dtype takes names such as "float64", not {unknown or "nothing"!r:.100}'
-    try:
-        named_by(mark)
-    except BackendNotFoundError as error:
-        return f"{mark.name}: {error}"
-    if not mark.args and mark.name != "xd_tol":
-        return f'{mark.name} names no backend; write {mark.name}("mxnet"{", ..." if _KEYWORDS[mark.name] else ""})'
-    reason = mark.kwargs.get("reason")
-    if "reason" in _KEYWORDS[mark.name] and not (isinstance(reason, str) and reason.strip()):
-        return f'{mark.name} needs a reason; write {mark.name}({mark.args[0]!r}, reason="...")'
-    if mark.name == "xd_tol" and not mark.kwargs:
-        return "xd_tol sets nothing; write xd_tol(rtol=1e-4)"
-    return None
-
-
 def pytest_itemcollected(item: pytest.Item) -> None:
     name = backend_of(item)
     if name is None:
         return
-    for mark in [mark for mark in item.iter_markers() if mark.name in _MARKERS]:
-        fault = _fault(mark)  # markers of a parameter, which pytest_generate_tests does not see
+    for mark in [mark for mark in item.iter_markers() if mark.name in MARKERS]:
+        fault = fault_of(mark)  # markers of a parameter, which pytest_generate_tests does not see
         if fault:
             raise pytest.UsageError(f"{item.nodeid}: {fault}")
         if mark.name == "xd_only" and name != NOWHERE and name not in named_by(mark):
@@ -287,11 +186,9 @@ def _prepare(backend: Backend) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     if backend_of(item) is None:
         return (yield)
-    from xdevice import random
-
     before = selection.default()
     try:
-        with random.keep_generator():
+        with generators.keep_generator():
             return (yield)
     finally:
         _tell_kernels(item, "LEAVE")
@@ -322,7 +219,7 @@ def _need_dtypes(item: pytest.Item, backend: Backend) -> None:
         return
     from xdevice.tensors.creation import supports
 
-    device = _device(backend, item.config.stash[_settings])
+    device = _device(backend, item.config.stash[settings_key])
     lacking = [name for name in needed if not supports(name, device)]
     if lacking:
         reason = f"needs {', '.join(lacking)}, which {device} of {backend.name} cannot hold"
@@ -335,7 +232,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if name is not None:
         selection.set_backend(name)  # a fixture of the project's may have cleared it
         _seed(_BODY)  # the same numbers, whichever fixtures were made before
-    recordings = item.config.stash[_settings].recordings
+    recordings = item.config.stash[settings_key].recordings
     recording: AbstractContextManager[Any] = recordings.of(item) if recordings is not None else nullcontext()
     with recording, _guard(item):
         return (yield)
@@ -375,7 +272,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     name = backend_of(item)
     if name is not None:
         report.xdevice = about(item, name)  # type: ignore[attr-defined]
-    if report.when == "call" and item.config.stash[_settings].recordings is not None:
+    if report.when == "call" and item.config.stash[settings_key].recordings is not None:
         from .recordings import seen
 
         report.xdevice_values = item.stash.get(seen, 0)  # type: ignore[attr-defined]
@@ -413,8 +310,7 @@ def xd(request: pytest.FixtureRequest) -> Backend:
 def xd_device(xd: Backend, pytestconfig: pytest.Config) -> Device:
     """The device to test on: the device that --xd-device names, else gpu:0 if the backend sees a GPU, and cpu:0
     otherwise."""
-    settings = pytestconfig.stash[_settings]
-    device = _device(xd, settings)
+    device = _device(xd, pytestconfig.stash[settings_key])
     pytestconfig.stash.setdefault(placed, {})[xd.name] = device
     return device
 
@@ -475,7 +371,7 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
     The transfers to the host that it makes itself are allowed in a test with `no_transfer`.
     """
     defaults = tolerances(request.node)
-    recordings = request.config.stash[_settings].recordings
+    recordings = request.config.stash[settings_key].recordings
 
     def assert_parity(actual: object, expected: object, **arguments: Any) -> None:
         __tracebackhide__ = True
@@ -498,135 +394,3 @@ def no_transfer(request: pytest.FixtureRequest) -> None:
     The body runs in a block of `xdevice.transfers("forbid")`; use that block itself for a part of a test.
     """
     request.node.stash[_guarded] = True
-
-
-# what was run
-
-
-class _Summary:
-    """Writes the plugin's lines at the beginning and end of a run. Makes a run fail if all its tests of backends were
-    skipped, or if it was to record values and no test had any."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-        self._counts: dict[str, Counter[str]] = {}
-        self._versions: dict[str, str] = {}
-        self._on_gpu = False
-        self._recorded: list[int] = []
-        self._has_header = False
-
-    def pytest_report_header(self) -> str | None:
-        # with xdist the tests are collected elsewhere: what they ask for is known from the options only
-        is_asked_for = not self._settings.is_auto or self._settings.device or self._settings.recordings
-        return self._header() if is_asked_for else None
-
-    def pytest_report_collectionfinish(self, items: Sequence[pytest.Item]) -> str | None:
-        return self._header() if not self._has_header and any(backend_of(item) for item in items) else None
-
-    @property
-    def _settings(self) -> Settings:
-        return self._config.stash[_settings]
-
-    def _header(self) -> str:
-        self._has_header = True
-        found = _installed_versions(self._settings.names)
-        return f"xdevice {__version__}: " + ", ".join(f"{name} {found[name]}" for name in self._settings.names)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if getattr(report, "xdevice_values", 0):
-            self._recorded.append(report.xdevice_values)
-        seen = getattr(report, "xdevice", None)
-        if seen is None:
-            return
-        counts = self._counts.setdefault(seen["backend"], Counter())
-        category = self._config.hook.pytest_report_teststatus(report=report, config=self._config)[0]
-        if category:
-            counts[category] += 1
-        if seen["version"]:
-            self._versions[seen["backend"]] = seen["version"]
-        self._on_gpu |= seen["on_gpu"] and category not in ("", "skipped")
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        is_green = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-        if is_green and (self._ran_nothing or self._recorded_nothing):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    @property
-    def _ran(self) -> list[str]:
-        return [name for name in registry.names() if set(self._counts.get(name, ())) - {"skipped"}]
-
-    @property
-    def _ran_nothing(self) -> bool:
-        return bool(self._counts) and not self._ran
-
-    @property
-    def _recorded_nothing(self) -> bool:
-        return self._settings.recordings is not None and not self._recorded and not self._config.option.collectonly
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._settings.recordings is not None:
-            line = self._settings.recordings.describe(sum(self._recorded), len(self._recorded))
-            hint = ", which is a failure: use the fixture assert_parity, or xdevice.record"
-            terminalreporter.write_line(line + hint * self._recorded_nothing, red=self._recorded_nothing)
-        for line in _lacking(terminalreporter.stats.get("skipped", ())):
-            terminalreporter.write_line(line)
-        if not self._counts:
-            return
-        ran = ", ".join(f"{name} {self._version(name)} ({_outcomes(self._counts[name])})" for name in self._ran)
-        line = f"xdevice: {ran or 'no backend was run, which is a failure'}; not run: {', '.join(self._not_run())}"
-        terminalreporter.write_line(line.removesuffix("; not run: "), red=not ran)
-
-    def _version(self, name: str) -> str:
-        return self._versions.get(name) or _installed_versions([name])[name]
-
-    def _not_run(self) -> list[str]:
-        left = [] if self._on_gpu else ["gpu"]
-        for name in registry.names():
-            if name in self._ran:
-                continue
-            if name in self._counts:
-                left.append(f"{name} ({_outcomes(self._counts[name])})")
-            elif name in self._settings.names:
-                left.append(name)
-            elif self._settings.is_auto:
-                left.append(f"{name} (not installed)")
-        return left
-
-
-def _lacking(skipped: Sequence[pytest.TestReport | pytest.CollectReport]) -> list[str]:
-    """Lines that name the capabilities that tested adapters lack, as tests of `xdevice.testing` report them when they
-    are skipped, and the code that would add them."""
-    tests = [report for report in skipped if isinstance(report, pytest.TestReport)]  # not a module skipped as a whole
-    said = [value for report in tests for name, value in report.user_properties if name == "xdevice lacks"]
-    return [str(line) for line in dict.fromkeys(said)]
-
-
-def _outcomes(counts: Counter[str]) -> str:
-    shown = sorted(counts, key=lambda category: _ORDER.index(category) if category in _ORDER else len(_ORDER))
-    return ", ".join(f"{counts[one]} {one}{'s' * (one == 'error' and counts[one] > 1)}" for one in shown)
-
-
-def _installed_versions(names: Sequence[str]) -> dict[str, str]:
-    """The versions of the backends' packages, from their metadata: only tests that need a framework import it."""
-    from importlib import metadata
-
-    modules = {known.name: known.modules[0] for known in registry.KNOWN}
-    owners = _owners_of_modules()
-    found = {}
-    for name in names:
-        distributions = owners.get(modules.get(name, ""), [])
-        if not distributions and name in registry.entry_points():
-            distribution = registry.entry_points()[name].dist
-            distributions = [distribution.name] if distribution is not None else []
-        found[name] = metadata.version(distributions[0]) if distributions else "?"
-    return found
-
-
-@cache
-def _owners_of_modules() -> Mapping[str, list[str]]:
-    """For each module that is installed, the packages that it comes from. Takes half a second if many packages are
-    installed."""
-    from importlib import metadata
-
-    return metadata.packages_distributions()

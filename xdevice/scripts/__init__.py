@@ -5,5 +5,5 @@ resolves names across them. `inference` finds which values expressions may have:
 of `expressions`, `calls`, `names` and `cells`, with the tables of `knowledge`. `idioms` lists which uses of a framework
 are sites, and `rules` (with `rules_of_calls`, `rules_of_methods` and `judging`) gives each site its verdict. `porting`
 inserts the imports. `engine.examine` does all of it for the commands and reports. `lint` needs no inference but for one
-rule. No module here imports a framework, NumPy, or another part of xdevice but its version.
+rule. No module here imports a framework, NumPy, or another part of xdevice but its version and `core.collector`.
 """

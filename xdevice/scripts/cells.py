@@ -44,7 +44,6 @@ class Cells:
         self._now: Any = None  # the module or function that is interpreted
         self._ends: dict[ast.AST, Env] = {}  # for each loop: what was known at its end
         self.imports: dict[Unit, set[Unit]] = {}  # for each module, those that it imports and those that import it
-        self.rounds = 0
 
     def get(self, key: Any) -> Value:
         readers = self._readers.get(key)
@@ -78,7 +77,6 @@ class Cells:
         while self._queue:
             item = self._queue.popleft()
             self._queued.discard(item)
-            self.rounds += 1
             self._now = item
             self._interpret(item)
         self._now = None
@@ -120,7 +118,7 @@ class Cells:
     def _interpret(self, item: Unit | Function) -> None:
         raise NotImplementedError
 
-    def expr(self, node: ast.expr, env: Env, frame: Frame, load: bool = False) -> Value:
+    def expr(self, node: ast.expr, env: Env, frame: Frame) -> Value:
         raise NotImplementedError
 
     def block(self, body: Sequence[ast.stmt], env: Env | None, frame: Frame) -> Env | None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xdevice.core import collector
+
 from . import porting, sources
 from .idioms import SETS_CURRENT
 from .inference import Inference
@@ -63,7 +65,7 @@ class Examined:
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-@sources.without_collecting()
+@collector.paused()
 def examine(
     paths: Iterable[Path | str], only: Grade = "proven", root: Path | None = None, backend: str | None = None
 ) -> Examined:
@@ -82,7 +84,7 @@ def examine(
     return made
 
 
-@sources.without_collecting()
+@collector.paused()
 def judge(made: Examined) -> None:
     """Fills in the verdict of each site of the files that were read."""
     project = Project([module for source in made.sources for module in source.modules])

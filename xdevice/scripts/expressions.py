@@ -37,7 +37,7 @@ _NUMBERS: Final = ("int", "float", "bool", "available")
 class Expressions(Calls):
     """Interprets expressions."""
 
-    def expr(self, node: ast.expr, env: Env, frame: Frame, load: bool = False) -> Value:
+    def expr(self, node: ast.expr, env: Env, frame: Frame) -> Value:
         """What an expression may be. This is also added to the node's `means`."""
         value: Value = self._EXPRESSIONS.get(type(node), Expressions._other)(self, node, env, frame)
         node.means = value  # type: ignore[attr-defined]
@@ -189,14 +189,12 @@ class Expressions(Calls):
 
     def _comprehension(self, node: Any, env: Env, frame: Frame) -> Value:
         inside = dict(env)
-        owner, frame.owner = frame.owner, frame.owner
         for generator in node.generators:
             items = self.iterate(self.expr(generator.iter, inside, frame), generator.iter)
             self._bind_inside(generator.target, items, inside, frame)
             for test in generator.ifs:
                 self.expr(test, inside, frame)
                 inside = narrowed(test, inside, True)
-        frame.owner = owner
         if isinstance(node, ast.DictComp):
             self.expr(node.key, inside, frame)
             self.put(("items", node), self.expr(node.value, inside, frame))

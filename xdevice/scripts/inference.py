@@ -105,7 +105,7 @@ class Inference(Expressions):
         return env
 
     def _augment(self, node: ast.AugAssign, env: Env, frame: Frame) -> Env:
-        left = self.expr(node.target, env, frame, load=True)
+        left = self.expr(node.target, env, frame)
         right = self.expr(node.value, env, frame)
         self.bind(node.target, self._operate(node.op, left, right, node), env, frame)
         return env

@@ -120,11 +120,9 @@ BASES: Final = set(
 IN_PLACE: Final = ("torch.nn.", "paddle.nn.", "torchvision.models.", "mxnet.gluon.", "gluoncv.")
 
 LOADERS: Final = {
-    "torch.utils.data.DataLoader": True,
-    "paddle.io.DataLoader": True,
-    "mxnet.gluon.data.DataLoader": True,
-    "torch_geometric.loader.DataLoader": False,
-}
+    "torch.utils.data.DataLoader", "paddle.io.DataLoader", "mxnet.gluon.data.DataLoader",
+    "torch_geometric.loader.DataLoader",
+}  # fmt: skip
 TENSOR_SETS: Final = {"torch.utils.data.TensorDataset", "mxnet.gluon.data.ArrayDataset", "paddle.io.TensorDataset"}
 
 _SAME: Final = """
@@ -160,20 +158,16 @@ ATTRIBUTES: Final[dict[str, Value]] = {
 }
 MODULE_METHODS: Final = set("to cuda cpu xpu train eval float half double bfloat16 requires_grad_ apply type".split())
 """Methods of a model of PyTorch that return the model itself."""
-_MADE: Final[dict[tuple[str, str], Value]] = {
+OF_MADE: Final[dict[tuple[str, str], Value]] = {
     ("accelerate.Accelerator", "device"): of(("device", "torch", None)),
     ("accelerate.PartialState", "device"): of(("device", "torch", None)),
     ("torch.distributed.device_mesh", "device_type"): STR,
 }
+"""What an attribute of the result of a call is, by the names of the two."""
 GLUONS_OUTPUT: Final = ("made", "mxnet.gluon.output")
 """What a model of Gluon's zoos returns: an array of MXNet, or several."""
 DECORDS_ARRAY: Final = ("made", "decord.array")
 """An array of decord on the host, whose methods have MXNet's names."""
-
-
-def attribute(made: str, name: str) -> Value | None:
-    """What an attribute of the result of the call `made` may be; None if no table has it."""
-    return _MADE.get((made, name))
 
 
 def result(full: str) -> Value | None:

@@ -297,8 +297,7 @@ class Names(Cells):
                 return of(atom)
             return {"type": STR, "index": INT, "device_type": STR, "device_id": INT}.get(name, UNKNOWN)
         if sort == "made":
-            known = knowledge.attribute(atom[1], name)
-            return UNKNOWN if known is None else known
+            return knowledge.OF_MADE.get((atom[1], name), UNKNOWN)
         return UNKNOWN
 
     def _of_module(self, unit: Unit, name: str) -> Value:

@@ -311,7 +311,7 @@ class CallRules(Judge):
         _, middle = self._span(node.args[1])
         _, end = self._span(node)
         edits = (
-            *self._name(node, f"zip(*{idiom.text}((", upto=1), self._edit(node, middle, middle + 0, ")"),
+            *self._name(node, f"zip(*{idiom.text}((", upto=1), self._edit(node, middle, middle, ")"),
             self._edit(node, end - 1, end, "))"),
         )  # fmt: skip
         return self._rewrite("proven", "the name says it", edits)

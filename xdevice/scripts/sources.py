@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import codecs
-import gc
 import io
 import json
 import re
@@ -18,9 +17,9 @@ import sys
 import tokenize
 import warnings
 from bisect import bisect_right
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,7 +36,6 @@ _NEWLINE: Final = re.compile(rb"\r\n|\r|\n")
 _TAB: Final = re.compile(r"\s*(?:%%tab|#\s*@tab)\s+([\w ,]+)")
 _FENCE: Final = re.compile(rb"[ \t]*```\s*\{\.python\s+\.input")
 _MAGIC: Final = re.compile(r"^([ \t]*)(?:[%!?].*|.*\?)$", re.MULTILINE)
-_decode: Final = json.JSONDecoder().raw_decode
 _OTHER_LANGUAGES: Final = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|tab\b)")
 TABS: Final = ("mxnet", "pytorch", "tensorflow", "paddle", "jax")
 
@@ -151,18 +149,6 @@ class Source:
         text = splice(self.text, edits).decode()
         mark = codecs.BOM_UTF8 if self.raw.startswith(codecs.BOM_UTF8) else b""
         return mark + text.encode(self.encoding.replace("-sig", ""))
-
-
-@contextmanager
-def without_collecting() -> Iterator[None]:
-    """Stops the garbage collector meanwhile: trees live to the end, and it would look through them again and again."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def read_all(paths: Iterable[Path], root: Path) -> tuple[list[Source], list[tuple[str, str]]]:
@@ -312,7 +298,7 @@ class _Token:
 
 def _notebook(raw: bytes, shown: str) -> Source:
     file = raw.decode("utf-8-sig")
-    whole, _ = _json(file, 0)
+    whole = _Decoder().decode(file)
     if not isinstance(whole, dict) or not isinstance(whole.get("cells"), list):
         raise ValueError("not a notebook of format 4")
     parts: list[bytes] = []
@@ -343,37 +329,21 @@ def _value(token: object) -> object:
     return token.value if isinstance(token, _Token) else token
 
 
-def _json(text: str, at: int) -> tuple[object, int]:
-    """The JSON value at a position, with a `_Token` for each string, and the position where it ends."""
-    at = _space(text, at)
-    if text[at] in "[{":
-        return _container(text, at)
-    value, end = _decode(text, at)
-    return (_Token(at, end, value) if text[at] == '"' else value), end
+class _Decoder(json.JSONDecoder):
+    """Decodes JSON with a `_Token` in place of each string that is no key."""
 
+    parse_string: Any
 
-def _container(text: str, at: int) -> tuple[object, int]:
-    close = "]" if text[at] == "[" else "}"
-    items: list[object] = []
-    keys: list[str] = []
-    at = _space(text, at + 1)
-    while text[at] != close:
-        if close == "}":
-            key, at = _decode(text, at)
-            keys.append(key)
-            at = _space(text, at) + 1
-        item, at = _json(text, at)
-        items.append(item)
-        at = _space(text, at)
-        if text[at] == ",":
-            at = _space(text, at + 1)
-    return (items if close == "]" else dict(zip(keys, items, strict=True))), at + 1
+    def __init__(self) -> None:
+        super().__init__()
+        scan = self.parse_string
 
+        def token(text: str, begin: int, strict: bool) -> tuple[_Token, int]:
+            value, end = scan(text, begin, strict)
+            return _Token(begin - 1, end, value), end
 
-def _space(text: str, at: int) -> int:
-    while text[at] in " \t\r\n":
-        at += 1
-    return at
+        self.parse_string = token
+        self.scan_once = py_make_scanner(self)  # the one in C calls no function of ours
 
 
 def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:

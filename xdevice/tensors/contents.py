@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from xdevice.base import devices
 from xdevice.base.devices import CPU, Device
 from xdevice.containers import strangers, trees
+from xdevice.containers.batches import flatten_batch, rebuild_batch
 from xdevice.containers.looks import PLAIN
-from xdevice.containers.trees import Tree, flatten, flatten_batch, rebuild, rebuild_batch
+from xdevice.containers.trees import Tree, flatten, rebuild
 from xdevice.contract import Backend
 from xdevice.core import registry
 from xdevice.errors import DeviceNotFoundError, NotATensorError, UnsupportedError, note, shown
@@ -31,8 +32,9 @@ from .refusals import refuse_lacking
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from xdevice.containers.batches import Batch
     from xdevice.containers.strangers import Stranger
-    from xdevice.containers.trees import Batch, Walked
+    from xdevice.containers.trees import Walked
     from xdevice.contract.backend import Owned
 
     from .leaves import Location

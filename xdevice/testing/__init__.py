@@ -19,22 +19,36 @@ docs/reference/adapters.md says what is checked of each method.
 from __future__ import annotations
 
 from .arithmetic import Arithmetic
-from .asynchrony import Seeing, Side, Streams, Waiting
-from .base import Failure
+from .asynchrony import Streams, Waiting
 from .creation import Creation
 from .devices import Devices
 from .models import Models
 from .moving import Batch, Moving, Pair
 from .nn import FunctionsOfLayers
+from .parallel import Side
 from .processes import Processes, in_child
 from .several import Several
+from .training import Training
+from .transfers import Seeing
 from .worlds import SeveralProcesses
 
-__all__ = ["Batch", "Conformance", "Failure", "Pair", "SeveralProcesses", "in_child"]
+__all__ = ["Batch", "Conformance", "Pair", "SeveralProcesses", "in_child"]
 
 
 class Conformance(
-    Processes, Seeing, Side, Streams, Waiting, Several, Models, Moving, FunctionsOfLayers, Arithmetic, Creation, Devices
+    Processes,
+    Seeing,
+    Side,
+    Streams,
+    Waiting,
+    Several,
+    Training,
+    Models,
+    Moving,
+    FunctionsOfLayers,
+    Arithmetic,
+    Creation,
+    Devices,
 ):
     """All checks of an adapter. Subclass it, name the `backend`, and let pytest collect the tests. They run from the
     last of the base classes to the first: basic checks before those that may spoil the process, such as eight threads

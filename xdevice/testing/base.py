@@ -1,11 +1,11 @@
-"""`Suite`, the base of all checks: chooses devices, makes tensors, compares them, and runs checks without pytest."""
+"""`Suite`, the base of all checks: chooses devices, makes tensors, and compares them."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
@@ -29,12 +29,19 @@ HOMES = ("cpu:0", "gpu:0")
 """The devices on which the suite runs if a subclass does not set `home`."""
 
 
-class Failure(NamedTuple):
-    """One check of the suite that failed: its name, its error, and the device that its tensors began on."""
+class Planned(Exception):  # noqa: N818  # a test's own, and no error of the package
+    """The exception that a check raises on purpose."""
 
-    check: str
-    error: BaseException
-    home: str = ""
+
+def refusal_of(ask: Callable[[], object]) -> str | None:
+    """The text of the `UnsupportedError` that a call raises; None if it raises none."""
+    said = None
+    try:
+        ask()
+    except xdevice.UnsupportedError as error:
+        said = str(error)
+    assert said is None or "; " in said, f"say what to use instead: {said}"
+    return said
 
 
 def _skip(reason: str, **_: Any) -> None:
@@ -69,7 +76,7 @@ class Suite:
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         if "place" in metafunc.fixturenames:
-            metafunc.parametrize("place", _homes(type(self), metafunc.function), scope="function")
+            metafunc.parametrize("place", homes_of(type(self), metafunc.function), scope="function")
 
     @pytest.fixture(autouse=True)
     def _select(self, place: str, request: pytest.FixtureRequest) -> Iterator[None]:
@@ -231,44 +238,9 @@ class Suite:
         if 0 not in tuple(x.shape):
             assert self.samples.address(x) != need(self.samples.address(y), "addresses"), f"{name}: the same memory"
 
-    # without pytest
 
-    @classmethod
-    def failures(cls, *names: str) -> list[Failure]:
-        """Runs the checks with these names, or all checks, without pytest, and returns those that failed. A skip is no
-        failure."""
-        failed = []
-        for name in names or [name for name in dir(cls) if name.startswith("test_")]:
-            test = getattr(cls, name)
-            for home in _homes(cls, test):
-                suite = cls()
-                suite.home = home
-                if suite.has_home():
-                    for arguments in _parameters(test):
-                        failed += _failure(suite, name, arguments)
-        return failed
-
-
-def _homes(cls: type[Suite], test: Any) -> tuple[str, ...]:
+def homes_of(cls: type[Suite], test: Any) -> tuple[str, ...]:
     return ((cls.home,) if cls.home else HOMES)[: 1 if hasattr(test, "runs_once") else None]
-
-
-def _failure(suite: Suite, name: str, arguments: tuple[Any, ...]) -> list[Failure]:
-    try:
-        with suite.select():
-            if absent := lacking(suite.adapter, getattr(suite, name)):
-                pytest.skip(f"{suite.backend} lacks {', '.join(absent)}")
-            getattr(suite, name)(*arguments)
-    except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
-        return [Failure(name, error, suite.home)]
-    return []
-
-
-def _parameters(test: Any) -> list[tuple[Any, ...]]:
-    for mark in getattr(test, "pytestmark", ()):
-        if mark.name == "parametrize":
-            return [(value,) for value in mark.args[1]]
-    return [()]
 
 
 def assert_same(actual: Any, expected: Any, name: str = "") -> None:

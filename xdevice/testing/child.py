@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import xdevice
 from xdevice.base.statuses import status_text
 from xdevice.contract import loader
-from xdevice.core import registry
+from xdevice.core import frameworks, registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +27,8 @@ def load(name: str) -> None:
     """Reports how a backend is loaded: after waiting for the import lock, by eight threads at once, and without
     importing another backend."""
     seen: dict[str, Any] = {"imported by xdevice": _IMPORTED}
-    root = _root(name)
+    known = frameworks.find(name)
+    root = known.modules[0] if known is not None else name
     loaded: list[Any] = []
     threads = [threading.Thread(target=lambda: loaded.append(xdevice.backend(name))) for _ in range(8)]
     lock = loader.import_lock = _Watched(loader.import_lock)  # type: ignore[assignment]
@@ -134,10 +135,6 @@ def _list_started(name: str) -> list[str]:
     if backend.virtual or type(backend).is_started is Backend.is_started:
         return []
     return [str(gpu) for gpu in (xdevice.gpu(i) for i in range(backend.count("gpu"))) if backend.is_started(gpu)]
-
-
-def _root(name: str) -> str:
-    return next((known.modules[0] for known in registry.KNOWN if known.name == name), name)
 
 
 def _work(name: str) -> float:

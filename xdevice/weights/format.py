@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import os
@@ -14,6 +13,7 @@ import numpy as np
 
 from xdevice.base.dtypes import host_dtype
 from xdevice.contract.conversion import aligned, owned
+from xdevice.core import collector
 from xdevice.errors import DTypeError, FileFormatError, shown
 
 from .disk import path_errors, require_plain_file
@@ -113,7 +113,7 @@ def _header(path: str, file: FileIO) -> Header:
     try:
         with safe_open(path, framework="numpy"):  # raises unless all of the file keeps to the format
             length = int.from_bytes(file.read(8), "little")
-        with pause_collector():
+        with collector.paused():
             header = _parse(file.read(length).decode())
             metadata = header.pop(RESERVED, None) or {}
             entries = _entries(header, 8 + length, file)
@@ -160,20 +160,6 @@ def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, E
     if starts == sorted(starts):
         return entries
     return dict(sorted(entries.items(), key=lambda item: item[1].start))
-
-
-@contextmanager
-def pause_collector() -> Iterator[None]:
-    """Pauses Python's garbage collector in the block. Otherwise it would go through up to 100,000 new objects again and
-    again, which takes up to half of the time."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:

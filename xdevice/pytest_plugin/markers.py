@@ -1,0 +1,57 @@
+"""The plugin's markers, and what is wrong with one. (PYTEST_DONT_REWRITE: it asserts nothing.)"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS
+from xdevice.errors import BackendNotFoundError
+
+from .choice import named_by
+
+if TYPE_CHECKING:
+    import pytest
+
+MARKERS: Final = {
+    "xd_only": "xd_only(*backends): run this test on these backends only",
+    "xd_skip": "xd_skip(*backends, reason): skip it on these backends",
+    "xd_xfail": "xd_xfail(*backends, reason, raises=None, strict=False, run=True): it is expected to fail on these",
+    "xd_needs_gpu": "xd_needs_gpu(n=1): skip it where the backend sees fewer than n GPUs",
+    "xd_needs_dtype": "xd_needs_dtype(*dtypes): skip it where tensors of one of these cannot be on xd_device",
+    "xd_tol": "xd_tol(*backends, rtol=, atol=, ...): arguments of its assert_parity, on these backends or on all",
+}
+_KEYWORDS: Final = {
+    "xd_only": (),
+    "xd_skip": ("reason",),
+    "xd_xfail": ("reason", "raises", "strict", "run"),
+    "xd_needs_gpu": (),
+    "xd_needs_dtype": (),
+    "xd_tol": ("rtol", "atol", "check_device", "check_dtype", "equal_nan"),
+}
+
+
+def fault_of(mark: pytest.Mark) -> str | None:
+    """Says what is wrong with the arguments of one of this plugin's markers; None if they are right."""
+    unknown = sorted(set(mark.kwargs) - set(_KEYWORDS[mark.name]))
+    if unknown:
+        return f"{mark.name} takes no {', '.join(unknown)}; {MARKERS[mark.name]}"
+    if mark.name == "xd_needs_gpu":
+        wanted = mark.args or (1,)
+        is_count = len(wanted) == 1 and type(wanted[0]) is int and wanted[0] > 0
+        return None if is_count else f"xd_needs_gpu takes a number of GPUs of 1 or more, not {wanted!r:.100}"
+    if mark.name == "xd_needs_dtype":
+        unknown = [name for name in mark.args if name not in (*DTYPES, *SHORT_FLOATS)]
+        is_right = mark.args and not unknown
+        return None if is_right else f'xd_needs_dtype takes names such as "float64", not {unknown or "nothing"!r:.100}'
+    try:
+        named_by(mark)
+    except BackendNotFoundError as error:
+        return f"{mark.name}: {error}"
+    if not mark.args and mark.name != "xd_tol":
+        return f'{mark.name} names no backend; write {mark.name}("mxnet"{", ..." if _KEYWORDS[mark.name] else ""})'
+    reason = mark.kwargs.get("reason")
+    if "reason" in _KEYWORDS[mark.name] and not (isinstance(reason, str) and reason.strip()):
+        return f'{mark.name} needs a reason; write {mark.name}({mark.args[0]!r}, reason="...")'
+    if mark.name == "xd_tol" and not mark.kwargs:
+        return "xd_tol sets nothing; write xd_tol(rtol=1e-4)"
+    return None

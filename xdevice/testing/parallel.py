@@ -1,0 +1,225 @@
+"""Checks of tasks that run side by side (`xdevice.parallel`) and of prefetching."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import xdevice
+from xdevice.base import devices
+
+from .base import Planned, Suite, assert_same, in_thread, need
+from .capabilities import needs
+from .values import plain, telling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Side(Suite):
+    def test_parallel_gives_results_that_are_ready(self) -> None:
+        self.needs_kernels()
+        x, expected = self.pending()
+        y, _ = self.pending()
+
+        def add() -> Any:
+            with self.here():
+                return self.samples.add(x, y)
+
+        for _ in range(3):
+            results = xdevice.parallel(add, lambda: 7, add, add)
+            assert results[1] == 7
+            for result in (results[0], *results[2:]):
+                with self.here():
+                    again = self.samples.add(result, result)
+                assert_same(xdevice.to_numpy(again), expected * 4)
+                assert xdevice.device_of(result) is self.here()
+
+    def test_parallel_carries_the_callers_state(self) -> None:
+        self.needs_kernels()
+        for device in self.places():
+            with device:
+                found = xdevice.parallel(*[lambda: xdevice.device_of(self.samples.native_ones(2))] * 3)
+            assert found == [device] * 3, "`with device:` does not carry into tasks: thread_state()"
+        before = xdevice.device_of(self.samples.native_ones(2))
+        assert xdevice.parallel(lambda: xdevice.device_of(self.samples.native_ones(2))) == [before]
+        assert xdevice.parallel(lambda: xdevice.backend().name) == [self.backend]
+
+    def test_parallel_carries_the_frameworks_modes(self) -> None:
+        modes = self.samples.modes()
+        if not modes:
+            pytest.skip("the samples do not have: modes of a thread")
+        for name, (enter, is_on) in modes.items():
+            assert xdevice.parallel(is_on, is_on) == [False, False], name
+            with enter():
+                assert is_on(), name
+                assert xdevice.parallel(is_on, is_on, is_on) == [True] * 3, f"{name} does not carry into tasks"
+                state = self.adapter.thread_state()
+            assert in_thread(partial(_inside, state, is_on), self.patience) == (True, False), (
+                f"{name} is what it was where the state was read, and only inside"
+            )
+            assert not is_on(), name
+            assert xdevice.parallel(is_on, is_on) == [False, False], f"{name} has stayed in a thread"
+
+    def test_tasks_run_side_by_side(self) -> None:
+        if self.adapter.threads == "one":
+            pytest.skip(f"{self.backend} runs tasks one after another")
+        meeting = threading.Barrier(3)
+
+        def task() -> int:
+            return meeting.wait(self.patience)
+
+        assert sorted(xdevice.parallel(task, task, task)) == [0, 1, 2]
+
+    def test_tasks_of_many_threads_work(self) -> None:
+        self.needs_kernels()
+        array = plain("float32")
+
+        def task(number: int) -> Any:
+            found = []
+            for i in range(5):
+                x = self.make(array + number * i)
+                with self.here():
+                    found.append(xdevice.to_numpy(self.samples.add(x, xdevice.copy_to(x, self.home))))
+            return found
+
+        found = xdevice.parallel(*[partial(task, number) for number in range(8)])
+        for number, arrays in enumerate(found):
+            for i, result in enumerate(arrays):
+                assert_same(result, (array + number * i) * np.float32(2))
+
+    def test_what_a_task_raises_is_raised(self) -> None:
+        def fails() -> None:
+            raise Planned("in a task")
+
+        with pytest.raises(Planned, match="in a task"):
+            xdevice.parallel(lambda: 1, fails)
+        assert xdevice.parallel(lambda: xdevice.parallel(lambda: 1, lambda: 2), lambda: 3) == [[1, 2], 3]
+
+    # prefetch
+
+    @needs("Prefetch")
+    def test_prefetch_gives_every_batch_as_it_was(self) -> None:
+        arrays = self.odd_arrays()
+        for target in self.places():
+            batches = [{"x": self.make(array, array.dtype.name), "name": name} for name, array in arrays.items()]
+            if isinstance(batches[0]["x"], np.ndarray):  # prefetch makes tensors of arrays, and float32 of float64
+                batches = [batch for batch in batches if batch["name"] != "float64"]
+                arrays.pop("float64", None)
+            got = list(xdevice.prefetch(batches, target))
+            assert [batch["name"] for batch in got] == list(arrays)
+            for batch, (name, array) in zip(got, arrays.items(), strict=True):
+                assert xdevice.device_of(batch["x"]) is target
+                self.assert_holds(batch["x"], array, f"{name} to {target}")
+            hosts = list(xdevice.prefetch([telling(name) for name in self.dtypes() if name != "float64"], target))
+            for x, name in zip(hosts, [name for name in self.dtypes() if name != "float64"], strict=True):
+                assert xdevice.device_of(x) is target
+                self.assert_holds(x, telling(name), f"NumPy's {name} to {target}")
+
+    @needs("Prefetch")
+    def test_prefetched_batches_can_be_computed_with(self) -> None:
+        self.needs_kernels()
+        array = plain("float32")
+        for target in self.places():
+            found = []
+            for x in xdevice.prefetch((array * np.float32(i) for i in range(6)), target, depth=3):
+                with target:
+                    found.append(self.samples.add(x, x))
+                del x
+            for i, x in enumerate(found):
+                assert_same(xdevice.to_numpy(x), array * np.float32(2 * i), f"batch {i} on {target}")
+
+    @needs("Prefetch")
+    def test_prefetch_has_read_its_source_when_it_goes_on(self) -> None:
+        for target in self.places():
+            buffer = np.zeros((64, 65), "float32")
+            shared = self.make(buffer) if self.can_be_written() else None
+
+            def fill(buffer: Any = buffer, shared: Any = shared) -> Iterator[Any]:
+                for i in range(6):
+                    buffer[...] = i
+                    if shared is not None:
+                        self.adapter.write(shared, self.make(buffer))
+                        xdevice.sync(shared)
+                    yield {"host": buffer, "tensor": shared}
+
+            for i, batch in enumerate(xdevice.prefetch(fill(), target)):
+                self.assert_holds(batch["host"], np.full((64, 65), i, "float32"), f"batch {i} on {target}")
+                if shared is not None:
+                    self.assert_holds(batch["tensor"], np.full((64, 65), i, "float32"), f"batch {i} on {target}")
+
+    def can_be_written(self) -> bool:
+        return self.computes and self.adapter.can_write(self.make())
+
+    @needs("Prefetch")
+    def test_staged_memory_is_nobody_elses(self) -> None:
+        for target in self.places():
+            source = np.full((64, 65), 2.0, "float32")
+            tensor = xdevice.to_device(self.make(source), "cpu")
+            staged = [self.adapter.stage(source, target), self.adapter.stage(tensor, target)]
+            source[...] = -1
+            for x in staged:
+                assert self.adapter.device_of(x) is target
+                self.assert_holds(x, np.full((64, 65), 2.0, "float32"), f"on {target}")
+            if target is devices.CPU and self.can_be_written():
+                self.assert_apart(staged[1], tensor)
+
+    @needs("Prefetch")
+    def test_prefetch_raises_what_its_source_raises(self) -> None:
+        def source() -> Iterator[Any]:
+            yield plain("float32")
+            raise Planned("in the source")
+
+        batches = xdevice.prefetch(source(), self.home)
+        self.assert_holds(next(batches), plain("float32"))
+        with pytest.raises(Planned, match="in the source"):
+            next(batches)
+
+    @needs("Prefetch")
+    def test_a_prefetch_that_is_broken_off_ends_its_thread(self) -> None:
+        before = threading.active_count()
+        batches = xdevice.prefetch((plain("float32") for _ in range(1000)), self.home)
+        next(batches)
+        batches.close()
+        self.assert_threads(before)
+
+    def assert_threads(self, before: int) -> None:
+        """Fails if there are still more than `before` threads after `patience` seconds."""
+        deadline = time.monotonic() + self.patience
+        while threading.active_count() > before and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert threading.active_count() <= before, f"threads are left: {threading.enumerate()}"
+
+    @needs("Prefetch")
+    def test_a_loader_of_the_framework_is_iterated(self) -> None:
+        arrays = [plain("float32") + i for i in range(5)]
+        before = threading.active_count()
+        loader = need(self.samples.loader(arrays), "a loader")
+        got = [xdevice.to_numpy(x) for x in xdevice.prefetch(loader, self.home)]
+        assert len(got) == len(arrays)
+        for actual, expected in zip(got, arrays, strict=True):
+            assert_same(actual.reshape(3, 4), expected)
+        self.assert_threads(before)
+        batches = xdevice.prefetch(self.samples.loader(arrays), self.home)
+        next(batches)
+        batches.close()
+        self.assert_threads(before)
+
+        def source() -> Iterator[Any]:
+            yield arrays[0]
+            raise Planned("in the loader")
+
+        with pytest.raises(Planned, match="in the loader"):
+            list(xdevice.prefetch(self.samples.loader(source()), self.home))
+        self.assert_threads(before)
+
+
+def _inside(state: Callable[[], Any], is_on: Callable[[], bool]) -> tuple[bool, bool]:
+    with state():
+        inside = is_on()
+    return inside, is_on()

@@ -1,0 +1,122 @@
+"""Checks of the transfers that `xdevice.transfers` sees, and of memory."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import xdevice
+from xdevice.base import devices
+
+from .base import Suite, refusal_of
+from .capabilities import needs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Seeing(Suite):
+    def require_transfers(self) -> None:
+        if self.adapter.kinds == ("cpu",):
+            pytest.skip(f"{self.backend} has one device, so nothing is transferred")
+
+    def reads(self, x: Any) -> list[Callable[[], object]]:
+        """Functions that read the number in `x`: `float` is among them if the framework's tensors can be given to
+        it."""
+        by_xdevice: list[Callable[[], object]] = [lambda: xdevice.item(x), lambda: xdevice.to_numpy(x)]
+        return [*by_xdevice, lambda: float(x)] if hasattr(x, "__float__") else by_xdevice
+
+    @needs("Transfers")
+    def test_reads_are_seen(self) -> None:
+        self.require_transfers()
+        self.needs_kernels()
+        x = self.make(2.5)
+        reads = self.reads(x)
+        with xdevice.transfers() as log:
+            for read in reads:
+                read()
+        with xdevice.transfers() as none, self.here():  # outside of here() TensorFlow would copy x to add
+            xdevice.device_of(x)
+            self.samples.add(x, x)
+        assert [record.kind for record in log] == ["read"] * len(reads), list(log)
+        for record in log:
+            assert (record.backend, record.source, record.destination) == (self.backend, self.here(), devices.CPU)
+            assert record.nbytes == 4
+            assert record.physical is (self.here().kind != "cpu")
+        assert not list(none), "nothing is read or moved"
+
+    @needs("Transfers")
+    def test_moves_are_seen(self) -> None:
+        self.require_transfers()
+        there = self.there_with_values()
+        x = self.make()
+        with xdevice.transfers() as log:
+            xdevice.to_device(x, there)
+            xdevice.to_device(x, self.home)
+            xdevice.copy_to({"x": x}, there)
+        assert [record.kind for record in log] == ["move", "move"], list(log)
+        for record in log:
+            assert (record.source, record.destination, record.nbytes) == (self.here(), there, 24)
+
+    @needs("Transfers")
+    def test_a_forbidden_transfer_does_not_happen(self) -> None:
+        self.require_transfers()
+        self.needs_kernels()
+        x = self.make(2.5)
+        reads = self.reads(x)
+        for read in reads:
+            with pytest.raises(xdevice.TransferError), xdevice.transfers("forbid"):
+                read()
+        before = _attributes(type(x)), _attributes(self.adapter)
+        with xdevice.transfers() as log:
+            pass
+        assert (_attributes(type(x)), _attributes(self.adapter)) == before, "hooks have stayed"
+        for read in reads:
+            read()
+        assert not list(log), "a block that has ended goes on seeing"
+
+    @needs("memory")
+    def test_memory_is_told(self) -> None:
+        self.needs_kernels()
+        count = 1 << 20
+        for device in self.places():
+            gc.collect()
+            xdevice.sync()
+            before = xdevice.memory(device)
+            x = xdevice.ones(count, device=device)
+            y = xdevice.rand(count, device=device)
+            xdevice.sync(x)
+            xdevice.sync(y)
+            during = xdevice.memory(device)
+            for number in during:
+                assert number is None or (type(number) is int and number >= 0), during
+            if during.allocated is not None and before.allocated is not None:
+                grown = during.allocated - before.allocated
+                assert 8 * count <= grown < 80 * count, f"{grown} bytes more for {8 * count} on {device}"
+                del x, y
+                gc.collect()
+                xdevice.sync()
+                after = xdevice.memory(device).allocated
+                assert after is not None
+                assert after <= during.allocated - 4 * count, f"memory on {device} stays after its tensors have gone"
+            if during.total is not None and during.free is not None:
+                assert 0 <= during.free <= during.total
+            if during.peak is not None and during.allocated is not None:
+                assert during.peak >= during.allocated
+                self.assert_peak(device)
+
+    def assert_peak(self, device: Any) -> None:
+        high = xdevice.memory(device).peak
+        assert high is not None
+        if refusal_of(lambda: xdevice.reset_peak(device)) is not None:
+            return
+        low = xdevice.memory(device)
+        assert low.peak is not None
+        assert low.allocated is not None
+        assert low.allocated <= low.peak < high, f"the peak of {device} did not start again"
+
+
+def _attributes(x: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(x).items() if callable(value) or isinstance(value, property)}
