@@ -9,8 +9,8 @@ Facts about JAX that the code depends on (measured on 0.7.1):
 - A process that has not called `jax.distributed.shutdown` waits at its exit for all others, so `close` calls it. Rank 0
   serves the coordination service, and must end it last: a rank that has not left by then prints connection errors.
 - A process whose connection to the service is lost ends at once by SIGABRT, whatever `jax_enable_recoverability` says;
-  a Python callback for that ends it by std::bad_cast. So the other ranks reach the service by way of `relay`, which
-  hides that rank 0 has died: the PeerError comes by xdevice's own connection.
+  a Python callback for that ends it by std::bad_cast. So all ranks reach the service by way of `relay`, which hides
+  that it has ended: the PeerError comes by xdevice's own connection.
 - The coordinator listens on all addresses unless it is given one.
 - The maximum of complex numbers fails in the compiler. `psum_scatter` only sums. The parts of a spread array without
   elements come back in the shape of the whole, so such arrays are not sent.
@@ -115,6 +115,7 @@ class JaxEngine(Engine):
         leaving = _taken_from_jax()
         service, leaving.service = leaving.service, None
         leaving.shutdown()
+        relay.leave()
         self._exchange("")  # all have left the service
         if service is not None:
             service.shutdown()
@@ -172,7 +173,7 @@ def _initialize(group: Group) -> bool:
         # set, because the default differs between versions of JAX
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
-            relay.to(coordinator) if group.rank else coordinator,
+            relay.to(coordinator),
             group.size,
             group.rank,
             cluster_detection_method="deactivate",

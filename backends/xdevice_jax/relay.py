@@ -1,6 +1,10 @@
 """A relay in this process, by way of which JAX reaches its coordination service in rank 0.
 
 If rank 0 dies, the relay keeps JAX's connection open. Otherwise JAX would end this process at once.
+
+On GPUs, JAX 0.11 asks the service for the states of the ranks until the process ends, even after it has left the
+service. So the service would wait for 5 s when it ends, and JAX would print that the connection is lost: the relay cuts
+only its own connection to the service (`leave`).
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ if TYPE_CHECKING:
 
 _LOOPBACK: Final = "127.0.0.1"
 _CHUNK: Final = 65536
+_has_left: Final = threading.Event()
+_to_service: Final[list[socket.socket]] = []
 
 
 def to(coordinator: str) -> str:
@@ -26,14 +32,27 @@ def to(coordinator: str) -> str:
     return f"{_LOOPBACK}:{listener.getsockname()[1]}"
 
 
+def leave() -> None:
+    """Ends the connections to the service, and keeps those to JAX, which has left it."""
+    _has_left.set()
+    for far in _to_service:
+        with suppress(OSError):
+            far.shutdown(socket.SHUT_RDWR)
+
+
 def _accept(listener: socket.socket, there: tuple[str, int]) -> None:
+    kept = []
     while True:
         near, _ = listener.accept()
+        if _has_left.is_set():
+            kept.append(near)
+            continue
         try:
             far = socket.create_connection(there)
         except OSError:  # the service does not listen yet: JAX tries again
             near.close()
             continue
+        _to_service.append(far)
         _start(_send, near, far)
         _start(_receive, near, far)
 
@@ -41,7 +60,7 @@ def _accept(listener: socket.socket, there: tuple[str, int]) -> None:
 def _send(near: socket.socket, far: socket.socket) -> None:
     with suppress(OSError):
         while data := near.recv(_CHUNK):
-            with suppress(OSError):  # rank 0 has died, which JAX must not notice
+            with suppress(OSError):  # the service has ended, which JAX must not notice
                 far.sendall(data)
     for one in (near, far):
         one.close()

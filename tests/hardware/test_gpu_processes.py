@@ -105,7 +105,7 @@ def test_a_program_that_ends_well_prints_nothing_of_ours(name):
     allowed = set().union(*(plain_noise() for _ in range(4))) if name == "jax" else set()
     for _ in range(3):
         printed, statuses = run(name, "ends well", 1, LATE, AFTER, **PIECEMEAL)
-        assert statuses == [0, 0], printed
+        assert statuses == [0, 0], "\n---\n".join(printed)
         for text in printed:
             assert text.count(f"ends well {name}:nccl\n") == 1
             assert noise(text.splitlines()) <= allowed, text
