@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -266,6 +268,29 @@ def test_a_rank_that_leaves_jaxs_service_late_ends_well(rank, tmp_path):
     path.write_text(LINGERS)
     done = python("-m", "xdevice", "launch", "-n", 2, "--backend", "jax", path, rank)
     assert done.returncode == 0, done.stderr
+
+
+def test_only_the_service_sees_that_jax_has_left(monkeypatch):
+    """On GPUs JAX 0.11 still asks after that: its connection stays, and the service ends without waiting for it."""
+    if "jax" not in xdevice.backends():
+        pytest.skip("no jax")
+    xdevice.backend("jax")
+    relay = sys.modules["xdevice_jax.relay"]
+    monkeypatch.setattr(relay, "_has_left", threading.Event())
+    monkeypatch.setattr(relay, "_to_service", [])
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        host, _, port = relay.to(f"127.0.0.1:{service.getsockname()[1]}").rpartition(":")
+        with socket.create_connection((host, int(port))) as before, service.accept()[0] as far:
+            before.sendall(b"x")
+            assert far.recv(1) == b"x"
+            relay.leave()
+            far.settimeout(10)
+            assert far.recv(1) == b""
+            with socket.create_connection((host, int(port))) as after:
+                for near in (before, after):
+                    near.settimeout(0.3)
+                    with pytest.raises(TimeoutError):
+                        near.recv(1)
 
 
 TWICE = """
