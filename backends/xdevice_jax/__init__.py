@@ -208,8 +208,12 @@ class JaxBackend(
         return jax.device_put(own, native)
 
     def to_numpy(self, x: jax.Array) -> np.ndarray[Any, Any]:
-        self.wait(x)
-        staged = staging.read(x) if staging.is_read(x) else None
+        if staging.is_awaited(x):
+            require_values(x)
+            staged = None
+        else:
+            self.wait(x)
+            staged = staging.read(x) if staging.is_read(x) else None
         try:
             return np.asarray(x) if staged is None else staged
         except TypeError as error:

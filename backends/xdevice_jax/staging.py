@@ -41,6 +41,19 @@ _ahead = threading.local()
 """For each thread but the main thread: GPU memory for the next array of the thread, allocated ahead."""
 
 
+def is_awaited(x: jax.Array) -> bool:
+    """Whether JAX can be asked for the values of an array that may have failed, or is being computed: a small one on a
+    GPU, where the copy is then queued behind the work, and one wait is for both."""
+    sharding = x.sharding
+    native = getattr(sharding, "_device", None)  # None for an array that may be spread over several devices
+    return (
+        native is not None
+        and native.platform == "gpu"
+        and sharding.memory_kind == "device"
+        and x.size * x.dtype.itemsize < TO_HOST
+    )
+
+
 def is_read(x: jax.Array) -> bool:
     """Whether the host should read an array through the ring, by `read`. What `read` returns shares memory with no
     array."""
