@@ -208,12 +208,10 @@ class JaxBackend(
         return jax.device_put(own, native)
 
     def to_numpy(self, x: jax.Array) -> np.ndarray[Any, Any]:
-        if staging.is_awaited(x):
-            require_values(x)
-            staged = None
-        else:
-            self.wait(x)
-            staged = staging.read(x) if staging.is_read(x) else None
+        require_values(x)
+        is_read = staging.is_read(x)  # found out while the work goes on
+        self.wait(x)
+        staged = staging.read(x) if is_read else None
         try:
             return np.asarray(x) if staged is None else staged
         except TypeError as error:
@@ -361,7 +359,7 @@ class JaxBackend(
     def _read(self, x: jax.Array) -> jax.Array | None:
         """Returns a copy on the CPU of an array on a GPU, made through the ring of page-locked memory (staging.py);
         None if JAX has to copy it."""
-        if isinstance(x, jax.core.Tracer) or not staging.is_read(x):
+        if isinstance(x, jax.core.Tracer) or not staging.is_moved(x):
             return None
         if x.dtype.itemsize >= 8 and not jax.config.jax_enable_x64:  # JAX would narrow the values
             return None
