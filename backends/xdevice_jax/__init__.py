@@ -14,8 +14,9 @@ The rules that it must keep, and the facts behind them (measured on jax 0.7.1 an
 - If 64-bit is off, JAX narrows float64 with a warning, and int64 by dropping bits.
 - `effects_barrier` waits for nothing. `live_arrays` lists the arrays of one platform only, and not results that the
   program has dropped.
-- If work has failed for lack of memory, reading its result (`np.asarray`, DLPack, `repr`) crashes the process. So
-  xdevice waits for each array before it reads it; the wait raises an error. After that no stack frame of xdevice may
+- If work has failed for lack of memory, reading its result (`np.asarray`, DLPack, on 0.7.1 also `repr`) crashes the
+  process on the CPU; on a GPU `np.asarray` first takes as much of the host's memory. So xdevice waits for each array
+  before it reads it; the wait raises an error. After that no stack frame of xdevice may
   refer to the array: pytest would print it, which reads it, and as long as a failed array exists, even in a traceback,
   every sync() fails.
 """
