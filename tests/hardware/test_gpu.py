@@ -105,6 +105,6 @@ for read, x in ((xdevice.item, part), (xdevice.to_numpy, part), (xdevice.to_nump
 
 
 def test_who_reads_what_failed_on_a_gpu_of_jax_gets_its_error():
-    """The small one is read without a wait before, which ended the process where the large one, of 32 TB, was."""
+    """Without a wait before it, the read of the large one took the host's memory until the process was killed."""
     needs("jax")
     assert printed("-c", READ_AFTER_A_FAILURE, XDEVICE_BACKEND="jax").split() == ["True"] * 3
