@@ -16,7 +16,7 @@ from support import BACKENDS, printed
 import xdevice
 
 HERE = Path(__file__).parent
-COMPILING = [name for name in ("jax", "tensorflow") if name in BACKENDS]
+COMPILING = [name for name in ("jax", "tensorflow", "torch") if name in BACKENDS]
 WITH_GRADIENTS = [name for name in BACKENDS if name != "numpy"]
 rate = 0.1
 

@@ -289,12 +289,16 @@ class _Program:
     def run(self, given: Given, tensors: list[Any]) -> Any:
         self._now.given = given
         try:
-            build, tensors = self._compiled(tensors)
+            made = self._compiled(tensors)
         except DeviceMismatchError:
             _Arguments(given).device()
             raise
         finally:
             del self._now.given
+        if made is None:
+            args, kwargs = given
+            return self._function(*args, **kwargs)
+        build, tensors = made
         return build(iter(tensors))
 
     def _trace(self, tensors: list[Any]) -> tuple[Build, list[Any]]:
