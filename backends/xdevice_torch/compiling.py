@@ -73,6 +73,13 @@ class Symbol(torch.Tensor):
     def __repr__(self) -> str:  # type: ignore[override]
         return f"<{self.dtype} of the shape {tuple(self.shape)}, without values {_WHILE}>"
 
+    def _read(self, *_: Any) -> Any:
+        raise UnsupportedError(
+            f"torch does not support reading the values of a tensor {_WHILE}; return the tensor and read it outside"
+        )
+
+    numpy = tolist = data_ptr = __array__ = __reduce_ex__ = _read  # which would not come to the dispatcher
+
     @property
     def data(self) -> torch.Tensor:  # type: ignore[override]
         return self.detach()
@@ -267,7 +274,9 @@ class TorchCompiling(Compiling):
             if found is None:
                 return None
             note, program = found
-            with torch.no_grad(), torch._C.DisableTorchFunction():
+            if not scopes:
+                return note, program(*tensors)
+            with torch._C.DisableTorchFunction():  # a scope would look at each operation
                 return note, program(*tensors)
 
         return compiled
@@ -282,7 +291,8 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
     if any(x.requires_grad for x in made):
         return None, None
     values, program = recorder.ended(made)
-    return (note, values), (note, program)
+    # not for all, because without gradients some operations (an LSTM on the CPU) are computed by another kernel
+    return (note, values), (note, torch.no_grad()(program) if any(x.requires_grad for x in tensors) else program)
 
 
 def _is_all(tensors: list[Any]) -> bool:
