@@ -12,6 +12,7 @@ from torch.nn import functional
 from xdevice.contract.hooks import listening
 
 from . import arithmetic, conversion
+from .compiling import Symbol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +34,7 @@ def _is_transformed() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+TRACED = ("adam",)
 relu = torch.relu
 sigmoid = torch.sigmoid
 softmax = torch.softmax
@@ -97,7 +99,7 @@ def dropout(x: Tensor, mask: Tensor, keep: float) -> Tensor:
 
 def adam(rows: Sequence[Any], step: Tensor, rate: Any, betas: tuple[float, float], eps: float) -> Any:
     params, grads, *means = zip(*rows, strict=True)
-    if type(params[0]) not in (torch.Tensor, torch.nn.Parameter) or not (step.is_cpu or step.is_cuda):
+    if type(params[0]) not in (torch.Tensor, torch.nn.Parameter, Symbol) or not (step.is_cpu or step.is_cuda):
         return NotImplemented
     if _is_transformed():
         return NotImplemented
