@@ -59,6 +59,8 @@ class Symbol(torch.Tensor):
             cls, held.shape, held.stride(), held.storage_offset(), dtype=held.dtype, device=held.device
         )
         self.held, self.variable = held, variable
+        torch._C._set_conj(self, held.is_conj())  # what is only marked, as a conjugate
+        torch._C._set_neg(self, held.is_neg())
         return self
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -105,7 +107,7 @@ class Recorder(Mode):
         self._last: dict[str, int] = {}
         """The number of the last line that each variable is read in."""
         self._constants: dict[str, Any] = {}
-        self._outside: list[torch.Tensor] = []
+        self.outside: list[torch.Tensor] = []
         """The tensors that are neither arguments nor made by an operation."""
         self.arguments = [Symbol(x.detach(), next(self._variables)) for x in tensors]
         for symbol, x in zip(self.arguments, tensors, strict=True):
@@ -145,7 +147,7 @@ class Recorder(Mode):
             raise self._refuse(f"changing the shape of a tensor ({func}) {_WHILE}", "make a new one")
 
     def _require_own(self, func: Any, args: Any, kwargs: Any) -> None:
-        outside = set(map(_memory, self._outside))
+        outside = set(map(_memory, self.outside))
         for x in _written_into(func, args, kwargs):
             if type(x) is not Symbol or _memory(x.held) in outside:
                 raise self._refuse(
@@ -156,7 +158,7 @@ class Recorder(Mode):
     def require_no_backward(self) -> None:
         """Raises `UnsupportedError` if the function has written gradients into tensors, which a program would not."""
         wrote = any(x.grad is not None for x in self.arguments)
-        for x in self._outside:
+        for x in self.outside:
             if type(x.grad) is Symbol:
                 x.grad, wrote = None, True
         if wrote:
@@ -178,8 +180,7 @@ class Recorder(Mode):
         if type(x) in _AS_THEY_ARE:
             return repr(x)
         if isinstance(x, torch.Tensor):
-            self._outside.append(x)
-            x = x.detach()
+            self.outside.append(x)  # not an alias of it: its data may be set
         elif isinstance(x, OpOverload):
             x = x._op  # a frame of Python less, which is a tenth of a small step
         name = f"c{len(self._constants)}"
@@ -291,8 +292,9 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
     if any(x.requires_grad for x in made):
         return None, None
     values, program = recorder.ended(made)
-    # not for all, because without gradients some operations (an LSTM on the CPU) are computed by another kernel
-    return (note, values), (note, torch.no_grad()(program) if any(x.requires_grad for x in tensors) else program)
+    if any(x.requires_grad for x in (*tensors, *recorder.outside)):
+        program = torch.no_grad()(program)  # not all, because it changes kernels, such as that of an LSTM on the CPU
+    return (note, values), (note, program)
 
 
 def _is_all(tensors: list[Any]) -> bool:

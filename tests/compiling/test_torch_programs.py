@@ -1,0 +1,229 @@
+"""A compiled function of PyTorch's own operations: its program gives bit for bit what the function gives, at each call
+and for other values, and what a program would repeat wrongly is refused."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from support import BACKENDS
+
+import xdevice
+
+if "torch" not in BACKENDS:
+    pytest.skip("needs torch", allow_module_level=True)
+
+import torch
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+here, weight = torch.tensor([2.0, 3.0, 5.0]), torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 7
+
+
+def normal(*shape):
+    return lambda: torch.randn(shape)
+
+
+def into_own(x):
+    y, z = x.clone(), torch.tensor([1.0, 1.0, 1.0])
+    y[0] = 7.0
+    y[1:].mul_(3)
+    z += x
+    y[y > 6] = 0.0
+    return y, z, torch.mul(x, 2, out=torch.empty(3))
+
+
+def into_an_array(x):
+    y = torch.from_numpy(np.zeros(3, "float32"))
+    y += x
+    return y
+
+
+def into_its_argument(x):
+    x += 1
+    return x * 2
+
+
+def of_parameters(p):
+    value, grads = xdevice.value_and_grad(lambda p: (p * p).sum())(p)
+    return xdevice.update(p, grads, lambda p, g: p - 0.1 * g), value
+
+
+def fitted(x, kernel):
+    def loss(kernel):
+        made = functional.conv2d(x, kernel, padding=1)
+        return functional.max_pool2d(functional.batch_norm(made, None, None, training=True), 2).square().mean()
+
+    return xdevice.value_and_grad(loss)(kernel)
+
+
+GIVEN = {
+    "a variable": (lambda x: x * here, normal(3)),
+    "what it gives back": (lambda x: (x, x.detach(), x[:2], here, torch.zeros(2)), normal(3)),
+    "into its own tensors": (into_own, normal(3)),
+    "into an array of its own": (into_an_array, normal(3)),
+    "into its argument": (into_its_argument, normal(3)),
+    "random numbers of PyTorch": (lambda x: functional.dropout(x + torch.rand(3) + torch.randn_like(x)), normal(3)),
+    "indices": (lambda x: (x[torch.tensor([2, 0, 2])], x[1:, ::2], torch.topk(x, 2)), normal(4, 3)),
+    "lists": (lambda x: (torch.split(x, 2), list(x), torch._foreach_add([x, x], 1.0)), normal(4, 3)),
+    "strides": (lambda x: (x.reshape(-1), x.t().expand(2, 3, 4).contiguous().view(2, -1)), lambda: torch.randn(3, 4).t()),
+    "layers": (fitted, normal(2, 3, 8, 8), normal(4, 3, 3, 3)),
+    "attention": (lambda x: functional.scaled_dot_product_attention(x, x, x, is_causal=True), normal(2, 4, 5, 8)),
+    "complex": (lambda x: torch.conj(torch.complex(x, x * 2)).imag * torch.fft.fft(x).real, normal(3)),
+    "a parameter": (of_parameters, lambda: torch.nn.Parameter(torch.randn(3))),
+    "gradients of gradients": (xdevice.grad(lambda x: xdevice.grad(lambda x: (x**3).sum())(x).sum()), normal(3)),
+    "torch.func": (torch.func.grad(lambda x: torch.func.vmap(torch.sin)(x).sum()), normal(3)),
+    "a backward pass by hand": (xdevice.grad(lambda x: Scaled.apply(x).sum()), normal(3)),
+    "checkpoints": (xdevice.grad(lambda x: checkpoint(torch.sin, x, use_reentrant=False).sum()), normal(3)),
+    "no elements": (lambda x: (x * 2, x.sum()), normal(0, 3)),
+    "a gradient that flows on": (lambda x: (x * weight).sum(), normal(3)),
+    "a tensor that requires one": (lambda x: (x * x).sum(), lambda: torch.randn(3, requires_grad=True)),
+}  # fmt: skip
+
+
+def twin(x):
+    new = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x.detach())
+    return type(x)(new).requires_grad_(x.requires_grad)
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_program_gives_what_the_function_gives(name, monkeypatch):
+    function, *make = GIVEN[name]
+    compiled = xdevice.compile(function)
+    for i in range(4):
+        if i == 3:
+            monkeypatch.setattr(here, "data", here * 2)
+        torch.manual_seed(i)
+        given = [one() for one in make]
+        others = [twin(x) for x in given]
+        torch.manual_seed(i)
+        wanted = torch.utils._pytree.tree_leaves(function(*given))
+        torch.manual_seed(i)
+        made = torch.utils._pytree.tree_leaves(compiled(*others))
+        assert [*map(type, made)] == [*map(type, wanted)]
+        for x, y in zip([*wanted, *given], [*made, *others], strict=True):
+            assert torch.equal(x, y)
+            assert (x.dtype, x.stride(), x.requires_grad) == (y.dtype, y.stride(), y.requires_grad)
+        memory = [x.data_ptr() for x in wanted if x.numel()], [x.data_ptr() for x in made if x.numel()]
+        assert len(set(memory[0]) - {here.data_ptr()}) <= len(set(memory[1]))
+
+
+def backward(x):
+    (weight * x).sum().backward()
+    return x
+
+
+def reshaped(x):
+    y = x.clone()
+    y.unsqueeze_(0)
+    return y
+
+
+def set_data(x):
+    y = x * 2
+    y.data = x
+    return y
+
+
+REFUSED = {
+    "a value": lambda x: x * x[0].item(),
+    "values": lambda x: x * x.tolist()[0],
+    "an array": lambda x: x * torch.from_numpy(x.numpy()),
+    "NumPy's array": lambda x: x + np.asarray(x).sum(),
+    "a decision": lambda x: x if x.sum() > 0 else -x,
+    "a comparison": lambda x: x if torch.equal(x, here) else -x,
+    "an address": lambda x: x * (x.data_ptr() % 2),
+    "memory": lambda x: torch.from_dlpack(x),
+    "a pickle": lambda x: (x, len(pickle.dumps(x))),
+    "a deep copy": lambda x: copy.deepcopy(x),
+    "a shape by values": lambda x: x[x > 0],
+    "places by values": torch.nonzero,
+    "unique values": torch.unique,
+    "writing into a variable": lambda x: here.add_(x),
+    "writing into a part of a variable": lambda x: here[:2].copy_(x[:2]),
+    "backward into a variable": backward,
+    "another shape": reshaped,
+    "another tensor's data": set_data,
+    "a sparse tensor": lambda x: x.to_sparse(),
+    "another thread": lambda x: xdevice.parallel(lambda: x * 2)[0],
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_program_would_repeat_wrongly_is_refused(name):
+    before = here.clone()
+    with pytest.raises(xdevice.UnsupportedError, match="while a function is compiled"):
+        xdevice.compile(REFUSED[name])(torch.randn(3))
+    assert torch.equal(here, before)
+    assert weight.grad is None
+
+
+def test_backward_into_an_argument_is_refused():
+    x = torch.randn(3, requires_grad=True)
+    with pytest.raises(xdevice.UnsupportedError, match="value_and_grad"):
+        xdevice.compile(lambda x: (x * x).sum().backward())(x)
+    assert x.grad is None
+
+
+def test_an_operation_of_another_library_is_refused():
+    library = torch.library.Library("xdevice_tests", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+    with pytest.raises(xdevice.UnsupportedError, match=r"xdevice_tests\.twice"):
+        xdevice.compile(lambda x: torch.ops.xdevice_tests.twice(x))(torch.ones(3))
+
+
+def test_a_symbol_that_was_kept_is_refused():
+    kept = []
+    keep = kept.append  # of which `compile` does not see what it changes
+    xdevice.compile(lambda x: keep(x) or x * 2)(torch.ones(3))
+    assert "without values" in repr(kept[0])
+    with pytest.raises(xdevice.UnsupportedError, match="return from the function what is needed"):
+        kept[0] + 1
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        lambda: torch.autocast("cpu", torch.bfloat16),
+        torch.inference_mode,
+        torch.no_grad,
+        lambda: torch.device("meta"),
+        lambda: torch.device("cpu"),
+    ],
+    ids=["autocast", "inference_mode", "no_grad", "meta", "cpu"],
+)
+def test_what_is_in_force_around_the_call_counts(scope):
+    def function(x):
+        return x @ x, torch.ones(2), x * torch.is_grad_enabled()
+
+    compiled, x = xdevice.compile(function), torch.randn(3, 3)
+    for _ in range(3):
+        for each in (scope, torch.enable_grad):
+            with each():
+                made, wanted = compiled(x), function(x)
+            for one, other in zip(made, wanted, strict=True):
+                assert (one.dtype, one.device, one.is_inference()) == (other.dtype, other.device, other.is_inference())
+                assert one.is_meta or torch.equal(one, other)
+
+
+def test_what_sees_operations_sees_those_of_the_function():
+    compiled, x = xdevice.compile(lambda x: x.to(torch.float64).sum()), torch.ones(3)
+    compiled(x)
+    with torch.profiler.profile() as seen:
+        compiled(x)
+    assert {"aten::sum"} <= {one.key for one in seen.key_averages()}
+    with torch._subclasses.fake_tensor.FakeTensorMode():
+        assert type(compiled(torch.ones(3))) is torch._subclasses.fake_tensor.FakeTensor
