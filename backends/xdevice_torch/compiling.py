@@ -55,7 +55,7 @@ class Symbol(torch.Tensor):
 
     @staticmethod
     def __new__(cls, held: torch.Tensor, variable: str) -> Symbol:
-        self: Symbol = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        self: Symbol = torch.Tensor._make_wrapper_subclass(
             cls, held.shape, held.stride(), held.storage_offset(), dtype=held.dtype, device=held.device
         )
         self.held, self.variable = held, variable
@@ -66,7 +66,7 @@ class Symbol(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
         raise UnsupportedError(
             f"torch does not support {func} of a tensor that stands for another one {_WHILE}, in another thread or "
             "after that; return from the function what is needed"
@@ -80,15 +80,17 @@ class Symbol(torch.Tensor):
             f"torch does not support reading the values of a tensor {_WHILE}; return the tensor and read it outside"
         )
 
-    numpy = tolist = data_ptr = __array__ = __reduce_ex__ = _read  # which would not come to the dispatcher
-
     @property
-    def data(self) -> torch.Tensor:  # type: ignore[override]
+    def data(self) -> torch.Tensor:
         return self.detach()
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:  # PyTorch itself would not come to the dispatcher
         raise UnsupportedError(f"torch does not support setting the data of a tensor {_WHILE}; return a new tensor")
+
+
+for _name in ("numpy", "tolist", "data_ptr", "__array__", "__dlpack__", "__reduce_ex__"):
+    setattr(Symbol, _name, Symbol._read)  # what would not come to the dispatcher
 
 
 class Recorder(Mode):
@@ -232,7 +234,7 @@ def _held(x: Symbol) -> torch.Tensor:
 
 
 def _memory(x: torch.Tensor) -> int:
-    return x.untyped_storage()._cdata
+    return int(x.untyped_storage()._cdata)
 
 
 def _written_into(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
@@ -270,7 +272,7 @@ class TorchCompiling(Compiling):
                     programs[key] = None
                     return call(tensors)
                 made, programs[key] = _recorded(call, tensors, self.unsupported)
-                return made
+                return made  # type: ignore[no-any-return]
             found = programs[key]
             if found is None:
                 return None
@@ -304,7 +306,7 @@ def _is_all(tensors: list[Any]) -> bool:
             return False
     return not (
         torch._C._len_torch_dispatch_stack()
-        or torch._C._is_any_autocast_enabled()
+        or any(map(torch.is_autocast_enabled, _MEASURED))
         or torch.is_inference_mode_enabled()
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._is_tracing()
