@@ -256,7 +256,7 @@ class TorchCompiling(Compiling):
     virtual: int
 
     def compile(self, call: Traced, device: Device) -> Compiled:
-        is_measured = self.to_native(device).type in _MEASURED and not (self.virtual and device.kind == "gpu")
+        is_measured = self.to_native(device).type in _MEASURED or self.virtual > 0
         programs: dict[Any, tuple[Any, Program] | None] = {}
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]] | None:
