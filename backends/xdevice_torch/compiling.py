@@ -7,7 +7,7 @@ Rules for this module, and why:
 - Nothing is noted that another call might have to do differently: reading a value, a shape that depends on values, an
   operation of another library, writing into what is neither an argument nor made by the function.
 - The function itself is called where its operations are not all that it does: where gradients are to flow through it,
-  under autocast, or while another mode sees the operations. So it is on devices on which this was not measured.
+  under autocast, or inside other transformations. So it is on devices on which this was not measured.
 - `make_fx` notes the same operations. It is not used, because it imports torch._dynamo, which takes 3 to 7 s (2.13).
 """
 
@@ -300,13 +300,12 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
 
 
 def _is_all(tensors: list[Any]) -> bool:
-    """Whether the operations of a function of these tensors are all that it does, and nothing else sees them."""
+    """Whether the operations below autograd are all that a function of these tensors may do now."""
     for x in tensors:
         if type(x) not in _PLAIN or x.grad_fn is not None:
             return False
     return not (
-        torch._C._len_torch_dispatch_stack()
-        or any(map(torch.is_autocast_enabled, _MEASURED))
+        any(map(torch.is_autocast_enabled, _MEASURED))
         or torch.is_inference_mode_enabled()
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._is_tracing()

@@ -325,8 +325,9 @@ def test_many_programs_for_one_function_are_warned_of(compiling):
     power = xdevice.compile(lambda x, n: x * n)
     for n in range(7):
         power(squares(), n)
-    with pytest.warns(RuntimeWarning, match=r"compiled 8 times.*\(now \[7\]\).*as a tensor"):
+    with pytest.warns(RuntimeWarning, match=r"compiled 8 times.*\(now \[7\]\).*as a tensor") as warned:
         power(squares(), 7)
+    assert warned[0].filename == __file__
     power(squares(), 8)  # it was said once
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
+from contextlib import contextmanager
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -16,8 +19,11 @@ if "torch" not in BACKENDS:
     pytest.skip("needs torch", allow_module_level=True)
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 here, weight = torch.tensor([2.0, 3.0, 5.0]), torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
 
@@ -40,8 +46,33 @@ class Scaled(torch.autograd.Function):
         return g * 7
 
 
+class Own(torch.Tensor):
+    pass
+
+
+class Seeing(TorchFunctionMode):
+    seen = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.seen += 1
+        return function(*args, **(kwargs or {}))
+
+
 def normal(*shape):
     return lambda: torch.randn(shape)
+
+
+def turned():
+    return torch.randn(3, 4).t()
+
+
+def recorded():
+    return torch.randn(3, requires_grad=True)
+
+
+def by_turns(*make):
+    turn = cycle(make)
+    return lambda: next(turn)()
 
 
 def into_own(x):
@@ -79,14 +110,13 @@ def fitted(x, kernel):
 
 GIVEN = {
     "a variable": (lambda x: x * here, normal(3)),
-    "what it gives back": (lambda x: (x, x.detach(), x[:2], here, torch.zeros(2)), normal(3)),
     "into its own tensors": (into_own, normal(3)),
     "into an array of its own": (into_an_array, normal(3)),
     "into its argument": (into_its_argument, normal(3)),
     "random numbers of PyTorch": (lambda x: functional.dropout(x + torch.rand(3) + torch.randn_like(x)), normal(3)),
     "indices": (lambda x: (x[torch.tensor([2, 0, 2])], x[1:, ::2], torch.topk(x, 2)), normal(4, 3)),
     "lists": (lambda x: (torch.split(x, 2), list(x), torch._foreach_add([x, x], 1.0)), normal(4, 3)),
-    "strides": (lambda x: (x.reshape(-1), x.t().expand(2, 3, 4).reshape(2, -1)), lambda: torch.randn(3, 4).t()),
+    "strides": (lambda x: (x.reshape(-1), x.t().expand(2, 3, 4).reshape(2, -1)), by_turns(normal(4, 3), turned)),
     "layers": (fitted, normal(2, 3, 8, 8), normal(4, 3, 3, 3)),
     "attention": (lambda x: functional.scaled_dot_product_attention(x, x, x, is_causal=True), normal(2, 4, 5, 8)),
     "complex": (lambda x: torch.conj(torch.complex(x, x * 2)).imag * torch.fft.fft(x).real, normal(3)),
@@ -97,7 +127,9 @@ GIVEN = {
     "checkpoints": (xdevice.grad(lambda x: checkpoint(torch.sin, x, use_reentrant=False).sum()), normal(3)),
     "no elements": (lambda x: (x * 2, x.sum()), normal(0, 3)),
     "a gradient that flows on": (lambda x: (x * weight).sum(), normal(3)),
-    "a tensor that requires one": (lambda x: (x * x).sum(), lambda: torch.randn(3, requires_grad=True)),
+    "a tensor that requires one": (lambda x: (x * x).sum(), by_turns(normal(3), recorded)),
+    "a tensor on the way": (lambda x: (x * x).sum(), lambda: recorded() * 2),
+    "a subclass": (lambda x: x * 2, lambda: torch.randn(3).as_subclass(Own)),
 }  # fmt: skip
 
 
@@ -115,7 +147,7 @@ def test_a_program_gives_what_the_function_gives(name, place):
             here.data = here * 2
         torch.manual_seed(i)
         given = [one() for one in make]
-        others = [twin(x) for x in given]
+        others = [x if x.grad_fn else twin(x) for x in given]
         torch.manual_seed(i)
         wanted = torch.utils._pytree.tree_leaves(function(*given))
         torch.manual_seed(i)
@@ -124,8 +156,19 @@ def test_a_program_gives_what_the_function_gives(name, place):
         for x, y in zip([*wanted, *given], [*made, *others], strict=True):
             assert torch.equal(x, y) or (place == "cuda" and torch.allclose(x, y))
             assert (x.dtype, x.stride(), x.requires_grad) == (y.dtype, y.stride(), y.requires_grad)
-        memory = [x.data_ptr() for x in wanted if x.numel()], [x.data_ptr() for x in made if x.numel()]
-        assert len(set(memory[0]) - {here.data_ptr()}) <= len(set(memory[1]))
+
+
+def test_what_a_function_gives_back_is_no_other_tensor_of_the_program():
+    compiled, x = xdevice.compile(lambda x: (x, x.detach(), x[1:], here, torch.zeros(2))), torch.randn(3)
+    for _ in range(2):
+        same, alias, part, outside, new = compiled(x)
+        assert same is x
+        assert alias is not x
+        assert (alias.data_ptr(), part.data_ptr()) == (x.data_ptr(), x[1:].data_ptr())
+        new += 1  # would be there at the next call
+        assert new.tolist() == [1.0, 1.0]
+        outside += 1
+        assert here.tolist() == [2.0, 3.0, 5.0]
 
 
 def backward(x):
@@ -151,6 +194,7 @@ REFUSED = {
     "an array": lambda x: x + torch.from_numpy(x.numpy()),
     "NumPy's array": lambda x: x + np.asarray(x).sum(),
     "a decision": lambda x: x if x.sum() > 0 else -x,
+    "whether it is pinned": lambda x: x if x.is_pinned() else -x,
     "a comparison": lambda x: x if torch.equal(x, here) else -x,
     "an address": lambda x: x * (x.data_ptr() % 2),
     "memory": lambda x: torch.from_dlpack(x),
@@ -202,24 +246,30 @@ def test_a_symbol_that_was_kept_is_refused():
         kept[0] + 1
 
 
-@pytest.mark.parametrize(
-    "scope",
-    [
-        lambda: torch.autocast("cpu", torch.bfloat16),
-        torch.inference_mode,
-        torch.no_grad,
-        lambda: torch.device("meta"),
-        lambda: torch.device("cpu"),
-    ],
-    ids=["autocast", "inference_mode", "no_grad", "meta", "cpu"],
-)
+@contextmanager
+def doubles():
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+SCOPES = {
+    "autocast": lambda: torch.autocast(here.device.type, torch.bfloat16),
+    "inference_mode": torch.inference_mode, "no_grad": torch.no_grad, "doubles": doubles,
+    "meta": lambda: torch.device("meta"), "cpu": lambda: torch.device("cpu"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scope", SCOPES)
 def test_what_is_in_force_around_the_call_counts(scope):
     def function(x):
-        return x @ x, torch.ones(2), x * torch.is_grad_enabled()
+        return x @ x, torch.ones(2), x * torch.is_grad_enabled(), xdevice.grad(lambda x: (x * x).sum())(x)
 
     compiled, x = xdevice.compile(function), torch.randn(3, 3)
     for _ in range(3):
-        for each in (scope, torch.enable_grad):
+        for each in (SCOPES[scope], torch.enable_grad):
             with each():
                 made, wanted = compiled(x), function(x)
             for one, other in zip(made, wanted, strict=True):
@@ -228,13 +278,34 @@ def test_what_is_in_force_around_the_call_counts(scope):
 
 
 def test_what_sees_operations_sees_those_of_the_function():
-    compiled, x = xdevice.compile(lambda x: x.to(torch.float64).sum()), torch.ones(3)
-    compiled(x)
-    with torch.profiler.profile() as seen:
-        compiled(x)
-    assert {"aten::sum"} <= {one.key for one in seen.key_averages()}
-    with torch._subclasses.fake_tensor.FakeTensorMode():
-        assert type(compiled(torch.ones(3))) is torch._subclasses.fake_tensor.FakeTensor
+    compiled, x = xdevice.compile(lambda x: x.double().sum()), torch.ones(3)
+    for _ in range(2):
+        with torch.profiler.profile() as profile, FlopCounterMode(display=False), Seeing() as seeing:
+            assert compiled(x).item() == 3
+        assert "aten::sum" in {one.key for one in profile.key_averages()}
+        assert seeing.seen > 1  # `item` is one
+        assert type(FakeTensorMode().from_tensor(x)) is type(compiled(FakeTensorMode().from_tensor(x)))
+
+
+def test_it_takes_part_in_transformations():
+    cubes = xdevice.compile(lambda x: (x**3).sum())
+    x = torch.tensor([1.0, 2.0])
+    for _ in range(2):
+        assert cubes(x).item() == 9
+        assert torch.func.grad(cubes)(x).tolist() == [3, 12]
+        assert torch.func.vmap(cubes)(x[:, None]).tolist() == [1, 8]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is deprecated from 2.10 on
+            traced = torch.jit.trace(cubes, x)
+        assert traced(x + 1).item() == 35
+
+
+@pytest.mark.slow
+def test_it_takes_part_in_a_function_of_torch_compile():
+    cubes = xdevice.compile(lambda x: (x**3).sum())
+    around = torch.compile(lambda x: cubes(x) * 2, backend="eager")
+    for x in (torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0])):
+        assert around(x).item() == 2 * cubes(x).item() == 2 * (x**3).sum().item()
 
 
 @pytest.mark.gpu

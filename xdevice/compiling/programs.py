@@ -7,6 +7,7 @@ that the function reads has changed since (`Outside`), and refuses what it canno
 
 from __future__ import annotations
 
+import sys
 import warnings
 from enum import Enum
 from functools import wraps
@@ -75,7 +76,7 @@ def compile(function: F) -> F:
 
     @wraps(function)
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        return programs.call(args, kwargs)
+        return registry.eagerly(lambda: programs.call(args, kwargs))
 
     return compiled  # type: ignore[return-value]
 
@@ -270,8 +271,16 @@ class _Programs:
             f"{name} was compiled {_MANY} times, each time for other shapes, or other values of its arguments that are "
             f"not tensors{f' (now {numbers})' if numbers else ''}; pass what changes at each call as a tensor",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=_depth(),
         )
+
+
+def _depth() -> int:
+    """How many frames of xdevice's there are above the user's, as the function that calls this counts them."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0].startswith("xdevice"):
+        depth, frame = depth + 1, frame.f_back
+    return depth
 
 
 class _Program:
