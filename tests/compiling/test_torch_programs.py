@@ -121,6 +121,7 @@ GIVEN = {
     "attention": (lambda x: functional.scaled_dot_product_attention(x, x, x, is_causal=True), normal(2, 4, 5, 8)),
     "complex": (lambda x: torch.conj(torch.complex(x, x * 2)).imag * torch.fft.fft(x).real, normal(3)),
     "a parameter": (of_parameters, lambda: torch.nn.Parameter(torch.randn(3))),
+    "what may require a gradient": (of_parameters, by_turns(normal(3), recorded)),
     "gradients of gradients": (xdevice.grad(lambda x: xdevice.grad(lambda x: (x**3).sum())(x).sum()), normal(3)),
     "torch.func": (torch.func.grad(lambda x: torch.func.vmap(torch.sin)(x).sum()), normal(3)),
     "a backward pass by hand": (xdevice.grad(lambda x: Scaled.apply(x).sum()), normal(3)),
@@ -128,7 +129,7 @@ GIVEN = {
     "no elements": (lambda x: (x * 2, x.sum()), normal(0, 3)),
     "a gradient that flows on": (lambda x: (x * weight).sum(), normal(3)),
     "a tensor that requires one": (lambda x: (x * x).sum(), by_turns(normal(3), recorded)),
-    "a tensor on the way": (lambda x: (x * x).sum(), lambda: recorded() * 2),
+    "gradients of a tensor on the way": (xdevice.grad(lambda x: (x * x).sum()), lambda: recorded() * 2),
     "a subclass": (lambda x: x * 2, lambda: torch.randn(3).as_subclass(Own)),
 }  # fmt: skip
 
@@ -265,7 +266,7 @@ SCOPES = {
 @pytest.mark.parametrize("scope", SCOPES)
 def test_what_is_in_force_around_the_call_counts(scope):
     def function(x):
-        return x @ x, torch.ones(2), x * torch.is_grad_enabled(), xdevice.grad(lambda x: (x * x).sum())(x)
+        return x @ x, torch.tensor(1.0), x * torch.is_grad_enabled(), xdevice.grad(lambda x: (x * x).sum())(x)
 
     compiled, x = xdevice.compile(function), torch.randn(3, 3)
     for _ in range(3):
