@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -324,9 +324,14 @@ def store_of(group: Group) -> Any:
     host, port = group.exchange(f"{group.host} {sock.getsockname()[1]}" if sock is not None else "")[0].split()
     if sock is None:
         return _c10d.TCPStore(host, int(port), group.size, False, _DEADLINE, wait_for_workers=False)
-    return _c10d.TCPStore(
-        host, int(port), group.size, True, _DEADLINE, wait_for_workers=False, master_listen_fd=sock.detach()
-    )
+    serve = partial(
+        _c10d.TCPStore, host, int(port), group.size, True, _DEADLINE, wait_for_workers=False,
+        master_listen_fd=sock.detach(),
+    )  # fmt: skip
+    try:
+        return serve()
+    except NotImplementedError:  # 2.6, of which only the older server takes a socket
+        return serve(use_libuv=False)
 
 
 def _gloo(store: Any, group: Group) -> Any:
