@@ -308,7 +308,7 @@ def _like(held: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def _options(cls: Any, op: str, goes_on: bool = False) -> Any:
     options = cls()
     options.reduceOp = _OPS[op]
-    if goes_on:
+    if goes_on and hasattr(options, "asyncOp"):
         options.asyncOp = True  # otherwise PyTorch calls NCCL on the current stream, as of 2.8
     return options
 
