@@ -77,7 +77,7 @@ class Symbol(torch.Tensor):
 
     def _read(self, *_: Any) -> Any:
         raise UnsupportedError(
-            f"torch does not support reading the values of a tensor {_WHILE}; return the tensor and read it outside"
+            f"torch does not support reading the memory of a tensor {_WHILE}; return the tensor and read it outside"
         )
 
     @property
@@ -89,7 +89,10 @@ class Symbol(torch.Tensor):
         raise UnsupportedError(f"torch does not support setting the data of a tensor {_WHILE}; return a new tensor")
 
 
-for _name in ("numpy", "tolist", "data_ptr", "__array__", "__dlpack__", "__reduce_ex__"):
+for _name in (
+    "numpy", "tolist", "data_ptr", "storage_offset", "is_conj", "is_neg", "_is_view", "__array__", "__dlpack__",
+    "__format__", "__reduce_ex__",
+):  # fmt: skip
     setattr(Symbol, _name, Symbol._read)  # what would not come to the dispatcher
 
 
@@ -104,6 +107,7 @@ class Recorder(Mode):
         super().__init__()
         self._refuse = refuse
         self._given = tensors
+        self._random, self._has_drawn = _random_state(tensors[0].device), False
         self._variables = (f"v{i}" for i in count())
         self._lines: list[str] = []
         self._last: dict[str, int] = {}
@@ -111,20 +115,26 @@ class Recorder(Mode):
         self._constants: dict[str, Any] = {}
         self.outside: list[torch.Tensor] = []
         """The tensors that are neither arguments nor made by an operation."""
-        self.arguments = [Symbol(x.detach(), next(self._variables)) for x in tensors]
-        for symbol, x in zip(self.arguments, tensors, strict=True):
-            symbol.requires_grad_(x.requires_grad)
+        made = {id(x): Symbol(x.detach(), next(self._variables)).requires_grad_(x.requires_grad) for x in tensors}
+        self.arguments: list[Any] = [made[id(x)] for x in tensors]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _ALIASES and type(args[0]) is Symbol:
             return Symbol(func(args[0].held), args[0].variable)
         self._require_repeatable(func, args)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self._require_no_seed()
+            self._has_drawn = True
+        if torch.Tag.inplace_view in func.tags:
+            return self._reshaped(func, args, kwargs)
         if func._schema.is_mutable:
             self._require_own(func, args, kwargs)
         known = {id(x.held): x for x in tree_leaves((args, kwargs)) if type(x) is Symbol}
         line = self._called(func, args, kwargs)
         made = func(*tree_map_only(Symbol, _held, args), **tree_map_only(Symbol, _held, kwargs))
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self._random = _random_state(self._given[0].device)
         if func is _aten.lift_fresh.default:  # the function makes its argument anew at each call, the program once
             line, made = f"{line}.clone()", made.clone()
         symbols, target = self._bound(made, known)
@@ -145,8 +155,6 @@ class Recorder(Mode):
                 f"reading a value, or a shape that depends on values ({func}), {_WHILE}",
                 "return the tensor and read it outside, or decide by xp.where",
             )
-        if torch.Tag.inplace_view in func.tags:
-            raise self._refuse(f"changing the shape of a tensor ({func}) {_WHILE}", "make a new one")
 
     def _require_own(self, func: Any, args: Any, kwargs: Any) -> None:
         outside = set(map(_memory, self.outside))
@@ -156,6 +164,10 @@ class Recorder(Mode):
                     f"writing into a tensor of the program ({func}) {_WHILE}",
                     "pass it as an argument, or return a new one",
                 )
+
+    def _require_no_seed(self) -> None:
+        if self._random != _random_state(self._given[0].device):
+            raise self._refuse(f"random numbers whose seed or state is set {_WHILE}", "set it outside")
 
     def require_no_backward(self) -> None:
         """Raises `UnsupportedError` if the function has written gradients into tensors, which a program would not."""
@@ -167,6 +179,19 @@ class Recorder(Mode):
             raise self._refuse(f"backward() {_WHILE}", "take the gradients by xdevice.value_and_grad")
 
     # what is written out
+
+    def _reshaped(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Notes an operation that changes the shape of a tensor as the one that makes such a view of it."""
+        symbol, overload = args[0], "int" if func is _aten.transpose_.default else func._overloadname
+        view = getattr(getattr(_aten, func._opname.removesuffix("_")), overload)
+        is_own = type(symbol) is Symbol and not any(symbol is x for x in self.arguments)
+        if not is_own or view._schema.returns[0].alias_info is None:
+            raise self._refuse(f"changing the shape of a tensor ({func}) {_WHILE}", "make a new one")
+        new = self.__torch_dispatch__(view, (), args, kwargs)
+        with torch._C._DisableTorchDispatch():
+            func(*args, **kwargs)
+        symbol.held, symbol.variable = new.held, new.variable
+        return symbol
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> str:
         given = [*map(self._text, args), *(f"{name}={self._text(x)}" for name, x in kwargs.items())]
@@ -185,6 +210,8 @@ class Recorder(Mode):
             self.outside.append(x)  # not an alias of it: its data may be set
         elif isinstance(x, OpOverload):
             x = x._op  # a frame of Python less, which is a tenth of a small step
+        elif isinstance(x, torch.Generator):
+            raise self._refuse(f"drawing from a generator {_WHILE}", "draw outside, or set torch.manual_seed there")
         name = f"c{len(self._constants)}"
         self._constants[name] = x
         return name
@@ -206,13 +233,21 @@ class Recorder(Mode):
 
     def ended(self, results: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Program]:
         """Returns the results as tensors, and the program that computes them."""
+        if self._has_drawn:
+            self._require_no_seed()
+        for x, given in zip(self.arguments, self._given, strict=True):
+            if x.requires_grad != given.requires_grad:
+                self._last[x.variable] = len(self._lines)
+                self._lines.append(f"{x.variable}.requires_grad_({x.requires_grad})")
+                given.requires_grad_(x.requires_grad)
         texts, values = zip(*map(self._result, results), strict=True) if results else ((), ())
         free = [""] * len(self._lines)
         for variable, i in self._last.items():
             free[i] += f"; {variable} = None"
         lines = [f"    {line}{freed}" for line, freed in zip(self._lines, free, strict=True)]
-        given = ", ".join(x.variable for x in self.arguments)
-        code = "\n".join([f"def program({given}):", *lines, f"    return [{', '.join(texts)}]"])
+        places = {id(x): i for i, x in reversed([*enumerate(self.arguments)])}  # one may be given twice
+        names = [x.variable if places[id(x)] == i else f"_{i}" for i, x in enumerate(self.arguments)]
+        code = "\n".join([f"def program({', '.join(names)}):", *lines, f"    return [{', '.join(texts)}]"])
         exec(code, self._constants)
         return list(values), self._constants["program"]
 
@@ -235,6 +270,14 @@ def _held(x: Symbol) -> torch.Tensor:
 
 def _memory(x: torch.Tensor) -> int:
     return int(x.untyped_storage()._cdata)
+
+
+def _random_state(device: torch.device) -> bytes:
+    """What PyTorch draws next for a device. While a graph is recorded, it does not tell."""
+    generators = torch.cuda.default_generators if device.type == "cuda" else ()
+    if generators and torch.cuda.is_current_stream_capturing():
+        return b""
+    return (generators[device.index] if generators else torch.default_generator).get_state().numpy().tobytes()
 
 
 def _written_into(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
@@ -265,7 +308,7 @@ class TorchCompiling(Compiling):
             scopes = [mode.device for mode in _get_current_function_mode_stack()]
             key = (
                 *[(x.shape, x.stride(), x.dtype, x.requires_grad) for x in tensors],
-                torch.is_grad_enabled(), torch.get_default_dtype(), *scopes,
+                _twice(tensors), torch.is_grad_enabled(), torch.get_default_dtype(), *scopes,
             )  # fmt: skip
             if key not in programs:
                 if not is_measured:
@@ -288,8 +331,13 @@ class TorchCompiling(Compiling):
 def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, Any]:
     """Returns what `call` gives, and its note and program. Both are None if gradients are to flow through it."""
     recorder = Recorder(tensors, refuse)
-    with recorder:
-        note, made = call(list(recorder.arguments))
+    try:
+        with recorder:
+            note, made = call(list(recorder.arguments))
+    except RuntimeError as error:
+        if "not allocated yet" not in str(error) and "invalid python storage" not in str(error):
+            raise
+        raise refuse(f"reading the memory of a tensor {_WHILE}", "return the tensor and read it outside") from error
     recorder.require_no_backward()
     if any(x.requires_grad for x in made):
         return None, None
@@ -299,10 +347,16 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
     return (note, values), (note, program)
 
 
+def _twice(tensors: list[Any]) -> tuple[int, ...]:
+    """Which tensors are the same: the first place of each. Nothing if none is, as mostly."""
+    places = [*map(id, tensors)]
+    return tuple(map(places.index, places)) if len({*places}) < len(places) else ()
+
+
 def _is_all(tensors: list[Any]) -> bool:
     """Whether the operations below autograd are all that a function of these tensors may do now."""
     for x in tensors:
-        if type(x) not in _PLAIN or x.grad_fn is not None:
+        if type(x) not in _PLAIN or x.grad_fn is not None or x.grad is not None or x.__dict__:
             return False
     return not (
         any(map(torch.is_autocast_enabled, _MEASURED))

@@ -108,6 +108,12 @@ def fitted(x, kernel):
     return xdevice.value_and_grad(loss)(kernel)
 
 
+def reshaped(x):
+    y, z = x.clone(), x * 2
+    y.unsqueeze_(0).mul_(3)
+    return y, z.t_().detach().squeeze_().add_(1), z, torch.quantile(x, 0.5, dim=0)
+
+
 GIVEN = {
     "a variable": (lambda x: x * here, normal(3)),
     "into its own tensors": (into_own, normal(3)),
@@ -126,6 +132,11 @@ GIVEN = {
     "torch.func": (torch.func.grad(lambda x: torch.func.vmap(torch.sin)(x).sum()), normal(3)),
     "a backward pass by hand": (xdevice.grad(lambda x: Scaled.apply(x).sum()), normal(3)),
     "checkpoints": (xdevice.grad(lambda x: checkpoint(torch.sin, x, use_reentrant=False).sum()), normal(3)),
+    "other shapes of its own tensors": (reshaped, normal(4, 3)),
+    "spectra": (lambda x: torch.view_as_real(torch.stft(x, 8, window=torch.ones(8), return_complex=True)), normal(32)),
+    "an argument that is to require a gradient": (
+        lambda x: torch.autograd.grad((x.requires_grad_() ** 2).sum(), x)[0], normal(3),
+    ),
     "no elements": (lambda x: (x * 2, x.sum()), normal(0, 3)),
     "a gradient that flows on": (lambda x: (x * weight).sum(), normal(3)),
     "a tensor that requires one": (lambda x: (x * x).sum(), by_turns(normal(3), recorded)),
@@ -177,12 +188,6 @@ def backward(x):
     return x
 
 
-def reshaped(x):
-    y = x.clone()
-    y.unsqueeze_(0)
-    return y
-
-
 def set_data(x):
     y = x * 2
     y.data = x
@@ -207,7 +212,15 @@ REFUSED = {
     "writing into a variable": lambda x: here.add_(x),
     "writing into a part of a variable": lambda x: here[:2].copy_(x[:2]),
     "backward into a variable": backward,
-    "another shape": reshaped,
+    "another shape": lambda x: x.unsqueeze_(0),
+    "another size": lambda x: x.clone().resize_(2),
+    "a seed": lambda x: x + (torch.manual_seed(0), torch.rand(3))[1],
+    "a seed after all": lambda x: (functional.dropout(x), torch.manual_seed(0))[0],
+    "masks drawn again": xdevice.grad(lambda x: checkpoint(functional.dropout, x, use_reentrant=False).sum()),
+    "a generator": lambda x: x + torch.rand(3, generator=torch.Generator(x.device).manual_seed(0)),
+    "a tensor of values": lambda x: torch.tensor([x[0], x[1]]),
+    "a text": lambda x: (x, f"{x[0]:.2f}"),
+    "where its memory begins": lambda x: x * x.storage_offset(),
     "another tensor's data": set_data,
     "a sparse tensor": lambda x: x.to_sparse(),
     "another thread": lambda x: xdevice.parallel(lambda: x * 2)[0],
@@ -245,6 +258,27 @@ def test_a_symbol_that_was_kept_is_refused():
     assert "without values" in repr(kept[0])
     with pytest.raises(xdevice.UnsupportedError, match="return from the function what is needed"):
         kept[0] + 1
+
+
+def test_a_tensor_that_is_given_twice_is_one():
+    compiled = xdevice.compile(lambda x, y: (x * 2 if x is y else y * 3, x.add_(1)))
+    for _ in range(2):
+        x, y = torch.ones(3), torch.ones(3)
+        for one, other, wanted in ((x, y, 3), (x, x, 4), (y, x, 9)):
+            made, written = compiled(one, other)
+            assert made.tolist() == [wanted] * 3
+            assert written is one
+
+
+def test_what_is_kept_beside_the_values_of_a_tensor_counts():
+    compiled = xdevice.compile(lambda x: x * getattr(x, "rate", 2) if x.grad is None else x - x.grad)
+    for _ in range(2):
+        x = torch.ones(3)
+        assert compiled(x).tolist() == [2, 2, 2]
+        x.rate = 5
+        assert compiled(x).tolist() == [5, 5, 5]
+        x.grad = torch.ones(3)
+        assert compiled(x).tolist() == [0, 0, 0]
 
 
 @contextmanager
