@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch._ops import OpOverload
-from torch.overrides import _get_current_function_mode_stack
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -43,6 +43,10 @@ _AS_THEY_ARE: Final = (type(None), bool, int, str)
 _aten: Final = torch.ops.aten
 _ALIASES: Final = (_aten.detach.default, _aten.alias.default)
 _DEPENDS: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_READS: Final = (
+    torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__dlpack__,
+    torch.Tensor.grad.__get__,
+)  # fmt: skip
 _WHILE: Final = "while a function is compiled"
 
 
@@ -94,6 +98,18 @@ for _name in (
     "__format__", "__reduce_ex__",
 ):  # fmt: skip
     setattr(Symbol, _name, Symbol._read)  # what would not come to the dispatcher
+
+
+class Reading(TorchFunctionMode):
+    """Refuses reading a tensor of the program where that does not come to the dispatcher: a program would repeat it."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in _READS and type(args[0]) is not Symbol:
+            raise UnsupportedError(
+                f"torch does not support reading the memory or the gradient of a tensor of the program {_WHILE}; pass "
+                f"what is needed as an argument"
+            )
+        return function(*args, **(kwargs or {}))
 
 
 class Recorder(Mode):
@@ -332,7 +348,7 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
     """Returns what `call` gives, and its note and program. Both are None if gradients are to flow through it."""
     recorder = Recorder(tensors, refuse)
     try:
-        with recorder:
+        with recorder, Reading():
             note, made = call(list(recorder.arguments))
     except RuntimeError as error:
         if "not allocated yet" not in str(error) and "invalid python storage" not in str(error):

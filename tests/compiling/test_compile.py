@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -26,6 +27,11 @@ class Net:
     weight: object
     bias: object
     name: str = "net"
+
+
+class State(NamedTuple):
+    weight: object
+    steps: object = 0
 
 
 class Schedule:
@@ -94,6 +100,8 @@ def test_containers_keep_their_type_and_what_is_no_tensor_in_them(compiling):
     net, rest = made(Net(squares(), squares(), "given"), "text", squares())
     assert (type(net), net.name, values(net.weight), net.bias[0]) == (Net, "given", [2.0, 4.0, 6.0], "text")
     assert (values(rest["x"][0]), rest["x"][1:]) == ([1.0, 2.0, 3.0], [None, 1.5])
+    state = xdevice.compile(lambda x: State(2 * x)._replace(steps=x))(squares())
+    assert (type(state), values(state.weight), values(state.steps)) == (State, [2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
 
 
 def test_a_result_is_built_as_the_function_gives_it(compiling):

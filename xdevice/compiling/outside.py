@@ -6,7 +6,7 @@ import dis
 import random
 import sys
 import sysconfig
-from collections import deque
+from collections import deque, namedtuple
 from enum import Enum
 from functools import partial
 from operator import is_
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _GONE: Final = object()
 _CONSTANT: Final = (
     NoneType, bool, int, float, complex, str, bytes, Enum, Device, BuiltinFunctionType, range, slice, type(...),
-    Namespace, frozenset, MemberDescriptorType, GetSetDescriptorType,
+    Namespace, frozenset, MemberDescriptorType, GetSetDescriptorType, type(namedtuple("_", "x").x),
 )  # fmt: skip
 _OF_NAMESPACES: Final = Namespace.__module__.rpartition(".")[0]
 """The package of the methods that are functions of a namespace, such as `xp.reshape`. They keep nothing that counts."""
