@@ -42,10 +42,11 @@ _MEASURED: Final = ("cpu", "cuda")
 _AS_THEY_ARE: Final = (type(None), bool, int, str)
 _aten: Final = torch.ops.aten
 _ALIASES: Final = (_aten.detach.default, _aten.alias.default)
+_OF_SHAPES: Final = (_aten.is_same_size.default, _aten._has_same_storage_numel.default)
 _DEPENDS: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _READS: Final = (
     torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__dlpack__,
-    torch.Tensor.grad.__get__,
+    torch.Tensor.grad.__get__,  # type: ignore[union-attr]
 )  # fmt: skip
 _WHILE: Final = "while a function is compiled"
 
@@ -123,12 +124,15 @@ class Recorder(Mode):
         super().__init__()
         self._refuse = refuse
         self._given = tensors
-        self._random, self._has_drawn = _random_state(tensors[0].device), False
+        self._start = self._random = _random_state(tensors[0].device)
+        self._has_drawn, self._dtype = False, torch.get_default_dtype()
         self._variables = (f"v{i}" for i in count())
         self._lines: list[str] = []
         self._last: dict[str, int] = {}
         """The number of the last line that each variable is read in."""
         self._constants: dict[str, Any] = {}
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        """The arguments that were written into, and their values before."""
         self.outside: list[torch.Tensor] = []
         """The tensors that are neither arguments nor made by an operation."""
         made = {id(x): Symbol(x.detach(), next(self._variables)).requires_grad_(x.requires_grad) for x in tensors}
@@ -138,10 +142,14 @@ class Recorder(Mode):
         kwargs = kwargs or {}
         if func in _ALIASES and type(args[0]) is Symbol:
             return Symbol(func(args[0].held), args[0].variable)
+        if func is _aten._efficientzerotensor.default:  # reading it, which has no memory, would end the process here
+            func = _aten.zeros.default
         self._require_repeatable(func, args)
         if torch.Tag.nondeterministic_seeded in func.tags:
             self._require_no_seed()
             self._has_drawn = True
+        if torch.get_default_dtype() != self._dtype:
+            raise self._refuse(f"setting the default dtype {_WHILE}", "set it outside")
         if torch.Tag.inplace_view in func.tags:
             return self._reshaped(func, args, kwargs)
         if func._schema.is_mutable:
@@ -166,7 +174,8 @@ class Recorder(Mode):
         if func is _aten.index.Tensor:  # only a mask makes the shape depend on values
             depends = any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
         gives = [str(one.type) for one in func._schema.returns]
-        if depends or (gives and not any("Tensor" in one for one in gives)):
+        is_value = bool(gives) and not any("Tensor" in one for one in gives)
+        if depends or (is_value and func not in _OF_SHAPES):
             raise self._refuse(
                 f"reading a value, or a shape that depends on values ({func}), {_WHILE}",
                 "return the tensor and read it outside, or decide by xp.where",
@@ -180,10 +189,20 @@ class Recorder(Mode):
                     f"writing into a tensor of the program ({func}) {_WHILE}",
                     "pass it as an argument, or return a new one",
                 )
+            for given in self._given:
+                if _memory(given) == _memory(x.held) and id(given) not in self._before:
+                    self._before[id(given)] = given.detach(), given.detach().clone()
 
     def _require_no_seed(self) -> None:
         if self._random != _random_state(self._given[0].device):
             raise self._refuse(f"random numbers whose seed or state is set {_WHILE}", "set it outside")
+
+    def undo(self) -> None:
+        """Takes back what the function did, so that it can be called once more."""
+        for x, before in self._before.values():
+            x.copy_(before)
+        if self._has_drawn:
+            _generator(self._given[0].device).set_state(torch.frombuffer(bytearray(self._start), dtype=torch.uint8))
 
     def require_no_backward(self) -> None:
         """Raises `UnsupportedError` if the function has written gradients into tensors, which a program would not."""
@@ -288,12 +307,15 @@ def _memory(x: torch.Tensor) -> int:
     return int(x.untyped_storage()._cdata)
 
 
+def _generator(device: torch.device) -> torch.Generator:
+    generators = torch.cuda.default_generators if device.type == "cuda" else ()
+    return generators[device.index] if generators else torch.default_generator
+
+
 def _random_state(device: torch.device) -> bytes:
     """What PyTorch draws next for a device. While a graph is recorded, it does not tell."""
-    generators = torch.cuda.default_generators if device.type == "cuda" else ()
-    if generators and torch.cuda.is_current_stream_capturing():
-        return b""
-    return (generators[device.index] if generators else torch.default_generator).get_state().numpy().tobytes()
+    is_silent = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    return b"" if is_silent else _generator(device).get_state().numpy().tobytes()
 
 
 def _written_into(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
@@ -356,6 +378,7 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
         raise refuse(f"reading the memory of a tensor {_WHILE}", "return the tensor and read it outside") from error
     recorder.require_no_backward()
     if any(x.requires_grad for x in made):
+        recorder.undo()
         return None, None
     values, program = recorder.ended(made)
     if any(x.requires_grad for x in (*tensors, *recorder.outside)):
@@ -371,14 +394,13 @@ def _twice(tensors: list[Any]) -> tuple[int, ...]:
 
 def _is_all(tensors: list[Any]) -> bool:
     """Whether the operations below autograd are all that a function of these tensors may do now."""
-    for x in tensors:
-        if type(x) not in _PLAIN or x.grad_fn is not None or x.grad is not None or x.__dict__:
-            return False
-    return not (
+    if (
         any(map(torch.is_autocast_enabled, _MEASURED))
         or torch.is_inference_mode_enabled()
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._is_tracing()
         or torch.compiler.is_compiling()
         or not all(type(mode) is DeviceContext for mode in _get_current_function_mode_stack())
-    )
+    ):
+        return False
+    return all(type(x) in _PLAIN and x.grad_fn is None and x.grad is None and not x.__dict__ for x in tensors)

@@ -95,6 +95,11 @@ def into_its_argument(x):
     return x * 2
 
 
+def into_its_argument_and_on(x):
+    x[1:].add_(torch.rand(2))
+    return functional.dropout(x) * weight
+
+
 def of_parameters(p):
     value, grads = xdevice.value_and_grad(lambda p: (p * p).sum())(p)
     return xdevice.update(p, grads, lambda p, g: p - 0.1 * g), value
@@ -130,6 +135,9 @@ GIVEN = {
     "what may require a gradient": (of_parameters, by_turns(normal(3), recorded)),
     "gradients of gradients": (xdevice.grad(lambda x: xdevice.grad(lambda x: (x**3).sum())(x).sum()), normal(3)),
     "torch.func": (torch.func.grad(lambda x: torch.func.vmap(torch.sin)(x).sum()), normal(3)),
+    "torch.func forward": (
+        lambda x: (torch.func.jvp(torch.sin, (x,), (x,)), torch.func.hessian(lambda x: (x**3).sum())(x)), normal(3),
+    ),
     "a backward pass by hand": (xdevice.grad(lambda x: Scaled.apply(x).sum()), normal(3)),
     "checkpoints": (xdevice.grad(lambda x: checkpoint(torch.sin, x, use_reentrant=False).sum()), normal(3)),
     "other shapes of its own tensors": (reshaped, normal(4, 3)),
@@ -139,6 +147,7 @@ GIVEN = {
     ),
     "no elements": (lambda x: (x * 2, x.sum()), normal(0, 3)),
     "a gradient that flows on": (lambda x: (x * weight).sum(), normal(3)),
+    "a gradient that flows on, and effects": (into_its_argument_and_on, normal(3)),
     "a tensor that requires one": (lambda x: (x * x).sum(), by_turns(normal(3), recorded)),
     "gradients of a tensor on the way": (xdevice.grad(lambda x: (x * x).sum()), lambda: recorded() * 2),
     "a subclass": (lambda x: x * 2, lambda: torch.randn(3).as_subclass(Own)),
@@ -150,6 +159,7 @@ def twin(x):
     return type(x)(new).requires_grad_(x.requires_grad)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # by torch.func
 @pytest.mark.parametrize("name", GIVEN)
 def test_a_program_gives_what_the_function_gives(name, place):
     function, *make = GIVEN[name]
@@ -219,6 +229,7 @@ REFUSED = {
     "values of a variable": lambda x: x * here.tolist()[0],
     "the gradient of a variable": lambda x: x if weight.grad is None else x - weight.grad,
     "another size": lambda x: x.clone().resize_(2),
+    "a default dtype": lambda x: x * (torch.set_default_dtype(torch.float64), torch.ones(3))[1],
     "a seed": lambda x: x + (torch.manual_seed(0), torch.rand(3))[1],
     "a seed after all": lambda x: (functional.dropout(x), torch.manual_seed(0))[0],
     "masks drawn again": xdevice.grad(lambda x: checkpoint(functional.dropout, x, use_reentrant=False).sum()),
@@ -237,6 +248,7 @@ def test_what_a_program_would_repeat_wrongly_is_refused(name):
     before = here.clone()
     with pytest.raises(xdevice.UnsupportedError, match="while a function is compiled"):
         xdevice.compile(REFUSED[name])(torch.randn(3))
+    torch.set_default_dtype(torch.float32)
     assert torch.equal(here, before)
     assert weight.grad is None
 
@@ -325,6 +337,12 @@ def test_what_sees_operations_sees_those_of_the_function():
         assert "aten::sum" in {one.key for one in profile.key_averages()}
         assert seeing.seen > 1  # `item` is one
         assert type(FakeTensorMode().from_tensor(x)) is type(compiled(FakeTensorMode().from_tensor(x)))
+
+
+def test_a_compiled_function_of_a_variable_is_called_in_another_one():
+    inner = xdevice.compile(lambda x: x * 2)
+    outer = xdevice.compile(lambda x: x + inner(here))
+    assert [outer(torch.zeros(3)).tolist() for _ in range(2)] == [[4.0, 6.0, 10.0]] * 2
 
 
 def test_it_takes_part_in_transformations():

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _GONE: Final = object()
 _CONSTANT: Final = (
     NoneType, bool, int, float, complex, str, bytes, Enum, Device, BuiltinFunctionType, range, slice, type(...),
-    Namespace, frozenset, MemberDescriptorType, GetSetDescriptorType, type(namedtuple("_", "x").x),
+    Namespace, frozenset, MemberDescriptorType, GetSetDescriptorType, type(vars(namedtuple("_", "x"))["x"]),
 )  # fmt: skip
 _OF_NAMESPACES: Final = Namespace.__module__.rpartition(".")[0]
 """The package of the methods that are functions of a namespace, such as `xp.reshape`. They keep nothing that counts."""
