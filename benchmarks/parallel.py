@@ -1,9 +1,9 @@
 """What `parallel` and `prefetch` gain on GPUs, against one thread, in one run. PyTorch, because it has streams.
 
-    python benchmarks/parallel.py                # needs a GPU; two for the first two rows
+    python benchmarks/parallel.py                # needs a GPU; several for the first two rows
     python benchmarks/parallel.py --json
 
-A ratio of `parallel` is the sum of the single times over the time of both: 1 is no gain, 2 the most that two tasks can
+A ratio of `parallel` is the sum of the single times over the time of all: 1 is no gain, 2 the most that two tasks can
 gain. "naive" is the same work enqueued by one thread, on a stream for each task. "captured" is the same sum over the
 time of the tasks as graphs of `capture`, side by side. The ratio of `prefetch` is the whole time over the larger of
 copying alone and computing alone: 1 is the least. Every reading waits for all GPUs.
@@ -125,12 +125,13 @@ def overlap(gpu: Any, repeats: int, batches: int = 40, size: int = 4096) -> Row:
 
 
 def rows(repeats: int) -> Iterator[Row]:
-    gpus = xdevice.try_all_gpus()[:2]
-    if len(gpus) == 2:
+    gpus = xdevice.try_all_gpus()
+    count = len(gpus)
+    if count > 1:
         small = [products(100, 20_000, gpu) for gpu in gpus]
-        yield side_by_side("2 GPUs, 20,000 products of 100x100 each", small, 1.7, repeats)
+        yield side_by_side(f"{count} GPUs, 20,000 products of 100x100 each", small, 0.85 * count, repeats)
         large = [products(4096, 200, gpu) for gpu in gpus]
-        yield side_by_side("2 GPUs, 200 products of 4096x4096 each", large, 1.95, repeats)
+        yield side_by_side(f"{count} GPUs, 200 products of 4096x4096 each", large, 0.975 * count, repeats)
     for size in (256, 512):
         three = [products(size, 300, gpus[0]) for _ in range(3)]
         # of milliseconds each, so that noise counts

@@ -1,4 +1,4 @@
-"""Two processes, of which one fails inside collectives of many bytes: `run` starts them, and tells what they print."""
+"""Processes of which one fails inside collectives of many bytes: `run` starts them, and tells what they print."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ how, failing, after, elements = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]
 stand_still = threading.Event()
 with xdevice.processes() as world:
     x = xdevice.ones(3, device=world.device)
-    assert xdevice.to_numpy(world.all_reduce(x)).tolist() == [2] * 3
+    assert xdevice.to_numpy(world.all_reduce(x)).tolist() == [world.size] * 3
     if how == "ends well":
         print("ends well", world.engine)
     else:
@@ -43,16 +43,17 @@ with xdevice.processes() as world:
             raise
 """
 WHY = {"is killed": ("died", 0), "is stopped": ("silent", 1), "stands still": ("late", 1)}
-"""What the other rank says, and after how many times the timeout, and a second."""
+"""What the others say, and after how many times the timeout, and a second."""
 
 
-def run(name, how, failing, late, after, elements=1 << 28, **variables):
-    """What both ranks have printed, and their statuses; the one that fails is killed when the other has ended."""
+def run(name, how, failing, late, after, elements=1 << 28, size=2, **variables):
+    """What all ranks have printed, and their statuses; the one that fails is killed when the others have ended."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    told = {"XDEVICE_SIZE": "2", "XDEVICE_LOCAL_SIZE": "2", "XDEVICE_ADDRESS": address, "XDEVICE_TIMEOUT": str(late)}
+    told = {"XDEVICE_SIZE": str(size), "XDEVICE_LOCAL_SIZE": str(size)}
+    told |= {"XDEVICE_ADDRESS": address, "XDEVICE_TIMEOUT": str(late)}
     ranks = []
-    for rank in range(2):
+    for rank in range(size):
         own = {"XDEVICE_RANK": str(rank), "XDEVICE_LOCAL_RANK": str(rank), "XDEVICE_BACKEND": name}
         command = [sys.executable, "-c", RANK, how, str(failing), str(after), str(elements)]
         ranks.append(
@@ -61,9 +62,9 @@ def run(name, how, failing, late, after, elements=1 << 28, **variables):
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             )
         )  # fmt: skip
-    printed = ["", ""]
+    printed = [""] * size
     try:
-        for rank in (1 - failing, failing):
+        for rank in sorted(range(size), key=failing.__eq__):
             if rank == failing and how != "ends well":
                 ranks[rank].kill()
             printed[rank] = ranks[rank].communicate(timeout=300)[0]
@@ -75,9 +76,13 @@ def run(name, how, failing, late, after, elements=1 << 28, **variables):
 
 
 def told_of(printed, failing):
-    """What the rank that goes on has said, with the seconds since the other has failed."""
-    lines = [line for line in printed[1 - failing].splitlines() if line.startswith("{")]
-    assert lines, printed[1 - failing][-3000:]
-    told = json.loads(lines[0])
+    """What the last of the ranks that go on has said, with the seconds since the other has failed."""
     failed = next(float(line) for line in printed[failing].splitlines() if line.replace(".", "").isdigit())
-    return {**told, "seconds": told["at"] - failed}
+    told = []
+    for text in printed[:failing] + printed[failing + 1 :]:
+        lines = [line for line in text.splitlines() if line.startswith("{")]
+        assert lines, text[-3000:]
+        told.append(json.loads(lines[0]))
+    assert len({(one["rank"], one["why"]) for one in told}) == 1, told
+    last = max(told, key=lambda one: one["at"])
+    return {**last, "seconds": last["at"] - failed}

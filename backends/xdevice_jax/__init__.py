@@ -14,8 +14,9 @@ The rules that it must keep, and the facts behind them (measured on jax 0.7.1 an
 - If 64-bit is off, JAX narrows float64 with a warning, and int64 by dropping bits.
 - `effects_barrier` waits for nothing. `live_arrays` lists the arrays of one platform only, and not results that the
   program has dropped.
-- If work has failed for lack of memory, reading its result (`np.asarray`, DLPack, `repr`) crashes the process. So
-  xdevice waits for each array before it reads it; the wait raises an error. After that no stack frame of xdevice may
+- If work has failed for lack of memory, reading its result (`np.asarray`, DLPack, on 0.7.1 also `repr`) crashes the
+  process on the CPU; on a GPU `np.asarray` first takes as much of the host's memory. So xdevice waits for each array
+  before it reads it; the wait raises an error. After that no stack frame of xdevice may
   refer to the array: pytest would print it, which reads it, and as long as a failed array exists, even in a traceback,
   every sync() fails.
 """
@@ -208,8 +209,10 @@ class JaxBackend(
         return jax.device_put(own, native)
 
     def to_numpy(self, x: jax.Array) -> np.ndarray[Any, Any]:
+        require_values(x)
+        is_read = staging.is_read(x)  # found out while the work goes on
         self.wait(x)
-        staged = staging.read(x) if staging.is_read(x) else None
+        staged = staging.read(x) if is_read else None
         try:
             return np.asarray(x) if staged is None else staged
         except TypeError as error:
@@ -357,7 +360,7 @@ class JaxBackend(
     def _read(self, x: jax.Array) -> jax.Array | None:
         """Returns a copy on the CPU of an array on a GPU, made through the ring of page-locked memory (staging.py);
         None if JAX has to copy it."""
-        if isinstance(x, jax.core.Tracer) or not staging.is_read(x):
+        if isinstance(x, jax.core.Tracer) or not staging.is_moved(x):
             return None
         if x.dtype.itemsize >= 8 and not jax.config.jax_enable_x64:  # JAX would narrow the values
             return None

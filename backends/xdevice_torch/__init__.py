@@ -29,6 +29,7 @@ with importing():
     from . import accelerators, batches, conversion, staging
     from .blocking import TorchBlocking
     from .calls import TorchCalls
+    from .compiling import Symbol, TorchCompiling, is_recording
     from .conversion import TorchConversion
     from .gradients import TorchGradients
     from .graphs import TorchGraphs
@@ -94,6 +95,7 @@ class TorchBackend(
     TorchReplicas,
     TorchStreams,
     TorchGraphs,
+    TorchCompiling,
     TorchParallel,
     TorchPrefetch,
     TorchBlocking,
@@ -126,7 +128,7 @@ class TorchBackend(
 
     def classify(self, cls: type) -> Kind | None:
         if issubclass(cls, torch.Tensor):
-            return "tensor"
+            return "symbol" if cls is Symbol else "tensor"
         return "model" if issubclass(cls, torch.nn.Module | torch.optim.Optimizer) else None
 
     # devices
@@ -318,6 +320,8 @@ class TorchBackend(
             return "torch.export"
         if torch._C._is_tracing():
             return "torch.jit.trace"
+        if is_recording():
+            return "xdevice.compile"
         return "torch.fx" if _symbolic_trace._is_fx_tracing_flag else None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:

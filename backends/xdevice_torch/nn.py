@@ -3,6 +3,7 @@ they have to return."""
 
 from __future__ import annotations
 
+from math import nan
 from secrets import randbits
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,10 @@ from torch.nn import functional
 from xdevice.contract.hooks import listening
 
 from . import arithmetic, conversion
+from .compiling import Symbol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     Tensor = torch.Tensor
@@ -33,6 +35,7 @@ def _is_transformed() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+TRACED = ("adam",)
 relu = torch.relu
 sigmoid = torch.sigmoid
 softmax = torch.softmax
@@ -50,24 +53,46 @@ def refuses(labels: Tensor) -> bool:
     return labels.is_cpu and type(labels) is torch.Tensor and not (_is_compiling() or _is_transformed())
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+def _is_unread(indices: Tensor) -> bool:
+    """Whether these indices may be out of range, of which CUDA would end the process's work on the GPU: in a compiled
+    function nobody has read them."""
+    return type(indices) is Symbol and indices.is_cuda
+
+
+def _nan_where_wrong(function: Callable[[Tensor], Tensor], indices: Tensor, n: int) -> Tensor:
+    wrong = (indices < 0) | (indices >= n)
+    made = function(indices.masked_fill(wrong, 0))
+    return made.masked_fill(wrong.reshape(*wrong.shape, *[1] * (made.ndim - wrong.ndim)), nan)
+
+
+def _losses(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
     passed_over = _USUALLY_PASSED_OVER if _is_compiling() else _PASSED_OVER
-    return functional.cross_entropy(logits, labels.long(), ignore_index=passed_over)
+    return functional.cross_entropy(logits, labels.long(), ignore_index=passed_over, reduction=reduction)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    return cross_entropies(logits, labels).mean() if _is_unread(labels) else _losses(logits, labels, "mean")
 
 
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    passed_over = _USUALLY_PASSED_OVER if _is_compiling() else _PASSED_OVER
-    return functional.cross_entropy(logits, labels.long(), ignore_index=passed_over, reduction="none")
+    if _is_unread(labels):
+        return _nan_where_wrong(lambda safe: _losses(logits, safe, "none"), labels, logits.shape[1])
+    return _losses(logits, labels, "none")
 
 
 def binary_cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
 
-embedding = functional.embedding
+def embedding(indices: Tensor, table: Tensor) -> Tensor:
+    if _is_unread(indices):
+        return _nan_where_wrong(lambda safe: functional.embedding(safe, table), indices, table.shape[0])
+    return functional.embedding(indices, table)
 
 
 def one_hot(indices: Tensor, n: int, name: str) -> Tensor:
+    if _is_unread(indices):
+        return (indices.unsqueeze(-1) == torch.arange(n, device=indices.device)).to(arithmetic.dtype(name))
     made = torch.zeros((*indices.shape, n), dtype=arithmetic.dtype(name), device=indices.device)
     return made.scatter_(-1, indices.long().unsqueeze(-1), 1)
 
@@ -97,7 +122,7 @@ def dropout(x: Tensor, mask: Tensor, keep: float) -> Tensor:
 
 def adam(rows: Sequence[Any], step: Tensor, rate: Any, betas: tuple[float, float], eps: float) -> Any:
     params, grads, *means = zip(*rows, strict=True)
-    if type(params[0]) not in (torch.Tensor, torch.nn.Parameter) or not (step.is_cpu or step.is_cuda):
+    if type(params[0]) not in (torch.Tensor, torch.nn.Parameter, Symbol) or not (step.is_cpu or step.is_cuda):
         return NotImplemented
     if _is_transformed():
         return NotImplemented

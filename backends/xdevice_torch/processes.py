@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -308,7 +308,7 @@ def _like(held: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def _options(cls: Any, op: str, goes_on: bool = False) -> Any:
     options = cls()
     options.reduceOp = _OPS[op]
-    if goes_on:
+    if goes_on and hasattr(options, "asyncOp"):
         options.asyncOp = True  # otherwise PyTorch calls NCCL on the current stream, as of 2.8
     return options
 
@@ -324,9 +324,14 @@ def store_of(group: Group) -> Any:
     host, port = group.exchange(f"{group.host} {sock.getsockname()[1]}" if sock is not None else "")[0].split()
     if sock is None:
         return _c10d.TCPStore(host, int(port), group.size, False, _DEADLINE, wait_for_workers=False)
-    return _c10d.TCPStore(
-        host, int(port), group.size, True, _DEADLINE, wait_for_workers=False, master_listen_fd=sock.detach()
-    )
+    serve = partial(
+        _c10d.TCPStore, host, int(port), group.size, True, _DEADLINE, wait_for_workers=False,
+        master_listen_fd=sock.detach(),
+    )  # fmt: skip
+    try:
+        return serve()
+    except NotImplementedError:  # 2.6, of which only the older server takes a socket
+        return serve(use_libuv=False)
 
 
 def _gloo(store: Any, group: Group) -> Any:

@@ -111,7 +111,7 @@ def test_gradients_flow_to_both_compiled_too(name):
                 assert [read(g).tolist() for g in step([x, v], change)] == expected
 
 
-@pytest.mark.parametrize("name", [name for name in ("jax", "tensorflow") if name in BACKENDS])
+@pytest.mark.parametrize("name", [name for name in ("jax", "tensorflow", "torch") if name in BACKENDS])
 def test_an_index_that_is_traced_is_refused(name):
     with xdevice.use(name):
         step = xdevice.compile(lambda x, i: xdevice.at(x)[i].set(1.0))

@@ -16,7 +16,7 @@ from support import BACKENDS, printed
 import xdevice
 
 HERE = Path(__file__).parent
-COMPILING = [name for name in ("jax", "tensorflow") if name in BACKENDS]
+COMPILING = [name for name in ("jax", "tensorflow", "torch") if name in BACKENDS]
 WITH_GRADIENTS = [name for name in BACKENDS if name != "numpy"]
 rate = 0.1
 
@@ -325,8 +325,9 @@ def test_many_programs_for_one_function_are_warned_of(compiling):
     power = xdevice.compile(lambda x, n: x * n)
     for n in range(7):
         power(squares(), n)
-    with pytest.warns(RuntimeWarning, match=r"compiled 8 times.*\(now \[7\]\).*as a tensor"):
+    with pytest.warns(RuntimeWarning, match=r"compiled 8 times.*\(now \[7\]\).*as a tensor") as warned:
         power(squares(), 7)
+    assert warned[0].filename == __file__
     power(squares(), 8)  # it was said once
 
 

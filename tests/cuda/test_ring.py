@@ -182,6 +182,21 @@ def test_without_a_stream_all_is_there_on_return(driver):
     assert (gpu == values).all()
 
 
+def test_a_few_bytes_without_a_stream_come_at_once_and_make_no_ring(driver):
+    gpu, made = driver.array(52), np.empty(52, "uint8")
+    gpu[:] = random(12, 52)
+    place = ring._place_of(gpu.ctypes.data)
+    driver.streams[place.stream.value].append(lambda: pytest.fail("they have waited for a large copy"))
+    assert down(gpu, made, None)
+    assert (made == gpu).all()
+    assert ring.held() == 0
+    driver.streams[place.stream.value].clear()
+    driver.failing = 1
+    assert not down(gpu, made, None)
+    driver.kind = 1
+    assert not down(gpu, made, None)
+
+
 def test_a_copy_comes_after_the_work_of_its_stream_and_before_what_follows(driver):
     gpu, made, other = driver.array(WHOLE), np.empty(WHOLE, "uint8"), driver.array(WHOLE)
     values = random(3)

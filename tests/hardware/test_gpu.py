@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from support import FRAMEWORKS, NO_KERNELS, python
+from support import FRAMEWORKS, NO_KERNELS, needs, printed, python
 
 import xdevice
 
@@ -87,3 +87,24 @@ def test_integers_of_tensorflow_are_where_they_are_said_to_be():
             moved = xdevice.to_device(x, "gpu:1")
             assert moved.backing_device.endswith("GPU:1"), dtype
             assert xdevice.device_of(moved) is xdevice.gpu(1)
+
+
+READ_AFTER_A_FAILURE = """
+import jax
+import jax.numpy as jnp
+import xdevice
+
+whole = jax.jit(lambda x: jnp.broadcast_to(x, (1 << 33, 1 << 10)) + 1)(jnp.zeros(1 << 10))
+part = jax.jit(lambda x: x[0, 0])(whole)
+for read, x in ((xdevice.item, part), (xdevice.to_numpy, part), (xdevice.to_numpy, whole)):
+    try:
+        read(x)
+    except RuntimeError as error:
+        print("memory" in str(error))
+"""
+
+
+def test_who_reads_what_failed_on_a_gpu_of_jax_gets_its_error():
+    """Without a wait before it, the read of the large one took the host's memory until the process was killed."""
+    needs("jax")
+    assert printed("-c", READ_AFTER_A_FAILURE, XDEVICE_BACKEND="jax").split() == ["True"] * 3

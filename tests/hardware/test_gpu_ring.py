@@ -185,6 +185,32 @@ def test_parts_and_sources_in_another_order(framework, staged):
     assert len(staged) > before
 
 
+@pytest.mark.skipif("jax" not in STAGED, reason="no JAX")
+def test_a_few_values_of_jax_come_by_the_driver(staged, monkeypatch):
+    few, seen = ring._few_to_host, []
+    monkeypatch.setattr(ring, "_few_to_host", lambda *copy: seen.append(few(*copy)) or seen[-1])
+    with xdevice.use("jax") as backend:
+        for dtype in ("float32", "bool", "int8", "bfloat16", "complex64"):
+            for shape in ((), (3,), (1, 1), (5, 7)):
+                array = np.arange(np.prod(shape, dtype=int)).reshape(shape) % 3 - 1
+                x = xdevice.tensor(array, device=GPU, dtype=dtype)
+                host = xdevice.to_numpy(x)
+                assert host.dtype.name == dtype
+                assert host.shape == shape
+                assert (host == read(x, backend)).all()
+        assert seen == [True] * 20
+        turned = backend.framework.jit(lambda x: x.T + 0)(x)
+        assert (xdevice.to_numpy(turned) == read(turned, backend)).all()
+        assert xdevice.to_numpy(x[:0]).shape == (0, 7)
+        before = on_gpu(np.float32(1), backend)
+        for _ in range(3):
+            keep_busy(backend)
+            after = before + 1
+            assert xdevice.item(after) == xdevice.item(before) + 1
+            before = after
+    assert not staged
+
+
 def test_threads_do_not_disturb_each_other(framework):
     wrong = []
 

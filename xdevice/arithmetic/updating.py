@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.containers.trees import Tree
+from xdevice.contract.nn import TRACED
 from xdevice.core import registry
 from xdevice.errors import ContainerError, DeviceMismatchError, DTypeError, NotATensorError, ShapeError, shown
 
@@ -145,8 +146,11 @@ class Rows:
 
     def kernel(self, name: str) -> Callable[..., Any] | None:
         """Returns the adapter's own kernel for a step with these rows, if it has one."""
-        kernel = getattr(self._backend.nn(), name, None) if self._is_together and not is_inside() else None
-        if kernel is None or self._backend.tracing() is not None:
+        kernels = self._backend.nn()
+        # a traced function computes on one device, and its tensors know none
+        may = self._is_together if self._backend.tracing() is None else name in getattr(kernels, TRACED, ())
+        kernel = getattr(kernels, name, None) if may and not is_inside() else None
+        if kernel is None:
             return None
         dtype = self.leaves[0].dtype
         if dtype_name(dtype) != "float32" or any(x.dtype is not dtype for row in self._rows for x in row):

@@ -36,6 +36,8 @@ _CONSTANT: Final = (
     NoneType, bool, int, float, complex, str, bytes, Enum, Device, BuiltinFunctionType, range, slice, type(...),
     Namespace, frozenset, MemberDescriptorType, GetSetDescriptorType,
 )  # fmt: skip
+_OF_NAMESPACES: Final = Namespace.__module__.rpartition(".")[0]
+"""The package of the methods that are functions of a namespace, such as `xp.reshape`. They keep nothing that counts."""
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
@@ -83,6 +85,8 @@ class Outside:
         elif isinstance(value, FunctionType):
             self._visit_function(value, name)
         elif isinstance(value, MethodType):
+            if value.__func__.__module__.startswith(_OF_NAMESPACES):
+                return
             self._visit(value.__func__, name)
             self._visit(value.__self__, f"{name}.__self__")
         elif isinstance(value, partial | property):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
     Traced = Callable[[list[Any]], tuple[Any, list[Any]]]
+    Compiled = Callable[[list[Any]], tuple[Any, list[Any]] | None]
 
 
 class Compiling(Primitives):
@@ -20,9 +21,10 @@ class Compiling(Primitives):
 
     needs: ClassVar[tuple[str, ...]] = ("compile",)
 
-    def compile(self, call: Traced, device: Device) -> Traced:
-        """Returns a function that gives what `call` gives, faster. Both take a list of dense tensors on `device`, and
-        give a note and a list of tensors there. The note is an object of any type that can be hashed: `call` makes one
+    def compile(self, call: Traced, device: Device) -> Compiled:
+        """Returns a function that gives what `call` gives, faster, or None where it cannot: then the core calls the
+        function that the user gave. Both take a list of dense tensors on `device`, and give a note and a list of
+        tensors. The note is an object of any type that can be hashed: `call` makes one
         for each combination of shapes and dtypes, and the function gives it with all results for these.
 
         The function is called with the same number of tensors each time. It may call `call` with symbols in their

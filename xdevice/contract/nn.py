@@ -51,6 +51,10 @@ STEPS: Final = {
 number of steps before, is an integer tensor without dimensions there, and `rate` a number or such a tensor of float32.
 They may give NotImplemented where they cannot."""
 
+TRACED: Final = "TRACED"
+"""The name of an optional set: those of `STEPS` that also take the symbols of a traced function, or give
+NotImplemented for them."""
+
 COMPILED: Final = "compiled"
 """`compiled(kernel, settings)`, where there is one, makes of a kernel that the core has by hand one that the framework
 compiles; `settings` are the names of its arguments that are no tensors."""

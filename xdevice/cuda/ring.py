@@ -32,6 +32,9 @@ from typing import Any, Final
 SLOT: Final = 4 << 20
 SLOTS: Final = 16
 """How many buffers of `SLOT` bytes the ring has: 64 MB in all."""
+FEW: Final = 64 << 10
+"""Of fewer bytes than this, a copy to the host that follows no stream is made in the caller's thread: by one of the
+ring's 4 bytes took 120 us longer (H200, 2026-11-26)."""
 _PER_THREAD: Final = 2
 """CUDA's handle for the default stream of the calling thread. In the ring's own threads it would mean another
 stream, so copies on it are left to the framework."""
@@ -64,6 +67,8 @@ def to_host(x: Any, address: int, array: Any, target: int, nbytes: int, stream: 
     """Copies `nbytes` from `address` on a GPU, in the memory of `x`, to `target`, in the memory of `array`, after the
     work on `stream`, or at once if that is None. The copy is complete on return. Returns False if the framework must
     make it."""
+    if stream is None and nbytes < FEW:
+        return _few_to_host(address, target, nbytes)
     _advise(target, nbytes)
     return _done(_ToHost((x, array), address, target, nbytes, stream))
 
@@ -128,6 +133,18 @@ def _done(copy: _Copy) -> bool:
     return True
 
 
+def _few_to_host(address: int, target: int, nbytes: int) -> bool:
+    host, gpu, size = ctypes.c_void_p(target), ctypes.c_uint64(address), ctypes.c_size_t(nbytes)
+    try:
+        # no context is made current, as which Ctrl-C could leave it: the stream has one
+        stream = _place_of(address).quick
+        _call("cuMemcpyDtoHAsync_v2", host, gpu, size, stream)
+        _call("cuStreamSynchronize", stream)
+    except DriverError:
+        return False
+    return True
+
+
 def _place_of(address: int) -> _Place:
     pointer = ctypes.c_uint64(address)
     if _asked("cuPointerGetAttribute", ctypes.c_uint, _MEMORY_TYPE, pointer).value != _DEVICE_MEMORY:
@@ -140,14 +157,15 @@ def _place_of(address: int) -> _Place:
 
 
 class _Place:
-    """A GPU: its CUDA context, which the runtimes of all frameworks share, and a stream for copies that name no
-    stream."""
+    """A GPU: its CUDA context, which the runtimes of all frameworks share, a stream for copies that name no stream, and
+    one for those of a few bytes, so that they do not wait for large ones."""
 
     def __init__(self, index: int) -> None:
         device = _asked("cuDeviceGet", ctypes.c_int, index)
         self.context = _asked("cuDevicePrimaryCtxRetain", ctypes.c_void_p, device)
         with _Current(self):
             self.stream = _asked("cuStreamCreate", ctypes.c_void_p, _NON_BLOCKING)
+            self.quick = _asked("cuStreamCreate", ctypes.c_void_p, _NON_BLOCKING)
 
 
 class _Current:
