@@ -346,16 +346,17 @@ def cross_entropy(logits: Any, labels: Any, *, reduction: Reduction = "mean") ->
     on, logits = _begin(logits, "cross_entropy")
     labels = on.indices(labels, "cross_entropy")
     shape, rows = shape_of(logits), shape_of(labels)
-    if len(shape) != 2 or len(rows) != 1 or not _fit(shape[:1], rows):
+    if len(shape) != 2 or len(rows) != 1 or not (rows == shape[:1] or _fit(shape[:1], rows)):
         raise ShapeError(
             f"cross_entropy takes logits of a shape (n, classes) and labels of the shape (n,), not {shape} and {rows}"
         )
     if 0 in shape:
         raise ShapeError(f"cross_entropy is a mean over rows of classes, and logits of the shape {shape} have none")
-    on.require_one_device(logits=logits, labels=labels)
-    if _reduction(reduction, "cross_entropy") == "mean":
-        return on.looked_up("cross_entropy", "cross_entropy", labels, shape[1], logits, labels)
-    return _reduced(on.looked_up("cross_entropy", "cross_entropies", labels, shape[1], logits, labels), reduction)
+    given = {"logits": logits, "labels": labels}
+    if reduction == "mean":
+        return on.looked_up("cross_entropy", "cross_entropy", labels, shape[1], given)
+    _reduction(reduction, "cross_entropy")
+    return _reduced(on.looked_up("cross_entropy", "cross_entropies", labels, shape[1], given), reduction)
 
 
 def binary_cross_entropy_with_logits(logits: Any, labels: Any, *, reduction: Reduction = "mean") -> Any:
@@ -423,8 +424,7 @@ def embedding(indices: Any, table: Any) -> Any:
     shape = shape_of(table)
     if len(shape) != 2 or 0 in shape:
         raise ShapeError(f"embedding takes a table of the shape (rows, features), not {shape}")
-    on.require_one_device(indices=indices, table=table)
-    return on.looked_up("embedding", "embedding", indices, shape[0], indices, table)
+    return on.looked_up("embedding", "embedding", indices, shape[0], {"indices": indices, "table": table})
 
 
 def one_hot(indices: Any, n: int, *, dtype: object = None) -> Any:
@@ -574,21 +574,27 @@ class _On(Door):
         made = self.kernel(name)(*given, **settings)
         return getattr(by_hand, name)(self.kernels, *given, **settings) if made is NotImplemented else made
 
-    def looked_up(self, function: str, name: str, indices: Any, n: int | None, *given: Any) -> Any:
-        """What a kernel gives once indices are checked; where the adapter's raises, they are read only after that."""
-        kernel = self.kernel(name)
-        if self.refuses is None or not hasattr(self.kernels, name) or not self.refuses(indices):
+    def looked_up(self, function: str, name: str, indices: Any, n: int | None, tensors: dict[str, Any]) -> Any:
+        """What a kernel gives for tensors on one device once the indices among them are checked; where the adapter's
+        raises, they are read only after that."""
+        given = (*tensors.values(),)
+        if not self.ground.are_together(given):
+            self.require_one_device(**tensors)
+        own = getattr(self.kernels, name, None)
+        if own is None or self.refuses is None or not self.refuses(indices):
             self.require_range(indices, n, function)
-            return kernel(*given)
+            return self.kernel(name)(*given)
         try:
-            return kernel(*given)
+            return own(*given)
         except IndexError:
             self.require_range(indices, n, function)  # raises the same error on every backend
             raise
 
     def indices(self, x: Any, function: str) -> Any:
         """Returns `x` as a tensor. Raises `DTypeError` if its dtype is not int32 or int64."""
-        x = self.ground.tensor(x, function)
+        cls, ground = type(x), self.ground
+        if cls not in ground.mine or (cls in ground.may_be_sparse and not self.backend.is_dense(x)):
+            x = ground.tensor(x, function)
         if x.dtype is self._usual_indices:
             return x
         if self.ground.name(x) not in _INDICES:
@@ -604,7 +610,7 @@ class _On(Door):
         While a function is traced there are no values to check."""
         if n is None or not _holds_values(indices) or self.backend.tracing() is not None:
             return
-        self.backend.eagerly(lambda: self._require_range(indices, n, function))
+        self.backend.eagerly(partial(self._require_range, indices, n, function))
 
     def _require_range(self, indices: Any, n: int, function: str) -> None:
         if 0 in indices.shape:
@@ -617,14 +623,14 @@ class _On(Door):
         """Raises `DTypeError` for floats of several dtypes, and `DeviceMismatchError` for tensors on several
         devices."""
         dtypes = [x.dtype for x in tensors.values()]
-        if any(dtype is not dtypes[0] for dtype in dtypes) and len(names := {*map(self.ground.dtype, dtypes)}) > 1:
+        if dtypes.count(dtypes[0]) < len(dtypes) and len(names := {*map(self.ground.dtype, dtypes)}) > 1:
             raise DTypeError(f"{' and '.join(tensors)} are of {' and '.join(sorted(names))}; cast them to one dtype")
         self.require_one_device(**tensors)
 
     def require_one_device(self, **tensors: Any) -> None:
         """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no device, and tensors that
         are spread over several devices are left to the framework."""
-        given = tuple(tensors.values())
+        given = (*tensors.values(),)
         try:
             if self.ground.are_together(given) or not all(map(_holds_values, given)):
                 return
@@ -650,7 +656,9 @@ def _of(x: Any, function: str) -> _On:
 
 
 def _begin(x: Any, function: str) -> tuple[_On, Any]:
-    on = _of(x, function)
+    on = _seen.get(type(x))
+    if on is None or on.enter is not None or on.backend.refusal is not None:
+        on = _of(x, function)
     return on, on.ground.require(x, REAL_FLOATING, function)
 
 
@@ -690,11 +698,17 @@ def _normed(on: _On, function: str, vector: tuple[int | None, ...], given: dict[
     """What a kernel that normalizes gives, once its vectors are checked."""
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
         raise ArgumentError(f"{function} takes an eps of 0 or more, well below 1, and eps is {shown(eps)}")
-    for name in [name for name, part in given.items() if part is not None and name != "x"]:
-        given[name] = on.ground.require(given[name], REAL_FLOATING, function)
-        if not _fit(shape_of(given[name]), vector):
-            raise ShapeError(f"{function}: {name} has the shape {shape_of(given[name])}, expected {vector}")
-    on.require_together(**{name: part for name, part in given.items() if part is not None})
+    tensors = {}
+    for name, part in given.items():
+        if part is None:
+            continue
+        if name != "x":
+            given[name] = part = on.ground.require(part, REAL_FLOATING, function)
+            shape = shape_of(part)
+            if shape != vector and not _fit(shape, vector):
+                raise ShapeError(f"{function}: {name} has the shape {shape}, expected {vector}")
+        tensors[name] = part
+    on.require_together(**tensors)
     if 0 in given["x"].shape:
         return on.ground.kernels.copy(given["x"])
     return on.run(function, *given.values(), eps=float(eps))

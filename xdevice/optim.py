@@ -60,7 +60,7 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
         raise ArgumentError(f"init takes one of the optimizers of xdevice.optim, not {shown(rule)}")
     rows = Rows("params", params)
     state = {part: rows.rebuilt(rows.applied(lambda p: array_namespace(p).zeros_like(p))) for part in parts}
-    first = rows.tree.leaves[0]
+    first = rows.leaves[0]
     xp = array_namespace(first)
     return {"step": xp.astype(xp.sum(xp.zeros_like(first)), xp.int32), **state}
 

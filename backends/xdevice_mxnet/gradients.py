@@ -7,13 +7,15 @@ Rules for this module, and why:
   function that is used, `autograd.grad`, requires that the loss depends on each input, so it is called again without
   those on which the loss does not depend.
 - Nested gradients are refused, because hardly any operation has a second gradient.
-- `attach_grad` is not used, because it makes and fills an array for the gradient, which is not needed here. An array
-  without memory takes a fifth of the time.
+- MXNet asks for an array for each gradient, into which only `backward()` writes. So there is one for all, without
+  elements, and `backward()` within the function that is differentiated raises an error. Each thread has its own,
+  because MXNet writes into the object.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -21,17 +23,31 @@ import mxnet as mx
 
 from xdevice.contract.gradients import Gradients
 
-from . import arithmetic
+from . import arithmetic, operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from xdevice.base.devices import Device
+
 _UNREACHABLE = re.compile(r"with respect to the (\d+)-th variable because it is unreachable")
 
 
-def _unmade(x: Any) -> Any:
-    """Returns an array like `x` for which MXNet allocates memory only when something is first written into it."""
-    return type(x)(mx.ndarray.ndarray._new_alloc_handle(x.shape, x.ctx, True, x.dtype))
+class _Blanks(threading.local):
+    """Each thread's arrays without elements, by their devices."""
+
+    def __init__(self) -> None:
+        self.made: dict[Device, Any] = {}
+
+
+_blanks = _Blanks()
+
+
+def _blank(device: Device, x: Any) -> Any:
+    made = _blanks.made
+    if device not in made:
+        made[device] = mx.np.zeros((0,), ctx=x.ctx)
+    return made[device]
 
 
 def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
@@ -39,7 +55,7 @@ def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
     asked = list(range(len(inputs)))
     while asked:
         try:
-            given = mx.autograd.grad(loss, [inputs[i] for i in asked])
+            given = operators.gradients(loss, [inputs[i] for i in asked])
         except mx.MXNetError as error:
             if "not in a computational graph" in str(error):
                 return found
@@ -64,13 +80,15 @@ class MxnetGradients(Gradients):
                 "take them outside of value_and_grad and autograd.record(), or inside of autograd.pause()",
             )
         arithmetic.enter()
-        with mx.util.np_shape(True):
-            inputs = list(map(arithmetic.copy, leaves))  # MXNet refuses writes in place only after it has written
-            mx.autograd.mark_variables(inputs, [_unmade(x) for x in inputs])
-            with mx.autograd.record():
-                loss, rest = call(inputs)
-            gradients = _gradients(loss, inputs)
-            return loss.detach(), gradients, [x.detach() if isinstance(x, mx.nd.NDArray) else x for x in rest]
+        if not mx.util.is_np_shape():
+            with mx.util.np_shape(True):
+                return self.value_and_grad(leaves, call, nested)
+        inputs = list(map(arithmetic.copy, leaves))  # MXNet refuses writes in place only after it has written
+        mx.autograd.mark_variables(inputs, [_blank(self.device_of(x), x) for x in inputs])
+        with mx.autograd.record():
+            loss, rest = call(inputs)
+        gradients = _gradients(loss, inputs)
+        return loss.detach(), gradients, [x.detach() if isinstance(x, mx.nd.NDArray) else x for x in rest]
 
     def stop_gradient(self, x: Any) -> Any:
         return x.detach()

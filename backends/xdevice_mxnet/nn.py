@@ -20,6 +20,7 @@ from numpy import finfo, float32
 from xdevice.contract.hooks import unseen
 
 from . import arithmetic
+from .operators import operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,35 +29,49 @@ _np, _npx = mx.np, mx.npx
 
 Pair = tuple[int, int]
 
-relu = _npx.relu
-sigmoid = _npx.sigmoid
-erf = _npx.erf
+relu = operator("npx", "relu")
+sigmoid = operator("npx", "sigmoid")
+erf = operator("npx", "erf")
+
+_softmax = operator("npx", "softmax")
+_log_softmax = operator("npx", "log_softmax")
+_pick = operator("npx", "pick")
+_mean = operator("npi", "mean")
+_embedding = operator("npx", "embedding")
+_leaky_relu = operator("npx", "leaky_relu")
+_layer_norm = operator("npx", "layer_norm")
+_convolution = operator("npx", "convolution")
+_pooling = operator("npx", "pooling")
+_product = operator("npx", "batch_dot")
+_where = operator("npi", "where")
+_adam = operator("nd", "adam_update")
 
 
 def softmax(x: Any, axis: int) -> Any:
-    return _npx.softmax(x, axis=axis)
+    return _softmax(x, axis=axis)
 
 
 def log_softmax(x: Any, axis: int) -> Any:
-    return _npx.log_softmax(x, axis=axis)
+    return _log_softmax(x, axis=axis)
 
 
 def cross_entropy(logits: Any, labels: Any) -> Any:
-    return _np.mean(cross_entropies(logits, labels))
+    return _mean(cross_entropies(logits, labels))
 
 
 def cross_entropies(logits: Any, labels: Any) -> Any:
-    return -_npx.pick(_npx.log_softmax(logits), labels)  # along the last axis; naming it takes 5 us each time
+    return arithmetic.negative(_pick(_log_softmax(logits), labels))  # both along the last axis
 
 
 def embedding(indices: Any, table: Any) -> Any:
-    return _npx.embedding(indices, table, *table.shape)
+    rows, features = table.shape
+    return _embedding(indices, table, input_dim=rows, output_dim=features)
 
 
 def gelu(x: Any, approximate: bool) -> Any:
     if approximate or x.dtype != "float32" or not x.ndim:  # it computes in float32, and takes no 0-d array
         return NotImplemented
-    return _npx.leaky_relu(x, act_type="gelu")
+    return _leaky_relu(x, act_type="gelu")
 
 
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
@@ -64,7 +79,7 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
         return NotImplemented
     weight = _np.ones(x.shape[-1:], dtype=x.dtype, ctx=x.ctx) if weight is None else weight
     bias = _np.zeros(x.shape[-1:], dtype=x.dtype, ctx=x.ctx) if bias is None else bias
-    return _npx.layer_norm(x, weight, bias, eps=eps)
+    return _layer_norm(x, weight, bias, eps=eps)
 
 
 def one_hot(indices: Any, n: int, name: str) -> Any:
@@ -87,19 +102,20 @@ def _of_some(kernel: Callable[..., Any]) -> Callable[..., Any]:
 @_of_some
 def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
     filters, _, *size = kernel.shape
-    return _npx.convolution(
-        x, kernel, bias, kernel=size, stride=stride, pad=padding, num_filter=filters, no_bias=bias is None
+    given = (x, kernel) if bias is None else (x, kernel, bias)
+    return _convolution(
+        *given, kernel=tuple(size), stride=stride, pad=padding, num_filter=filters, no_bias=bias is None
     )
 
 
 @_of_some
 def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
-    return _npx.pooling(x, kernel=size, stride=stride, pad=padding, pool_type="max")
+    return _pooling(x, kernel=size, stride=stride, pad=padding, pool_type="max")
 
 
 @_of_some
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
-    return _npx.pooling(x, kernel=size, stride=stride, pad=padding, pool_type="avg")
+    return _pooling(x, kernel=size, stride=stride, pad=padding, pool_type="avg")
 
 
 @lru_cache(4)
@@ -109,16 +125,18 @@ def _before(queries: int, keys: int, device: Any) -> Any:
 
 def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     shape, least = (*q.shape[:-1], k.shape[-2]), float(finfo(q.dtype).min)
-    q, k, values = (part.reshape(-1, *part.shape[-2:]) for part in (q, k, v))  # what batch_dot takes
-    scores = (_npx.batch_dot(q, k, transpose_b=True) / q.shape[-1] ** 0.5).reshape(shape)
-    before = _before(*shape[-2:], q.ctx) if causal else None
+    size = q.shape[-1]
+    q, k, values = (arithmetic.reshape(part, (-1, *part.shape[-2:])) for part in (q, k, v))  # what batch_dot takes
+    scores = arithmetic.reshape(arithmetic.divide(_product(q, k, transpose_b=True), size**0.5), shape)
+    before = _before(*shape[-2:], q.ctx).detach() if causal else None  # an object for this thread, as in `sums`
     seen = before if mask is None else mask if before is None else arithmetic.logical_and(mask, before)
     if seen is not None:
-        scores = _np.where(seen, scores, _np.full_like(scores, least))  # with -inf: gradients of NaN without keys
-    weights = _npx.softmax(scores)
+        scores = _where(seen, scores, _np.full_like(scores, least))  # with -inf: gradients of NaN without keys
+    weights = _softmax(scores)
     if mask is not None:
-        weights = _np.where(seen, weights, _np.zeros_like(weights))
-    return _npx.batch_dot(weights.reshape(-1, *shape[-2:]), values).reshape(*shape[:-1], v.shape[-1])
+        weights = _where(seen, weights, _np.zeros_like(weights))
+    made = _product(arithmetic.reshape(weights, (-1, *shape[-2:])), values)
+    return arithmetic.reshape(made, (*shape[:-1], v.shape[-1]))
 
 
 def dropout(x: Any, mask: Any, keep: float) -> Any:
@@ -140,6 +158,5 @@ def adam(rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], 
         made = []
         for p, g, m, v in rows:
             m, v = arithmetic.copy(m), arithmetic.copy(v)
-            given = (x.as_nd_ndarray() for x in (p, g, m, v))
-            made.append((mx.nd.adam_update(*given, **settings).as_np_ndarray(), m, v))
+            made.append((_adam(p, g, m, v, **settings), m, v))
     return made

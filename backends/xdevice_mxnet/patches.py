@@ -31,10 +31,8 @@ PATCHES: Final = (
 
 PRIVATE: Final = (
     Private("mxnet.gluon.HybridBlock", ("_active",), "`trace`: whether a block hides its layers"),
-    Private("mxnet.ndarray.numpy", ("_internal",), "`einsum` of the namespace's sums without 4 us of checks"),
     Private("mxnet.base", ("_LIB",), "MXNet's library"),
     Private("mxnet.sym.np", ("_Symbol",), "whether a program is a legacy one"),
-    Private("mxnet.ndarray.ndarray", ("_new_alloc_handle",), "gradients: an array without memory until it is written"),
     Private("mxnet.gluon.HybridBlock", ("_get_graph",), "whether a hybridized block would freeze random numbers"),
     Private(
         "mxnet.gluon.Trainer",

@@ -56,6 +56,7 @@ with importing(own_symbols_after="tensorflow"), virtual_gpus.importing(virtual_g
 from . import driver
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -165,6 +166,12 @@ class PaddleBackend(
     def device_of(self, x: paddle.Tensor) -> Device:
         place = x.place
         return _CPU if _is_cpu_place(place) else self._device_at(place)
+
+    def devices_of(self, cls: type, tensors: Sequence[paddle.Tensor]) -> set[Device]:
+        for x in tensors:  # faster than a set of all
+            if not _is_cpu_place(x.place):
+                return {*map(self.device_of, tensors)}
+        return {_CPU}
 
     def move(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
         return self.copy(x, device)

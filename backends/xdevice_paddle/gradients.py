@@ -15,6 +15,9 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import nullcontext
+from inspect import signature
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import paddle
@@ -24,7 +27,17 @@ from xdevice.contract.gradients import Gradients
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_eager: Any = paddle.base.core.eager
+_nothing = nullcontext()
+_is_leaf = attrgetter("is_leaf")
 _one_at_a_time = threading.RLock()
+_ARGUMENTS = (
+    "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs", "allow_unused", "no_grad_vars",
+    "dump_backward_graph_path",
+)  # fmt: skip
+_IS_KNOWN = tuple(signature(paddle.grad).parameters) == _ARGUMENTS
+"""Whether `paddle.grad` takes these arguments, and so hands them on to `run_partial_grad`, which crashes the process if
+it gets fewer."""
 
 
 def _new_lock() -> None:
@@ -37,18 +50,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_new_lock)
 
 
-def _input(x: Any, goes_on: bool) -> Any:
-    if goes_on and not x.stop_gradient:
-        return paddle._C_ops.assign(x)
-    new = x.detach()
-    new.stop_gradient = False
-    return new
+def _inputs(leaves: list[Any], goes_on: bool) -> list[Any]:
+    inputs = [paddle._C_ops.assign(x) if goes_on and not x.stop_gradient else x.detach() for x in leaves]
+    for x in inputs:
+        x.stop_gradient = False
+    return inputs
 
 
 def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Gradients) -> list[Any]:
     try:
         with _one_at_a_time:
-            return paddle.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
+            if not _IS_KNOWN:
+                return paddle.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
+            # what paddle.grad calls after its checks, which take a twentieth of a small step
+            return _eager.run_partial_grad([loss], inputs, [], goes_on, goes_on, True, True, [], None)
     except RuntimeError as error:
         if "doesn't have any grad op" not in str(error):
             raise
@@ -67,9 +82,10 @@ class PaddleGradients(Gradients):
                 "gradients inside a function that paddle.jit.to_static traces",
                 "trace the function that they are taken of",
             )
-        goes_on = paddle.is_grad_enabled() and (nested or any(not x.is_leaf for x in leaves))
-        with paddle.enable_grad():
-            inputs = [_input(x, goes_on) for x in leaves]
+        was_on = paddle.is_grad_enabled()
+        goes_on = was_on and (nested or not all(map(_is_leaf, leaves)))
+        with _nothing if was_on else paddle.enable_grad():
+            inputs = _inputs(leaves, goes_on)
             loss, rest = call(inputs)
             gradients: list[Any] = [None] * len(inputs)
             if not loss.stop_gradient:

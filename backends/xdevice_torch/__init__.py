@@ -110,6 +110,7 @@ class TorchBackend(
     short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(torch, name))
     kinds = ("cpu", "gpu", "meta")
     moves_by = "to"
+    is_compiling = staticmethod(torch.compiler.is_dynamo_compiling)
     most_virtual_gpus = 128  # PyTorch keeps the index of a device in 8 bits
 
     def __init__(self) -> None:
@@ -325,7 +326,7 @@ class TorchBackend(
         return "torch.fx" if _symbolic_trace._is_fx_tracing_flag else None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:
-        return torch.compiler.disable(function)() if torch.compiler.is_compiling() else function()
+        return torch.compiler.disable(function)() if torch.compiler.is_dynamo_compiling() else function()
 
     # arithmetic
 

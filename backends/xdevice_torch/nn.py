@@ -28,11 +28,13 @@ processes, and a random label would differ in each."""
 _PASSED_OVER = -(2**62) - randbits(61)
 """The label that the loss ignores outside compiled graphs: a random one, which no tensor of labels has by mistake."""
 
+_cross_entropy: Callable[..., Tensor] = torch._C._nn.cross_entropy_loss
+"""What `functional.cross_entropy` calls, whose Python takes as long as the checks here."""
+_NONE, _MEAN = 0, 1
+"""The reductions, as it takes them."""
 _is_compiling = torch.compiler.is_compiling
-
-
-def _is_transformed() -> bool:
-    return torch._C._functorch.peek_interpreter_stack() is not None
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+_transformation = torch._C._functorch.peek_interpreter_stack
 
 
 TRACED = ("adam",)
@@ -50,7 +52,9 @@ def ends(indices: Tensor) -> list[int]:
 def refuses(labels: Tensor) -> bool:
     if listening.get():  # then the core reads the labels itself, so that `transfers` sees the read
         return False
-    return labels.is_cpu and type(labels) is torch.Tensor and not (_is_compiling() or _is_transformed())
+    if not labels.is_cpu or type(labels) is not torch.Tensor:  # as those that torch.export traces
+        return False
+    return not _is_dynamo_compiling() and _transformation() is None
 
 
 def _is_unread(indices: Tensor) -> bool:
@@ -65,19 +69,19 @@ def _nan_where_wrong(function: Callable[[Tensor], Tensor], indices: Tensor, n: i
     return made.masked_fill(wrong.reshape(*wrong.shape, *[1] * (made.ndim - wrong.ndim)), nan)
 
 
-def _losses(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
+def _losses(logits: Tensor, labels: Tensor, reduction: int) -> Tensor:
     passed_over = _USUALLY_PASSED_OVER if _is_compiling() else _PASSED_OVER
-    return functional.cross_entropy(logits, labels.long(), ignore_index=passed_over, reduction=reduction)
+    return _cross_entropy(logits, labels.long(), None, reduction, passed_over, 0.0)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return cross_entropies(logits, labels).mean() if _is_unread(labels) else _losses(logits, labels, "mean")
+    return cross_entropies(logits, labels).mean() if _is_unread(labels) else _losses(logits, labels, _MEAN)
 
 
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     if _is_unread(labels):
-        return _nan_where_wrong(lambda safe: _losses(logits, safe, "none"), labels, logits.shape[1])
-    return _losses(logits, labels, "none")
+        return _nan_where_wrong(lambda safe: _losses(logits, safe, _NONE), labels, logits.shape[1])
+    return _losses(logits, labels, _NONE)
 
 
 def binary_cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
@@ -124,7 +128,7 @@ def adam(rows: Sequence[Any], step: Tensor, rate: Any, betas: tuple[float, float
     params, grads, *means = zip(*rows, strict=True)
     if type(params[0]) not in (torch.Tensor, torch.nn.Parameter, Symbol) or not (step.is_cpu or step.is_cuda):
         return NotImplemented
-    if _is_transformed():
+    if _transformation() is not None:
         return NotImplemented
     with torch.no_grad():  # the kernel writes, and takes the memory as it lies
         p, m, v = ([x.clone(memory_format=torch.contiguous_format) for x in each] for each in (params, *means))

@@ -300,8 +300,10 @@ def test_numbers_are_updated_on_numpy_too(backend):
 
 
 def test_rules_and_gradients_that_do_not_fit_are_refused(xp):
-    params = {"w": xdevice.tensor([1.0, 2.0])}
+    params, array = {"w": xdevice.tensor([1.0, 2.0])}, np.ones(2, "float32")
+    xdevice.update(array, array, lambda p, g: p - g)  # then arrays have been parameters: of another backend
     for rule, error, text in (
+        (lambda p, g: array, xdevice.NotATensorError, r"the rule gave .*ndarray for params\['w'\]"),
         (lambda p, g: None, xdevice.NotATensorError, r"the rule gave None .* for params\['w'\]"),
         (lambda p, g: xp.sum(p), xdevice.ShapeError, r"the shape \(\) for params\['w'\], which has \(2,\)"),
         (lambda p, g: xp.astype(p, xp.int32), xdevice.DTypeError, r"int32 for params\['w'\], which is float32"),
@@ -314,7 +316,7 @@ def test_rules_and_gradients_that_do_not_fit_are_refused(xp):
         ([params["w"]], xdevice.ContainerError, r"params\['w'\] has no gradient"),
         (params["w"], xdevice.ContainerError, r"params\['w'\] has no gradient"),
         ({"w": None}, xdevice.NotATensorError, r"grads\['w'\] is None"),
-        ({"w": np.ones(2, "float32")}, xdevice.ArgumentError, "params is of .*, and grads of numpy"),
+        ({"w": array}, xdevice.ArgumentError, "params is of .*, and grads of numpy"),
         ({}, xdevice.NotATensorError, "grads hold no tensor"),
     ):
         with pytest.raises(error, match=text):

@@ -635,6 +635,16 @@ def test_a_function_of_several_calls_compiles_and_gives_the_same(xp, name):
         close(made, xdevice.to_numpy(wanted))
 
 
+def test_pytorch_compiles_where_the_dtypes_of_tensorflow_are_known():
+    torch, _ = (pytest.importorskip(framework) for framework in ("torch", "tensorflow"))
+    for framework in ("tensorflow", "torch"):  # on PyTorch the last dtype is another than the compiled one
+        with xdevice.use(framework):
+            xp, x = xdevice.array_namespace(), xdevice.tensor([1, 2])
+            xp.maximum(x, x)
+    made = torch.compile(lambda x: xp.maximum(x, 0.0), backend="eager", fullgraph=True)(torch.tensor([-1.0, 1.0]))
+    assert made.tolist() == [0.0, 1.0]
+
+
 def test_the_namespace_of_tensors(xp, name):
     x = xp.ones(2)
     assert xdevice.array_namespace(x) is xdevice.array_namespace(x, 1.5, None) is xp

@@ -15,7 +15,7 @@ SINGLE = ("nn", "memory")
 """Hooks of no capability, or not the needed one of theirs, whose defaults refuse."""
 ALL = (*(part.__name__ for part in CAPABILITIES), *SINGLE)
 LACKS = {
-    "torch": ["Compiling"],
+    "torch": [],
     "tensorflow": ["Streams", "Graphs"],
     "paddle": ["Graphs", "Compiling"],
     "mxnet": ["Processes", "Streams", "Graphs", "Compiling"],

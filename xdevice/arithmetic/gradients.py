@@ -7,7 +7,7 @@ parameter gets if the loss does not depend on it. An adapter only differentiates
 from __future__ import annotations
 
 from contextvars import ContextVar
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base.dtypes import FLOATS, dtype_name
@@ -24,10 +24,10 @@ from xdevice.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xdevice.containers.trees import Tree
+    from xdevice.containers.trees import Tree, Walked
     from xdevice.contract import Backend
 
-_inside: ContextVar[bool] = ContextVar("xdevice_gradients", default=False)
+inside: ContextVar[bool] = ContextVar("xdevice_gradients", default=False)
 """Whether this thread or task is inside of a function that `value_and_grad` differentiates."""
 
 known: dict[type, Backend] = {}
@@ -73,11 +73,12 @@ def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[...
         >>> xdevice.item(value), grads["w"].tolist()
         (5.0, [2.0, 4.0])
     """
-    require_callable("value_and_grad", f)
+    if not callable(f):
+        raise no_function("value_and_grad", f)
 
     @wraps(f)
     def differentiated(params: Any, *args: Any, **kwargs: Any) -> Any:
-        return registry.eagerly(lambda: _differentiated(f, has_aux, params, args, kwargs))
+        return registry.eagerly(partial(_differentiated, f, has_aux, params, args, kwargs))
 
     return differentiated
 
@@ -99,7 +100,8 @@ def grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
         ...     xdevice.item(slope(xdevice.tensor(2.0)))
         12.0
     """
-    require_callable("grad", f)
+    if not callable(f):
+        raise no_function("grad", f)
     both = value_and_grad(f, has_aux)
 
     @wraps(f)
@@ -132,7 +134,7 @@ def stop_gradient(x: Any) -> Any:
         >>> xdevice.item(slope)
         3.0
     """
-    return registry.eagerly(lambda: trees.map_leaves(x, _stopped))
+    return registry.eagerly(partial(trees.map_leaves, x, _stopped))
 
 
 def _stopped(leaves: list[Any]) -> list[Any]:
@@ -155,12 +157,12 @@ def _stopped(leaves: list[Any]) -> list[Any]:
 def _differentiated(
     f: Callable[..., Any], has_aux: bool, params: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    tree = trees.Tree(params)
-    backend, leaves = parameters(tree, "params", has_floats=True)
+    walk = trees.flatten(params)
+    backend, leaves = parameters(walk, "params", has_floats=True)
     others: list[Tree] = []
 
     def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
-        loss = f(tree.rebuilt(inputs), *args, **kwargs)
+        loss = f(trees.rebuild(walk, inputs), *args, **kwargs)
         if has_aux:
             loss, aux = _parted(loss)
             others.append(trees.Tree(aux))
@@ -169,45 +171,43 @@ def _differentiated(
             _require_loss(loss, backend)
         return loss, others[0].leaves if has_aux else []
 
-    nested = _inside.get()
-    token = _inside.set(True)
+    nested = inside.get()
+    token = inside.set(True)
     try:
         value, gradients, rest = backend.value_and_grad(leaves, call, nested)
     finally:
-        _inside.reset(token)
-    grads = tree.rebuilt(_complete(gradients, leaves, backend))
+        inside.reset(token)
+    for g in gradients:
+        if g is None:
+            gradients = _completed(gradients, leaves, backend)
+            break
+    grads = trees.rebuild(walk, gradients)
     return ((value, others[0].rebuilt(rest)), grads) if has_aux else (value, grads)
 
 
 # checking the arguments, here and in `updating`
 
 
-def is_inside() -> bool:
-    """Whether this thread or task is inside of a function that `value_and_grad` differentiates."""
-    return _inside.get()
+def no_function(name: str, f: object) -> ArgumentError:
+    return ArgumentError(f"{name} takes a function, not {shown(f)} of type {type(f).__qualname__}")
 
 
-def require_callable(name: str, f: object) -> None:
-    if not callable(f):
-        raise ArgumentError(f"{name} takes a function, not {shown(f)} of type {type(f).__qualname__}")
-
-
-def parameters(tree: Tree, name: str, has_floats: bool = False) -> tuple[Backend, list[Any]]:
+def parameters(walk: Walked, name: str, has_floats: bool = False) -> tuple[Backend, list[Any]]:
     """The backend of a container of parameters or gradients, and its tensors. With `has_floats`, they must have float
     dtypes."""
-    kinds = tree.kinds.values()
-    backend = known.get(next(iter(kinds))) if len(kinds) == 1 else None
+    _, leaves, kinds = walk
+    backend = known.get(next(iter(kinds.values()))) if len(kinds) == 1 else None
     if backend is None or backend.refusal is not None:
-        return _parameters_one_by_one(tree, name, has_floats)
-    for x in tree.leaves if has_floats else ():
+        return _parameters_one_by_one(walk, name, has_floats)
+    for x in leaves if has_floats else ():
         if not ((x.dtype is _usual or x.dtype in _are_floats) and backend.is_dense(x)):
-            return _parameters_one_by_one(tree, name, has_floats)
-    return backend, tree.leaves
+            return _parameters_one_by_one(walk, name, has_floats)
+    return backend, leaves
 
 
-def _parameters_one_by_one(tree: Tree, name: str, has_floats: bool) -> tuple[Backend, list[Any]]:
+def _parameters_one_by_one(walk: Walked, name: str, has_floats: bool) -> tuple[Backend, list[Any]]:
     """Does the same as `parameters`, but slower: for types that were not seen so far, and to say what is wrong."""
-    backend = None
+    tree, backend = trees.Tree(None, walk=walk), None
     leaves = []
     for i, x in enumerate(tree.leaves):
         found = registry.kind_of(type(x))
@@ -305,13 +305,8 @@ def _rank(x: Any) -> int | None:
         return None
 
 
-def _complete(gradients: list[Any], leaves: list[Any], backend: Backend) -> list[Any]:
+def _completed(gradients: list[Any], leaves: list[Any], backend: Backend) -> list[Any]:
     """The gradients, with zeros for each parameter that the loss does not depend on."""
-    for g in gradients:
-        if g is None:
-            break
-    else:  # faster than all(...)
-        return gradients
     if all(g is None for g in gradients):
         raise ArgumentError(
             f"the loss does not depend on any parameter through operations that {backend.name} records; compute it "

@@ -76,8 +76,13 @@ class Manipulation:
 
     def permute_dims(self, x: Any, /, axes: Sequence[int]) -> Any:
         x = self._ground.tensor(x, "permute_dims")
-        ndim = len(x.shape)
-        found = tuple([self._ground.axis(axis, ndim, "permute_dims") for axis in listed(axes)])
+        ndim, axis_of = len(x.shape), self._ground.axis
+        found = tuple(
+            [
+                axis if type(axis) is int and 0 <= axis < ndim else axis_of(axis, ndim, "permute_dims")
+                for axis in listed(axes)
+            ]
+        )
         if len(found) != ndim or len({*found}) != ndim:
             raise ShapeError(f"permute_dims takes each of {ndim} axes once, not {shown(axes)}")
         return self._kernels.permute_dims(x, found)

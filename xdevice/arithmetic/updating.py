@@ -12,16 +12,18 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base.dtypes import dtype_name
-from xdevice.containers.trees import Tree
+from xdevice.containers.trees import Tree, flatten, have_same_keys, rebuild
 from xdevice.contract.nn import TRACED
 from xdevice.core import registry
 from xdevice.errors import ContainerError, DeviceMismatchError, DTypeError, NotATensorError, ShapeError, shown
 
-from .gradients import is_inside, known, parameters, require_callable, two_backends
+from .gradients import inside, known, no_function, parameters, two_backends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import CodeType
+
+    from xdevice.containers.trees import Walked
 
 _LOADS: Final = ("LOAD_FAST", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_SMALL_INT")
 _SETS_UP: Final = frozenset(("RESUME", "COPY_FREE_VARS"))
@@ -59,8 +61,9 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
         >>> xdevice.update(xdevice.tensor([1.0, 2.0]), xdevice.tensor([4.0, 2.0]), lambda p, g: p - 0.5 * g).tolist()
         [-1.0, 1.0]
     """
-    require_callable("update", rule)
-    return registry.eagerly(lambda: _updated(params, grads, rule))
+    if not callable(rule):
+        raise no_function("update", rule)
+    return registry.eagerly(partial(_updated, params, grads, rule))
 
 
 def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
@@ -82,34 +85,34 @@ class Rows:
     """The tensors of a container, in its order, each with those at its place in other containers of one structure."""
 
     def __init__(self, name: str, params: Any, **others: Any) -> None:
-        self.tree, self._name = Tree(params), name
-        self._backend, self.leaves = parameters(self.tree, name)
-        beside = {other: self._beside(other, Tree(container)) for other, container in others.items()}
-        self._is_together = self._are_together([*self.leaves, *chain(*beside.values())])
-        if not self._is_together:
-            for other, leaves in beside.items():
-                self._require_one_device(other, leaves)
-        self._rows = list(zip(self.leaves, *beside.values(), strict=True))
-
-    def _are_together(self, tensors: list[Any]) -> bool:
-        """Whether these are tensors of one type and on one device. Symbols of a traced function have no device."""
+        self.walk, self._name = flatten(params), name
+        self._backend, self.leaves = parameters(self.walk, name)
+        columns = [self.leaves]
+        for other, container in others.items():
+            columns.append(self._beside(other, flatten(container)))
+        tensors = [*chain(*columns)]
         cls, *more = {*map(type, tensors)}
-        return not more and cls in registry.probes and len(self._backend.devices_of(cls, tensors)) == 1
+        self._is_together = not more and cls in registry.probes and len(self._backend.devices_of(cls, tensors)) == 1
+        """Whether these are tensors of one type and on one device. Symbols of a traced function have no device."""
+        if not self._is_together:
+            for other, leaves in zip(others, columns[1:], strict=True):
+                self._require_one_device(other, leaves)
+        self._rows = [*zip(*columns, strict=True)]
 
-    def _beside(self, name: str, other: Tree) -> list[Any]:
+    @property
+    def tree(self) -> Tree:
+        return Tree(None, walk=self.walk)
+
+    def _beside(self, name: str, walk: Walked) -> list[Any]:
         """The leaves of a container in the order of the parameters. Raises `ContainerError` if the two differ in
         structure."""
-        backend, leaves = parameters(other, name)
+        backend, leaves = parameters(walk, name)
         if backend is not self._backend:
             raise two_backends(self._name, self._backend, name, backend)
-        if not self.tree.has_keys_of(other):
-            leaves = self._paired(name, other, leaves)
-        return leaves
+        return leaves if have_same_keys(self.walk, walk) else self._paired(name, Tree(None, walk=walk), leaves)
 
     def _paired(self, name: str, other: Tree, leaves: list[Any]) -> list[Any]:
         places, found = self.tree.paths(), other.paths()
-        if places == found:
-            return leaves
         by_place = dict(zip(found, leaves, strict=True))
         for i, place in enumerate(places):
             if place not in by_place:
@@ -136,7 +139,7 @@ class Rows:
 
     def applied(self, rule: Callable[..., Any], writes: bool = False) -> list[Any]:
         """Returns what the rule returns for each row. `writes` says that it may write into what it is given."""
-        return self._backend.update(self._rows, rule, is_inside(), writes)
+        return self._backend.update(self._rows, rule, inside.get(), writes)
 
     def changed(self, rule: Callable[..., tuple[Any, ...]]) -> Rows:
         """Returns the rows that a rule makes of these."""
@@ -149,7 +152,7 @@ class Rows:
         kernels = self._backend.nn()
         # a traced function computes on one device, and its tensors know none
         may = self._is_together if self._backend.tracing() is None else name in getattr(kernels, TRACED, ())
-        kernel = getattr(kernels, name, None) if may and not is_inside() else None
+        kernel = getattr(kernels, name, None) if may and not inside.get() else None
         if kernel is None:
             return None
         dtype = self.leaves[0].dtype
@@ -162,9 +165,9 @@ class Rows:
         made = list(new)
         for i, x in enumerate(self.leaves):
             one = made[i]
-            if type(one) not in known or one.shape != x.shape or one.dtype is not x.dtype:
+            if known.get(type(one)) is not self._backend or one.shape != x.shape or one.dtype is not x.dtype:
                 made[i] = self._checked(x, one, i)
-        return self.tree.rebuilt(made)
+        return rebuild(self.walk, made)
 
     def _checked(self, x: Any, made: Any, i: int) -> Any:
         """Returns `made`, what the rule returned for parameter `x`. Raises an error if it cannot be the new

@@ -38,7 +38,10 @@ _OTHER_NAMES: Final = {
     "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64",  # Paddle 2.6
 }  # fmt: skip
 
-_stated: dict[object, str] = {}
+_stated: dict[type, dict[object, str]] = {}
+"""The names of the frameworks' own dtype objects, by their types: torch.compile cannot look for one among TensorFlow's,
+whose hash is written in C++."""
+_NONE: Final[dict[object, str]] = {}
 _host_dtypes: dict[str, np.dtype[Any]] = {}
 _names: dict[np.dtype[Any], str] = {}
 
@@ -53,7 +56,8 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 def state(names: Mapping[Any, str]) -> None:
     """Tells xdevice the names of a framework's own dtype objects; each adapter calls it once."""
-    _stated.update(names)
+    for dtype, name in names.items():
+        _stated.setdefault(type(dtype), {})[dtype] = name
 
 
 def dtype_name(dtype: object) -> str:
@@ -67,7 +71,7 @@ def dtype_name(dtype: object) -> str:
     import numpy
 
     try:
-        stated = _stated.get(dtype)
+        stated = _stated.get(type(dtype), _NONE).get(dtype)
     except TypeError:  # what cannot be hashed is not a dtype, as is said below
         stated = None
     if stated is not None:
@@ -82,7 +86,7 @@ def dtype_name(dtype: object) -> str:
     if name not in DTYPES and name not in SHORT_FLOATS:
         raise DTypeError(f"{shown(dtype)} is not a dtype; expected one of {', '.join(DTYPES)}")
     if inner is dtype and not isinstance(dtype, str):
-        _stated[dtype] = name  # Paddle takes 10 us for one
+        _stated.setdefault(type(dtype), {})[dtype] = name  # Paddle takes 10 us for one
     return name
 
 

@@ -64,6 +64,6 @@ ENDS: Final = "ends"
 read of the host. Without it the core reads them all."""
 
 REFUSES: Final = "refuses"
-"""The name of an optional function: `refuses(labels)` says whether `cross_entropy`, here and now, itself raises
-IndexError for each label that is below 0 or not below the number of classes. If so, the core does not read the
-labels."""
+"""The name of an optional function: `refuses(indices)` says whether `cross_entropy` and `embedding`, here and now,
+themselves raise IndexError for each index that is below 0 or not below the number of classes or rows. If so, the core
+does not read them."""

@@ -115,6 +115,8 @@ class Primitives(ABC):
     moves_by: ClassVar[str | None] = None
     """The name of the method by which objects of libraries around the framework move themselves to a native device:
     "to"."""
+    is_compiling: ClassVar[staticmethod[[], bool] | None] = None
+    """A static method that quickly says whether `eagerly` has anything to leave. None: that is not known."""
     releases_under_lock: ClassVar[bool] = False
     """Whether the framework holds a lock of its own while it releases memory: `xdevice.contract.dlpack` says what is
     done about that."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread  # importing threading would take a third of the time of `import xdevice`
 import os
 import sys
+from functools import partial
 
 from xdevice.base import devices, dtypes
 from xdevice.errors import (
@@ -44,6 +45,8 @@ on_load: Final[list[Callable[[Backend], None]]] = []
 _making = _thread.RLock()
 """Held while an adapter is created and set up as variables ask, so that only one thread does it."""
 _loaded: dict[str, Backend] = {}
+_compiling: Final[list[tuple[Callable[[], bool] | None, Backend]]] = []
+"""The loaded backends that have an `eagerly` of their own, each with its `is_compiling`."""
 _owners: dict[int, Owned | None] = {}
 """The backend and kind of each type seen so far, by the type's `id`. The kind is None for a type of a framework that is
 neither a tensor nor a model."""
@@ -290,8 +293,12 @@ def _register(backend: Backend) -> None:
     dtypes.state(backend.dtype_names)
     import copyreg
 
+    from xdevice.contract import Backend
+
     copyreg.pickle(type(backend), _by_name)
     _loaded[backend.name] = backend
+    if type(backend).eagerly is not Backend.eagerly:
+        _compiling.append((backend.is_compiling, backend))
     _owners.clear()
     for tell in tuple(on_load):
         tell(backend)
@@ -386,13 +393,10 @@ def _learn(cls: type) -> Owned | None:
 def eagerly(function: Callable[[], Any]) -> Any:
     """Returns `function()`, called outside of every loaded backend's compiler, which could not compile it:
     torch.compile fails at looking up types and at walking containers."""
-    for backend in list_loaded():
-        function = _guard(backend, function)
+    for is_compiling, backend in _compiling:
+        if is_compiling is None or is_compiling():
+            function = partial(backend.eagerly, function)
     return function()
-
-
-def _guard(backend: Backend, function: Callable[[], Any]) -> Callable[[], Any]:
-    return lambda: backend.eagerly(function)
 
 
 def _classify(cls: type) -> Owned | None:

@@ -1,0 +1,60 @@
+"""Sums of an array along some of its axes.
+
+Facts about MXNet that the code depends on:
+- `sum` corrects rounding errors, and thereby makes NaN of infinities. Products with ones and `einsum` only add.
+- A sum of 1,024 x 512 elements with its gradient takes 9 ms by `einsum`, and 0.7 ms by products with ones, on one core.
+  The gradient of `einsum` of a 0-d array sometimes raises, and only later, when MXNet computes it in the background.
+- `dot` has float32 and float64 on the CPU. It takes the last axis of an array, and the first one of a matrix.
+- Recording writes into the object of each array that it meets, so threads must not share one; they may share memory.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from string import ascii_letters
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+
+from .operators import operator
+
+_PRODUCTS = frozenset([np.dtype("float32"), np.dtype("float64")])
+_KEPT = 2**16
+"""Vectors of ones up to this length are made once."""
+
+_dot = operator("np", "dot")
+_einsum = operator("npi", "einsum", own=lambda x, subscripts, optimize: mx.np.einsum(subscripts, x))
+_transpose = operator("np", "transpose")
+
+
+def total(x: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
+    """Returns the sum of an array with elements over some of its axes, at least one."""
+    dtype = x.dtype
+    if dtype not in _PRODUCTS or not mx.autograd.is_recording():  # `einsum` is one operator
+        return _einsum(x, subscripts=_summed(len(shape), axes), optimize=0)
+    device = x.ctx
+    if len(shape) == 2 and axes == (0,):
+        return _dot(_ones(shape[0], dtype, device), x)
+    left = [axis for axis in range(len(shape)) if axis not in axes]
+    if left and left[-1] > axes[0]:
+        x = _transpose(x, axes=(*left, *axes))
+    for axis in reversed(axes):
+        x = _dot(x, _ones(shape[axis], dtype, device))
+    return x
+
+
+def _ones(n: int, dtype: Any, device: Any) -> Any:
+    return (_kept if n <= _KEPT else _kept.__wrapped__)(n, dtype, device).detach()
+
+
+@lru_cache(32)
+def _kept(n: int, dtype: Any, device: Any) -> Any:
+    return mx.np.ones((n,), dtype=dtype, ctx=device)
+
+
+@cache
+def _summed(ndim: int, axes: tuple[int, ...]) -> str:
+    """Returns the subscripts with which `einsum` sums over `axes`."""
+    letters = ascii_letters[:ndim]
+    return f"{letters}->" + "".join(letters[axis] for axis in range(ndim) if axis not in axes)
