@@ -201,7 +201,7 @@ class Recorder(Mode):
         """Takes back what the function did, so that it can be called once more."""
         for x, before in self._before.values():
             x.copy_(before)
-        if self._has_drawn:
+        if self._has_drawn and self._start:
             _generator(self._given[0].device).set_state(torch.frombuffer(bytearray(self._start), dtype=torch.uint8))
 
     def require_no_backward(self) -> None:
