@@ -17,7 +17,6 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -230,7 +229,9 @@ class Recorder(Mode):
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> str:
         given = [*map(self._text, args), *(f"{name}={self._text(x)}" for name, x in kwargs.items())]
-        return f"{self._text(func)}({', '.join(given)})"
+        # past the overload's own frame of Python; PyTorch's functions take 0.7 us less again
+        own = None if kwargs or func._schema.is_mutable else getattr(torch._C._VariableFunctions, func._opname, None)
+        return f"{self._text(own or func._op)}({', '.join(given)})"
 
     def _text(self, x: Any) -> str:
         if type(x) is Symbol:
@@ -243,8 +244,6 @@ class Recorder(Mode):
             return repr(x)
         if isinstance(x, torch.Tensor):
             self.outside.append(x)  # not an alias of it: its data may be set
-        elif isinstance(x, OpOverload):
-            x = x._op  # a frame of Python less, which is a tenth of a small step
         elif isinstance(x, torch.Generator):
             raise self._refuse(f"drawing from a generator {_WHILE}", "draw outside, or set torch.manual_seed there")
         name = f"c{len(self._constants)}"
