@@ -270,6 +270,13 @@ def test_what_a_program_would_repeat_wrongly_is_refused(compiling, function):
             compiled(argument)
 
 
+def test_functions_of_xdevice_are_compiled_themselves(compiling):
+    x, relu = squares(), xdevice.nn.relu
+    reshape = xdevice.array_namespace().reshape
+    assert values(xdevice.compile(relu)(-x)) == [0.0, 0.0, 0.0]
+    assert values(xdevice.compile(lambda x: reshape(relu(x), (1, 3)))(x)) == [[1.0, 2.0, 3.0]]
+
+
 def test_a_model_outside_is_refused(compiling):
     models = compiling.samples().models()
     if not models:

@@ -69,9 +69,11 @@ class Outside:
 
     def _is_installed(self, module: str) -> bool:
         root = module.partition(".")[0]
+        if root == "xdevice" or root.startswith("xdevice_"):
+            return True
         if module in self._own or root == "__main__":
             return False
-        if root in sys.stdlib_module_names or root == "xdevice" or root.startswith("xdevice_"):
+        if root in sys.stdlib_module_names:
             return True
         file = getattr(sys.modules.get(module), "__file__", None) or ""
         return file.startswith(_INSTALLED)
