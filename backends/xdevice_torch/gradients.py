@@ -14,7 +14,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.autograd.graph import _engine_run_backward
 from torch.overrides import has_torch_function
 
 from xdevice.contract.gradients import Gradients
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _run_backward = torch.autograd.Variable._execution_engine.run_backward
-"""What `_engine_run_backward` calls when it has prepared the threads of accelerators, which takes 8 us."""
+"""What `torch.autograd._engine_run_backward` calls when it has prepared the threads of accelerators, in 8 us. That one is
+looked up at each call, because virtual GPUs replace it."""
 _is_leaf = attrgetter("is_leaf")
 _is_inference, _detach, _require_grad = torch.Tensor.is_inference, torch.Tensor.detach, torch.Tensor.requires_grad_
 
@@ -63,7 +63,7 @@ class TorchGradients(Gradients):
             if has_torch_function((loss, *inputs)):
                 found = torch.autograd.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
             else:  # what `grad` does after checks that take a tenth of the step of a small net
-                run = _engine_run_backward if self._gpus else _run_backward
+                run = torch.autograd._engine_run_backward if self._gpus else _run_backward
                 given = (loss,), (torch.ones_like(loss),), goes_on, goes_on, tuple(inputs), True
                 found = run(*given, accumulate_grad=False)
         except RuntimeError as error:
