@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _run_backward = torch.autograd.Variable._execution_engine.run_backward
-"""What `torch.autograd._engine_run_backward` calls when it has prepared the threads of accelerators, in 8 us. That one is
-looked up at each call, because virtual GPUs replace it."""
+"""What `torch.autograd._engine_run_backward` calls when it has prepared the threads of accelerators, which takes 8 us.
+Virtual GPUs replace that one, so it is looked up at each call."""
 _is_leaf = attrgetter("is_leaf")
 _is_inference, _detach, _require_grad = torch.Tensor.is_inference, torch.Tensor.detach, torch.Tensor.requires_grad_
 
