@@ -79,7 +79,6 @@ PRIVATE: Final = (
     Private("torch._C", ("_set_conj", "_set_neg"), "`compile`: symbols that are marked as their tensors are"),
     Private("torch.overrides", ("_get_current_function_mode_stack",), "`compile`: what else sees the operations"),
     Private("torch.utils._device", ("DeviceContext",), "`compile`: which of these is a default device"),
-    Private("torch._ops", ("OpOverload",), "`compile`: what an operation is"),
     Private(
         "torch._ops.OpOverload", ("_op", "_opname", "_overloadname"),
         "`compile`: an operation without a frame of Python, and which it is",
