@@ -136,7 +136,7 @@ def _done(copy: _Copy) -> bool:
 def _few_to_host(address: int, target: int, nbytes: int) -> bool:
     host, gpu, size = ctypes.c_void_p(target), ctypes.c_uint64(address), ctypes.c_size_t(nbytes)
     try:
-        # no context is made current, as which Ctrl-C could leave it: the stream has one
+        # the stream brings its context along; one that is made current, Ctrl-C could leave so
         stream = _place_of(address).quick
         _call("cuMemcpyDtoHAsync_v2", host, gpu, size, stream)
         _call("cuStreamSynchronize", stream)
