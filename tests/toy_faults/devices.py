@@ -45,7 +45,8 @@ def dtype_names_gives_a_name_that_is_none_of_its_dtypes(adapter, patch, suite):
 
 @wrong("dtype_names", "takes one dtype for another", "dtypes_are_the_same_everywhere")
 def dtype_names_takes_one_dtype_for_another(adapter, patch, suite):
-    patch.setattr(dtypes, "_stated", {np.dtype("int32"): "int64"})
+    dtype = np.dtype("int32")
+    patch.setattr(dtypes, "_stated", {type(dtype): {dtype: "int64"}})
 
 
 @wrong("version", "gives a text that is not a version", "keeps_the_contract", HOMES[:1])
