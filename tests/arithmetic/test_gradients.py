@@ -636,3 +636,11 @@ def test_what_is_stopped_stays_where_it_is(xd):
     if xd.name == "numpy" or not xdevice.num_gpus():
         pytest.skip("no GPU")
     assert xdevice.device_of(xdevice.stop_gradient(xdevice.ones(2, device="gpu:0"))) == xdevice.gpu(0)
+
+
+def test_a_gradient_belongs_to_the_parameter_of_its_path_also_in_an_inner_container(backend):
+    if backend.name == "numpy":
+        pytest.skip("has no gradients")
+    one, two = xdevice.tensor([1.0]), xdevice.tensor([2.0])
+    made = xdevice.update({"in": {"x": one, "y": two}}, {"in": {"y": two, "x": one}}, lambda p, g: p + g)
+    assert [xdevice.to_numpy(made["in"][name]).tolist() for name in ("x", "y")] == [[2.0], [4.0]]
