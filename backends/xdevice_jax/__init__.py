@@ -54,6 +54,7 @@ with importing():
     from .modules import JaxModels
     from .optimizers import JaxOptimizers
     from .parallel import JaxParallel
+    from .private import private
     from .processes import JaxProcesses
     from .replicas import JaxReplicas
     from .transfers import JaxTransfers
@@ -66,6 +67,9 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
     from .samples import JaxSamples
+
+
+_DEVICE = "_device" if private.has("jax.sharding.SingleDeviceSharding._device") else ""
 
 
 class JaxBackend(
@@ -89,6 +93,7 @@ class JaxBackend(
     dtypes = frozenset(DTYPES)
     short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(jnp, name))
     kinds = ("cpu", "gpu", "tpu")
+    private_names = private
 
     def __init__(self) -> None:
         self._natives: dict[str, list[Any]] | None = None  # None until JAX is started
@@ -161,7 +166,7 @@ class JaxBackend(
     def device_of(self, x: jax.Array) -> Device:
         sharding = x.sharding
         # for an array on one device the key has the device, because comparing shardings in Python takes twice as long
-        key = getattr(sharding, "_device", sharding), sharding.memory_kind
+        key = getattr(sharding, _DEVICE, sharding), sharding.memory_kind
         return self._places.get(key) or self._find(key, sharding)
 
     def move(self, x: jax.Array, device: Device) -> jax.Array:

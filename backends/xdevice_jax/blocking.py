@@ -15,32 +15,28 @@ import jax
 from xdevice.contract.blocking import Blocking
 from xdevice.contract.hooks import Patches
 
-try:
-    from jax._src import pjit
-    from jax._src.interpreters import pxla
-    from jax._src.lib import xla_client
-except ImportError:
-    pjit = pxla = xla_client = None
+from .private import private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from xdevice.contract.primitives import Primitives
+_EXECUTE = private.place("jax._src.interpreters.pxla.ExecuteReplicated.__call__")
+_FAST_PATH = private.place("jax._src.pjit._get_fastpath_data")
+_CLEAR = (
+    private["jax._src.pjit._cpp_pjit_cache_fun_only"].clear,
+    private["jax._src.pjit._cpp_pjit_cache_explicit_attributes"].clear,
+    private["jax._src.lib.xla_client._xla.PjitFunctionCache"].clear_all,
+)
 
 
 @contextmanager
-def blocking(backend: Primitives) -> Iterator[None]:
-    caches = _caches()
-    if caches is None:
-        raise backend.unsupported(
-            f"blocking mode in {backend.version} once it is imported: its private API has changed",
-            "set XDEVICE_BLOCKING=1 before the program starts, which holds for the CPU; or call xdevice.sync()",
-        )
+def blocking() -> Iterator[None]:
+    private.require("blocking")
     with Patches() as patches:
-        patches.replace(pxla.ExecuteReplicated, "__call__", _waiting)
-        patches.replace(pjit, "_get_fastpath_data", lambda original: lambda *args, **kwargs: None)
-        for clear in caches:
+        patches.replace(*_EXECUTE, _waiting)
+        patches.replace(*_FAST_PATH, lambda original: lambda *args, **kwargs: None)
+        for clear in _CLEAR:
             clear()
         yield
 
@@ -59,21 +55,6 @@ def _waiting(call: Any) -> Any:
     return call_and_wait
 
 
-def _caches() -> list[Callable[[], None]] | None:
-    """Returns functions that empty JAX's caches for calls in C++; None if this version of JAX does not have them
-    all."""
-    try:
-        found = [
-            pjit._cpp_pjit_cache_fun_only.clear,
-            pjit._cpp_pjit_cache_explicit_attributes.clear,
-            xla_client._xla.PjitFunctionCache.clear_all,
-        ]
-        there = callable(pjit._get_fastpath_data) and callable(pxla.ExecuteReplicated.__call__)
-    except AttributeError:
-        return None
-    return found if there else None
-
-
 class JaxBlocking(Blocking):
     _blocks: bool
     """Whether JAX was told to compute synchronously before it was started."""
@@ -81,4 +62,4 @@ class JaxBlocking(Blocking):
     def blocking(self) -> AbstractContextManager[Any]:
         if self._blocks and self.count("gpu") == self.virtual and not self.count("tpu"):
             return nullcontext()  # JAX computes synchronously; its own switch for this concerns the CPU only
-        return blocking(self)
+        return blocking()

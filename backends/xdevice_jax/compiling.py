@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract.compiling import Traced
 
-_is_committed = attrgetter("_committed")  # `committed` takes twice as long
+_is_committed = attrgetter("committed")
 
 
 class JaxCompiling(Compiling):

@@ -15,8 +15,12 @@ import jax
 
 from xdevice.contract.gradients import Gradients
 
+from .private import private
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_trace = private.field("jax.core.Tracer._trace")
 
 
 class JaxGradients(Gradients):
@@ -28,7 +32,7 @@ class JaxGradients(Gradients):
         def traced(inputs: list[Any]) -> tuple[Any, list[Any]]:
             nonlocal depends
             loss, rest = call(inputs)
-            depends = getattr(loss, "_trace", None) is inputs[0]._trace
+            depends = isinstance(loss, jax.core.Tracer) and _trace(loss) is _trace(inputs[0])
             return loss, rest
 
         (loss, rest), gradients = jax.value_and_grad(traced, has_aux=True)(leaves)

@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src import distributed
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xdevice.contract.collectives import address, free_port, own_part, refusal_of_order, require_fit
@@ -39,6 +38,7 @@ from xdevice.contract.processes import Engine, Processes
 from xdevice.errors import LaunchError
 
 from . import conversion, parallel, relay, unstarted
+from .private import private
 
 try:
     from jax import shard_map
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from xdevice.contract.primitives import Primitives
     from xdevice.contract.processes import Group
 
+_State = private["jax._src.distributed.State"]
+_global_state = private["jax._src.distributed.global_state"]
 _SPREAD = PartitionSpec("rank")
 _REDUCED_BY: Final = {"sum": jax.lax.psum, "max": jax.lax.pmax, "min": jax.lax.pmin}
 
@@ -61,6 +63,7 @@ class JaxProcesses(Processes):
         return ("nccl", "gloo") if self.count("gpu") > self.virtual else ("gloo",)
 
     def start_engine(self, name: str, group: Group) -> Engine:
+        private.require("several processes")
         require_fit(self, name, group.device)
         return JaxEngine(name, group, self)
 
@@ -151,10 +154,10 @@ def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
 # the start and the end
 
 
-def _taken_from_jax() -> distributed.State:
+def _taken_from_jax() -> Any:
     """What `jax.distributed.shutdown` would end. JAX's own exit hook must not find it: a program may end while `close`
     still waits for another rank, and a second call would end the process by SIGABRT."""
-    taken, state = distributed.State(), distributed.global_state
+    taken, state = _State(), _global_state
     for name in ("preemption_sync_manager", "client", "service"):
         setattr(taken, name, getattr(state, name))
         setattr(state, name, None)

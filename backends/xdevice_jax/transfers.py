@@ -11,10 +11,7 @@ import jax
 from xdevice.contract.hooks import Hooks
 from xdevice.contract.transfers import Transfers
 
-try:
-    from jax._src.array import ArrayImpl
-except ImportError:  # the module is private, and may be elsewhere in another version
-    ArrayImpl = None
+from .private import READS, private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,20 +20,13 @@ if TYPE_CHECKING:
     from xdevice.contract import Transfer
 
 
-READS = (
-    "item", "tolist", "tobytes", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__",
-    "__hex__", "__oct__", "__repr__", "__str__", "__format__", "__reduce__",
-)  # fmt: skip
+_Array = private["jax._src.array.ArrayImpl"]
 
 
 class JaxTransfers(Transfers):
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
-        if ArrayImpl is None:
-            raise self.unsupported(
-                "class of arrays that xdevice knows, so its transfers cannot be watched",
-                'use jax.transfer_guard("disallow"), which sees those of a GPU',
-            )
+        private.require("transfers")
 
         def place(x: Any) -> Device | None:
             # an array may be spread over several devices: the first one stands for them
@@ -54,8 +44,8 @@ class JaxTransfers(Transfers):
         with Hooks(self, report, lambda x: int(x.nbytes), place) as hooks:
             hooks.verbs()
             hooks.numpy_reads()
-            hooks.reads(ArrayImpl, *READS)
-            hooks.reads(ArrayImpl, "_value", how="value")
-            hooks.moves(ArrayImpl, "to_device", target)
+            hooks.reads(_Array, *READS)
+            hooks.reads(_Array, "_value", how="value")
+            hooks.moves(_Array, "to_device", target)
             hooks.moves(jax, "device_put", target)
             yield

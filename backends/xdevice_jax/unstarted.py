@@ -19,14 +19,13 @@ import jax
 
 from xdevice.cuda import nvidia
 
-try:
-    from jax._src import xla_bridge
-except ImportError:  # the module is private, and may be elsewhere in another version
-    xla_bridge = None
+from .private import private
 
 _NO_GPU: Final = {"cpu", "tpu", "interpreter"}
 _UNASKED: Final = {"proxy"}
 """Platforms that JAX itself registers (from 0.12 on), and starts only if `jax_platforms` names them."""
+_started = private.get("jax._src.xla_bridge._backends")
+_factories = private.get("jax._src.xla_bridge._backend_factories")
 
 
 def is_started() -> bool:
@@ -34,7 +33,7 @@ def is_started() -> bool:
 
     JAX's own `backends_are_initialized` takes a lock, which in a forked child may be held by a thread that is gone.
     """
-    return bool(getattr(xla_bridge, "_backends", True))
+    return _started is None or bool(_started)
 
 
 def count(kind: str) -> int | None:
@@ -46,7 +45,9 @@ def count(kind: str) -> int | None:
         return _cpus()
     if kind == "tpu":
         return None if _is_installed("libtpu") else 0
-    plugins = _plugins() | _registered()
+    if _factories is None:
+        return None
+    plugins = _plugins() | (frozenset(_factories) - _NO_GPU - _UNASKED)
     if not plugins:
         return 0
     return _nvidia_gpus() if plugins == {"cuda"} else None
@@ -74,11 +75,6 @@ def _plugins() -> frozenset[str]:
     names = [module.name for module in pkgutil.iter_modules(places or [])]
     names += [point.value for point in importlib.metadata.entry_points(group="jax_plugins")]
     return frozenset("cuda" if "cuda" in name else name for name in names)
-
-
-def _registered() -> frozenset[str]:
-    """Returns the platforms of GPUs and the like, without TPUs, that the program itself has registered with JAX."""
-    return frozenset(getattr(xla_bridge, "_backend_factories", ())) - _NO_GPU - _UNASKED
 
 
 def _nvidia_gpus() -> int | None:

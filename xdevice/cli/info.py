@@ -34,8 +34,9 @@ class DeviceReport(TypedDict):
 
 
 class Report(TypedDict):
-    """What was found out about one backend; a row of `xdevice info --json`. `engines` are the framework's own engines
-    for several processes, the best first. `launcher` names the launcher that started this process as one of several, if
+    """A row of `xdevice info --json`: one backend, as it is on this machine.
+    refused because this version of the framework does not have a private name that they need. `engines` are the
+    framework's own engines for several processes, the best first. `launcher` names the launcher that started this process as one of several, if
     any."""
 
     backend: str
@@ -44,6 +45,7 @@ class Report(TypedDict):
     version: str | None
     devices: list[DeviceReport]
     why_no_gpu: str | None
+    lacking: list[str]
     engines: list[str]
     launcher: str | None
     error: str | None
@@ -107,6 +109,7 @@ def probe_here(name: str) -> Report:
     ]
     report = _report(name, version=backend.version)
     report["imports"], report["devices"] = True, seen
+    report["lacking"] = backend.private_names.lacking() if backend.private_names else []
     report["engines"] = [f"{name}:{engine}" for engine in backend.engines()]
     report["why_no_gpu"] = None if "gpu" in backend.kinds and backend.count("gpu") else backend.why_no_gpu()
     return report
@@ -120,6 +123,7 @@ def _report(name: str, error: str | None = None, installed: bool = True, version
         "version": version,
         "devices": [],
         "why_no_gpu": None,
+        "lacking": [],
         "engines": [],
         "launcher": _launcher(),
         "error": error,
@@ -179,7 +183,7 @@ def _note(report: Report) -> str:
 
     if not report["installed"]:
         return escape(f"not installed: {report['install']}")
-    return escape(report["error"] or report["why_no_gpu"] or "")
+    return escape("\n".join(filter(None, [report["error"] or report["why_no_gpu"], *report["lacking"]])))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from .private import Names
     from .samples import Samples
 
 Kind = Literal["tensor", "symbol", "model"]
@@ -115,6 +116,8 @@ class Primitives(ABC):
     moves_by: ClassVar[str | None] = None
     """The name of the method by which objects of libraries around the framework move themselves to a native device:
     "to"."""
+    private_names: ClassVar[Names | None] = None
+    """The private names of the framework that the adapter needs: `xdevice info` lists those that are absent."""
     is_compiling: ClassVar[staticmethod[[], bool] | None] = None
     """A static method that quickly says whether `eagerly` has anything to leave. None: that is not known."""
     releases_under_lock: ClassVar[bool] = False

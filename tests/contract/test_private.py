@@ -1,4 +1,4 @@
-"""What the adapters replace in their frameworks, and the private names they use, is what their `patches.py` says."""
+"""What the adapters replace in their frameworks, and the private names they use, is what their `private.py` says."""
 
 from __future__ import annotations
 
@@ -15,19 +15,16 @@ import pytest
 from support import ROOT, WITH_MODELS, printed, sampled
 
 import xdevice
+from xdevice.contract.private import is_there, spelled
+from xdevice.contract.private import look_up as found
 
-BACKENDS = [name for name in xdevice.backends() if (ROOT / f"backends/xdevice_{name}/patches.py").exists()]
-PAGE = ROOT / "docs/reference/patches.md"
+BACKENDS = [name for name in xdevice.backends() if (ROOT / f"backends/xdevice_{name}/private.py").exists()]
+PAGE = ROOT / "docs/reference/private.md"
 PRIVATE_MODULES = ("tensorflow.python", "keras.src", "paddle.base")
 """Modules without an underscore that their frameworks do not document."""
+ASKING = {f"private.{method}" for method in ("get", "has", "field", "place")}
 OF_PYTHON = {"_replace", "_asdict", "_make", "_obj", "_getframe", "_fields_"}
-NO_ATTRIBUTES = {
-    "torch": {"_accelerator_"},
-    "mxnet": {"_cell", "_name"},
-    "paddle": {"_pow", "_memory_stat_reset_peak_value"},
-    "tensorflow": {"_reverse", "_self_"},
-}
-"""Parts of names, symbols of a library, and `_name` of ctypes."""
+OF_CTYPES = {"_name"}
 
 
 ONLY = {
@@ -45,31 +42,7 @@ def inventory(request):
 
 def inventory_of(name):
     xdevice.backend(name)  # imports the framework as it must be
-    return import_module(f"xdevice_{name}.patches")
-
-
-def found(dotted):
-    """The module, class or object of this name."""
-    module, _, rest = dotted, "", ""
-    while True:
-        try:
-            thing = import_module(module)
-            break
-        except ModuleNotFoundError:
-            module, _, last = module.rpartition(".")
-            rest = f"{last}.{rest}" if rest else last
-    for name in filter(None, rest.split(".")):
-        thing = getattr(thing, name)
-    return thing
-
-
-def has(owner, name):
-    """Whether an object has an attribute; or, for a function or a class's methods, whether they read or write it."""
-    if hasattr(owner, name):
-        return True
-    things = [value for cls in owner.__mro__ for value in vars(cls).values()] if isinstance(owner, type) else [owner]
-    codes = [thing.__code__ for thing in things if isinstance(thing, types.FunctionType)]
-    return any(name in (*code.co_names, *code.co_consts) for code in codes)
+    return import_module(f"xdevice_{name}.private")
 
 
 def is_promised(row):
@@ -81,22 +54,31 @@ def is_promised(row):
 
 def test_the_framework_has_each_name(inventory):
     rows = filter(is_promised, (*inventory.PATCHES, *inventory.PRIVATE))
-    names = [(row.owner, name) for row in rows for name in row.names if name != "*"]
-    assert not [f"{owner}.{name}" for owner, name in names if not has(found(owner), name)]
+    assert not [name for row in rows for name in spelled(row) if not is_there(name)]
 
 
-def test_no_other_private_name_is_used(inventory):
+def test_private_names_are_read_by_the_list_and_nowhere_else(inventory):
     folder = Path(inventory.__file__).parent
-    backend = folder.name.removeprefix("xdevice_")
-    used = private_names(folder) - NO_ATTRIBUTES.get(backend, set())
-    patched = {name for row in inventory.PATCHES for name in (*row.names, *row.owner.split("."))}
-    private = {name for row in inventory.PRIVATE for name in row.names}
-    assert used - patched - private == set(), "add them to patches.py"
-    assert private - used - own_names(folder) == set(), "patches.py has names that nothing uses"
+    assert stray_names(folder) == set(), 'list them in private.py, and read them as private["owner.name"]'
+    asked = {name for tree in trees(folder) for name in asked_for(tree)}
+    listed = {name for row in inventory.PRIVATE for name in spelled(row)}
+    patched = {name for row in inventory.PATCHES for name in spelled(row)}
+    assert asked - listed - patched == set(), "list them in private.py"
+    assert listed - asked == set(), "private.py lists names that nothing reads"
 
 
 def trees(folder):
-    return [ast.parse(path.read_text(encoding="utf-8")) for path in folder.glob("*.py") if path.name != "patches.py"]
+    files = (path for path in folder.rglob("*.py") if path.name != "private.py")
+    return [ast.parse(path.read_text(encoding="utf-8")) for path in files]
+
+
+def asked_for(tree):
+    """The names in `private["owner.name"]`, and in calls of the methods of `private`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "private":
+            yield node.slice.value
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ASKING:
+            yield node.args[0].value
 
 
 def own_names(folder):
@@ -110,14 +92,14 @@ def own_names(folder):
     }
 
 
-def private_names(folder):
+def stray_names(folder):
     """The names of others in an adapter's source that begin with an underscore, or come from a private module."""
     names = set()
     for node in (node for tree in trees(folder) for node in ast.walk(tree)):
         if isinstance(node, ast.Attribute):
             names.add(node.attr)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
-            names.add(node.value)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr", "attrgetter"):
+            names.update(x.value for x in node.args if isinstance(x, ast.Constant) and isinstance(x.value, str))
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.update(alias.name for alias in node.names)
     imported = {
@@ -127,7 +109,7 @@ def private_names(folder):
         if isinstance(node, ast.ImportFrom) and node.module and is_private(node.module)
         for alias in node.names
     }
-    own = own_names(folder) | OF_PYTHON
+    own = own_names(folder) | OF_PYTHON | OF_CTYPES
     return imported | {x for x in names if x[0] == "_" and x[:2] not in ("__", "_Z") and len(x) > 1 and x not in own}
 
 
@@ -141,7 +123,7 @@ def is_private(module):
 )
 def test_what_is_replaced_at_run_time_is_listed_and_put_back(name):
     folders = [str(Path(__file__).parent), str(ROOT / "tests")]
-    code = f"import sys; sys.path[:0] = {folders!r}; import test_patches; test_patches.compare({name!r})"
+    code = f"import sys; sys.path[:0] = {folders!r}; import test_private; test_private.compare({name!r})"
     printed("-W", "ignore", "-c", code, XDEVICE_VIRTUAL_GPUS="2")
 
 
@@ -231,18 +213,18 @@ def is_ours(value):
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_the_page_says_what_the_inventory_says(name):
-    assert section(name) in PAGE.read_text(encoding="utf-8"), "python -c 'import test_patches; test_patches.write()'"
+    assert section(name) in PAGE.read_text(encoding="utf-8"), "python -c 'import test_private; test_private.write()'"
 
 
 def section(name):
     rows = inventory_of(name)
-    lines = [f"<!-- {name} -->", "| replaced | until | why |", "|---|---|---|"]
+    lines = [f"<!-- {name} -->", "| replaced | by | until | why |", "|---|---|---|---|"]
     for row in rows.PATCHES:
         end = "the last block ends" if row.until == "block" else "the process ends"
-        lines.append(f"| {listed(row)} | {end} | {row.why} |")
-    lines += ["", "| private | why |", "|---|---|"]
+        lines.append(f"| {listed(row)} | {row.capability} | {end} | {row.why} |")
+    lines += ["", "| private | needed by | why |", "|---|---|---|"]
     for row in rows.PRIVATE:
-        lines.append(f"| {listed(row)} | {row.why} |")
+        lines.append(f"| {listed(row)} | {row.capability} | {row.why} |")
     return "\n".join(lines) + f"\n<!-- /{name} -->"
 
 

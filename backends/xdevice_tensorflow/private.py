@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from xdevice.contract.patches import Patch, Private
+from xdevice.contract.private import Patch, Private
 
 from . import transfers
 

@@ -1,0 +1,65 @@
+"""The private names of JAX that this adapter uses, and the attributes of JAX that it replaces, each by the capability
+that needs it. Its other modules read them as `private["jax._src...."]`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from xdevice.contract.private import Names, Patch, Private
+
+TESTED: Final = "0.12.0"
+
+READS: Final = (
+    "item", "tolist", "tobytes", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__",
+    "__hex__", "__oct__", "__repr__", "__str__", "__format__", "__reduce__",
+)  # fmt: skip
+"""Methods of an array by which the host reads it."""
+
+PATCHES: Final = (
+    Patch(
+        "transfers", "jax._src.array.ArrayImpl", (*READS, "_value", "to_device"),
+        "reads and moves. `jax.transfer_guard` sees those of a GPU only, and names no caller (jax-ml/jax#17559)",
+        "block",
+    ),
+    Patch("transfers", "jax", ("device_put",), "moves", "block"),
+    Patch("transfers", "numpy", ("asarray", "array"), "NumPy reads by the buffer protocol", "block"),
+    Patch(
+        "blocking", "jax._src.interpreters.pxla.ExecuteReplicated", ("__call__",),
+        "JAX's own switch is read when its CPU starts; no upstream issue", "block",
+    ),
+    Patch("blocking", "jax._src.pjit", ("_get_fastpath_data",), "compiled functions are called past Python", "block"),
+    Patch("--xd-cuda", "jax", ("devices",), "\"cuda\" is a virtual GPU", "process"),
+)  # fmt: skip
+
+PRIVATE: Final = (
+    # jax.extend.backend has no question for it, and jax.lib.xla_bridge is gone since 0.4; no upstream issue
+    Private(
+        "waiting", "jax._src.xla_bridge", ("_backends",),
+        "whether JAX has started: its own question takes a lock, which a fork may leave held. Without it JAX counts as "
+        "started",
+    ),
+    Private(
+        "tensors", "jax._src.xla_bridge", ("_backend_factories",),
+        "which platforms a program has registered, before a start. Without it JAX is started to count its devices",
+    ),
+    Private(
+        "tensors", "jax.sharding.SingleDeviceSharding", ("_device",),
+        "`device_of` in half the time; without it shardings are compared",
+    ),
+    Private("transfers", "jax._src.array", ("ArrayImpl",), "the class of arrays, whose methods are replaced"),
+    Private(
+        "blocking", "jax._src.pjit", ("_cpp_pjit_cache_fun_only", "_cpp_pjit_cache_explicit_attributes"),
+        "forgetting the fast paths of compiled functions",
+    ),
+    Private("blocking", "jax._src.lib.xla_client._xla", ("PjitFunctionCache",), "the same"),
+    Private(
+        "gradients", "jax.core.Tracer", ("_trace",), "whether a loss depends on a parameter: then their traces are one"
+    ),
+    # jax.distributed.shutdown alone ends the process by SIGABRT where a rank has died; no upstream issue
+    Private(
+        "several processes", "jax._src.distributed", ("State", "global_state"),
+        "rank 0 ends JAX's service after all have left it",
+    ),
+)  # fmt: skip
+
+private: Final = Names("jax", TESTED, PRIVATE, PATCHES)
