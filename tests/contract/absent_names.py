@@ -293,13 +293,17 @@ def outcomes(backend: str, dotted: str | None) -> dict[str, Any]:
 
     results: dict[str, Any] = {}
     for name, (_, step) in STEPS.items():
-        try:
-            results[name] = ["gives", json.loads(json.dumps(step(xdevice)))]
-        except Exception as error:
-            results[name] = ["raises", type(error).__name__, str(error)]
+        results[name] = outcome(step, xdevice)
     names = import_module(f"xdevice_{backend}.private").private
     results["listed"] = ["gives", not dotted or any(dotted in names.absent(row.capability) for row in names.rows)]
     return results
+
+
+def outcome(step: Callable[[Any], Any], xd: Any) -> Any:
+    try:
+        return ["gives", json.loads(json.dumps(step(xd)))]
+    except Exception as error:
+        return ["raises", type(error).__name__, str(error)]
 
 
 def in_child(backend: str, dotted: str | None, virtual: bool) -> dict[str, Any]:

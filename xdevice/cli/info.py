@@ -35,9 +35,11 @@ class DeviceReport(TypedDict):
 
 class Report(TypedDict):
     """A row of `xdevice info --json`: one backend, as it is on this machine.
-    refused because this version of the framework does not have a private name that they need. `engines` are the
-    framework's own engines for several processes, the best first. `launcher` names the launcher that started this process as one of several, if
-    any."""
+
+    `lacking` has a sentence for each capability that is refused, because this version of the framework lacks a private
+    name that it needs. `engines` are the framework's own engines for several processes, the best first. `launcher`
+    names the launcher that started this process as one of several, if any.
+    """
 
     backend: str
     installed: bool
