@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 
 _CPU = devices.CPU
 _HOST = torch.device("cpu")
+# before 2.9 there is one function for all tracers; since then it warns, and the other one leaves torch.export out
+_is_fx_tracing = getattr(_symbolic_trace, "is_fx_symbolic_tracing", None) or _symbolic_trace.is_fx_tracing
 _QUICK = ("cuda", "cpu")
 """The types of devices for which `from_numpy` and `to` were measured to be faster than `torch.tensor`."""
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -323,7 +325,7 @@ class TorchBackend(
             return "torch.jit.trace"
         if is_recording():
             return "xdevice.compile"
-        return "torch.fx" if _symbolic_trace._is_fx_tracing_flag else None
+        return "torch.fx" if _is_fx_tracing() else None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:
         return torch.compiler.disable(function)() if torch.compiler.is_dynamo_compiling() else function()

@@ -64,7 +64,8 @@ PRIVATE: Final = (
     Private("torch._dynamo.eval_frame.OptimizedModule", ("_orig_mod",), "the same"),
     Private("torch._C", ("_is_tracing",), "whether `torch.jit.trace` would freeze random numbers"),
     Private("torch.fx", ("_symbolic_trace",), "the same, of `torch.fx`"),
-    Private("torch.fx._symbolic_trace", ("_is_fx_tracing_flag",), "the same"),
+    Private("torch.fx._symbolic_trace", ("is_fx_symbolic_tracing",), "the same"),
+    Private("torch.fx._symbolic_trace", ("is_fx_tracing",), "the same before 2.9", "older"),
     Private("torch.utils", ("_pytree",), "the containers that PyTorch knows; public only in later versions"),
     Private("torch.utils._pytree", ("tree_leaves", "tree_map_only"), "the same"),
     Private(
