@@ -16,6 +16,7 @@ import pytest
 from support import FRAMEWORKS, sampled
 
 import xdevice
+from xdevice.contract import private
 from xdevice.contract.private import CAPABILITIES, CORE, Names, Private, spelled
 
 SCRIPT = Path(__file__).with_name("absent_names.py")
@@ -99,6 +100,16 @@ def test_a_field_that_objects_lack_is_neither_read_nor_written():
     with pytest.raises(xdevice.UnsupportedError, match=r"models need pathlib\.Path\._speed"):
         field.set(Path(), 3)
     assert not hasattr(Path(), "_speed")
+
+
+def test_without_a_name_what_is_in_it_is_absent_too(monkeypatch):
+    names = Names("math", "3.11", (Private("models", "pathlib.Path", ("cwd", "home"), "-"),))
+    monkeypatch.setattr(private, "taken_away", {"pathlib.Path"})
+    assert names.absent("models") == ["pathlib.Path.cwd", "pathlib.Path.home"]
+    monkeypatch.setattr(private, "taken_away", {"pathlib.Path.cwd"})
+    assert names.absent("models") == ["pathlib.Path.cwd"]
+    monkeypatch.setattr(private, "taken_away", {"pathlib.P"})
+    assert names.absent("models") == []
 
 
 def test_an_unlisted_name_and_an_unknown_capability_are_faults_of_the_adapter():

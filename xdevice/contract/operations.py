@@ -75,6 +75,8 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
 Row = Callable[[str, Any], Layer | None]
 """A function that reads the settings of a layer, given its path and the layer; None if there is nothing to tell about
 it."""
+Attribute = str | Callable[[Any], Any]
+"""The name of an attribute, or a function that reads it: `private.field(...)`."""
 
 
 class Table(NamedTuple):
@@ -258,19 +260,19 @@ def activation(path: str, name: str, **settings: object) -> Layer:
     return Layer(path, "activation", (), {"function": function, **_DEFAULTS.get(function, {}), **told})
 
 
-def activations(rows: Mapping[type, Mapping[str, str]]) -> dict[type, Row | None]:
+def activations(rows: Mapping[type, Mapping[str, Attribute]]) -> dict[type, Row | None]:
     """Returns rows of a `Table` for activation functions whose classes are named as the functions. For each class,
     `rows` gives the settings and the attributes of the layer from which they are read."""
     return {cls: partial(_activation_of, cls, attributes) for cls, attributes in rows.items()}
 
 
-def _activation_of(cls: type, attributes: Mapping[str, str], path: str, layer: Any) -> Layer:
+def _activation_of(cls: type, attributes: Mapping[str, Attribute], path: str, layer: Any) -> Layer:
     if not attributes and type(layer) is not cls and _root(type(layer)) == _root(cls):
         return other(path, layer)  # a subclass within the framework, as PyTorch's quantized ReLU6 is one of ReLU
     return activation(path, cls.__name__, **_settings(layer, attributes))
 
 
-def row(kind: str, **attributes: str) -> Row:
+def row(kind: str, **attributes: Attribute) -> Row:
     """Returns a row of a `Table`: layers of this kind, each setting of which is read from the attribute given for
     it."""
     return lambda path, layer: plain(path, kind, **_settings(layer, attributes))
@@ -283,8 +285,10 @@ def over_axes(module: object, name: str, row: Callable[[int, str, Any], Layer | 
     return {getattr(module, one): partial(row, axes) for axes, one in names.items() if hasattr(module, one)}
 
 
-def _settings(layer: Any, attributes: Mapping[str, str]) -> dict[str, object]:
-    return {setting: getattr(layer, name) for setting, name in attributes.items()}
+def _settings(layer: Any, attributes: Mapping[str, Attribute]) -> dict[str, object]:
+    return {
+        setting: getattr(layer, read) if isinstance(read, str) else read(layer) for setting, read in attributes.items()
+    }
 
 
 def dropout(path: str, p: float, mode: str = UPSCALE, axes: object = "each number") -> Layer:

@@ -44,8 +44,8 @@ CAPABILITIES: Final = (
 """The closed list of words by which errors and `xdevice info` say what needs a name."""
 
 taken_away: Final[set[str]] = set()
-"""Dotted names that are treated as absent. Only tests fill it, before they load an adapter: most names cannot be
-deleted from a framework, because the framework itself needs them."""
+"""Dotted names that are treated as absent, with what is in them. Only tests fill it, before they load an adapter: most
+names cannot be deleted from a framework, because the framework itself needs them."""
 
 
 class Patch(NamedTuple):
@@ -95,13 +95,13 @@ class Names:
     def __getitem__(self, dotted: str) -> Any:
         """Returns what the framework has by this name, which the adapter lists; otherwise an `Absent`."""
         row = self._row(dotted)
-        value = _ABSENT if dotted in taken_away else look_up(dotted)
+        value = look_up(dotted)
         return Absent(partial(self.error, row.capability, [dotted])) if value is _ABSENT else value
 
     def get(self, dotted: str, default: Any = None) -> Any:
         """Returns what the framework has by this name, which the adapter lists; otherwise `default`."""
         self._row(dotted)
-        value = _ABSENT if dotted in taken_away else look_up(dotted)
+        value = look_up(dotted)
         return default if value is _ABSENT else value
 
     def has(self, dotted: str) -> bool:
@@ -198,7 +198,7 @@ class Field:
         self._name = dotted.rpartition(".")[2]
         self._read = attrgetter(self._name)
         self._error = error
-        self._is_absent = dotted in taken_away
+        self._is_absent = is_taken_away(dotted)
 
     def __call__(self, x: Any) -> Any:
         if self._is_absent:
@@ -222,10 +222,16 @@ def spelled(row: Private | Patch) -> Iterator[str]:
     return (row.owner if name == "*" else f"{row.owner}.{name}" for name in row.names)
 
 
+def is_taken_away(dotted: str) -> bool:
+    return any(f"{dotted}.".startswith(f"{taken}.") for taken in taken_away)
+
+
 def look_up(dotted: str) -> Any:
     """Returns the module, class or object of a dotted name, and imports the modules on the way to it; `_ABSENT` if one
     is not there."""
     parts = dotted.split(".")
+    if is_taken_away(dotted):
+        return _ABSENT
     for length in range(len(parts), 0, -1):
         try:
             value: Any = import_module(".".join(parts[:length]))
@@ -241,10 +247,10 @@ def is_there(dotted: str) -> bool:
     """Whether a framework has a name: as an attribute of the owner, or as one that the methods of the owner, which is
     a class or a function, read or write on their objects."""
     owner_name, _, name = dotted.rpartition(".")
-    if dotted in taken_away:
-        return False
     if look_up(dotted) is not _ABSENT:
         return True
+    if is_taken_away(dotted):
+        return False
     owner = look_up(owner_name)
     values = [value for cls in owner.__mro__ for value in vars(cls).values()] if isinstance(owner, type) else [owner]
     codes = [value.__code__ for value in values if isinstance(value, types.FunctionType)]
