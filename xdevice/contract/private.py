@@ -65,6 +65,7 @@ class Private(NamedTuple):
     """Names that an adapter uses although its framework does not promise to keep them."""
 
     capability: str
+    """Also several: "blocking, compile and transfers"."""
     owner: str
     names: tuple[str, ...]
     why: str
@@ -88,7 +89,7 @@ class Names:
         self.rows = tuple(row for table in rows for row in table)
         self._of = {f"{row.owner}.{name}": row for row in reversed(self.rows) for name in row.names}
         self._lacking: dict[str, list[str]] = {}
-        unknown = {row.capability for row in self.rows} - {*CAPABILITIES}
+        unknown = {word for row in self.rows for word in words(row)} - {*CAPABILITIES}
         if unknown:
             raise ContractError(f"{framework}: {sorted(unknown)} is not among the capabilities {CAPABILITIES}")
 
@@ -131,17 +132,17 @@ class Names:
 
     def absent(self, capability: str) -> list[str]:
         """Returns the names that a capability needs and the framework lacks."""
-        rows = [row for row in self.rows if row.capability == capability and not row.only]
+        rows = [row for row in self.rows if capability in words(row) and not row.only]
         return [dotted for row in rows for dotted in spelled(row) if not is_there(dotted)]
 
     def lacking(self) -> list[str]:
         """Returns a sentence for each capability that is refused because the framework lacks names, for `xdevice info`.
         It imports whatever modules the names are in, which takes seconds."""
-        words = dict.fromkeys(row.capability for row in self.rows)
-        return [str(self.error(word, lacking)) for word in words if (lacking := self.absent(word))]
+        found = dict.fromkeys(word for row in self.rows for word in words(row))
+        return [str(self.error(word, lacking)) for word in found if (lacking := self.absent(word))]
 
     def error(self, capability: str, lacking: list[str]) -> UnsupportedError:
-        verb = "need" if capability.endswith("s") else "needs"
+        verb = "need" if capability.endswith("s") or " and " in capability else "needs"
         return UnsupportedError(
             f"{capability} {verb} {', '.join(lacking)}, which {self._installed()} does not have; it was tested up to "
             f"{self.framework} {self.tested}: install that version, or a newer xdevice"
@@ -220,6 +221,11 @@ _ABSENT: Final = object()
 def spelled(row: Private | Patch) -> Iterator[str]:
     """Yields the dotted names of a row."""
     return (row.owner if name == "*" else f"{row.owner}.{name}" for name in row.names)
+
+
+def words(row: Private | Patch) -> list[str]:
+    """The capabilities that need the names of a row."""
+    return row.capability.replace(" and ", ", ").split(", ")
 
 
 def is_taken_away(dotted: str) -> bool:
