@@ -24,7 +24,6 @@ from xdevice.errors import UnsupportedError
 with importing():
     import_apart("triton._C.libtriton", beside="tensorflow")
     import torch
-    from torch.fx import _symbolic_trace
 
     from . import accelerators, batches, conversion, staging
     from .blocking import TorchBlocking
@@ -39,6 +38,7 @@ with importing():
     from .optimizers import TorchOptimizers
     from .parallel import TorchParallel
     from .prefetch import TorchPrefetch
+    from .private import private
     from .replicas import TorchReplicas
     from .streams import TorchStreams
     from .transfers import TorchTransfers
@@ -59,7 +59,12 @@ if TYPE_CHECKING:
 _CPU = devices.CPU
 _HOST = torch.device("cpu")
 # before 2.9 there is one function for all tracers; since then it warns, and the other one leaves torch.export out
-_is_fx_tracing = getattr(_symbolic_trace, "is_fx_symbolic_tracing", None) or _symbolic_trace.is_fx_tracing
+_is_fx_tracing = (
+    private.get("torch.fx._symbolic_trace.is_fx_symbolic_tracing")
+    or (private["torch.fx._symbolic_trace.is_fx_tracing"])
+)
+_function_modes = private.get("torch.overrides._get_current_function_mode_stack")
+_has_context = private.get("torch._C._cuda_hasPrimaryContext", lambda index: True)
 _QUICK = ("cuda", "cpu")
 """The types of devices for which `from_numpy` and `to` were measured to be faster than `torch.tensor`."""
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -108,6 +113,7 @@ class TorchBackend(
     name = "torch"
     modules = ("torch",)
     minimum = (2, 6)
+    private_names = private
     dtypes = frozenset(DTYPES)
     short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(torch, name))
     kinds = ("cpu", "gpu", "meta")
@@ -194,7 +200,7 @@ class TorchBackend(
         return devices.of(native.type, native.index or 0)
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
-        if device is _CPU and not torch._C._len_torch_function_stack() and torch._C._get_default_device() == "cpu":
+        if device is _CPU and _function_modes is not None and not _function_modes() and torch.empty(0).is_cpu:
             return nullcontext()  # it is the default, and a mode would take a microsecond of each call and attribute
         return self.to_native(device)
 
@@ -321,7 +327,7 @@ class TorchBackend(
     def tracing(self) -> str | None:
         if torch.compiler.is_compiling() and _is_exporting():  # torch.compile calls this code each time, outside graphs
             return "torch.export"
-        if torch._C._is_tracing():
+        if torch.jit.is_tracing():
             return "torch.jit.trace"
         if is_recording():
             return "xdevice.compile"
@@ -460,8 +466,7 @@ class TorchBackend(
             return True
         if not getattr(self._module(), "is_initialized", lambda: True)():
             return False
-        has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
-        return self._gpu != "cuda" or has_context is None or has_context(index)
+        return self._gpu != "cuda" or _has_context(index)
 
 
 def _described(x: torch.Tensor) -> str:

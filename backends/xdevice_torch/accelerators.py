@@ -22,9 +22,13 @@ from xdevice.base import devices
 from xdevice.base.dtypes import SHORT_FLOATS
 from xdevice.contract.accelerators import choose
 
+from .private import private
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_ask_lazy = private.get("torch._C._lazy._get_default_device_type", lambda: None)
+"""Raises RuntimeError if no lazy device was started."""
 _BUILT_IN: Final = ("cuda", "xpu", "mps")
 STREAMS: Final = ("cuda", "xpu")
 """The accelerators whose streams and events are known to work as those of `torch.cuda`."""
@@ -93,8 +97,7 @@ def lazy() -> str | None:
     if "torch._lazy.ts_backend" not in sys.modules:
         return None
     try:
-        private: Any = torch._C._lazy
-        private._get_default_device_type()
+        _ask_lazy()
     except RuntimeError:  # the lazy backend is imported, but not started
         return None
     return "lazy"

@@ -6,12 +6,12 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from xdevice.contract.blocking import Blocking
 from xdevice.contract.hooks import Shared
 
-from .modes import put_on
+from .modes import Mode, put_on
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +27,9 @@ def is_blocking() -> bool:
     return _waited.is_wanted()
 
 
-class _Wait(TorchDispatchMode):
+class _Wait(Mode):
     def __init__(self, backend: Primitives) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._backend = backend
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -55,4 +55,5 @@ class TorchBlocking(Blocking):
         # the CPU, and CUDA with CUDA_LAUNCH_BLOCKING, compute synchronously
         if self._gpus == self.virtual or self._blocks:
             return nullcontext()
+        private.require("blocking")
         return _waited.on(lambda: put_on(_Wait(self)))

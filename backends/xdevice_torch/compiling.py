@@ -13,19 +13,20 @@ Rules for this module, and why:
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.overrides import TorchFunctionMode
 
 from xdevice.contract.compiling import Compiling
 from xdevice.errors import UnsupportedError
 
-from .modes import Mode
+from .modes import Mode, dispatch_modes
+from .private import private
+from .trees import leaves, replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +42,9 @@ _MEASURED: Final = ("cpu", "cuda")
 _AS_THEY_ARE: Final = (type(None), bool, int, str)
 _aten: Final = torch.ops.aten
 _ALIASES: Final = (_aten.detach.default, _aten.alias.default)
-_OF_SHAPES: Final = (_aten.is_same_size.default, _aten._has_same_storage_numel.default)
+_ZERO: Final = private["torch.ops.aten._efficientzerotensor"].default
+_OF_SHAPES: Final = ("is_same_size.default", "_has_same_storage_numel.default")
+"""Operations that give no value of a tensor. One that is missing here would only be refused."""
 _DEPENDS: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _READS: Final = (
     torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__dlpack__,
@@ -53,6 +56,14 @@ _QUICK: Final = frozenset((
 ))  # fmt: skip
 """Operations that PyTorch's own functions of these names call with the same arguments, in 0.7 us less."""
 _WHILE: Final = "while a function is compiled"
+_make_symbol = private["torch.Tensor._make_wrapper_subclass"]
+_set_conj, _set_neg = private["torch._C._set_conj"], private["torch._C._set_neg"]
+_without_dispatch = private["torch._C._DisableTorchDispatch"]
+_without_scopes = private.get("torch._C.DisableTorchFunction", nullcontext)
+_function_modes = private["torch.overrides._get_current_function_mode_stack"]
+_transformation = private["torch._C._functorch.peek_interpreter_stack"]
+_schema = private.field("torch._ops.OpOverload._schema")
+_native = private.field("torch._ops.OpOverload._op")
 
 
 class Symbol(torch.Tensor):
@@ -64,15 +75,15 @@ class Symbol(torch.Tensor):
 
     @staticmethod
     def __new__(cls, held: torch.Tensor, variable: str) -> Symbol:
-        self: Symbol = torch.Tensor._make_wrapper_subclass(
+        self: Symbol = _make_symbol(
             cls, held.shape, held.stride(), held.storage_offset(), dtype=held.dtype, device=held.device
         )
         self.held, self.variable = held, variable
-        torch._C._set_conj(self, held.is_conj())  # what is only marked, as a conjugate
-        torch._C._set_neg(self, held.is_neg())
+        _set_conj(self, held.is_conj())  # what is only marked, as a conjugate
+        _set_neg(self, held.is_neg())
         return self
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = private["torch._C._disabled_torch_function_impl"]
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
@@ -99,8 +110,8 @@ class Symbol(torch.Tensor):
 
 
 for _name in (
-    "numpy", "tolist", "data_ptr", "storage_offset", "is_conj", "is_neg", "_is_view", "__array__", "__dlpack__",
-    "__format__", "__reduce_ex__",
+    "numpy", "tolist", "data_ptr", "storage_offset", "is_conj", "is_neg", "__array__", "__dlpack__", "__format__",
+    "__reduce_ex__",
 ):  # fmt: skip
     setattr(Symbol, _name, Symbol._read)  # what would not come to the dispatcher
 
@@ -120,10 +131,6 @@ class Reading(TorchFunctionMode):
 class Recorder(Mode):
     """Computes and notes the operations of a function, which is called with `arguments` while the mode is active."""
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # otherwise the first operation would import torch._dynamo
-
     def __init__(self, tensors: Sequence[torch.Tensor], refuse: Refuse) -> None:
         super().__init__()
         self._refuse = refuse
@@ -142,11 +149,11 @@ class Recorder(Mode):
         made = {id(x): Symbol(x.detach(), next(self._variables)).requires_grad_(x.requires_grad) for x in tensors}
         self.arguments: list[Any] = [made[id(x)] for x in tensors]
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def note(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _ALIASES and type(args[0]) is Symbol:
             return Symbol(func(args[0].held), args[0].variable)
-        if func is _aten._efficientzerotensor.default:  # reading it, which has no memory, would end the process here
+        if func is _ZERO:  # reading it, which has no memory, would end the process here
             func = _aten.zeros.default
         self._require_repeatable(func, args)
         if torch.Tag.nondeterministic_seeded in func.tags:
@@ -156,11 +163,11 @@ class Recorder(Mode):
             raise self._refuse(f"setting the default dtype {_WHILE}", "set it outside")
         if torch.Tag.inplace_view in func.tags:
             return self._reshaped(func, args, kwargs)
-        if func._schema.is_mutable:
+        if _schema(func).is_mutable:
             self._require_own(func, args, kwargs)
-        known = {id(x.held): x for x in tree_leaves((args, kwargs)) if type(x) is Symbol}
+        known = {id(x.held): x for x in leaves((args, kwargs)) if type(x) is Symbol}
         line = self._called(func, args, kwargs)
-        made = func(*tree_map_only(Symbol, _held, args), **tree_map_only(Symbol, _held, kwargs))
+        made = func(*replaced(Symbol, _held, args), **replaced(Symbol, _held, kwargs))
         if torch.Tag.nondeterministic_seeded in func.tags:
             self._random = _random_state(self._given[0].device)
         if func is _aten.lift_fresh.default:  # the function makes its argument anew at each call, the program once
@@ -177,16 +184,16 @@ class Recorder(Mode):
         depends = any(tag in func.tags for tag in _DEPENDS)
         if func is _aten.index.Tensor:  # only a mask makes the shape depend on values
             depends = any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
-        gives = [str(one.type) for one in func._schema.returns]
+        gives = [str(one.type) for one in _schema(func).returns]
         is_value = bool(gives) and not any("Tensor" in one for one in gives)
-        if depends or (is_value and func not in _OF_SHAPES):
+        if depends or (is_value and func.__name__ not in _OF_SHAPES):
             raise self._refuse(
                 f"reading a value, or a shape that depends on values ({func}), {_WHILE}",
                 "return the tensor and read it outside, or decide by xp.where",
             )
 
     def _require_own(self, func: Any, args: Any, kwargs: Any) -> None:
-        outside = set(map(_memory, self.outside))
+        outside = {*map(_memory, self.outside)}
         for x in _written_into(func, args, kwargs):
             if type(x) is not Symbol or _memory(x.held) in outside:
                 raise self._refuse(
@@ -221,21 +228,21 @@ class Recorder(Mode):
 
     def _reshaped(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Notes an operation that changes the shape of a tensor as the one that makes such a view of it."""
-        symbol, overload = args[0], "int" if func is _aten.transpose_.default else func._overloadname
-        view = getattr(getattr(_aten, func._opname.removesuffix("_")), overload)
+        symbol, (name, _, overload) = args[0], func.__name__.partition(".")
+        view = getattr(getattr(_aten, name.removesuffix("_")), "int" if func is _aten.transpose_.default else overload)
         is_own = type(symbol) is Symbol and not any(symbol is x for x in self.arguments)
-        if not is_own or view._schema.returns[0].alias_info is None:
+        if not is_own or _schema(view).returns[0].alias_info is None:
             raise self._refuse(f"changing the shape of a tensor ({func}) {_WHILE}", "make a new one")
-        new = self.__torch_dispatch__(view, (), args, kwargs)
-        with torch._C._DisableTorchDispatch():
+        new = self.note(view, (), args, kwargs)
+        with _without_dispatch():
             func(*args, **kwargs)
         symbol.held, symbol.variable = new.held, new.variable
         return symbol
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> str:
         given = [*map(self._text, args), *(f"{name}={self._text(x)}" for name, x in kwargs.items())]
-        quick = not kwargs and func._opname in _QUICK
-        own = getattr(torch, func._opname) if quick else func._op  # `_op` is past a frame of the overload's
+        name = func.overloadpacket.__name__
+        own = getattr(torch, name) if not kwargs and name in _QUICK else _native(func)
         return f"{self._text(own)}({', '.join(given)})"
 
     def _text(self, x: Any) -> str:
@@ -303,12 +310,16 @@ class Recorder(Mode):
         return x.variable, x.held
 
 
+# set when the class is there: PyTorch would wrap it so that the first operation imports torch._dynamo
+Recorder.__torch_dispatch__ = Recorder.note
+
+
 def _held(x: Symbol) -> torch.Tensor:
     return x.held
 
 
 def _memory(x: torch.Tensor) -> int:
-    return int(x.untyped_storage()._cdata)
+    return id(x.untyped_storage())  # PyTorch keeps one object for a storage as long as the storage lives
 
 
 def _generator(device: torch.device) -> torch.Generator:
@@ -324,30 +335,33 @@ def _random_state(device: torch.device) -> bytes:
 
 def _written_into(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
     """Yields the tensors that an operation writes into."""
-    for i, one in enumerate(func._schema.arguments):
+    for i, one in enumerate(_schema(func).arguments):
         if one.alias_info is not None and one.alias_info.is_write:
             given = args[i] if i < len(args) else kwargs.get(one.name)
-            yield from (x for x in tree_leaves(given) if isinstance(x, torch.Tensor))
+            yield from (x for x in leaves(given) if isinstance(x, torch.Tensor))
+
+
+_active: Final[list[Recorder]] = []
+"""The recorders of all threads that are compiling a function now."""
 
 
 def is_recording() -> bool:
     """Whether a function is being compiled in this thread."""
-    if not torch._C._len_torch_dispatch_stack():
-        return False
-    return any(type(mode) is Recorder for mode in _get_current_dispatch_mode_stack())
+    return bool(_active) and any(type(mode) is Recorder for mode in dispatch_modes())
 
 
 class TorchCompiling(Compiling):
     virtual: int
 
     def compile(self, call: Traced, device: Device) -> Compiled:
+        private.require("compile")
         is_measured = self.to_native(device).type in _MEASURED or self.virtual > 0
         programs: dict[Any, tuple[Any, Program] | None] = {}
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]] | None:
             if not _is_all(tensors):
                 return None
-            scopes = [mode.device for mode in _get_current_function_mode_stack()]
+            scopes = [mode.device for mode in _function_modes()]
             key = (
                 *[(x.shape, x.stride(), x.dtype, x.requires_grad) for x in tensors],
                 _twice(tensors), torch.is_grad_enabled(), torch.get_default_dtype(), *scopes,
@@ -364,7 +378,7 @@ class TorchCompiling(Compiling):
             note, program = found
             if not scopes:
                 return note, program(*tensors)
-            with torch._C.DisableTorchFunction():  # a scope would look at each operation
+            with _without_scopes():  # a scope would look at each operation
                 return note, program(*tensors)
 
         return compiled
@@ -373,6 +387,7 @@ class TorchCompiling(Compiling):
 def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, Any]:
     """Returns what `call` gives, and its note and program. Both are None if gradients are to flow through it."""
     recorder = Recorder(tensors, refuse)
+    _active.append(recorder)
     try:
         with recorder, Reading():
             note, made = call(list(recorder.arguments))
@@ -380,6 +395,8 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
         if "not allocated yet" not in str(error) and "invalid python storage" not in str(error):
             raise
         raise refuse(f"reading the memory of a tensor {_WHILE}", "return the tensor and read it outside") from error
+    finally:
+        _active.remove(recorder)
     recorder.require_no_backward()
     if any(x.requires_grad for x in made):
         recorder.undo()
@@ -388,6 +405,13 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
     if any(x.requires_grad for x in (*tensors, *recorder.outside)):
         program = torch.no_grad()(program)  # not all, because it changes kernels, such as that of an LSTM on the CPU
     return (note, values), (note, program)
+
+
+@cache
+def _scope() -> type:
+    """The class of the mode that `with torch.device(...)` puts on."""
+    with torch.device("cpu"):
+        return type(_function_modes()[-1])
 
 
 def _twice(tensors: list[Any]) -> tuple[int, ...]:
@@ -401,10 +425,10 @@ def _is_all(tensors: list[Any]) -> bool:
     if (
         any(map(torch.is_autocast_enabled, _MEASURED))
         or torch.is_inference_mode_enabled()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._is_tracing()
+        or _transformation() is not None
+        or torch.jit.is_tracing()
         or torch.compiler.is_compiling()
-        or not all(type(mode) is DeviceContext for mode in _get_current_function_mode_stack())
+        or not all(type(mode) is _scope() for mode in _function_modes())
     ):
         return False
     return all(type(x) in _PLAIN and x.grad_fn is None and x.grad is None and not x.__dict__ for x in tensors)

@@ -16,8 +16,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.masked import MaskedTensor
 from torch.nn.parameter import is_lazy
 from torch.utils import dlpack
@@ -29,6 +27,7 @@ from xdevice.contract.conversion import Conversion
 from xdevice.errors import NotBuiltError, UnsupportedError
 
 from . import staging
+from .private import private
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,8 +36,11 @@ if TYPE_CHECKING:
     from xdevice.contract.dlpack import Lent
 
 TAKES = Takes(strides="forward")
-_STAND_INS = (FakeTensor, FunctionalTensor)
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_STAND_INS = (
+    private.get("torch._subclasses.fake_tensor.FakeTensor", ()),
+    private.get("torch._subclasses.functional_tensor.FunctionalTensor", ()),
+)
+_is_wrapped = private["torch._C._functorch.is_functorch_wrapped_tensor"]
 
 
 def require_values(x: torch.Tensor) -> None:

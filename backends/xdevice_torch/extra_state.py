@@ -6,14 +6,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from torch.nn import Module
-from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import torch
 
-_NAME: Final = _EXTRA_STATE_KEY_SUFFIX
+
+class _Probe(Module):
+    def get_extra_state(self) -> int:
+        return 0
+
+
+_NAME: Final = next(iter(_Probe().state_dict()))
 """The last part of the name under which a state dict has the result of a module's `get_extra_state()`."""
 
 

@@ -18,23 +18,24 @@ from torch.overrides import has_torch_function
 
 from xdevice.contract.gradients import Gradients
 
+from .private import private
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_run_backward = torch.autograd.Variable._execution_engine.run_backward
-"""What `torch.autograd._engine_run_backward` calls when it has prepared the threads of accelerators, which takes 8 us.
-Virtual GPUs replace that one, so it is looked up at each call."""
+_ENGINE = private.place("torch.autograd._engine_run_backward")
+"""What `torch.autograd.grad` ends in. Virtual GPUs replace it, so it is looked up at each call."""
+_has_engine = private.has("torch.autograd._engine_run_backward")
+_transformation = private["torch._C._functorch.peek_interpreter_stack"]
 _is_leaf = attrgetter("is_leaf")
 _is_inference, _detach, _require_grad = torch.Tensor.is_inference, torch.Tensor.detach, torch.Tensor.requires_grad_
 
 
 class TorchGradients(Gradients):
-    _gpus: int
-
     def value_and_grad(
         self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
     ) -> tuple[Any, list[Any], list[Any]]:
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        if _transformation() is not None:
             raise self.unsupported(
                 "gradients by autograd inside of torch.func's transformations",
                 "take all of them by torch.func, or nest xdevice.grad",
@@ -60,12 +61,11 @@ class TorchGradients(Gradients):
 
     def _gradients(self, loss: torch.Tensor, inputs: list[torch.Tensor], goes_on: bool) -> list[Any]:
         try:
-            if has_torch_function((loss, *inputs)):
+            if not _has_engine or has_torch_function((loss, *inputs)):
                 found = torch.autograd.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
             else:  # what `grad` does after checks that take a tenth of the step of a small net
-                run: Any = vars(torch.autograd)["_engine_run_backward"] if self._gpus else _run_backward
                 given = (loss,), (torch.ones_like(loss),), goes_on, goes_on, tuple(inputs), True
-                found = run(*given, accumulate_grad=False)
+                found = getattr(*_ENGINE)(*given, accumulate_grad=False)
         except RuntimeError as error:
             if not str(error).startswith("derivative for "):
                 raise
@@ -76,8 +76,8 @@ class TorchGradients(Gradients):
 
     def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
         before = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(nested and before)
+        torch.set_grad_enabled(nested and before)
         try:
             return [rule(*map(torch.clone, row)) if writes else rule(*row) for row in rows]
         finally:
-            torch._C._set_grad_enabled(before)
+            torch.set_grad_enabled(before)

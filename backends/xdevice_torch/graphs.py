@@ -15,19 +15,24 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from xdevice.contract.graphs import Graphs
 from xdevice.errors import DeviceMismatchError
 
 from .blocking import is_blocking
 from .modes import Mode
+from .private import private
+from .trees import leaves, replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from xdevice.base.devices import Device
+
+_clear_workspaces = private["torch._C._cuda_clearCublasWorkspaces"]
+_release_pool = private["torch._C._cuda_releasePool"]
+_end_pool = private.get("torch._C._cuda_endAllocateCurrentStreamToPool") or private["torch._C._cuda_endAllocateToPool"]
 
 _one_at_a_time = threading.Lock()
 """Held while a graph is recorded: PyTorch allows only one recording at a time in a process."""
@@ -60,7 +65,7 @@ class Graph:
             raise first or error  # noqa: B904  # `error` may come from ending the recording; `first` is the cause
         self._inputs = list(inputs.found.values())
         # detached, because backward() would work once through what was recorded, and not after a replay
-        return tree_map_only(torch.Tensor, torch.Tensor.detach, result)
+        return replaced(torch.Tensor, torch.Tensor.detach, result)
 
     def replay(self) -> None:
         self._graph.replay()
@@ -82,11 +87,9 @@ def _abandon(graph: Any, stream: Any, pool: Any) -> None:
     with torch.cuda.stream(stream), suppress(RuntimeError):
         if torch.cuda.is_current_stream_capturing():  # another thread's wait broke the recording while it began
             graph.capture_end()
-    native: Any = torch._C
-    end = getattr(native, "_cuda_endAllocateToPool", None) or native._cuda_endAllocateCurrentStreamToPool  # < 2.8
-    with suppress(RuntimeError):  # `end` raises if the recording has ended properly
-        end(stream.device_index, pool)
-        native._cuda_releasePool(stream.device_index, pool)
+    with suppress(RuntimeError):  # it raises if the recording has ended properly
+        _end_pool(stream.device_index, pool)
+        _release_pool(stream.device_index, pool)
         _failed.append(graph)
 
 
@@ -107,11 +110,11 @@ def _free_random_numbers(stream: Any, random: Any) -> None:
 def _own_workspace() -> Iterator[None]:
     """Gives a graph a cuBLAS workspace of its own: cuBLAS has one per thread and stream, and two graphs with the same
     one could not run side by side."""
-    torch._C._cuda_clearCublasWorkspaces()
+    _clear_workspaces()
     try:
         yield
     finally:
-        torch._C._cuda_clearCublasWorkspaces()
+        _clear_workspaces()
 
 
 @contextmanager
@@ -181,7 +184,7 @@ class Inputs(Mode):
 
 
 def _tensors(x: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(x) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in leaves(x) if isinstance(leaf, torch.Tensor)]
 
 
 def _memory(x: torch.Tensor) -> tuple[Any, Any]:
@@ -189,7 +192,7 @@ def _memory(x: torch.Tensor) -> tuple[Any, Any]:
     if x.layout is not torch.strided:
         return id(x), x
     storage = x.untyped_storage()
-    return storage._cdata, storage
+    return id(storage), storage  # PyTorch keeps one object for a storage as long as the storage lives
 
 
 class TorchGraphs(Graphs):
@@ -200,6 +203,7 @@ class TorchGraphs(Graphs):
     def new_graph(self, device: Device) -> Any:
         if self._gpu != "cuda" or device.kind != "gpu":
             raise self.no_graphs()
+        private.require("graphs", "CUDA")
         return Graph()
 
     def only_on(self, device: Device) -> AbstractContextManager[Any]:

@@ -14,17 +14,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
-from torch.nn.modules import batchnorm, conv, instancenorm
 
 from xdevice.contract import layouts
 from xdevice.contract.layers import Layers
 from xdevice.contract.layouts import Layer, Part
 
+from .private import private
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 
+BATCH_NORMS: Final = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+INSTANCE_NORMS: Final = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED: Final = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_WeightNorm = private["torch.nn.utils.parametrizations._WeightNorm"]
 _RECURRENT: Final = {nn.RNN: "rnn", nn.LSTM: "lstm", nn.GRU: "gru"}
 _CONV1D: Final = (Part("weight", ("weight",), layouts.TRANSPOSED), Part("bias", ("bias",), layouts.SAME))
 
@@ -58,7 +63,7 @@ def _norm_of(module: Any) -> tuple[str, str] | None:
     """Returns the names of the parameters g (magnitude) and v (direction) of a module with a weight norm, either the
     one that PyTorch has since 2.0 or the older one; None for a module without."""
     ways = getattr(getattr(module, "parametrizations", None), "weight", ())
-    if [type(way).__name__ for way in ways] == ["_WeightNorm"]:
+    if len(ways) == 1 and isinstance(ways[0], _WeightNorm):
         return "parametrizations.weight.original0", "parametrizations.weight.original1"
     return layouts.NORMED if hasattr(module, "weight_g") else None
 
@@ -71,11 +76,11 @@ def is_conv1d(module: Any) -> bool:
 def _kind(module: Any) -> tuple[str, Mapping[str, object]] | None:
     if isinstance(module, nn.Linear) or is_conv1d(module):
         return "linear", {"activation": None}
-    if isinstance(module, conv._ConvNd):
+    if isinstance(module, _CONVOLUTIONS + _TRANSPOSED):
         return ("conv_transpose" if isinstance(module, _TRANSPOSED) else "conv"), _of_conv(module)
-    if isinstance(module, instancenorm._InstanceNorm):
+    if isinstance(module, INSTANCE_NORMS):
         return "instance_norm", {"eps": module.eps, "running_stats": module.track_running_stats}
-    if isinstance(module, batchnorm._BatchNorm):
+    if isinstance(module, BATCH_NORMS):
         return "batch_norm", {"eps": module.eps, "momentum": module.momentum}
     if isinstance(module, nn.Embedding):
         return "embedding", {"padding_idx": module.padding_idx, "max_norm": module.max_norm, **_padded(module)}
@@ -121,7 +126,7 @@ def _of_recurrent(module: Any) -> dict[str, object]:
 def _of_attention(module: Any) -> dict[str, object]:
     settings: dict[str, object] = {
         "num_heads": module.num_heads,
-        "packed": module._qkv_same_embed_dim,
+        "packed": module.in_proj_weight is not None,
         "dropout": float(module.dropout),
         "batch_first": module.batch_first,
     }

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.nn import Module
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils import _pytree
 
 from xdevice.contract import Way
 from xdevice.contract.models import Models
@@ -32,6 +31,8 @@ from xdevice.contract.stored import GradientWatch
 from xdevice.errors import FileFormatError, NotBuiltError, UnsupportedError
 
 from . import extra_state, optimizers, staging, tensordicts
+from .private import private
+from .trees import leaves, replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -52,7 +53,10 @@ _INSTEAD_OF_EXPORTED: Final = (
 
 _watch: Final = GradientWatch(lambda p, told: p.register_post_accumulate_grad_hook(lambda _: told()))
 
-_takes_contents = torch._has_compatible_shallow_copy_type  # PyTorch's own, which virtual GPUs replace
+_own_apply = private.field("torch.nn.Module._apply")
+_APPLY: Final = private["torch.nn.Module._apply"]
+_NODES: Final = private.get("torch.utils._pytree.SUPPORTED_NODES", {})
+_set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # virtual GPUs replace the property
 
 
 def held(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -82,7 +86,7 @@ def _own_device(model: Module) -> Any:
 
 def _moved_by_itself(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
     for path, module in model.named_modules():
-        if type(module)._apply is not Module._apply:
+        if _own_apply(type(module)) is not _APPLY:
             own = {name: value for name, value in vars(module).items() if name not in _KEPT}
             yield from (((f"{path}." if path else "") + name[1:], x) for name, x in _tensors(own, "", "."))
 
@@ -108,9 +112,9 @@ def move(model: Any, native: torch.device) -> Any:
         with staging.OfModules():
             moved = model.to(native)
         for places in shared:
-            first = places[0][0]._buffers[places[0][1]]
+            first = getattr(*places[0])
             for module, name in places[1:]:
-                module._buffers[name] = first
+                setattr(module, name, first)
         return moved
     _refuse_outside_of_state(model)
     states = [(state, key, x) for state in _states(model) for key, x in state.items()]
@@ -176,6 +180,15 @@ def _refuse_meta(model: Module, native: torch.device) -> None:
             )
 
 
+def _takes_contents(x: torch.Tensor, there: torch.Tensor) -> bool:
+    """Whether PyTorch can put the contents of `there` into `x`, as a move of a ScriptModule does."""
+    try:
+        _set_contents(x.detach(), there)
+    except RuntimeError:
+        return False
+    return True
+
+
 def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
     """Returns the tensors in the code of a frozen ScriptModule; none for a module that is not frozen."""
     if next(iter(module.state_dict().values()), None) is not None or not hasattr(module, "inlined_graph"):
@@ -188,9 +201,8 @@ def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
 def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
     places: dict[int, list[tuple[Module, str]]] = {}
     for module in model.modules():
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                places.setdefault(id(buffer), []).append((module, name))
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
+            places.setdefault(id(buffer), []).append((module, name))
     return [found for found in places.values() if len(found) > 1]
 
 
@@ -219,7 +231,7 @@ def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
 def _moved(value: Any, native: torch.device) -> Any:
     """Returns a value of an optimizer's state with all tensors in it moved. It may be a list: LBFGS keeps its history
     in lists."""
-    return _pytree.tree_map_only(torch.Tensor, lambda x: x.to(native), value)
+    return replaced(torch.Tensor, lambda x: x.to(native), value)
 
 
 def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
@@ -228,7 +240,7 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
     parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
     known = ("state", "param_groups", "defaults")  # a learning rate in them may be a tensor, which is not moved
     own = {name: value for name, value in vars(optimizer).items() if name not in known}
-    for x in _pytree.tree_leaves(own):
+    for x in leaves(own):
         if isinstance(x, torch.Tensor | torch.optim.Optimizer) and id(x) not in parameters:
             raise UnsupportedError(
                 f"torch cannot move this {type(optimizer).__name__}, which keeps a {type(x).__name__} outside of its "
@@ -239,7 +251,7 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
 def _refuse_unknown(key: str, value: Any) -> None:
     """Raises `UnsupportedError` if the state of an optimizer contains an object with attributes: tensors in such an
     object would not be moved."""
-    for leaf in _pytree.tree_leaves(value):
+    for leaf in leaves(value):
         if not isinstance(leaf, torch.Tensor) and hasattr(leaf, "__dict__") and not callable(leaf):
             raise UnsupportedError(
                 f"torch cannot move this optimizer: its state {key!r} is of type {type(leaf).__qualname__}, which may "
@@ -260,11 +272,10 @@ def _inside(x: Any) -> list[tuple[str, Any]]:
     done or has failed. Neither a storage nor a future can be moved."""
     if isinstance(x, torch.jit.Future):
         with suppress(Exception):  # `value` raises the error of a future that failed
-            value = x.value() if x.done() else None
-            return [(f".value(){_pytree.keystr(path)}", one) for path, one in _pytree.tree_flatten_with_path(value)[0]]
+            return [(".value()", x.value())] if x.done() else []
         return []
-    # the public `TypedStorage.untyped()` warns that typed storages are deprecated
-    storage = x._untyped_storage if isinstance(x, torch.TypedStorage) else x
+    # a program that has a typed storage was warned of it by PyTorch when it made the first one, and is not again
+    storage = x.untyped() if isinstance(x, torch.TypedStorage) else x
     return [("", torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))]
 
 
@@ -329,9 +340,9 @@ class TorchModels(Models):
         """Replaces buffers by those that `new` gives for their `id`s. Parameters are never replaced, because a move in
         PyTorch keeps them the same objects."""
         for module in model.modules():
-            for name, buffer in module._buffers.items():
+            for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
                 if id(buffer) in new:
-                    module._buffers[name] = new[id(buffer)]
+                    setattr(module, name, new[id(buffer)])
 
     def own_file(self, path: str) -> Any:
         is_zip = zipfile.is_zipfile(path)  # a file of PyTorch before 1.6 is not, and cannot be mapped
@@ -370,7 +381,7 @@ class TorchModels(Models):
             return Way()
         if _EXPORTED in modules:
             return Way(tensors=_exported, instead=_INSTEAD_OF_EXPORTED)
-        node = getattr(torch.utils._pytree, "SUPPORTED_NODES", {}).get(type(x))
+        node = _NODES.get(type(x))
         if node is None:
             return None
 

@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Mode(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+_DispatchMode: Any = private["torch.utils._python_dispatch.TorchDispatchMode"]
+dispatch_modes: Callable[[], list[Any]] = private["torch.utils._python_dispatch._get_current_dispatch_mode_stack"]
+"""Returns the modes of this thread, the innermost last."""
 
+
+class Mode(_DispatchMode):  # type: ignore[misc]
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True  # otherwise torch.compile would never compile a function whose first call is inside of the mode
 
 
-def put_on(mode: TorchDispatchMode) -> Callable[[], None]:
+def put_on(mode: Mode) -> Callable[[], None]:
     mode.__enter__()
     return partial(_take_off, mode)
 
 
-def _take_off(mode: TorchDispatchMode) -> None:
+def _take_off(mode: Mode) -> None:
     """Ends a dispatch mode that need not be the innermost one. Its `__exit__` would end the innermost mode instead, so
     the modes inside of it are ended first and entered again afterwards."""
-    stack = _get_current_dispatch_mode_stack()
+    stack = dispatch_modes()
     inner = stack[next(place for place, one in enumerate(stack) if one is mode) + 1 :]
     # by the base class's methods, because a user's mode may do more when it is entered
     for one in reversed(inner):
-        TorchDispatchMode.__exit__(one, None, None, None)
+        _DispatchMode.__exit__(one, None, None, None)
     mode.__exit__(None, None, None)
     for one in inner:
-        TorchDispatchMode.__enter__(one)
+        _DispatchMode.__enter__(one)

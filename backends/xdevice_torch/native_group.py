@@ -14,6 +14,7 @@ import torch.distributed as dist
 from xdevice.contract.processes import NativeGroup
 from xdevice.errors import LaunchError
 
+from .private import private
 from .processes import store_of
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _INTERFACE: Final = "GLOO_SOCKET_IFNAME"
 """The variable that tells gloo on which interface to listen; it would listen at the address of the host's name."""
 
 
-_c10d: Any = dist.distributed_c10d
+_abort: Any = private.get("torch.distributed.distributed_c10d._abort_process_group")
 
 
 def start_native_group(group: Group, native: torch.device) -> NativeGroup:
@@ -62,8 +63,7 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
             dist.destroy_process_group()
 
     def abort() -> None:
-        end = getattr(_c10d, "_abort_process_group", None)
-        if end is not None and is_cuda and dist.is_initialized():
-            threading.Thread(target=end, daemon=True).start()
+        if _abort is not None and is_cuda and dist.is_initialized():
+            threading.Thread(target=_abort, daemon=True).start()
 
     return NativeGroup(scope, close, abort)

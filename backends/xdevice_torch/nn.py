@@ -14,6 +14,7 @@ from xdevice.contract.hooks import listening
 
 from . import arithmetic, conversion
 from .compiling import Symbol
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,13 +29,20 @@ processes, and a random label would differ in each."""
 _PASSED_OVER = -(2**62) - randbits(61)
 """The label that the loss ignores outside compiled graphs: a random one, which no tensor of labels has by mistake."""
 
-_cross_entropy: Callable[..., Tensor] = torch._C._nn.cross_entropy_loss
+
+def _in_python(logits: Tensor, labels: Tensor, weight: Any, reduction: int, passed_over: int, smoothing: float) -> Any:
+    how = "mean" if reduction == _MEAN else "none"
+    return functional.cross_entropy(logits, labels, weight, ignore_index=passed_over, reduction=how)
+
+
+_cross_entropy: Callable[..., Tensor] = private.get("torch._C._nn.cross_entropy_loss", _in_python)
 """What `functional.cross_entropy` calls, whose Python takes as long as the checks here."""
+_fused_adam = private.get("torch._fused_adam_")
 _NONE, _MEAN = 0, 1
 """The reductions, as it takes them."""
 _is_compiling = torch.compiler.is_compiling
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
-_transformation = torch._C._functorch.peek_interpreter_stack
+_transformation = private.get("torch._C._functorch.peek_interpreter_stack", lambda: True)
 
 
 TRACED = ("adam",)
@@ -128,11 +136,11 @@ def adam(rows: Sequence[Any], step: Tensor, rate: Any, betas: tuple[float, float
     params, grads, *means = zip(*rows, strict=True)
     if type(params[0]) not in (torch.Tensor, torch.nn.Parameter, Symbol) or not (step.is_cpu or step.is_cuda):
         return NotImplemented
-    if _transformation() is not None:
+    if _fused_adam is None or _transformation() is not None:
         return NotImplemented
     with torch.no_grad():  # the kernel writes, and takes the memory as it lies
         p, m, v = ([x.clone(memory_format=torch.contiguous_format) for x in each] for each in (params, *means))
         g, steps = [x.contiguous() for x in grads], [step.float() + 1.0] * len(p)
         settings: dict[str, Any] = {"beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": 0.0}
-        torch._fused_adam_(p, g, m, v, [], steps, lr=rate, **settings, amsgrad=False, maximize=False)
+        _fused_adam(p, g, m, v, [], steps, lr=rate, **settings, amsgrad=False, maximize=False)
     return list(zip(p, m, v, strict=True))

@@ -11,12 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor, nn
-from torch.nn.modules import batchnorm, instancenorm, padding
 
 from xdevice.contract import operations as ops
 from xdevice.contract.layers import Operations
 
-from .layers import is_conv1d, rms_eps
+from .layers import BATCH_NORMS, INSTANCE_NORMS, is_conv1d, rms_eps
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,7 +47,7 @@ def _upsample(path: str, layer: Any) -> Layer:
     return ops.upsample(path, None, layer.size, layer.scale_factor, layer.mode, layer.align_corners)
 
 
-def _pad(mode: str, path: str, layer: Any) -> Layer:
+def _pad(mode: str, axes: int, path: str, layer: Any) -> Layer:
     return ops.pad(path, ops.last_axis_first(layer.padding), mode, getattr(layer, "value", None))
 
 
@@ -63,6 +63,14 @@ def _rms_norm(path: str, norm: Any) -> Layer:
     return ops.plain(path, "rms_norm", eps=rms_eps(norm), axes=len(norm.normalized_shape))
 
 
+def _children(module: Any) -> list[tuple[str, Any]]:
+    """The children of a module by their names, also one that comes twice, which `named_children` leaves out."""
+    inside = module.named_modules(remove_duplicate=False)
+    return [(name, child) for name, child in inside if name and "." not in name]
+
+
+_hooks = private.field("torch.nn.Module._forward_hooks")
+_pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
 _TABLE: Final = ops.Table(
     "torch",
     {
@@ -82,14 +90,16 @@ _TABLE: Final = ops.Table(
         **ops.over_axes(nn, "AdaptiveAvgPool{}d", partial(_adaptive_pool, "avg")),
         **ops.over_axes(nn, "AdaptiveMaxPool{}d", partial(_adaptive_pool, "max")),
         nn.Upsample: _upsample,
-        padding._ConstantPadNd: partial(_pad, "constant"), padding._ReflectionPadNd: partial(_pad, "reflect"),
-        padding._ReplicationPadNd: partial(_pad, "replicate"), padding._CircularPadNd: partial(_pad, "circular"),
+        **ops.over_axes(nn, "ConstantPad{}d", partial(_pad, "constant")),
+        **ops.over_axes(nn, "ReflectionPad{}d", partial(_pad, "reflect")),
+        **ops.over_axes(nn, "ReplicationPad{}d", partial(_pad, "replicate")),
+        **ops.over_axes(nn, "CircularPad{}d", partial(_pad, "circular")),
         nn.PixelShuffle: ops.row("pixel_shuffle", factor="upscale_factor"),
         nn.PixelUnshuffle: ops.row("pixel_unshuffle", factor="downscale_factor"),
         nn.ChannelShuffle: ops.row("channel_shuffle", groups="groups"),
         nn.LocalResponseNorm: ops.row("local_response_norm", size="size", alpha="alpha", beta="beta", k="k"),
-        instancenorm._InstanceNorm: ops.row("instance_norm", eps="eps"),
-        batchnorm._BatchNorm: ops.row("batch_norm", eps="eps"),
+        **dict.fromkeys(INSTANCE_NORMS, ops.row("instance_norm", eps="eps")),
+        **dict.fromkeys(BATCH_NORMS, ops.row("batch_norm", eps="eps")),
         nn.LayerNorm: _layer_norm,
         nn.RMSNorm: _rms_norm,
         nn.GroupNorm: ops.row("group_norm", eps="eps", num_groups="num_groups"),
@@ -103,11 +113,11 @@ _TABLE: Final = ops.Table(
     lambda module: module.extra_repr(),
 )  # fmt: skip
 _TREE: Final = ops.Tree(
-    children=lambda module: [(name, child) for name, child in module._modules.items() if child is not None],
+    children=_children,
     parameters=lambda module: module.parameters(recurse=False),
     lines=(nn.Sequential,),
     blocks=(nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
-    hooks=lambda module: (*module._forward_pre_hooks.values(), *module._forward_hooks.values()),
+    hooks=lambda module: (*_pre_hooks(module).values(), *_hooks(module).values()),
     observers=("torch", "xdevice_torch", "transformers"),  # hooks of transformers only keep the output of a layer
     tensors=lambda module: [
         (name, x) for name, x in (*module.named_buffers(recurse=False), *vars(module).items()) if isinstance(x, Tensor)

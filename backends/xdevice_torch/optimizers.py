@@ -23,6 +23,7 @@ from xdevice.contract import optimizers as terms
 from xdevice.contract.optimizers import Optimizers
 
 from . import extra_state
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -125,6 +126,10 @@ _ARGUMENTS: Final = {name: name for name in _SAME} | {
 _DECAY: Final = {"decay": "torch.optim.Adam couples it, and torch.optim.AdamW does not"}
 
 
+_pre_hooks = private.field("torch.optim.Optimizer._optimizer_step_pre_hooks")
+_post_hooks = private.field("torch.optim.Optimizer._optimizer_step_post_hooks")
+
+
 def _settings(optimizer: Any, kind: str, group: Mapping[str, Any]) -> dict[str, object]:
     found: dict[str, object] = {name: _plain(group[name]) for name in _SAME if name in group}
     if kind == "adam":
@@ -132,7 +137,7 @@ def _settings(optimizer: Any, kind: str, group: Mapping[str, Any]) -> dict[str, 
         # in PyTorch 2.6 the groups of AdamW lack this entry
         decoupled = group.get("decoupled_weight_decay", type(optimizer) is torch.optim.AdamW)
         found["decay"] = terms.DECOUPLED if decoupled else terms.COUPLED
-    hooks = {**optimizer._optimizer_step_pre_hooks, **optimizer._optimizer_step_post_hooks}
+    hooks = {**_pre_hooks(optimizer), **_post_hooks(optimizer)}
     if hooks:
         found["hooks"] = f"{len(hooks)} of register_step_pre_hook and register_step_post_hook"
     if "initial_lr" in group:

@@ -25,6 +25,8 @@ import torch.distributed as dist
 
 from xdevice.contract.processes import Engine
 
+from .private import private
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -32,6 +34,11 @@ if TYPE_CHECKING:
 
 _c10d: Any = dist
 """`torch.distributed`, typed as `Any`, because PyTorch's type hints lack some of its names."""
+_Options: Any = private["torch.distributed.ProcessGroupGloo._Options"]
+_devices = private.field("torch.distributed.ProcessGroupGloo._Options._devices")
+_timeout = private.field("torch.distributed.ProcessGroupGloo._Options._timeout")
+"""The options of NCCL have it too."""
+_copy_each = private.get("torch._foreach_copy_")
 _STEP: Final = timedelta(seconds=0.1)
 _DEADLINE: Final = timedelta(days=7)
 """The timeout that PyTorch is given. It is long, because xdevice's own control connection notices lost ranks."""
@@ -88,7 +95,7 @@ class TorchEngine(Engine):
             torch.cuda.set_device(native)
             prefixed = _c10d.PrefixStore("nccl", self._store)
             options = dist.ProcessGroupNCCL.Options()
-            options._timeout = _DEADLINE
+            _timeout.set(options, _DEADLINE)
             self._nccl = dist.ProcessGroupNCCL(prefixed, group.rank, group.size, options)
         self._gloo = _gloo(_c10d.PrefixStore("gloo", self._store), group)
 
@@ -170,7 +177,12 @@ class TorchEngine(Engine):
     @torch.no_grad()
     def unpack(self, x: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
         parts = x.split([one.numel() for one in tensors])
-        torch._foreach_copy_(tensors, [part.view_as(one) for part, one in zip(parts, tensors, strict=True)])
+        shaped = [part.view_as(one) for part, one in zip(parts, tensors, strict=True)]
+        if _copy_each is not None:
+            _copy_each(tensors, shaped)
+            return True
+        for one, part in zip(tensors, shaped, strict=True):
+            one.copy_(part)
         return True
 
     def cast(self, x: torch.Tensor, dtype: str) -> torch.Tensor:
@@ -335,7 +347,7 @@ def store_of(group: Group) -> Any:
 
 
 def _gloo(store: Any, group: Group) -> Any:
-    options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=group.host)]
-    options._timeout = _DEADLINE
+    options = _Options()
+    _devices.set(options, [dist.ProcessGroupGloo.create_device(hostname=group.host)])
+    _timeout.set(options, _DEADLINE)
     return dist.ProcessGroupGloo(store, group.rank, group.size, options)

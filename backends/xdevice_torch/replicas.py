@@ -36,11 +36,11 @@ def is_for_nccl(tensors: list[torch.Tensor]) -> bool:
     """Whether NCCL can sum these tensors in place: each is contiguous, not empty, of a dtype of NCCL's, and on a GPU of
     its own."""
     return (
-        hasattr(torch._C, "_nccl_all_reduce")
-        and tensors[0].dtype in _NCCL
+        tensors[0].dtype in _NCCL
         and tensors[0].numel() > 0
         and all(x.is_cuda and x.is_contiguous() and not x.is_neg() for x in tensors)
         and len({x.device for x in tensors}) == len(tensors)
+        and torch.cuda.nccl.is_available(tensors)
     )
 
 

@@ -10,12 +10,17 @@ import torch
 from xdevice.base import devices
 from xdevice.contract.samples import Samples, Work
 
+from .private import private
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
+
+
+_sleep = private["torch.cuda._sleep"]
 
 
 class TorchSamples(Samples):
@@ -116,5 +121,5 @@ class TorchSamples(Samples):
         stream = torch.cuda.current_stream(device.index)
         torch.cuda.synchronize(device.index)
         with torch.cuda.device(device.index):
-            torch.cuda._sleep(500_000_000)
+            _sleep(500_000_000)
         return Work(x + 1, stream.query)

@@ -14,16 +14,24 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.autograd.forward_ad import unpack_dual
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
 
 from xdevice.cuda import ring
+
+from .private import private
+from .trees import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy as np
 
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_is_wrapped = private["torch._C._functorch.is_functorch_wrapped_tensor"]
+_dispatch_modes = private.get("torch._C._len_torch_dispatch_stack", lambda: 1)
+_make_wrapper = private["torch.Tensor._make_wrapper_subclass"]
+_OwnFunctions = private["torch._C.DisableTorchFunctionSubclass"]
+_can_arrive = private.has("torch.Tensor._make_wrapper_subclass") and (
+    private.has("torch._C.DisableTorchFunctionSubclass")
+)
 TO_GPU: Final = 24 << 20
 TO_HOST: Final = 32 << 20
 """The size in bytes from which a copy to the host by the ring (of page-locked buffers) is faster than PyTorch's own.
@@ -50,7 +58,7 @@ def _is_plain(x: torch.Tensor) -> bool:
         not torch.compiler.is_compiling()
         and type(x) in _PLAIN
         and x.layout is torch.strided
-        and not (x.is_quantized or x.is_conj() or x.is_neg() or _is_wrapped(x) or torch._C._is_tracing())
+        and not (x.is_quantized or x.is_conj() or x.is_neg() or _is_wrapped(x) or torch.jit.is_tracing())
         and not has_modes()
         and unpack_dual(x).tangent is None
     )
@@ -58,7 +66,7 @@ def _is_plain(x: torch.Tensor) -> bool:
 
 def has_modes() -> bool:
     """Whether a dispatch mode is active in this thread, such as FakeTensorMode, whose tensors have no memory."""
-    return torch._C._len_torch_dispatch_stack() > 0
+    return _dispatch_modes() > 0
 
 
 def _is_staged(x: torch.Tensor, native: torch.device) -> bool:
@@ -134,7 +142,7 @@ def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
     """Starts to copy `x` to another device, and returns the copy, whose values may arrive later. Later work on a GPU is
     ordered behind the copying; a copy on the host waits for its values before anybody reads them. Returns None if the
     caller has to copy `x` in another way."""
-    if not _is_plain(x):
+    if not (_can_arrive and _is_plain(x)):
         return None
     if x.is_cpu and native.type == "cuda":
         return x.to(native, non_blocking=True) if x.is_pinned() else None
@@ -148,7 +156,7 @@ def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
     """Returns a tensor that stands for `values`, and calls `wait` before anybody reads them."""
-    made: torch.Tensor = torch.Tensor._make_wrapper_subclass(
+    made: torch.Tensor = _make_wrapper(
         _arriving_type(), values.shape, strides=values.stride(), dtype=values.dtype, device=values.device
     )
     vars(made)[_COMING] = values, wait
@@ -184,15 +192,15 @@ class Arriving(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _ABOUT:
-            with torch._C.DisableTorchFunctionSubclass():
+            with _OwnFunctions():
                 return func(*args, **(kwargs or {}))
-        args, kwargs = tree_map_only(Arriving, arrive, (args, kwargs or {}))
+        args, kwargs = replaced(Arriving, arrive, (args, kwargs or {}))
         return func(*args, **kwargs)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Waits for the values in functions that bypass `__torch_function__`: `torch.tensor`, `torch.as_tensor`."""
-        args, kwargs = tree_map_only(Arriving, arrive, (args, kwargs or {}))
+        args, kwargs = replaced(Arriving, arrive, (args, kwargs or {}))
         return func(*args, **kwargs)
 
 

@@ -18,7 +18,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils import _pytree
 
 from xdevice.contract import Way
 from xdevice.errors import ContainerError
@@ -53,25 +52,37 @@ def container_way(x: Any, backend: Primitives) -> Way | None:
         lambda old, inside: _rebuilt(library, old, inside),
         move,
         copy,
-        lambda x: [*_leaves(x), *_hidden(library, x)],
+        lambda x: [*_leaves(library, x), *_hidden(library, x)],
     )
 
 
-def _leaves(x: Any) -> list[tuple[str, Any]]:
-    return [(_pytree.keystr(path), leaf) for path, leaf in _pytree.tree_flatten_with_path(x)[0]]
+def _entries(x: Any) -> Iterator[tuple[str, Any]]:
+    """Yields path and value of what is directly in a collection, a dict, a list or a tuple; nothing for others."""
+    inside = x.tensordicts if hasattr(x, "tensordicts") else x
+    if isinstance(inside, list | tuple):
+        yield from ((f"[{i}]", value) for i, value in enumerate(inside))
+    elif hasattr(inside, "items"):
+        yield from ((f"[{key!r}]", value) for key, value in inside.items())
 
 
-def _hidden(library: ModuleType, x: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+def _leaves(library: ModuleType, x: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields path and tensor of each tensor of a collection that moves with it."""
+    for path, inner in () if library.is_non_tensor(x) else _entries(x):
+        if isinstance(inner, torch.Tensor):
+            yield name + path, inner
+        else:
+            yield from _leaves(library, inner, name + path)
+
+
+def _hidden(library: ModuleType, x: Any, name: str = "", is_inside: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields path and tensor of each tensor inside a non-tensor entry of a collection, such as a dict."""
-    if hasattr(x, "tensordicts"):
-        for i, inner in enumerate(x.tensordicts):
-            yield from _hidden(library, inner, f"{name}[{i}]")
-    elif library.is_non_tensor(x):
-        yield from ((name + path, leaf) for path, leaf in _leaves(x.data) if isinstance(leaf, torch.Tensor))
-    else:
-        for key, inner in x.items():
-            if library.is_tensor_collection(inner):
-                yield from _hidden(library, inner, f"{name}[{key!r}]")
+    if not is_inside and library.is_non_tensor(x):
+        x, is_inside = x.data, True
+    for path, inner in [("", x)] if isinstance(x, torch.Tensor) else _entries(x):
+        if is_inside and isinstance(inner, torch.Tensor):
+            yield name + path, inner
+        elif not isinstance(inner, torch.Tensor):
+            yield from _hidden(library, inner, name + path, is_inside)
 
 
 def _refuse_left(library: ModuleType, x: Any, native: torch.device) -> None:

@@ -21,6 +21,7 @@ from xdevice.contract.transfers import Transfers
 from xdevice.errors import UnsupportedError
 
 from .modes import Mode, put_on
+from .private import READS, private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,16 +31,12 @@ if TYPE_CHECKING:
     from xdevice.contract.primitives import Primitives
 
 
-READS = (
-    "item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__",
-    "__repr__", "__format__", "__reduce_ex__",
-)  # fmt: skip
-
 _aten = torch.ops.aten
-_ONE_VALUE = {_aten._local_scalar_dense.default, _aten.equal.default}
+_READ_ONE = private["torch.ops.aten._local_scalar_dense"].default
+_ONE_VALUE = {_READ_ONE, _aten.equal.default}
 _A_SIZE = {_aten.nonzero.default, _aten.masked_select.default}
 """Operations whose result has a shape that depends on the values of the input, so that the host has to read a count."""
-_COPIES = {_aten._to_copy.default, _aten.copy_.default}
+_COPIES = {private["torch.ops.aten._to_copy"].default, _aten.copy_.default}
 
 
 _watched = Shared(per_thread=True)
@@ -70,7 +67,7 @@ class _Watch(Mode):
         read = self._hooks.read(how, x)
         if read is None:
             return None
-        return read._replace(nbytes=x.element_size() if func is _aten._local_scalar_dense.default else _COUNT)
+        return read._replace(nbytes=x.element_size() if func is _READ_ONE else _COUNT)
 
 
 _COUNT = 8
@@ -94,6 +91,8 @@ class TorchTransfers(Transfers):
 
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        private.require("transfers")
+
         def place(x: torch.Tensor) -> Device | None:
             return None if x.is_meta else _named(self, x.device)
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from .private import private
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
@@ -20,6 +22,7 @@ def take_for_cuda(device: torch.device, has_default: Callable[[FrameType], bool]
     the process ends; in this thread, as PyTorch's default device. Whoever asks whether there is CUDA is told so.
 
     With `has_default`, the default device that is set holds only for callers for which it answers True."""
+    private.require("--xd-cuda")
     mode = _Cuda(device, has_default)
     set_default = torch.set_default_device
     changed: Any = torch

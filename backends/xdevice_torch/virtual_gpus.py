@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
-from torch.utils import backend_registration
 
 from xdevice.base import devices
 from xdevice.contract.virtual_gpus import VirtualGpus
@@ -33,6 +32,7 @@ from xdevice.errors import UnsupportedError
 
 from . import accelerators
 from . import virtual_operations as operations
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,15 +43,18 @@ if TYPE_CHECKING:
 NAME = operations.NAME
 _FREE = "privateuseone"
 
-_private: Any = torch._C
+_setup = private["torch.utils.backend_registration._setup_privateuseone_for_python_backend"]
+_swap_contents = private["torch._C._swap_tensor_impl"]
+_hooks = private.field("torch.Tensor._backward_hooks")
+_hooks_after = private.field("torch.Tensor._post_accumulate_grad_hooks")
 _libraries: list[torch.library.Library] = []  # kept, because their kernels are removed with them
 
 
 def why_not() -> str | None:
     """Returns why this process cannot have virtual GPUs; None if it can."""
-    if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
-        return f"torch {torch.__version__} does not support devices written in Python, as 2.13 does; use a newer torch"
-    taken = torch._C._get_privateuse1_backend_name()
+    if lacking := private.absent("virtual GPUs"):
+        return str(private.error("virtual GPUs", lacking))
+    taken = torch.device(_FREE).type  # the name that it was given
     if taken not in (_FREE, NAME):
         return f"{taken} is torch's one foreign device in this process; do not import what registers it"
     return None
@@ -61,30 +64,20 @@ def install(count: int) -> None:
     """Makes `vgpu:0` to `vgpu:{count-1}` devices of PyTorch, until the process ends."""
     if _libraries:
         return
+    private.require("virtual GPUs")
     module = _Module(count)
-    backend_registration._setup_privateuseone_for_python_backend(NAME, module)
+    _setup(NAME, module)
     _libraries.extend(operations.register())
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=operations.after_fork)
-    for name, answer in _accelerator(module).items():
-        setattr(_private, f"_accelerator_{name}", answer)
-    for name in ("_scatter", "_gather", "_broadcast", "_broadcast_coalesced"):
-        setattr(_private, name, _no_communication)
     torch.serialization.register_package(0, lambda storage: None, _restored)
-    tensor: Any = torch.Tensor
-    tensor.data = property(_get_data, _set_data)
-    tensor.new, tensor.new_tensor = _New(tensor.new), _NewTensor(tensor.new_tensor)
-    torch._has_compatible_shallow_copy_type = _can_have_contents  # type: ignore[assignment]
-    storage: Any = torch.UntypedStorage
-    storage.clone, storage.cpu = _for_ours(storage.clone, _cloned), _for_ours(storage.cpu, _storage_to_host)
-    storage._write_file = _for_ours(storage._write_file, lambda x, *args: x.cpu()._write_file(*args))
-    storage.__new__ = staticmethod(_making_storages(storage.__new__))
     for kind in (torch.Tensor, torch.nn.Parameter):
         ForkingPickler.register(kind, _sent)
-    inductor: Any = torch._TorchCompileInductorWrapper
-    inductor.__call__ = _leaving_graphs(inductor.__call__)
-    autograd: Any = torch.autograd
-    autograd._engine_run_backward = _without_threads(autograd._engine_run_backward)
+    native, _ = private.place("torch._C._accelerator_getDeviceIndex")
+    for name, answer in _accelerator(module).items():
+        setattr(native, f"_accelerator_{name}", answer)
+    for (owner, name), replacement in _REPLACEMENTS.items():
+        setattr(owner, name, replacement(getattr(owner, name)))
 
 
 def _without_threads(run_backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -192,10 +185,9 @@ def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
         "exchangeDevice": exchange,
         "maybeExchangeDevice": exchange,
         "synchronizeDevice": module.synchronize,
-        "isAllocatorInitialized": lambda: True,
-        "emptyCache": lambda: None,
+        "isAllocatorInitialized": _no_memory,  # whatever counts memory asks this first
+        "getMemoryInfo": _no_memory,
         "emptyHostCache": lambda: None,
-        **dict.fromkeys(("getDeviceStats", "getMemoryInfo", "resetPeakStats", "resetAccumulatedStats"), _no_memory),
         "setStream": _no_stream,
     }
 
@@ -286,7 +278,7 @@ def _add_indices() -> None:
 # contents
 
 
-_get_data = torch._C.TensorBase.data.__get__  # type: ignore[attr-defined]
+_get_data = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 
 def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
@@ -295,16 +287,16 @@ def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
         return
     contents = new.detach()
     contents.requires_grad = x.requires_grad
-    contents._backward_hooks = x._backward_hooks
-    if x._post_accumulate_grad_hooks is not None:
-        contents._post_accumulate_grad_hooks = x._post_accumulate_grad_hooks
+    _hooks.set(contents, _hooks(x))
+    if _hooks_after(x) is not None:
+        _hooks_after.set(contents, _hooks_after(x))
     grad, x.grad = x.grad, None
-    _private._swap_tensor_impl(x, contents)
+    _swap_contents(x, contents)
     if grad is not None:  # moved too, because a tensor refuses a gradient on another device
         x.grad = grad.to(x.device, x.dtype)
 
 
-_is_compatible = torch._has_compatible_shallow_copy_type
+_is_compatible = private["torch._has_compatible_shallow_copy_type"]
 
 
 def _can_have_contents(*tensors: torch.Tensor) -> bool:  # with *tensors, because torch.compile checks the signature
@@ -317,20 +309,15 @@ def _sent(x: torch.Tensor) -> Any:
     if x.device.type != NAME or x.layout is not torch.strided or (x.requires_grad and not x.is_leaf):
         return reduce_tensor(x)
     values = x.detach().cpu()
-    if isinstance(x, torch.nn.Parameter):
-        return _received_parameter, (values, str(x.device), x.requires_grad)
-    return torch._utils._rebuild_device_tensor_from_cpu_tensor, (values, x.dtype, str(x.device), x.requires_grad)
+    return _received, (values, str(x.device), x.requires_grad, isinstance(x, torch.nn.Parameter))
 
 
-def _received_parameter(values: torch.Tensor, device: str, requires_grad: bool) -> torch.nn.Parameter:
-    return torch.nn.Parameter(values.to(device), requires_grad)
+def _received(values: torch.Tensor, device: str, requires_grad: bool, is_parameter: bool) -> torch.Tensor:
+    there = values.to(device)
+    return torch.nn.Parameter(there, requires_grad) if is_parameter else there.requires_grad_(requires_grad)
 
 
 # storages
-
-
-def _for_ours(function: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda storage, *args: (ours if storage.device.type == NAME else function)(storage, *args)
 
 
 def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -346,14 +333,6 @@ def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:
     return new
 
 
-def _cloned(storage: Any) -> Any:
-    return operations.new_storage(_storage_to_host(storage), storage.device)
-
-
-def _storage_to_host(storage: Any) -> Any:
-    return storage.host.untyped_storage().clone()
-
-
 def _restored(storage: Any, location: str) -> Any:
     """Returns a storage that `torch.load` has read, on the virtual GPU that `location` names; None if `location` names
     another device."""
@@ -361,6 +340,25 @@ def _restored(storage: Any, location: str) -> Any:
         return None
     index = getattr(torch, NAME)._index(location)
     return operations.new_storage(storage, torch.device(NAME, index))
+
+
+# what is replaced
+
+
+_REPLACEMENTS: dict[tuple[Any, str], Callable[[Any], Any]] = {
+    private.place("torch.Tensor.data"): lambda own: property(_get_data, _set_data),
+    private.place("torch.Tensor.new"): _New,
+    private.place("torch.Tensor.new_tensor"): _NewTensor,
+    private.place("torch._has_compatible_shallow_copy_type"): lambda own: _can_have_contents,
+    private.place("torch.UntypedStorage.__new__"): lambda own: staticmethod(_making_storages(own)),
+    private.place("torch.accelerator.empty_cache"): lambda own: lambda: None,
+    private.place("torch.nn.parallel.comm.scatter"): lambda own: _no_communication,
+    private.place("torch.nn.parallel.comm.gather"): lambda own: _no_communication,
+    private.place("torch.nn.parallel.comm.broadcast_coalesced"): lambda own: _no_communication,
+    private.place("torch._TorchCompileInductorWrapper.__call__"): _leaving_graphs,
+    private.place("torch.autograd._engine_run_backward"): _without_threads,
+}
+"""What PyTorch has by these names, and what is put in its place."""
 
 
 class TorchVirtualGpus(VirtualGpus):

@@ -16,11 +16,15 @@ Rules for this module:
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from xdevice.errors import UnsupportedError
+
+from . import trees
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,15 +32,20 @@ if TYPE_CHECKING:
 NAME = "vgpu"
 
 _aten = torch.ops.aten
-_private: Any = torch._C
 _HOST = torch.device("cpu")
-_CPU = _private.DispatchKeySet(_private.DispatchKey.CPU)
+_CPU: Any = None
+"""The key under which PyTorch has the kernels of the host; `register` sets it."""
+_keys, _key = private["torch._C.DispatchKeySet"], private["torch._C.DispatchKey"]
+_set_conj, _set_neg = private["torch._C._set_conj"], private["torch._C._set_neg"]
+_schema = private.field("torch._ops.OpOverload._schema")
 
-_BETWEEN_DEVICES = {_aten._to_copy, _aten.copy_, _aten._foreach_copy_, _aten._copy_from, _aten._copy_from_and_resize}
-_INDEX_PUTS = {_aten.index_put, _aten.index_put_, _aten._index_put_impl_}
+# operations by their names: one that PyTorch has no more is never called
+_BETWEEN_DEVICES = ("_to_copy", "copy_", "_foreach_copy_", "_copy_from", "_copy_from_and_resize")
+_INDEX_PUTS = ("index_put", "index_put_", "_index_put_impl_")
 _FROM_HOST = {
-    **dict.fromkeys((_aten.index, *_INDEX_PUTS), ("indices",)),
-    _aten.ctc_loss: ("input_lengths", "target_lengths"),
+    **dict.fromkeys(("index", *_INDEX_PUTS), ("indices",)),
+    "ctc_loss": ("input_lengths", "target_lengths"),
+    **dict.fromkeys(("lstm", "gru"), ("batch_sizes",)),
 }
 """The names of the arguments that an operation on a GPU may take from the host."""
 
@@ -87,7 +96,7 @@ def placed(host: torch.Tensor, device: torch.device, storage: Any = None) -> tor
 
 
 _STRIDED = torch.strided
-_storage_at = _private._construct_storage_from_data_pointer
+_storage_at = private["torch._C._construct_storage_from_data_pointer"]
 
 
 def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
@@ -99,7 +108,7 @@ def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
     return storage
 
 
-_set_storage = _aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
+_set_storage = _aten.set_.source_Storage_storage_offset.redispatch
 """Sets the storage, offset, sizes and strides of a tensor, without calling the kernel that virtual GPUs have for this
 operation."""
 
@@ -116,11 +125,19 @@ def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
     if host.dtype is not x.dtype:
         host = torch.empty(0, dtype=x.dtype, device=_HOST).set_(host.untyped_storage())
     is_same = host.size() == x.size() and host.stride() == x.stride() and host.data_ptr() == x.data_ptr()
-    if is_own or not is_same:
-        host = host.as_strided(x.size(), x.stride(), x.storage_offset())
+    if is_own or not is_same or x.is_conj() or x.is_neg():
+        host = _marked_as(x, host.as_strided(x.size(), x.stride(), x.storage_offset()))
+    return host
+
+
+def _marked_as(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """Returns `new`, a new tensor, marked as a conjugate or negative if `x` is: the memory of both holds the plain
+    values."""
     if x.is_conj():
-        host = torch.conj(host)
-    return torch._neg_view(host) if x.is_neg() else host
+        _set_conj(new, True)
+    if x.is_neg():
+        _set_neg(new, True)
+    return new
 
 
 def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
@@ -138,12 +155,12 @@ def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     if str(dtype) in _QUANTIZED:
         raise _unsupported("quantized")
     with torch.inference_mode(False):  # a template made in inference mode could not be used outside of it
-        capsule = _private._to_dlpack(torch.empty(0, dtype=torch.uint8, device=_HOST))
+        capsule = torch.utils.dlpack.to_dlpack(torch.empty(0, dtype=torch.uint8, device=_HOST))
         about = _DLDevice.from_address(_pointer(capsule, b"dltensor"))
         about.kind, about.index = _EXTENSION, device.index
         new = torch.utils.dlpack.from_dlpack(capsule)
         if dtype is not torch.uint8:
-            new = _aten.view.dtype._handle.redispatch_boxed(_CPU, new, dtype)
+            new = _aten.view.dtype.redispatch(_CPU, new, dtype)
     _templates[device, dtype] = new
     return new
 
@@ -170,16 +187,18 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 class _Facts:
     """What `run` has to know about an operation at each call. It is read from the operation's schema once."""
 
-    __slots__ = ("changes", "checks", "from_host", "generators", "is_view", "names", "written")
+    __slots__ = ("changes", "checks", "from_host", "generators", "is_copy", "is_put", "is_view", "names", "written")
 
     def __init__(self, op: Any) -> None:
-        arguments = op._schema.arguments
+        name, schema = op.overloadpacket.__name__, _schema(op)
+        arguments = schema.arguments
         self.names = tuple(argument.name for argument in arguments)
         self.written = frozenset(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
-        self.changes = op._schema.is_mutable
-        self.is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)
-        self.checks = op.overloadpacket not in _BETWEEN_DEVICES
-        self.from_host = _FROM_HOST.get(op.overloadpacket, ())
+        self.changes = schema.is_mutable
+        self.is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+        self.is_copy, self.is_put = name == "copy_", name in _INDEX_PUTS
+        self.checks = name not in _BETWEEN_DEVICES
+        self.from_host = _FROM_HOST.get(name, ())
         self.generators = any("Generator" in str(argument.type) for argument in arguments)
 
 
@@ -197,7 +216,7 @@ def run(op: Any, *args: Any, **kwargs: Any) -> Any:
         return _computed(op, args, kwargs)
 
 
-_NoOverrides = _private.DisableTorchFunctionSubclass
+_NoOverrides = private["torch._C.DisableTorchFunctionSubclass"]
 """A block in which PyTorch does not call the `__torch_function__` of a user's tensor class."""
 
 
@@ -205,8 +224,8 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     facts = _facts.get(op)
     if facts is None:
         facts = _facts[op] = _Facts(op)
-    if op.overloadpacket in _INDEX_PUTS and not args[2].dim():  # a 0-d value may be on any device, as with CUDA
-        args = *args[:2], _aten._to_copy.default(args[2], device=args[0].device), *args[3:]
+    if facts.is_put and not args[2].dim():  # a 0-d value may be on any device, as with CUDA
+        args = *args[:2], args[2].to(args[0].device), *args[3:]
     hosts: dict[int, torch.Tensor] = {}
     tensors = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else [*_tensors(args)]
     place = None
@@ -234,7 +253,7 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         for x in tensors:
             if id(x) in hosts:
                 _follow_shape(x, hosts[id(x)])
-    if op.overloadpacket is _aten.copy_:
+    if facts.is_copy:
         return args[0]
     if place is None:
         return result
@@ -243,7 +262,8 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     ours = [x for x in tensors if id(x) in hosts]
     known = {id(hosts[id(x)]): x for x in ours}
     dense = [x for x in ours if x.layout is _STRIDED]
-    storages = {hosts[id(x)].untyped_storage()._cdata: x.untyped_storage() for x in dense}
+    # PyTorch keeps one object for a storage as long as the storage lives
+    storages = {id(hosts[id(x)].untyped_storage()): x.untyped_storage() for x in dense}
     return _wrapped(result, place, known, storages)
 
 
@@ -261,7 +281,7 @@ def _check_devices(op: Any, facts: _Facts, tensors: list[torch.Tensor], args: An
     if len(found) > 1:
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, "
-            f"{' and '.join(sorted(map(str, found)))}! (when calling {op._schema.name})"
+            f"{' and '.join(sorted(map(str, found)))}! (when calling {op.name().partition('.')[0]})"
         )
 
 
@@ -330,12 +350,10 @@ def _wrapped(
     if isinstance(result, torch.Tensor):
         if id(result) in known:
             return known[id(result)]
-        if result.is_conj():
-            return torch.conj(_wrapped(torch.conj(result), place, known, storages))
-        if result.is_neg():
-            return torch._neg_view(_wrapped(torch._neg_view(result), place, known, storages))
         is_shared = storages and result.layout is _STRIDED
-        return placed(result, place, storages.get(result.untyped_storage()._cdata) if is_shared else None)
+        return _marked_as(
+            result, placed(result, place, storages.get(id(result.untyped_storage())) if is_shared else None)
+        )
     if type(result) in (list, tuple):
         return type(result)([_wrapped(one, place, known, storages) for one in result])
     return result
@@ -350,11 +368,11 @@ def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
     if x.size() == host.size() and x.stride() == host.stride() and x.storage_offset() == host.storage_offset():
         return
     storage, memory = x.untyped_storage(), host.untyped_storage()
-    is_same = storage.host.untyped_storage()._cdata == memory._cdata and storage.data_ptr() == memory.data_ptr()  # type: ignore[attr-defined]
+    is_same = storage.host.untyped_storage() is memory and storage.data_ptr() == memory.data_ptr()  # type: ignore[attr-defined]
     set_data(x, placed(host, x.device, storage if is_same and storage.nbytes() == memory.nbytes() else None))
 
 
-set_data = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
+set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 # layouts
@@ -363,32 +381,38 @@ set_data = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
     if host.layout is not torch.sparse_coo:
         raise _unsupported(str(host.layout).removeprefix("torch."))
-    parts = [placed(part, device) for part in (host._indices(), host._values())]
+    parts = [placed(part, device) for part in (_indices.default(host), _values.default(host))]
     about = {"dtype": host.dtype, "layout": host.layout, "device": device, "is_coalesced": host.is_coalesced()}
     with getattr(torch, NAME).device(device):  # PyTorch makes it on the current device
-        new: torch.Tensor = _make_sparse(_SPARSE, host.sparse_dim(), host.dense_dim(), host.size(), *parts, **about)
+        new: torch.Tensor = _make_sparse.default.redispatch(
+            _sparse_keys(), host.sparse_dim(), host.dense_dim(), host.size(), *parts, **about
+        )
     return new
 
 
 def _sparse_on_host(x: torch.Tensor) -> torch.Tensor:
-    indices, values = on_host(_get_indices(_SPARSE, x)), on_host(_get_values(_SPARSE, x))
-    return torch.sparse_coo_tensor(
-        indices, values, x.size(), is_coalesced=_is_coalesced(_SPARSE, x), check_invariants=False
-    )
+    keys = _sparse_keys()
+    indices, values = (on_host(part.default.redispatch(keys, x)) for part in (_indices, _values))
+    is_coalesced = _aten.is_coalesced.default.redispatch(keys, x)
+    return torch.sparse_coo_tensor(indices, values, x.size(), is_coalesced=is_coalesced, check_invariants=False)
 
 
 def _refuse_compressed(*parts: Any, layout: Any = None, **kwargs: Any) -> Any:
     raise _unsupported("sparse compressed" if layout is None else str(layout).removeprefix("torch."))
 
 
-def _redispatched(op: Any) -> Any:
-    return op.default._handle.redispatch_boxed
+@cache
+def _sparse_keys() -> Any:
+    return _keys(_key.SparseCPU)
 
 
-_SPARSE = _private.DispatchKeySet(_private.DispatchKey.SparseCPU)
-_make_sparse = _redispatched(_aten._sparse_coo_tensor_with_dims_and_tensors)
-_get_indices, _get_values = _redispatched(_aten._indices), _redispatched(_aten._values)
-_is_coalesced = _redispatched(_aten.is_coalesced)
+_zero, _pin = private["torch.ops.aten._efficientzerotensor"], private["torch.ops.aten._pin_memory"]
+_packed = private["torch.ops.aten._pack_padded_sequence"]
+_schemas = private["torch._C._jit_get_all_schemas"]
+_has_kernel = private["torch._C._dispatch_has_kernel_for_dispatch_key"]
+_make_sparse = private["torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors"]
+_make_compressed = private["torch.ops.aten._sparse_compressed_tensor_unsafe"]
+_indices, _values = private["torch.ops.aten._indices"], private["torch.ops.aten._values"]
 
 
 def _unsupported(kind: str) -> Exception:
@@ -407,8 +431,8 @@ def _refusing(kind: str) -> Callable[..., Any]:
 
 def register() -> list[torch.library.Library]:
     """Registers the kernels of virtual GPUs with PyTorch. They are removed when the libraries that are returned are."""
-    from torch._decomp import decompositions
-
+    global _CPU
+    _CPU = _keys(_key.CPU)
     everything, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     for key in ("PrivateUse1", "SparsePrivateUse1"):
         everything.fallback(run, key)
@@ -418,10 +442,10 @@ def register() -> list[torch.library.Library]:
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     by_name = {
         # the zero of forward-mode derivatives has no memory, which the host's kernels need
-        "_efficientzerotensor": _kernel(_aten.zeros.default),
-        "_pin_memory": _refuse_pinning,
+        _zero.__name__: _kernel(_aten.zeros.default),
+        _pin.__name__: _refuse_pinning,
         "is_pinned": lambda x, device=None: False,
-        "_pack_padded_sequence": _pack,
+        _packed.__name__: _pack,
         "as_strided": _as_strided,
         "view": _view,
         "set_.source_Storage_storage_offset": _set,
@@ -438,39 +462,33 @@ def register() -> list[torch.library.Library]:
     for name in ("indices", "values"):
         aten.impl(name, _kernel_by_name(name), "SparsePrivateUse1")
     # moving a compressed tensor from the host calls this with its parts, and not the fallback
-    aten.impl("_sparse_compressed_tensor_unsafe", _refuse_compressed, "SparseCsrPrivateUse1")
+    aten.impl(_make_compressed.__name__, _refuse_compressed, "SparseCsrPrivateUse1")
     # the host's memory is the device's, so there is nothing to pin; PyTorch would ask the device for an allocator
-    aten.impl("_pin_memory", lambda x, device=None: x.clone(), "CPU")
+    aten.impl(_pin.__name__, lambda x, device=None: x.clone(), "CPU")
     aten.impl("is_pinned", lambda x, device=None: False, "CPU")
-    # without these, PyTorch would choose the fused kernels of a GPU
-    for name, kernel in {
-        "lstm.input": decompositions.lstm_impl,
-        "lstm.data": decompositions.lstm_data_impl,
-        "gru.input": decompositions.gru_impl,
-        "gru.data": decompositions.gru_impl_data,
-        "lstm_cell": _lstm_cell,
-        "gru_cell": _gru_cell,
-        "ctc_loss.Tensor": _ctc_loss,
-    }.items():
+    by_parts = {"ctc_loss.Tensor": _ctc_loss}
+    for op in (_aten.lstm.input, _aten.lstm.data, _aten.gru.input, _aten.gru.data, _aten.lstm_cell.default,
+               _aten.gru_cell.default):  # fmt: skip
+        by_parts[op.name().removeprefix("aten::")] = _recurrent(op)
+    for name, kernel in by_parts.items():
         aten.impl(name, kernel, "AutogradPrivateUse1")
         aten.impl(name, kernel, "PrivateUse1")  # in inference mode
     return [everything, aten]
 
 
+_COMPOSED = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 _OF_STORAGES = ("as_strided", "view", "set_.source_Storage_storage_offset", "set_.source_Storage", "set_.source_Tensor")
 
 
 def _composed() -> Iterator[str]:
     """Yields the names of the operations, except views, that PyTorch would compose of other operations."""
-    has_kernel = _private._dispatch_has_kernel_for_dispatch_key
-    for full in _private._dispatch_get_all_op_names():
-        if not full.startswith("aten::") or has_kernel(full, "PrivateUse1"):
+    for schema in _schemas():
+        name = f"{schema.name}.{schema.overload_name}".rstrip(".")
+        if not name.startswith("aten::") or not any(_has_kernel(name, key) for key in _COMPOSED):
             continue
-        if has_kernel(full, "CompositeExplicitAutograd") or has_kernel(full, "CompositeExplicitAutogradNonFunctional"):
-            name = full.removeprefix("aten::")
-            returns = _private._get_schema("aten::" + name.partition(".")[0], name.partition(".")[2]).returns
-            if not any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
-                yield name
+        is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+        if not is_view and not _has_kernel(name, "PrivateUse1"):
+            yield name.removeprefix("aten::")
 
 
 def _kernel_by_name(name: str) -> Callable[..., Any]:
@@ -492,7 +510,7 @@ def _as_strided(x: torch.Tensor, size: Any, stride: Any, storage_offset: Any = N
     return _set_view(_CPU, x, size, stride, storage_offset)
 
 
-_set_view = _aten.as_strided.default._handle.redispatch_boxed
+_set_view = _aten.as_strided.default.redispatch
 
 
 def _set(x: torch.Tensor, storage: Any, offset: int, size: Any, stride: Any = ()) -> Any:
@@ -505,7 +523,7 @@ def _view(x: torch.Tensor, size: Any) -> Any:
     return _set_shape(_CPU, x, size)
 
 
-_set_shape = _aten.view.default._handle.redispatch_boxed
+_set_shape = _aten.view.default.redispatch
 
 
 def _kernel(op: Any) -> Callable[..., Any]:
@@ -521,23 +539,24 @@ def _pack(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
         raise RuntimeError(
             f"'lengths' argument should be a 1D CPU int64 tensor, but got {lengths.dim()}D {lengths.device} tensor"
         )
-    data, sizes = _aten._pack_padded_sequence.default(on_host(x), lengths, batch_first)
+    data, sizes = _packed.default(on_host(x), lengths, batch_first)
     return placed(data, x.device), sizes  # the lengths stay on the host
 
 
-def _lstm_cell(x: Any, state: Any, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = None) -> Any:
-    linear, (h, c) = torch.nn.functional.linear, state
-    i, f, g, o = (linear(x, w_x, b_x) + linear(h, w_h, b_h)).chunk(4, -1)
-    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    return o.sigmoid() * c.tanh(), c
+def _recurrent(op: Any) -> Callable[..., Any]:
+    """Returns a kernel that brings its tensors to the host and the results back, and records both for gradients. Left
+    alone, PyTorch would choose the fused kernels of a GPU for a recurrent layer."""
+    facts = _Facts(op)
 
+    def kernel(*args: Any) -> Any:
+        tensors = [*_tensors(args)]
+        place = next(x.device for x in tensors if x.device.type == NAME)
+        _check_devices(op, facts, tensors, args, {})
+        with torch.autocast("cpu", enabled=False):
+            made = op(*trees.replaced(torch.Tensor, lambda x: x.to(_HOST), args))
+        return trees.replaced(torch.Tensor, lambda x: x.to(place), made)
 
-def _gru_cell(x: Any, h: Any, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = None) -> Any:
-    linear = torch.nn.functional.linear
-    r_x, z_x, n_x = linear(x, w_x, b_x).chunk(3, -1)
-    r_h, z_h, n_h = linear(h, w_h, b_h).chunk(3, -1)
-    z, n = (z_x + z_h).sigmoid(), (n_x + (r_x + r_h).sigmoid() * n_h).tanh()
-    return (h - n) * z + n
+    return kernel
 
 
 def _ctc_loss(scores: Any, targets: Any, lengths: torch.Tensor, target_lengths: torch.Tensor, *settings: Any) -> Any:

@@ -122,17 +122,17 @@ class Names:
         value = look_up(owner)
         return Absent(partial(self.error, row.capability, [dotted])) if value is _ABSENT else value, name
 
-    def require(self, capability: str) -> None:
-        """Raises `UnsupportedError` if the framework lacks a name that the capability needs. The first call looks each
-        of them up; later ones take 0.1 us."""
+    def require(self, capability: str, only: Only = "") -> None:
+        """Raises `UnsupportedError` if the framework lacks a name that the capability needs; also one of those that it
+        has only there. The first call looks each of them up; later ones take 0.1 us."""
         if capability not in self._lacking:
-            self._lacking[capability] = self.absent(capability)
+            self._lacking[capability] = self.absent(capability, only)
         if lacking := self._lacking[capability]:
             raise self.error(capability, lacking)
 
-    def absent(self, capability: str) -> list[str]:
+    def absent(self, capability: str, only: Only = "") -> list[str]:
         """Returns the names that a capability needs and the framework lacks."""
-        rows = [row for row in self.rows if capability in words(row) and not row.only]
+        rows = [row for row in self.rows if capability in words(row) and row.only in ("", only)]
         return [dotted for row in rows for dotted in spelled(row) if not is_there(dotted)]
 
     def lacking(self) -> list[str]:
