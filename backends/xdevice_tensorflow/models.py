@@ -255,11 +255,11 @@ def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
             setattr(value, _STORED, {name: set(map(id, store)) for name, (_, store) in value.config.items()})
         elif has_keys and isinstance(value, set | dict):
             renewed = {key: _renewed(key, memo, keys) for key in value}
-            if all(old == new for old, new in renewed.items()):
-                continue
-            items = [(renewed[key], value[key]) if isinstance(value, dict) else renewed[key] for key in value]
-            value.clear()
-            value.update(items)
+            if list(renewed) != list(renewed.values()):
+                items = value.items() if isinstance(value, dict) else ()
+                content = {renewed[key]: held for key, held in items} or set(renewed.values())
+                value.clear()
+                value.update(content)
 
 
 def _renewed(key: Any, memo: _Memo, keys: dict[str, str]) -> Any:

@@ -34,9 +34,11 @@ _MADE_LATER = (keras.optimizers.Optimizer, keras.Metric)
 _BUILDS_NOTHING = (keras.Layer.build, keras.Model.build, keras.Sequential.build)
 
 
-def held(variable: keras.Variable) -> tf.Variable | None:
-    """Returns the `tf.Variable` in a Keras variable; None if it has none yet. It is looked for, because the public
-    `value` is cast inside a layer of mixed precision."""
+def held(variable: Any) -> tf.Variable | None:
+    """Returns the `tf.Variable` in a Keras variable, or itself; None if it has none yet. It is looked for, because the
+    public `value` is cast inside a layer of mixed precision."""
+    if isinstance(variable, tf.Variable):
+        return variable
     return next((x for x in vars(variable).values() if isinstance(x, tf.Variable)), None)
 
 

@@ -35,7 +35,7 @@ PATCHES: Final = (
     Patch(
         "compile", "tensorflow.python.autograph.core.config", ("CONVERSION_RULES",),
         "AutoGraph rewrites xdevice's own functions; the public `do_not_convert` is for one function each. Without it "
-        "a trace takes longer, and AutoGraph warns", "process",
+        "a trace takes ten times as long, and AutoGraph warns", "process",
     ),
 )  # fmt: skip
 
@@ -47,16 +47,16 @@ PRIVATE: Final = (
     ),
     # nothing public says it without starting the runtime or counting the GPUs; no upstream issue
     Private(
-        "waiting", "tensorflow.python.eager.context", ("context",),
-        "whether the runtime has started. Without it TensorFlow counts as started",
+        "waiting, transfers, blocking and several processes", "tensorflow.python.eager.context", ("context",),
+        "whether the runtime has started. Without it TensorFlow counts as started. Also the owner of other names here",
     ),
     Private("waiting", "tensorflow.python.eager.context.Context", ("_initialized",), "the same"),
     Private(
-        "transfers", "tensorflow.python.framework.op_callbacks", ("add_op_callback", "remove_op_callback"),
-        "seeing each operation of a thread, also for `blocking` on GPUs",
+        "transfers and blocking", "tensorflow.python.framework.op_callbacks",
+        ("add_op_callback", "remove_op_callback"), "seeing each operation of a thread; blocking needs it on GPUs only",
     ),
     Private(
-        "transfers", "tensorflow.python.eager.context.Context", ("remove_op_callback",),
+        "transfers and blocking", "tensorflow.python.eager.context.Context", ("remove_op_callback",),
         "the same, while other threads are seen",
     ),
     # MultiWorkerMirroredStrategy is built on them, and ends processes whose peers have died

@@ -222,7 +222,6 @@ class TensorflowProcesses(Processes):
         return names(self.count("gpu") - self.virtual if accelerators.IS_NVIDIA_OR_AMD else 0)
 
     def start_engine(self, name: str, group: Group) -> Engine:
-        private.require("waiting")
         private.require("several processes")
         require_fit(self, name, group.device)
         engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
