@@ -325,7 +325,7 @@ def outcomes(backend: str, dotted: str | None) -> dict[str, Any]:
 
 
 def own_steps(backend: str) -> Steps:
-    """The steps of `absent_<backend>.py`, which only this framework has. Read last, because it imports the framework."""
+    """The steps of `absent_<backend>.py`, which only this framework has. Read last: it imports the framework."""
     own = Path(__file__).with_name(f"absent_{backend}.py")
     steps: Steps = runpy.run_path(str(own))["STEPS"] if own.exists() else {}
     return steps
