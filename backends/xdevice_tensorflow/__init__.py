@@ -38,8 +38,6 @@ with importing():
     import_apart("triton._C.libtriton", beside="torch")
     import keras
     import tensorflow as tf
-    from tensorflow.python.autograph.core import config as _autograph
-    from tensorflow.python.eager import context as _context
 
     from . import accelerators, models, staging
     from .blocking import TensorflowBlocking
@@ -51,11 +49,13 @@ with importing():
     from .models import TensorflowModels
     from .operations import TensorflowOperations
     from .optimizers import TensorflowOptimizers
+    from .placing import moved
     from .prefetch import TensorflowPrefetch
+    from .private import private
     from .processes import TensorflowProcesses
     from .replicas import TensorflowReplicas
     from .transfers import TensorflowTransfers
-    from .virtual_gpus import HERE, TensorflowVirtualGpus, is_started
+    from .virtual_gpus import HERE, TensorflowVirtualGpus, address, is_started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +69,8 @@ if TYPE_CHECKING:
     from .samples import TensorflowSamples
 
 _CONFIG = (tf.config.LogicalDevice, tf.config.PhysicalDevice)
+_AUTOGRAPH, _RULES = private.place("tensorflow.python.autograph.core.config.CONVERSION_RULES")
+_Rule = private.get("tensorflow.python.autograph.core.config.DoNotConvert")
 
 
 class TensorflowBackend(
@@ -89,6 +91,7 @@ class TensorflowBackend(
     Backend,
 ):
     name = "tensorflow"
+    private_names = private
     modules = ("tensorflow", "keras")
     minimum = (2, 16)
     dtypes = frozenset(DTYPES)
@@ -181,15 +184,15 @@ class TensorflowBackend(
             return self._device_of_composite(x)
 
     def move(self, x: Any, device: Device) -> Any:
-        if hasattr(x, "_copy") and tf.executing_eagerly():
+        if hasattr(x, "backing_device") and tf.executing_eagerly():
             if device.kind == "gpu" and x.dtype == tf.string:
                 raise self.unsupported("strings on a GPU", "leave them on cpu:0, and move the numbers made of them")
             staged = staging.moved(x, device, self)
             if staged is not None:
                 return staged
             # the name contains no job, because in a cluster this process has another job
-            moved = x._copy(device_name=self.to_native(device)[1:])
-            return self._own(moved, device) if self.virtual else moved
+            there = moved(x, self.to_native(device)[1:])
+            return self._own(there, device) if self.virtual else there
         if isinstance(x, COMPOSITES):
             return tf.nest.map_structure(lambda part: self.move(part, device), x, expand_composites=True)
         _refuse_keras_tensor(x, self)
@@ -294,7 +297,7 @@ class TensorflowBackend(
     # threads
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        place = _context.context().device_name
+        place = tf.__internal__.eager_context.get_device_name()
         return (lambda: tf.device(place)) if place else nullcontext
 
     # memory
@@ -336,7 +339,7 @@ class TensorflowBackend(
         if found is None:
             here = name
             if is_started():  # in a cluster this process has another job than the one in the names of virtual GPUs
-                here = name.replace(f"{_context.context().host_address_space()}/device:", HERE, 1)
+                here = name.replace(f"{address()}/device:", HERE, 1)
             try:
                 found = devices.parse(here)
                 is_other = found.kind == "gpu" and not self.virtual and f":{accelerators.kind()}:" not in here
@@ -397,7 +400,7 @@ class TensorflowBackend(
 def _is_here(device: tf.config.LogicalDevice) -> bool:
     """Whether a device belongs to this process: in a cluster TensorFlow lists the devices of all processes."""
     is_of_cluster = device.name.startswith("/job:")
-    return not is_of_cluster or device.name.startswith(_context.context().host_address_space() + "/")
+    return not is_of_cluster or device.name.startswith(address() + "/")
 
 
 def _give_copies_a_gradient() -> None:
@@ -411,8 +414,8 @@ def _give_copies_a_gradient() -> None:
 def _keep_autograph_out() -> None:
     """Keeps AutoGraph from rewriting xdevice's code in a `tf.function`: AutoGraph warns about code that it cannot
     rewrite, and wraps xdevice's errors in its own."""
-    ours = tuple(map(_autograph.DoNotConvert, ("xdevice", __name__)))
-    _autograph.CONVERSION_RULES = (*ours, *_autograph.CONVERSION_RULES)
+    if _Rule is not None and private.has("tensorflow.python.autograph.core.config.CONVERSION_RULES"):
+        setattr(_AUTOGRAPH, _RULES, (*map(_Rule, ("xdevice", __name__)), *getattr(_AUTOGRAPH, _RULES)))
     # AutoGraph passes on errors with this attribute as they are
     XDeviceError.ag_pass_through = True  # type: ignore[attr-defined]
 

@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context as _context
 
 from xdevice.contract.blocking import Blocking
 from xdevice.contract.hooks import Shared
@@ -33,15 +32,14 @@ def _block(waits: bool) -> Callable[[], None]:
         if graph is None and op_type != "SyncDevice" and tf.executing_eagerly() and _blocked.is_wanted():
             tf.test.experimental.sync_devices()
 
-    context = _context.context()
-    before = context.execution_mode
-    tf.config.experimental.set_synchronous_execution(True)
+    before = tf.config.experimental.get_synchronous_execution()
     call_no_more = call_back(wait) if waits else None
+    tf.config.experimental.set_synchronous_execution(True)
 
     def undo() -> None:
         if call_no_more is not None:
             call_no_more()
-        context.execution_mode = before
+        tf.config.experimental.set_synchronous_execution(before)
 
     return undo
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensorflow.python.eager import context as _context
-from tensorflow.python.framework import op_callbacks
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_add = private["tensorflow.python.framework.op_callbacks.add_op_callback"]
+_remove = private["tensorflow.python.framework.op_callbacks.remove_op_callback"]
+_context = private["tensorflow.python.eager.context.context"]
+_remove_here = private["tensorflow.python.eager.context.Context.remove_op_callback"]
 
 _callbacks: list[Callable[..., None]] = []
 """The callbacks that are registered now, of all threads together."""
@@ -20,14 +24,14 @@ def call_back(callback: Callable[..., None]) -> Callable[[], None]:
     TensorFlow keeps a list of callbacks for each thread, but one switch for all threads. `remove_op_callback` turns the
     switch off when its own thread has no callback left, and with it the callbacks of the other threads. So it is called
     only for the last callback of the process, and the others are removed from their thread's list directly."""
-    op_callbacks.add_op_callback(callback)
+    _add(callback)
     _callbacks.append(callback)
 
     def call_no_more() -> None:
         _callbacks.remove(callback)
         if _callbacks:
-            _context.context().remove_op_callback(callback)
+            _remove_here(_context(), callback)
         else:
-            op_callbacks.remove_op_callback(callback)
+            _remove(callback)
 
     return call_no_more

@@ -25,6 +25,8 @@ from xdevice.contract.hooks import Patches
 from xdevice.contract.layers import Calls
 
 from . import names
+from .parts import layers_in
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,10 +61,11 @@ def _asking_for_more(original: Any) -> Any:
 class TensorflowCalls(Calls):
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
+        private.require("layers' calls")
         known = {layer.path for layer in self.layers(model)}
         paths, activated, activations = {}, [], []
         for path, layer in names.layers(model):
-            if path in known or not layer._layers:
+            if path in known or not layers_in(layer):
                 paths[id(layer)] = path
             function = getattr(layer, "activation", None)
             if isinstance(layer, _ACTIVATED) and function is not keras.activations.linear:

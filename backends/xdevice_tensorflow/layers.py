@@ -28,6 +28,7 @@ from xdevice.contract import layouts
 from xdevice.contract.layers import Layers
 from xdevice.contract.layouts import Layer, Part
 
+from . import parts as _parts
 from . import pixels
 from .axes import of_norms
 
@@ -85,7 +86,7 @@ def _bound(
     for part in own:
         variable = _variable(layer, part.name)
         if variable is not None:
-            there.append(part._replace(name=names[id(variable._value)]))
+            there.append(part._replace(name=names[id(_parts.held(variable))]))
     if not there:
         return None
     # the layer's path is what is left of a variable's without its name, its cell, its projection or its direction
@@ -411,7 +412,7 @@ class TensorflowLayers(Layers):
             if id(layer) in orders:
                 own = _out_of_order(kind, own, orders[id(layer)])
             if isinstance(layer, kl.Bidirectional | kl.MultiHeadAttention):
-                done |= {id(inner) for inner in layer._flatten_layers()}
+                done |= {id(inner) for inner in pixels.in_order(layer)}
             bound = _bound(layer, kind, own, names, settings)
             if bound is not None:
                 yield bound

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.data.ops.structured_function import StructuredFunctionWrapper as _Stage
 
 from xdevice.contract import Way
 from xdevice.contract.models import Models
 from xdevice.errors import UnsupportedError
 
 from . import names, parts
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,6 +40,12 @@ if TYPE_CHECKING:
 
 _Memo = dict[int, Any]
 
+_handle = private.field("tensorflow.python.ops.resource_variable_ops.BaseResourceVariable._handle")
+_unique_id = private.field("tensorflow.python.ops.resource_variable_ops.BaseResourceVariable._unique_id")
+_Stage = private["tensorflow.python.data.ops.structured_function.StructuredFunctionWrapper"]
+_clone = private.field("tensorflow.__internal__.function.Function._clone")
+_untracked = private["keras.src.utils.tracking.DotNotTrackScope"]
+_Tracker, _STORED = private.place("keras.src.utils.tracking.Tracker.stored_ids")
 
 TYPES = (
     tf.Variable, tf.Module, tf.random.Generator,
@@ -55,6 +61,7 @@ _Trace = tf.types.experimental.ConcreteFunction
 
 def move(model: Any, device: Device, backend: Models) -> None:
     """Moves a model to `device` in place: every variable, and every other tensor that the model holds."""
+    private.require("models")
     native = backend.to_native(device)
     moving = [variable for _, variable in parts.variables(model) if not variable.device.endswith(native[1:])]
     for variable in moving:
@@ -68,7 +75,7 @@ def move(model: Any, device: Device, backend: Models) -> None:
                 moved[id(value)] = backend.move(value, device)
             holder[key] = moved[id(value)]
     for trace in traces:
-        trace.set_external_captures([moved.get(id(one), one) for one in trace._captured_inputs])
+        trace.set_external_captures([moved.get(id(one), one) for one in _captures(trace)])
 
 
 def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
@@ -76,7 +83,7 @@ def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
     `UnsupportedError` if a tf.data pipeline reads one of the variables."""
     # 2: one reference is the variable's, one is that of the call. If there are more, all objects are searched, because
     # the function may be held by code that nothing else leads to
-    handles = {id(variable.handle) for variable in moving if sys.getrefcount(variable._handle) > 2}
+    handles = {id(variable.handle) for variable in moving if sys.getrefcount(_handle(variable)) > 2}
     if not handles:
         return []
     traces, are_piped = _capturing(handles)
@@ -97,8 +104,15 @@ def _capturing(handles: set[int]) -> tuple[list[Any], bool]:
     everything = gc.get_objects()
     kinds = {cls for cls in set(map(type, everything)) if issubclass(cls, (_Trace, _Stage))}
     found = [one for one in everything if type(one) in kinds]
-    traces = [one for one in found if isinstance(one, _Trace) and not handles.isdisjoint(map(id, one._captured_inputs))]
-    return traces, any(one._function is trace for one in found if isinstance(one, _Stage) for trace in traces)
+    traces = [one for one in found if isinstance(one, _Trace) and not handles.isdisjoint(map(id, _captures(one)))]
+    return traces, any(one.function is trace for one in found if isinstance(one, _Stage) for trace in traces)
+
+
+def _captures(trace: Any) -> list[Any]:
+    """Returns what a trace has captured. TensorFlow calls what is captured as a function (a deferred capture) for
+    `captured_inputs`; here it stays a function."""
+    graph = trace.graph
+    return [*trace.captured_inputs[: len(graph.external_captures)], *graph.deferred_external_captures]
 
 
 def _require_plain(variable: tf.Variable, backend: Models) -> None:
@@ -112,10 +126,8 @@ def _swap(variable: tf.Variable, native: str) -> Any:
     old = variable.handle
     with tf.device(native):
         new = tf.Variable(variable.read_value(), trainable=False, dtype=variable.dtype, shape=variable.shape).handle
-    for name in ("_parent_trackable", "_name", "_unique_id"):
-        if hasattr(old, name):
-            setattr(new, name, getattr(old, name))
-    variable._handle = new
+    vars(new).update(vars(old))  # what the variable has written on its handle
+    _handle.set(variable, new)
     # graphs of traces keep the old handle alive: an empty value frees its memory now
     tf.raw_ops.AssignVariableOp(resource=old, value=tf.constant([], variable.dtype))
     return new
@@ -126,17 +138,16 @@ def _swap(variable: tf.Variable, native: str) -> Any:
 
 def duplicate(model: Any, device: Device, backend: Models) -> Any:
     """Returns a copy of a model on `device`, which shares no storage with it."""
+    private.require("models")
     before = parts.variables(model)
     for _, variable in before:
         _require_plain(variable, backend)
     try:
-        from keras.src.utils.tracking import DotNotTrackScope
-
         # Keras's lists register items with their layer as they are added, which must not happen while a list is copied
-        with backend.scope(device), DotNotTrackScope():
-            copied = _duplicate(
-                model, {id(value): backend.copy(value, device) for _, _, value in parts.constants(model)}
-            )
+        with backend.scope(device), _untracked():
+            memo = {id(value): value for value in parts.traced(model)}
+            memo |= {id(value): backend.copy(value, device) for _, _, value in parts.constants(model)}
+            copied = _duplicate(model, memo)
     except Exception as error:
         raise _refusal(model, f"{type(error).__name__}: {error}", backend) from error
     if len(parts.variables(copied)) != len(before):
@@ -154,9 +165,11 @@ def _refusal(model: Any, why: str, backend: Models) -> UnsupportedError:
 def _duplicate(model: Any, memo: _Memo) -> Any:
     owned = parts.owned(model)
     pairs = []
+    keys: dict[str, str] = {}
     for part in owned:
         if isinstance(part, tf.Variable):
             memo[id(part)] = _new_variable(part)
+            keys[_unique_id(part)] = _unique_id(memo[id(part)])
         elif isinstance(part, parts.SHARED):
             memo[id(part)] = part
         elif not isinstance(part, FunctionType | parts.TRACED_FUNCTION):
@@ -169,13 +182,13 @@ def _duplicate(model: Any, memo: _Memo) -> Any:
             memo[id(part)] = _rebound(part, memo)
     for part in owned:
         if isinstance(part, parts.TRACED_FUNCTION):
-            memo[id(part)] = part._clone(_rebound_inner(part.python_function, memo))
+            memo[id(part)] = _clone(part)(_rebound_inner(part.python_function, memo))
     for part, new in pairs:
         state = {key: None if key in parts.TRACES else _copied(value, memo) for key, value in vars(part).items()}
         new.__dict__.clear()
         new.__dict__.update(state)
     for _, new in pairs:
-        _renew_ids(new, memo)
+        _renew_ids(new, memo, keys)
     return memo[id(model)]
 
 
@@ -212,7 +225,7 @@ def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
 
 
 def _rebound_inner(function: Any, memo: _Memo) -> Any:
-    if hasattr(function, "_tf_decorator"):
+    if tf.__internal__.decorator.unwrap(function)[0]:
         raise TypeError("it keeps a method that is a tf.function as an attribute, which holds the old model weakly")
     return _rebound(function, memo) if type(function) is FunctionType else _copied(function, memo)
 
@@ -221,23 +234,39 @@ def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:
     """Adds the layers of other models to `memo` as their own copies, if their graphs also call a part of this model:
     otherwise they would be copied with it."""
     for part, _ in pairs:
-        for node in (*getattr(part, "_inbound_nodes", ()), *getattr(part, "_outbound_nodes", ())):
+        for node in _nodes(part):
             for neighbour in (node, *node.parent_nodes):
                 memo.setdefault(id(neighbour.operation), neighbour.operation)
 
 
-def _renew_ids(new: Any, memo: _Memo) -> None:
-    state = vars(new)
-    if hasattr(state.get("_tracker"), "stored_ids"):
-        tracker = state["_tracker"]
-        tracker.stored_ids = {name: set(map(id, store)) for name, (_, store) in tracker.config.items()}
-    if "_trainable_variables_indices" in state:
-        known = enumerate(new._trainable_variables)
-        state["_trainable_variables_indices"] = {new._var_key(variable): index for index, variable in known}
-    if "_nodes" in state:
-        state["_nodes"] = {re.sub(r"^\d+", lambda old: str(id(memo[int(old[0])])), key) for key in new._nodes}
-    if "_losses" in state:
-        state["_losses"], state["_loss_ids"] = [], set()
+def _nodes(part: Any) -> list[Any]:
+    """Returns the nodes of a layer or function in the graphs of functional models: of its calls, and of the calls of
+    what follows it."""
+    lists = vars(part).values() if isinstance(part, keras.Operation) else ()
+    return [node for nodes in lists if isinstance(nodes, list) for node in nodes if hasattr(node, "parent_nodes")]
+
+
+def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
+    """Gives a copy the ids of its own objects: those of its tracker, of a functional model the keys of its nodes, and
+    of an optimizer those of the variables. `keys` has the new id of each variable."""
+    has_keys = isinstance(new, keras.Function | keras.optimizers.Optimizer)
+    for value in vars(new).values():
+        if isinstance(value, _Tracker):
+            setattr(value, _STORED, {name: set(map(id, store)) for name, (_, store) in value.config.items()})
+        elif has_keys and isinstance(value, set | dict):
+            renewed = {key: _renewed(key, memo, keys) for key in value}
+            if list(renewed) != list(renewed.values()):
+                items = value.items() if isinstance(value, dict) else ()
+                content = {renewed[key]: held for key, held in items} or set(renewed.values())
+                value.clear()
+                value.update(content)
+
+
+def _renewed(key: Any, memo: _Memo, keys: dict[str, str]) -> Any:
+    number = re.match(r"\d+", key) if isinstance(key, str) else None
+    if number is None or int(number[0]) not in memo:
+        return keys.get(key, key)
+    return f"{id(memo[int(number[0])])}{key[number.end() :]}"
 
 
 # the wrappers of lists and tuples
@@ -296,7 +325,7 @@ class TensorflowModels(Models):
         return parts.built(model)
 
     def tensor_of(self, model: Any) -> Any | None:
-        variable = getattr(model, "_value", None) if isinstance(model, keras.Variable) else model
+        variable = parts.held(model) if isinstance(model, keras.Variable) else model
         if not isinstance(variable, tf.Variable):
             return None
         with tf.device(variable.device):  # otherwise the value would be read to the device of the scope

@@ -19,10 +19,13 @@ import tensorflow as tf
 from xdevice.errors import NotBuiltError
 
 from . import parts
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+_trainable = private.field("keras.Layer._trainable_variables")
+_non_trainable = private.field("keras.Layer._non_trainable_variables")
 _NO_STATE = (keras.optimizers.Optimizer, keras.Metric, keras.random.SeedGenerator)
 """Types of parts of a Keras model whose variables are left out of the model's state dict, because no other framework
 has them there."""
@@ -38,13 +41,13 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
                 "the optimizer has no state yet; build it first: optimizer.build(model.trainable_variables)"
             )
         # by number, as in Keras's own files: the paths contain those of the parameters, which differ between processes
-        return [(str(number), variable._value) for number, variable in enumerate(model.variables)]
+        return [(str(number), parts.held(variable)) for number, variable in enumerate(model.variables)]
     owned = parts.built(model, without=_NO_STATE)
     if isinstance(model, keras.Metric):
-        return _unique((variable.name, variable._value) for variable in model.variables)
+        return _unique((variable.name, parts.held(variable)) for variable in model.variables)
     found = list(_walk(model, "", ()))
     reached = {id(variable) for _, variable in found}
-    names = {id(part._value): part.path for part in owned if isinstance(part, keras.Variable)}
+    names = {id(parts.held(part)): part.path for part in owned if isinstance(part, keras.Variable)}
     missed = [part for part in owned if isinstance(part, tf.Variable) and id(part) not in reached]
     return _unique([*found, *((names.get(id(part), part.name.partition(":")[0]), part) for part in missed)])
 
@@ -57,7 +60,7 @@ def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
     if isinstance(thing, tf.Variable):
         yield name, thing
     elif isinstance(thing, keras.Variable):
-        yield name, thing._value
+        yield name, parts.held(thing)
     elif not isinstance(thing, _NO_STATE):
         prefix = f"{name}/" if name else ""
         for inner, child in _children(thing):
@@ -84,8 +87,8 @@ def _layers(thing: Any, name: str, seen: set[int]) -> Iterator[_Named]:
 
 def _children(thing: Any) -> Iterable[_Named]:
     if isinstance(thing, keras.Layer):
-        own = [(variable.name, variable) for variable in (*thing._trainable_variables, *thing._non_trainable_variables)]
-        layers = [(_lasting(layer), layer) for layer in thing._layers]
+        own = [(variable.name, variable) for variable in (*_trainable(thing), *_non_trainable(thing))]
+        layers = [(_lasting(layer), layer) for layer in parts.layers_in(thing)]
         return _unique([*own, *layers, *_foreign(thing)])
     if isinstance(thing, dict):
         return [(str(key), value) for key, value in thing.items()]

@@ -22,7 +22,7 @@ from xdevice.contract import layouts
 from xdevice.contract import operations as ops
 from xdevice.contract.layers import Operations
 
-from . import names, pixels
+from . import names, parts, pixels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -70,7 +70,7 @@ def _lines(model: Any) -> dict[int, str]:
 
 def _is_layer(op: Any) -> bool:
     """Whether `op`, a node in the graph of a functional model, is a layer and not a function, and is called once."""
-    return isinstance(op, keras.Layer) and len(op._inbound_nodes) == 1
+    return isinstance(op, keras.Layer) and len(parts.nodes_of(op)) == 1
 
 
 def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
@@ -79,8 +79,9 @@ def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
     for path, layer in names.layers(model):
         if id(layer) in done:
             continue
+        has_layers = bool(parts.layers_in(layer))
         if path in layers:
-            done |= {id(inner) for inner in layer._flatten_layers()}
+            done |= {id(inner) for inner in pixels.in_order(layer)}
             yield layers[path]
             if ops.is_rewritten(layer, "keras", "call"):
                 yield ops.own_code(path, layer)
@@ -89,12 +90,12 @@ def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
             function = getattr(layer, "activation", None)  # a Bidirectional has none: its layers have
             if layers[path].settings.get("activation") is not None and callable(function):
                 yield _with_axis(_by_function(f"{path}.activation", function), layer)
-        elif not (layer.weights or list(layer._layers)):
+        elif not layer.weights and not has_layers:
             found = _TABLE.read(path, layer)
             if found is not None:
                 yield _with_axis(found, layer)
             yield from _told_by_calls(path, layer)
-        elif list(layer._layers) and not isinstance(layer, _CONTAINERS) and type(layer).__module__.startswith("keras."):
+        elif has_layers and not isinstance(layer, _CONTAINERS) and type(layer).__module__.startswith("keras."):
             yield ops.other(path, layer, _own_config(layer))
 
 
@@ -114,7 +115,7 @@ def _told_by_calls(path: str, layer: Any) -> Iterator[Layer]:
     or training=True; nothing if there are none."""
     told = {
         f"{name}={value}" if not hasattr(value, "shape") else f"{name}=..."
-        for node in getattr(layer, "_inbound_nodes", ())
+        for node in parts.nodes_of(layer)
         for name, value in node.arguments.kwargs.items()
         if (("mask" in name or "state" in name) if hasattr(value, "shape") else value)
     }
@@ -170,9 +171,9 @@ def _with_axis(found: Layer, layer: Any) -> Layer:
     """Returns the entry `found` with its setting `axis` counted in PyTorch's order of axes, and with the number of axes
     as `ndim`. Without `axis`, or outside of a functional model, which knows the shapes, it is returned unchanged."""
     axis = found.settings.get("axis")
-    if not isinstance(axis, int) or len(layer._inbound_nodes) != 1:
+    if not isinstance(axis, int) or len(parts.nodes_of(layer)) != 1:
         return found
-    count = len(layer._inbound_nodes[0].output_tensors[0].shape)
+    count = len(parts.nodes_of(layer)[0].output_tensors[0].shape)
     place = axis % count
     if place and _gives_channels_last(layer):
         place = place % (count - 1) + 1  # PyTorch puts the channels first
@@ -181,7 +182,7 @@ def _with_axis(found: Layer, layer: Any) -> Layer:
 
 def _gives_channels_last(layer: Any) -> bool:
     """Whether `layer` is a convolution with the channels last, or directly follows one."""
-    before = layer if isinstance(layer, pixels.CONVS) else layer._inbound_nodes[0].input_tensors[0]._keras_history[0]
+    before = layer if isinstance(layer, pixels.CONVS) else parts.nodes_of(layer)[0].parent_nodes[0].operation
     return isinstance(before, pixels.CONVS) and before.data_format == "channels_last"
 
 

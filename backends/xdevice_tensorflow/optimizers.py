@@ -7,7 +7,8 @@ Facts about Keras that the code depends on:
 - In every class `weight_decay` is taken off the weight (decoupled), not added to the gradient. None, the default of
   most classes, means 0.
 - `optimizer.variables` begins with `iteration` and, unless it is a schedule, the learning rate. The state of the
-  parameters follows, in an order that differs by class. So a variable is looked up in it by its identity.
+  parameters follows, in an order that differs by class, but for each kind of state in that of the parameters. Its
+  name ends with the kind, as in Keras's files.
 """
 
 from __future__ import annotations
@@ -19,11 +20,17 @@ import keras
 from xdevice.contract import optimizers as terms
 from xdevice.contract.optimizers import Optimizers
 
+from . import parts
+from .private import private
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from xdevice.contract.optimizers import Optimizer
 
+_learning_rate = private.field("keras.optimizers.Optimizer._learning_rate")
+_trainable_variables = private.field("keras.optimizers.Optimizer._trainable_variables")
+_use_weight_decay = private.field("keras.optimizers.Optimizer._use_weight_decay")
 _OPTIMIZERS: Final = keras.optimizers
 _KINDS: Final = {
     _OPTIMIZERS.SGD: "sgd", _OPTIMIZERS.Adam: "adam", _OPTIMIZERS.AdamW: "adam", _OPTIMIZERS.RMSprop: "rmsprop",
@@ -42,11 +49,14 @@ _OWN: Final = {
     "adagrad": {"eps_enters": terms.INSIDE},
 }
 _SLOTS: Final = {
-    "sgd": {"-lr * momentum_buffer": "momentums"},
-    "adam": {"exp_avg": "_momentums", "exp_avg_sq": "_velocities", "max_exp_avg_sq": "_velocity_hats"},
-    "rmsprop": {"square_avg": "_velocities", "lr * momentum_buffer": "_momentums", "grad_avg": "_average_gradients"},
-    "adagrad": {"sum": "_accumulators"},
+    "sgd": {"momentum": "-lr * momentum_buffer"},
+    "adam": {"momentum": "exp_avg", "velocity": "exp_avg_sq", "velocity_hat": "max_exp_avg_sq"},
+    "rmsprop": {"velocity": "square_avg", "momentum": "lr * momentum_buffer", "average_gradient": "grad_avg"},
+    "adagrad": {"accumulator": "sum"},
 }
+"""By the end of a variable's name: which state it is."""
+_NO_SLOTS: Final = {"iteration": terms.STEP, "learning_rate": None, "average": None, "gradient_accumulator": None}
+"""The same, for what is no state of a parameter, or none that another framework has."""
 _COMMON_NAMES: Final = {
     "lr": "learning_rate", "weight_decay": "weight_decay", "accumulation": "gradient_accumulation_steps",
     "moving_average": "use_ema and ema_momentum choose it",
@@ -65,7 +75,7 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
         "accumulation": optimizer.gradient_accumulation_steps or 1,
         "moving_average": float(optimizer.ema_momentum) if optimizer.use_ema else None,
     }
-    schedule = optimizer._learning_rate
+    schedule = _learning_rate(optimizer)
     if not isinstance(schedule, keras.Variable):
         found["schedule"] = f"keras.optimizers.schedules.{type(schedule).__name__}"
     for name, own in _NAMES[kind].items():
@@ -94,22 +104,33 @@ def _clip(optimizer: Any) -> str | None:
     return None
 
 
-def _state(optimizer: Any, kind: str, place: int, numbers: Mapping[int, str]) -> dict[str, str]:
-    held = {slot: getattr(optimizer, own, ()) for slot, own in _SLOTS[kind].items()}
-    found = {slot: numbers[id(variables[place])] for slot, variables in held.items() if variables}
-    return found | {terms.STEP: numbers[id(optimizer._iterations)]}
-
-
 class TensorflowOptimizers(Optimizers):
     def optimizer(self, optimizer: Any) -> Optimizer:
+        private.require("optimizers")
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         settings = _settings(optimizer, kind)
-        numbers = {id(variable): str(number) for number, variable in enumerate(optimizer.variables)}
+        trained = _trainable_variables(optimizer)
+        numbers = self._numbers(optimizer, {**_SLOTS[kind], **_NO_SLOTS}, len(trained))
         parameters = []
-        for place, variable in enumerate(optimizer._trainable_variables):
-            is_free = not optimizer._use_weight_decay(variable)
+        for place, variable in enumerate(trained):
+            is_free = not _use_weight_decay(optimizer)(variable)
             own = {**settings, "constraint": _constraint(variable)} | ({"weight_decay": 0.0} if is_free else {})
-            parameters.append(terms.Parameter(variable._value, own, _state(optimizer, kind, place, numbers)))
+            state = {slot: of[place] for slot, of in numbers.items()}
+            parameters.append(terms.Parameter(parts.held(variable), own, state))
         return terms.Optimizer(
             kind, type(optimizer).__name__, settings, tuple(parameters), {**_NAMES[kind], **_COMMON_NAMES}
         )
+
+    def _numbers(self, optimizer: Any, known: Mapping[str, str | None], count: int) -> dict[str, list[str]]:
+        """Returns the numbers of the variables of each kind of state, one for each of the `count` parameters."""
+        found: dict[str, list[str]] = {}
+        for number, variable in enumerate(optimizer.variables):
+            ends = [end for end in known if f"_{variable.name}".endswith(f"_{end}")]
+            if not ends:
+                raise self.unsupported(f"reading {variable.name!r} of this optimizer", "copy its state by hand")
+            slot = known[max(ends, key=len)]
+            if slot is not None:
+                found.setdefault(slot, []).extend([str(number)] * (count if slot == terms.STEP else 1))
+        if any(len(of) != count for of in found.values()):
+            raise self.unsupported("reading an optimizer some of whose parameters have no state", "copy it by hand")
+        return found

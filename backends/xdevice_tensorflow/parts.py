@@ -11,17 +11,19 @@ import tensorflow as tf
 
 from xdevice.errors import NotBuiltError
 
+from .private import private
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-try:
-    from keras.src.utils.backend_utils import DynamicBackend as _DynamicBackend
-except ImportError:  # the module is private, and may be elsewhere in another version
-    _DynamicBackend = ModuleType
+    from collections.abc import Iterable, Iterator
+
+layers_in = private.field("keras.Layer._layers")
+nodes_of = private.field("keras.Operation._inbound_nodes")
 
 TRACES = ("train_function", "test_function", "predict_function")
 TRACED_FUNCTION = type(tf.function(lambda: None))
-SHARED = (tf.distribute.Strategy, ModuleType, _DynamicBackend)
-"""The types whose objects a model refers to and does not own, so a copy of the model has the same ones."""
+SHARED = (tf.distribute.Strategy, ModuleType, type(getattr(keras.layers.Resizing(1, 1, name="-"), "backend", None)))
+"""The types whose objects a model refers to and does not own, so a copy of the model has the same ones. The last is
+Keras's switch between backends, which layers for images hold and `copy` cannot take."""
 
 _OWNING = (
     tf.__internal__.tracking.AutoTrackable, keras.Operation, keras.Variable, keras.optimizers.Optimizer, keras.Metric,
@@ -32,6 +34,14 @@ _MADE_LATER = (keras.optimizers.Optimizer, keras.Metric)
 _BUILDS_NOTHING = (keras.Layer.build, keras.Model.build, keras.Sequential.build)
 
 
+def held(variable: Any) -> tf.Variable | None:
+    """Returns the `tf.Variable` in a Keras variable, or itself; None if it has none yet. It is looked for, because the
+    public `value` is cast inside a layer of mixed precision."""
+    if isinstance(variable, tf.Variable):
+        return variable
+    return next((x for x in vars(variable).values() if isinstance(x, tf.Variable)), None)
+
+
 def variables(model: Any) -> list[tuple[str, tf.Variable]]:
     """Returns name and `tf.Variable` of each variable of a model, including those of its optimizer, its metrics and its
     random seeds."""
@@ -39,7 +49,7 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
 
 
 def _named(parts: list[Any]) -> list[tuple[str, tf.Variable]]:
-    names = {id(part._value): part.path for part in parts if isinstance(part, keras.Variable)}
+    names = {id(held(part)): part.path for part in parts if isinstance(part, keras.Variable)}
     found = [part for part in parts if isinstance(part, tf.Variable)]
     return [(names.get(id(variable), variable.name.partition(":")[0]), variable) for variable in found]
 
@@ -57,7 +67,19 @@ def constants(model: Any) -> list[tuple[Any, Any, Any]]:
     """Returns the tensors that a model holds beside its variables, as attributes or in lists and dicts. Each comes with
     the dict or list that holds it, and its key there: (holder, key, tensor). Strings and handles, which cannot move,
     are left out."""
-    found: list[tuple[Any, Any, Any]] = []
+    return [
+        (holder, key, value)
+        for holder, key, value in _attributes(model)
+        if hasattr(type(value), "backing_device") and value.dtype not in (tf.string, tf.resource, tf.variant)
+    ]
+
+
+def traced(model: Any) -> list[Any]:
+    """Returns the tensors of a trace that a model has kept, such as a loss."""
+    return [value for _, _, value in _attributes(model) if isinstance(value, tf.__internal__.SymbolicTensor)]
+
+
+def _attributes(model: Any) -> Iterator[tuple[Any, Any, Any]]:
     seen: set[int] = set()
     holders = [vars(part) for part in owned(model) if isinstance(part, _OWNING)]
     while holders:
@@ -68,9 +90,8 @@ def constants(model: Any) -> list[tuple[Any, Any, Any]]:
         for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
             if isinstance(value, dict | list):
                 holders.append(value)
-            elif hasattr(type(value), "backing_device") and value.dtype not in (tf.string, tf.resource, tf.variant):
-                found.append((holder, key, value))
-    return found
+            else:
+                yield holder, key, value
 
 
 def built(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
@@ -99,7 +120,7 @@ def owned(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
             found.append(thing)
         children: Iterable[Any] = ()
         if role == "owner":
-            children = [value for name, value in vars(thing).items() if not _is_borrowed(thing, name)]
+            children = _children(thing)
         elif role != "leaf":
             children = thing.values() if role == "dict" else thing
         stack.extend(reversed(list(children)))
@@ -112,12 +133,18 @@ def _role(cls: type) -> str | None:
     return next((role for role, types in roles if issubclass(cls, types)), None)
 
 
-def _is_borrowed(owner: Any, attribute: str) -> bool:
-    """Whether an attribute holds something that its object does not own: traced functions, which Keras makes anew when
+def _children(owner: Any) -> list[Any]:
+    """Returns the attributes of an object, without what it does not own: traced functions, which Keras makes anew when
     it needs them, or the model's variables, to which an optimizer only refers."""
-    if attribute in TRACES:
-        return True
-    return attribute == "_trainable_variables" and isinstance(owner, keras.optimizers.Optimizer)
+    found = [value for name, value in vars(owner).items() if name not in TRACES]
+    if not isinstance(owner, keras.optimizers.Optimizer):
+        return found
+    own = set(map(id, owner.variables))
+    return [value for value in found if not (isinstance(value, list) and _has_others(value, own))]
+
+
+def _has_others(values: list[Any], own: set[int]) -> bool:
+    return any(isinstance(value, tf.Variable | keras.Variable) and id(value) not in own for value in values)
 
 
 def _require_built(model: Any, parts: list[Any]) -> None:

@@ -25,11 +25,15 @@ from keras import layers as kl
 
 from xdevice.contract import operations
 
+from .parts import layers_in, nodes_of
+from .private import private
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     Shape = tuple[Any, ...]
 
+_history = private.field("keras.src.ops.node.Node._keras_history")
 _RESHAPES: Final = ("Flatten", "Reshape", "Ravel")
 """The class names of layers that reshape, and of the objects that stand for such functions of `keras.ops`. They are
 known by name, because Keras's classes for functions are private."""
@@ -84,7 +88,7 @@ def in_order(model: Any) -> Iterator[Any]:
         layer = waiting.pop()
         if id(layer) not in seen:
             seen[id(layer)] = layer
-            waiting += reversed(layer._layers)
+            waiting += reversed(layers_in(layer))
     yield from seen.values()
 
 
@@ -93,7 +97,7 @@ def orders(model: Any) -> dict[int, Order]:
     are, and why."""
     every = list(in_order(model))
     graph = graph_of(every)
-    folds = [fold for op in graph.ops for node in op._inbound_nodes if (fold := _fold_between(op, node, graph))]
+    folds = [fold for op in graph.ops for node in nodes_of(op) if (fold := _fold_between(op, node, graph))]
     folds.sort(key=_is_last)
     found: dict[int, Order] = {}
     for fold in folds:
@@ -141,15 +145,15 @@ def graph_of(layers: list[Any]) -> Graph:
     inputs: dict[int, list[Any]] = {}  # several models may begin with one Input
     for layer in filter(_is_model, layers):
         for tensor in layer.inputs:
-            inputs.setdefault(id(tensor._keras_history.operation), []).append(layer)
+            inputs.setdefault(id(_history(tensor).operation), []).append(layer)
 
     def before(op: Any) -> list[Any]:
-        nodes = chain.from_iterable(owner._inbound_nodes for owner in inputs.get(id(op), [op]))
+        nodes = chain.from_iterable(nodes_of(owner) for owner in inputs.get(id(op), [op]))
         return list(chain.from_iterable(_ends(parent.operation) for node in nodes for parent in node.parent_nodes))
 
     ops: dict[int, Any] = {}
     following: dict[int, list[Any]] = {}
-    waiting = [layer for layer in layers if layer._inbound_nodes and not _is_model(layer)]
+    waiting = [layer for layer in layers if nodes_of(layer) and not _is_model(layer)]
     while waiting:
         op = waiting.pop()
         if id(op) in ops:
@@ -171,7 +175,7 @@ def _ends(op: Any) -> Iterator[Any]:
         yield op
         return
     for tensor in op.outputs:
-        yield from _ends(tensor._keras_history.operation)
+        yield from _ends(_history(tensor).operation)
 
 
 def _fold_between(op: Any, node: Any, graph: Graph) -> _Fold | None:
@@ -194,7 +198,7 @@ def _is_image(fold: _Fold, graph: Graph) -> bool:
     """Whether what the fold makes into one axis is for certain an image as convolutions give it."""
     if fold.opens or fold.size is None or fold.size != _size(fold.shape) or not _is_called_once(fold.op):
         return False
-    if len(fold.op._inbound_nodes[0].output_tensors[0].shape) != 2:
+    if len(nodes_of(fold.op)[0].output_tensors[0].shape) != 2:
         return False
     waiting, convs = list(graph.before(fold.op)), []
     while waiting:
@@ -207,7 +211,7 @@ def _is_image(fold: _Fold, graph: Graph) -> bool:
 
 
 def _is_called_once(op: Any) -> bool:
-    return op is inner(op) and len(op._inbound_nodes) == 1
+    return op is inner(op) and len(nodes_of(op)) == 1
 
 
 def _is_one_of(op: Any, classes: tuple[type, ...]) -> bool:
@@ -227,7 +231,7 @@ def _is_right_behind(op: Any, fold: _Fold, graph: Graph) -> bool:
 def size_of_image(layer: Any) -> tuple[int | None, ...]:
     """Returns the size of the images that a layer of a functional model takes, without batch and channels; () if it is
     not known."""
-    shapes = {tuple(node.input_tensors[0].shape) for node in layer._inbound_nodes}
+    shapes = {tuple(node.input_tensors[0].shape) for node in nodes_of(layer)}
     if len(shapes) != 1 or not _is_as_built(layer):
         return ()
     (shape,) = shapes
@@ -239,9 +243,8 @@ def _is_as_built(layer: Any) -> bool:
     have set a stride since."""
     todo, seen = [layer], {id(layer)}
     while todo:
-        for node in todo.pop()._inbound_nodes:
-            for tensor in node.input_tensors:
-                op = tensor._keras_history.operation
+        for node in nodes_of(todo.pop()):
+            for op in (parent.operation for parent in node.parent_nodes):
                 if id(op) not in seen:
                     seen.add(id(op))
                     todo.append(op)
@@ -253,7 +256,7 @@ def _is_as_built(layer: Any) -> bool:
 def _makes_its_shapes(op: Any) -> bool:
     if operations.is_rewritten(op, "keras", "call"):  # the user's own `call` may compute other shapes
         return False
-    nodes = [node for node in op._inbound_nodes if len(node.input_tensors) == len(node.output_tensors) == 1]
+    nodes = [node for node in nodes_of(op) if len(node.input_tensors) == len(node.output_tensors) == 1]
     return all(
         tuple(op.compute_output_shape(node.input_tensors[0].shape)) == tuple(node.output_tensors[0].shape)
         for node in nodes
@@ -315,8 +318,8 @@ def _loose_folds(layer: Any, has_conv: bool) -> Iterator[_Fold]:
     nothing for any other layer."""
     if not is_reshape(layer):
         return
-    built: Mapping[str, Any] = getattr(layer, "_build_shapes_dict", None) or {}
-    here = _put_last(layer, tuple(next(iter(built.values()), ()) or ())[1:])
+    built = layer.get_build_config() or {}
+    here = _put_last(layer, tuple(built.get("input_shape") or ())[1:])
     there = tuple(getattr(layer, "target_shape", ()))
     if len(there) < 2 and _has_channels(here, has_conv):
         yield _Fold(layer, here, _size(here), opens=False)

@@ -7,8 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from .private import private
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_IS_THERE = private.has("tensorflow.__internal__.EagerTensor._copy")
+_copy = private["tensorflow.__internal__.EagerTensor._copy"]
+
+
+def moved(x: Any, native: str) -> Any:
+    """Returns an eager tensor on a device, such as "GPU:0". Without TensorFlow's `_copy`, raises `UnsupportedError` for
+    what `tf.identity` leaves on the host."""
+    if _IS_THERE:
+        return _copy(x, device_name=native)
+    with tf.device(native):
+        there = tf.identity(x)
+    return there if there.backing_device.endswith(native) else _copy(x)
 
 
 @cache
@@ -26,6 +41,6 @@ def placed(kernel: Callable[..., Any]) -> Callable[..., Any]:
             return kernel(x, *rest)
         with tf.device(place):
             made = kernel(x, *rest)
-        return made if getattr(made, "backing_device", place) == place else made._copy(device_name=place)
+        return made if getattr(made, "backing_device", place) == place else moved(made, place)
 
     return run

@@ -1,67 +1,100 @@
-"""Lists the attributes of TensorFlow and Keras that this adapter replaces, and their private names that it uses."""
+"""The private names of TensorFlow and Keras that this adapter uses, and their attributes that it replaces, each by the
+capability that needs it. Its other modules read them as `private["tensorflow.python...."]`.
+
+`tf.__internal__` is not among them: it is what TensorFlow exports for Keras, which is released on its own.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from xdevice.contract.private import Patch, Private
+from xdevice.contract.private import Names, Patch, Private
 
-from . import transfers
+TESTED: Final = "2.21.0"
+
+READS: Final = (
+    "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__complex__",
+    "__repr__", "__str__", "__format__", "__reduce__",
+)  # fmt: skip
+"""Methods of a tensor by which the host reads it."""
 
 PATCHES: Final = (
-    Patch("keras.Layer", ("__call__",), "`trace`: the layers that a model calls; Keras has no hooks", "block"),
-    Patch("tensorflow.GradientTape", ("gradient",), "`trace`: the gradients of what lies between", "block"),
+    Patch("layers' calls", "keras.Layer", ("__call__",), "the layers that a model calls; Keras has no hooks", "block"),
+    Patch("layers' calls", "tensorflow.GradientTape", ("gradient",), "the gradients of what lies between", "block"),
+    Patch("transfers", "tensorflow.__internal__.EagerTensor", (*READS, "_numpy_internal"), "reads", "block"),
     Patch(
-        "tensorflow.python.framework.ops.EagerTensor", (*transfers.READS, "_numpy_internal", "_copy"),
-        "`transfers`: reads and moves", "block",
+        "tensors", "tensorflow.__internal__.EagerTensor", ("_copy",),
+        "copies that are where they are told; replaced by `xdevice.transfers`, which sees moves by it. Without it "
+        "`tf.identity` copies, except for int32 and strings, which it leaves on the host; no upstream issue", "block",
     ),
-    Patch("numpy", ("asarray", "array"), "`transfers`: NumPy reads by the buffer protocol", "block"),
+    Patch("transfers", "numpy", ("asarray", "array"), "NumPy reads by the buffer protocol", "block"),
     Patch(
-        "tensorflow.python.distribute.device_util", ("canonicalize",),
-        "virtual GPUs: a tf.distribute strategy on a GPU that does not exist hangs in `fit`", "process",
+        "virtual GPUs", "tensorflow.python.distribute.device_util", ("canonicalize",),
+        "a tf.distribute strategy on a GPU that does not exist hangs in `fit`; no upstream issue", "process",
     ),
     Patch(
-        "tensorflow.python.autograph.core.config", ("CONVERSION_RULES",),
-        "AutoGraph rewrites xdevice's own functions; the public `do_not_convert` is for one function each", "process",
+        "compile", "tensorflow.python.autograph.core.config", ("CONVERSION_RULES",),
+        "AutoGraph rewrites xdevice's own functions; the public `do_not_convert` is for one function each. Without it "
+        "a trace takes ten times as long, and AutoGraph warns", "process",
     ),
 )  # fmt: skip
 
 PRIVATE: Final = (
-    Private("tensorflow.python.autograph.core", ("config",), "see above"),
-    Private("tensorflow.python.distribute", ("device_util",), "see above"),
-    Private("tensorflow.python.framework", ("op_callbacks", "ops"), "seeing each operation of a thread"),
-    Private("tensorflow.python.eager", ("context", "record"), "the scope, execution mode, callbacks, tapes"),
-    Private("tensorflow.python.eager.context.Context", ("_initialized",), "whether the runtime has started"),
-    Private("tensorflow.python.framework.ops.EagerTensor", ("_copy",), "copies that are where they are told"),
-    Private("tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", ("_handle", "_unique_id"),
-            "models move in place: the handle inside of a variable is swapped"),
-    Private("tensorflow.python.ops.resource_variable_ops.ResourceVariable", ("_parent_trackable", "_name"),
-            "the same: what a variable writes on its handle, with `_unique_id`"),
-    Private("tensorflow.python.eager.polymorphic_function.polymorphic_function.Function",
-            ("_clone",), "methods that hold the old model are made anew for its copy"),
-    Private("tensorflow.python.eager.polymorphic_function.concrete_function.ConcreteFunction", ("_captured_inputs",),
-            "traces go on with the variables that have moved"),
-    Private("tensorflow.python.eager.polymorphic_function.concrete_function.ConcreteFunction", ("_call_flat",),
-            "`compile`: a call whose signature has been checked"),
-    Private("tensorflow.python.data.ops.structured_function", ("StructuredFunctionWrapper",),
-            "a variable that a pipeline reads is not moved"),
-    Private("tensorflow.python.data.ops.structured_function.StructuredFunctionWrapper", ("_function",), "the same"),
-    Private("tensorflow.python.util.tf_decorator.make_decorator", ("_tf_decorator",),
-            "what it writes on a function: methods that hold the old model are refused"),
-    Private("keras.src.utils.backend_utils", ("DynamicBackend",), "models are copied object by object"),
-    Private("keras.src.utils.tracking", ("DotNotTrackScope",),
-            "copied lists must not tell their layer of what they get"),
-    Private("keras.Variable", ("_value",), "the tf.Variable in a Keras variable"),
-    Private("keras.Layer", ("_layers", "_trainable_variables", "_non_trainable_variables", "_flatten_layers",
-                            "_losses", "_loss_ids", "_tracker", "_build_shapes_dict"),
-            "names, copies, what layers compute"),
-    Private("keras.Operation", ("_inbound_nodes", "_outbound_nodes"), "the graph of a functional model"),
-    Private("keras.Function", ("_nodes",), "the same"),
-    Private("keras.src.ops.node.Node", ("_keras_history",), "the same: what it writes on its outputs"),
-    Private("keras.optimizers.Optimizer", ("_trainable_variables_indices", "_var_key"), "Keras keeps `id`s there"),
-    Private("keras.optimizers.Optimizer", ("_iterations", "_learning_rate", "_use_weight_decay"),
-            "what an optimizer computes"),
-    Private("keras.optimizers.Adam", ("_momentums", "_velocities", "_velocity_hats"), "which state is whose"),
-    Private("keras.optimizers.RMSprop", ("_average_gradients",), "the same"),
-    Private("keras.optimizers.Adagrad", ("_accumulators",), "the same"),
+    Private("compile", "tensorflow.python.autograph.core.config", ("DoNotConvert",), "see above"),
+    Private(
+        "compile", "tensorflow.python.eager.polymorphic_function.concrete_function.ConcreteFunction", ("_call_flat",),
+        "a call whose signature has been checked. Without it a call takes 150 us more",
+    ),
+    # nothing public says it without starting the runtime or counting the GPUs; no upstream issue
+    Private(
+        "waiting, transfers, blocking and several processes", "tensorflow.python.eager.context", ("context",),
+        "whether the runtime has started. Without it TensorFlow counts as started. Also the owner of other names here",
+    ),
+    Private("waiting", "tensorflow.python.eager.context.Context", ("_initialized",), "the same"),
+    Private(
+        "transfers and blocking", "tensorflow.python.framework.op_callbacks",
+        ("add_op_callback", "remove_op_callback"), "seeing each operation of a thread; blocking needs it on GPUs only",
+    ),
+    Private(
+        "transfers and blocking", "tensorflow.python.eager.context.Context", ("remove_op_callback",),
+        "the same, while other threads are seen",
+    ),
+    # MultiWorkerMirroredStrategy is built on them, and ends processes whose peers have died
+    Private(
+        "several processes", "tensorflow.python.eager.context.Context",
+        ("configure_collective_ops", "enable_collective_ops"), "collectives without a strategy",
+    ),
+    Private(
+        "models", "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", ("_handle",),
+        "models move in place: the handle inside of a variable is swapped; no upstream issue",
+    ),
+    Private(
+        "models", "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", ("_unique_id",),
+        "by it Keras's optimizers look variables up, those of a copy too",
+    ),
+    Private(
+        "models", "tensorflow.python.data.ops.structured_function", ("StructuredFunctionWrapper",),
+        "a variable that a pipeline reads is not moved",
+    ),
+    Private(
+        "models", "tensorflow.__internal__.function.Function", ("_clone",),
+        "methods that hold the old model are made anew for its copy",
+    ),
+    Private(
+        "models", "keras.src.utils.tracking", ("DotNotTrackScope",),
+        "copied lists must not tell their layer of what they get",
+    ),
+    Private("models", "keras.src.utils.tracking.Tracker", ("stored_ids",), "Keras keeps `id`s there"),
+    Private(
+        "layers", "keras.Layer", ("_layers", "_trainable_variables", "_non_trainable_variables"),
+        "what a layer itself has, in order: names, and what layers compute",
+    ),
+    Private("layers", "keras.Operation", ("_inbound_nodes",), "the graph of a functional model"),
+    Private("layers", "keras.src.ops.node.Node", ("_keras_history",), "the same: what it writes on its outputs"),
+    Private(
+        "optimizers", "keras.optimizers.Optimizer", ("_learning_rate", "_trainable_variables", "_use_weight_decay"),
+        "what an optimizer computes, and for which parameters",
+    ),
 )  # fmt: skip
+
+private: Final = Names("tensorflow", TESTED, PRIVATE, PATCHES)

@@ -22,13 +22,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
-from tensorflow.python.eager import context as _context
 
 from xdevice.contract.collectives import address, free_port, own_part, refusal_of_order, require_fit
 from xdevice.contract.processes import Engine, Processes
 from xdevice.errors import LaunchError
 
 from . import accelerators
+from .private import private
 from .virtual_gpus import is_started
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
     from xdevice.contract.processes import Group
 
+_context = private["tensorflow.python.eager.context.context"]
+_configure = private["tensorflow.python.eager.context.Context.configure_collective_ops"]
+_enable = private["tensorflow.python.eager.context.Context.enable_collective_ops"]
 _OPS: Final = {"sum": "Add", "max": "Max", "min": "Min"}
 _ALL: Final = 1000
 """TensorFlow's key for the group of all processes; the groups of two processes have greater keys. TensorFlow's own
@@ -190,22 +193,23 @@ def _join(group: Group, name: str, is_started: bool) -> None:
             "before its first tensor: enter xdevice.processes() first, or choose engine='torch:gloo'"
         )
     cluster = tf.train.ClusterSpec({"worker": [there for _, _, there in said]}).as_cluster_def()
-    context = _context.context()
-    context.configure_collective_ops(
+    _configure(
+        _context(),
         collective_leader="/job:worker/replica:0/task:0",
         use_nccl_communication=name == "nccl",
         device_filters=(f"/job:worker/task:{group.rank}",),
     )
-    context.enable_collective_ops(
+    _enable(
+        _context(),
         tf.train.ServerDef(
             cluster=cluster,
             job_name="worker",
             task_index=group.rank,
             protocol="grpc",
-            default_session_config=context.config,  # without it the first collective hangs
-        )
+            default_session_config=tf.__internal__.eager_context.get_config(),  # without it the first collective hangs
+        ),
     )
-    context.ensure_initialized()
+    tf.config.list_logical_devices()  # starts the runtime
     _cluster.append((group.rank, group.size))
 
 
@@ -218,6 +222,7 @@ class TensorflowProcesses(Processes):
         return names(self.count("gpu") - self.virtual if accelerators.IS_NVIDIA_OR_AMD else 0)
 
     def start_engine(self, name: str, group: Group) -> Engine:
+        private.require("several processes")
         require_fit(self, name, group.device)
         engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
         if not self.virtual:  # TensorFlow sees other GPUs now; the number of virtual ones is set by the program

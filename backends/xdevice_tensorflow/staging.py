@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
-from tensorflow.python.eager import record
 
 from xdevice.base.dtypes import DTYPES, host_dtype
 from xdevice.contract import staging
@@ -84,11 +83,14 @@ def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
     if made is None:
         return None
 
-    def back(gradient: Any) -> list[Any]:
-        return [backend.move(gradient, place) if hasattr(gradient, "_copy") else gradient]
+    if not x.dtype.is_floating:
+        return made
 
-    record.record_operation("_copy", [made], [x], back)
-    return made
+    def back(gradient: Any) -> Any:
+        return backend.move(gradient, place) if hasattr(gradient, "backing_device") else gradient
+
+    with backend.scope(device):  # `custom_gradient` passes what it gets through an operation
+        return tf.custom_gradient(lambda x: (made, back))(x)
 
 
 def _size(x: Any) -> int:

@@ -12,13 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
 from xdevice.base import devices
 from xdevice.contract.hooks import Hooks, Shared, listening
 from xdevice.contract.transfers import Transfers
 
 from .callbacks import call_back
+from .private import READS, private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from xdevice.contract.primitives import Primitives
 
 
-READS = (
-    "numpy", "__array__", "__bool__", "__nonzero__", "__float__", "__int__", "__index__", "__complex__",
-    "__repr__", "__str__", "__format__", "__reduce__",
-)  # fmt: skip
+_READ = private.place("tensorflow.__internal__.EagerTensor._numpy_internal")
+_COPY = private.place("tensorflow.__internal__.EagerTensor._copy")
 _ON_THE_HOST = {tf.int32, tf.int64, tf.string, tf.resource, tf.variant}
 """The dtypes of shapes, axes, names and handles: operations on a GPU read such inputs from the host, and do not move
 them."""
@@ -56,6 +54,8 @@ def _size(x: Any) -> int:
 class TensorflowTransfers(Transfers):
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        private.require("transfers")
+
         def target(x: Any, ctx: Any = None, device_name: str | None = None) -> Device | None:
             return devices.parse(device_name) if device_name else None
 
@@ -70,7 +70,7 @@ class TensorflowTransfers(Transfers):
         with Hooks(self, report, _size) as hooks, _seen.on(partial(call_back, seen)):
             hooks.verbs()
             hooks.numpy_reads()
-            hooks.reads(ops.EagerTensor, *READS)
-            hooks.reads(ops.EagerTensor, "_numpy_internal", how="numpy")
-            hooks.moves(ops.EagerTensor, "_copy", target, how="copy")
+            hooks.reads(tf.__internal__.EagerTensor, *READS)
+            hooks.reads(*_READ, how="numpy")
+            hooks.moves(*_COPY, target, how="copy")
             yield

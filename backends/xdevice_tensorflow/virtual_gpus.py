@@ -5,28 +5,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
-from tensorflow.python.distribute import device_util as _strategies
-from tensorflow.python.eager import context as _context
 
 from xdevice.base import devices
 from xdevice.contract.virtual_gpus import VirtualGpus
+
+from .private import private
 
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 HERE: Final = "/job:localhost/replica:0/task:0/device:"
+_STRATEGIES = private.place("tensorflow.python.distribute.device_util.canonicalize")
+_KNOWS = not private.absent("waiting")
+_context = private["tensorflow.python.eager.context.context"]
+_initialized = private.field("tensorflow.python.eager.context.Context._initialized")
 
 
 def is_started() -> bool:
     """Whether TensorFlow's runtime has started, after which its devices cannot change any more."""
-    return bool(getattr(_context.context(), "_initialized", True))
+    return not _KNOWS or bool(_initialized(_context()))
+
+
+def address() -> str:
+    """Returns how TensorFlow names this process: "/job:localhost/replica:0/task:0", or by its job in a cluster."""
+    with tf.init_scope(), tf.device("/CPU:0"):
+        return str(tf.constant(0).backing_device).rpartition("/device:")[0]
 
 
 def _keep_out_of_strategies(backend: VirtualGpus) -> None:
     """Makes `tf.distribute` strategies refuse names such as "/GPU:0", which do not exist while the GPUs are virtual. A
     strategy with such a name would hang in `fit`, or train on the CPU (2.21)."""
 
-    canonicalize = _strategies.canonicalize
+    canonicalize = getattr(*_STRATEGIES)
 
     def refusing(d: Any, default: Any = None) -> str:
         full: str = canonicalize(d, default)
@@ -37,7 +47,7 @@ def _keep_out_of_strategies(backend: VirtualGpus) -> None:
             )
         return full
 
-    _strategies.canonicalize = refusing
+    setattr(*_STRATEGIES, refusing)
 
 
 class TensorflowVirtualGpus(VirtualGpus):
@@ -46,6 +56,8 @@ class TensorflowVirtualGpus(VirtualGpus):
     _counts: dict[str, int]
 
     def why_no_virtual_gpus(self) -> str | None:
+        private.require("waiting")
+        private.require("virtual GPUs")
         if not is_started():
             return None
         return (

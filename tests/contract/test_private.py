@@ -110,7 +110,7 @@ def stray_names(folder):
         for alias in node.names
     }
     own = own_names(folder) | OF_PYTHON | OF_CTYPES
-    return imported | {x for x in names if x[0] == "_" and x[:2] not in ("__", "_Z") and len(x) > 1 and x not in own}
+    return imported | {x for x in names if x[:1] == "_" and x[:2] not in ("__", "_Z", "_") and x not in own}
 
 
 def is_private(module):
