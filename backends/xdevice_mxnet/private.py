@@ -24,15 +24,15 @@ PATCHES: Final = (
     Patch("transfers", "mxnet.np.ndarray", (*NUMPY_READS, *NUMPY_MOVES), "the same", "block"),
     Patch("transfers", "numpy", ("asarray", "array"), "NumPy reads by a protocol of its own", "block"),
     Patch(
-        "blocking", "mxnet.base._LIB", CALLS,
+        "blocking", "mxnet.base._LIB", ("MXNetFuncCall", "MXInvokeCachedOpEx"),
         "MXNet waits for one array or for all work; its own switch, `MXNET_ENGINE_TYPE`, is read at its import only",
         "block",
     ),
     Patch(
-        "virtual GPUs", "mxnet.base._LIB",
-        ("MXImperativeInvokeEx", "MXAutogradBackwardEx", "MXAutogradMarkVariables"),
-        "operators mix CPU devices silently", "process",
+        "blocking and virtual GPUs", "mxnet.base._LIB", ("MXImperativeInvokeEx", "MXAutogradBackwardEx"),
+        "the same, to the block's end; and operators mix CPU devices silently", "process",
     ),
+    Patch("virtual GPUs", "mxnet.base._LIB", ("MXAutogradMarkVariables",), "the same", "process"),
     Patch(
         "tensors", "mxnet.util", ("_set_np_array_logged",),
         "whether the program has set NumPy's semantics. Without it, a program that has is asked to set them in each "

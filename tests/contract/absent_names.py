@@ -3,8 +3,9 @@
     python tests/contract/absent_names.py torch                          # every name
     python tests/contract/absent_names.py torch torch._C._is_tracing     # this one
 
-Prints one line of JSON for each name. The framework is imported once, and each name is tried in a fork, because most
-names cannot be deleted from a framework, which needs them itself: `taken_away` hides them from the adapter only.
+Prints one line of JSON for each name: the steps that noticed, and those at fault. The framework is imported once, and
+each name is tried in a fork, because most names cannot be deleted from a framework, which needs them itself:
+`taken_away` hides them from the adapter only.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import runpy
 import select
 import signal
 import sys
@@ -24,9 +26,10 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
 SECONDS = 120
-FORKS_AFTER_IMPORT = ("torch", "tensorflow", "paddle", "jax")
-"""MXNet cannot be imported without its adapter where NumPy lacks the names that it uses."""
-NEEDS_VIRTUAL_GPUS = ("virtual GPUs", "--xd-cuda")
+NEEDS_VIRTUAL_GPUS = {"paddle": ("virtual GPUs", "tensors", "models", "optimizers")}
+"""What is tried with virtual GPUs too: on the CPU, Paddle moves nothing."""
+
+REFUSALS = ("AbsentNameError", "UnsupportedError")
 
 Steps = dict[str, tuple[str, Callable[[Any], Any]]]
 
@@ -51,10 +54,9 @@ def containers(xd: Any) -> Any:
 
 def models(xd: Any) -> Any:
     net = network(xd)
-    target = xd.try_all_gpus()[-1]
     copied = xd.copy_to(net, "cpu")
-    moved = xd.to_device(net, target)
-    return xd.same_device(moved), str(xd.device_of(moved)), numbers(xd, forward(xd, copied))
+    moved = xd.to_device(net, elsewhere(xd))
+    return xd.same_device(moved), str(xd.device_of(moved)), [numbers(xd, forward(xd, one)) for one in (copied, moved)]
 
 
 def conversion(xd: Any) -> Any:
@@ -162,9 +164,19 @@ def calls_of_layers(xd: Any) -> Any:
 def optimizers(xd: Any) -> Any:
     net, optimizer, step = trained(xd)
     step()
-    target = xd.try_all_gpus()[-1]
-    xd.to_device((net, optimizer), target)
-    return xd.same_device((net, optimizer))
+    xd.to_device((net, optimizer), elsewhere(xd))
+    step()
+    return xd.same_device((net, optimizer)), numbers(xd, forward(xd, net))
+
+
+def state_of_optimizers(xd: Any) -> Any:
+    (net, optimizer, step), (twin, fresh, _) = trained(xd), trained(xd)
+    if isinstance(net, dict):
+        return None
+    step()
+    state = xd.convert_state(net, xd.backend().name, like=twin)
+    xd.convert_optimizer(optimizer, fresh, state, models=(net, twin))
+    return [str(line) for line in xd.compare_optimizers(optimizer, fresh)]
 
 
 def replicas(xd: Any) -> Any:
@@ -183,7 +195,7 @@ STEPS: Steps = {
     "streams": ("streams", streams), "graphs": ("graphs", graphs), "parallel": ("parallel", side_by_side),
     "prefetch": ("prefetch", prefetched), "saving": ("saving", saved), "layers": ("layers", layers),
     "calls of layers": ("layers' calls", calls_of_layers), "optimizers": ("optimizers", optimizers),
-    "replicas": ("replicas", replicas),
+    "state of optimizers": ("optimizers", state_of_optimizers), "replicas": ("replicas", replicas),
 }  # fmt: skip
 
 
@@ -225,7 +237,7 @@ def _paddle(xd: Any) -> Any:
 def _gluon(xd: Any) -> Any:
     import mxnet as mx
 
-    net = mx.gluon.nn.Sequential()
+    net = mx.gluon.nn.HybridSequential()
     net.add(mx.gluon.nn.Dense(2, in_units=3, activation="relu", weight_initializer="ones"))
     net.initialize()
     net[0].weight.set_data(net[0].weight.data() * 0.5)
@@ -234,11 +246,17 @@ def _gluon(xd: Any) -> Any:
 
 
 def forward(xd: Any, net: Any) -> Any:
-    x = xd.ones(2, 3)
+    x = xd.ones(2, 3, device=xd.device_of(net))
     if not isinstance(net, dict):
         return net(x)
     xp = xd.array_namespace(x)
     return xp.matmul(x, net["weight"]) + net["bias"]
+
+
+def elsewhere(xd: Any) -> Any:
+    """The last device; without GPUs the CPU, of which MXNet has several."""
+    last = xd.try_all_gpus()[-1]
+    return xd.cpu(1) if last.kind == "cpu" and xd.backend().name == "mxnet" else last
 
 
 def trained(xd: Any) -> Any:
@@ -294,9 +312,19 @@ def outcomes(backend: str, dotted: str | None) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for name, (_, step) in STEPS.items():
         results[name] = outcome(step, xdevice)
+    for name, (_, step) in own_steps(backend).items():
+        results[name] = outcome(step, xdevice)
     names = import_module(f"xdevice_{backend}.private").private
-    results["listed"] = ["gives", not dotted or any(dotted in text for text in names.lacking())]
+    promised = {name for row in names.rows for name in contract.spelled(row) if not row.only}
+    results["listed"] = ["gives", dotted not in promised or any(dotted in text for text in names.lacking())]
     return results
+
+
+def own_steps(backend: str) -> Steps:
+    """The steps of `absent_<backend>.py`, for what only this framework has. They come last: the file imports it."""
+    own = Path(__file__).with_name(f"absent_{backend}.py")
+    steps: Steps = runpy.run_path(str(own))["STEPS"] if own.exists() else {}
+    return steps
 
 
 def outcome(step: Callable[[Any], Any], xd: Any) -> Any:
@@ -334,17 +362,25 @@ def in_child(backend: str, dotted: str | None, virtual: bool) -> dict[str, Any]:
     return json.loads(answer) if answer else {"process": ["raises", f"ended with status {status}", ""]}
 
 
-def faults(capability: str, dotted: str, without: dict[str, Any], reference: dict[str, Any]) -> list[str]:
+def words_of(capability: str) -> set[str]:
+    return set(capability.replace(" and ", ", ").split(", "))
+
+
+def faults(
+    capability: str, dotted: str, without: dict[str, Any], reference: dict[str, Any], virtual: bool
+) -> list[str]:
     """The steps that gave another number, or an error that does not name what is lacking; and, where the name is of
-    none of the six verbs' capabilities, those of the six verbs that were refused."""
+    none of the six verbs' capabilities, those of the six verbs that were refused. Who asks for virtual GPUs that cannot
+    be had is refused everything."""
     from xdevice.contract.private import CORE
 
-    may_be_core = any(word in CORE for word in capability.replace(" and ", ", ").split(", "))
+    words = words_of(capability)
+    may_be_core = not words.isdisjoint(CORE) or (virtual and "virtual GPUs" in words)
     lines = []
     for step, outcome in without.items():
         if outcome == reference.get(step):
             continue
-        is_named = outcome[:2] == ["raises", "UnsupportedError"] and dotted in outcome[2]
+        is_named = outcome[0] == "raises" and outcome[1] in REFUSALS and dotted in outcome[2]
         is_core = step in STEPS and STEPS[step][0] in CORE
         if not is_named or (is_core and not may_be_core):
             lines.append(f"{step}: {outcome} instead of {reference.get(step)}")
@@ -353,19 +389,32 @@ def faults(capability: str, dotted: str, without: dict[str, Any], reference: dic
 
 def main(backend: str, wanted: list[str]) -> None:
     rows = json.loads(listed(backend))
-    if backend in FORKS_AFTER_IMPORT:
-        import_module(backend)
-    references: dict[bool, dict[str, Any]] = {}
+    rows = [row for row in rows if not wanted or row[1] in wanted]
+    with_virtual_gpus = NEEDS_VIRTUAL_GPUS.get(backend, ("virtual GPUs", "--xd-cuda"))
+    # first with virtual GPUs, which Paddle cannot have any more once it is imported
+    report(backend, [row for row in rows if not words_of(row[0]).isdisjoint(with_virtual_gpus)], virtual=True)
+    import_without_adapter(backend)
+    report(backend, rows, virtual=False)
+
+
+def report(backend: str, rows: list[Any], virtual: bool) -> None:
+    reference = in_child(backend, None, virtual) if rows else {}
     for capability, dotted in rows:
-        if wanted and dotted not in wanted:
-            continue
-        is_virtual = any(word in capability for word in NEEDS_VIRTUAL_GPUS)
-        for virtual in (False, True) if is_virtual else (False,):
-            if virtual not in references:
-                references[virtual] = in_child(backend, None, virtual)
-            without = in_child(backend, dotted, virtual)
-            found = faults(capability, dotted, without, references[virtual])
-            print(json.dumps({"name": dotted, "of": capability, "virtual": virtual, "faults": found}), flush=True)
+        without = in_child(backend, dotted, virtual)
+        found = faults(capability, dotted, without, reference, virtual)
+        noticed = [step for step, outcome in without.items() if outcome != reference.get(step)]
+        line = {"name": dotted, "of": capability, "virtual": virtual, "faults": found, "noticed": noticed}
+        print(json.dumps(line), flush=True)
+
+
+def import_without_adapter(backend: str) -> None:
+    """Imports a framework. MXNet needs names that NumPy lacks, which a file of the adapter adds."""
+    if backend != "mxnet":
+        import_module(backend)
+        return
+    names = runpy.run_path(str(ROOT / "backends/xdevice_mxnet/numpy_names.py"))
+    with names["restored"](backend):
+        import_module(backend)
 
 
 def listed(backend: str) -> str:
