@@ -53,9 +53,11 @@ from .gradients import MxnetGradients
 from .layers import MxnetLayers
 from .models import MxnetModels
 from .operations import MxnetOperations
+from .operators import at_once
 from .optimizers import MxnetOptimizers
 from .parallel import MxnetParallel
 from .prefetch import MxnetPrefetch
+from .private import private
 from .replicas import MxnetReplicas
 from .transfers import MxnetTransfers
 from .virtual_gpus import MxnetVirtualGpus
@@ -73,9 +75,8 @@ _CPUS = 16
 """How many CPU devices there are: `kMaxDevID` in MXNet's base.h, the "maximal device index". All of them are the same
 cores and memory."""
 
-_get_context = ctypes.PyDLL(mx.base._LIB._name).MXNDArrayGetContext
+_get_context = at_once.MXNDArrayGetContext
 _LONG = 2**31
-_BUILDS_GRAPHS = mx.gluon.HybridBlock._get_graph.__code__
 
 
 def _count_gpus() -> int:
@@ -117,6 +118,7 @@ class MxnetBackend(
 ):
     name = "mxnet"
     modules = ("mxnet",)
+    private_names = private
     minimum = (1, 9)
     dtypes = frozenset(["bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64"])
     moves_by = "as_in_ctx"
@@ -247,7 +249,7 @@ class MxnetBackend(
 
     def tracing(self) -> str | None:
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code is not _BUILDS_GRAPHS:  # nothing else shows that MXNet traces
+        while frame is not None and not _builds_graph(frame):  # nothing else shows that MXNet traces
             frame = frame.f_back
         return None if frame is None else "a hybridized Gluon block"
 
@@ -319,6 +321,14 @@ class MxnetBackend(
         if native.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
             raise self.unsupported(f"contexts of the type {native.device_type!r}", "use mx.cpu() or mx.gpu(i)")
         return devices.CPU
+
+
+def _builds_graph(frame: FrameType) -> bool:
+    """Whether a frame is a block's `hybrid_forward` with symbols and `mx.sym`, its F, for arguments."""
+    if frame.f_code.co_name != "hybrid_forward":
+        return False
+    given = (value if isinstance(value, list | tuple) else (value,) for value in frame.f_locals.values())
+    return any(x is mx.sym or isinstance(x, mx.sym.Symbol) for values in given for x in values)
 
 
 def _refuse_long(shape: tuple[int, ...]) -> None:

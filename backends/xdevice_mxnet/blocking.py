@@ -9,22 +9,18 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import mxnet as mx
-
 from xdevice.contract.blocking import Blocking
 from xdevice.contract.hooks import Patches
+
+from .operators import library
+from .private import CALLS, private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CALLS = (
-    "MXImperativeInvoke", "MXImperativeInvokeEx", "MXNetFuncCall", "MXInvokeCachedOp", "MXInvokeCachedOpEx",
-    "MXAutogradBackwardEx",
-)  # fmt: skip
-
 
 def _waiting(call: Any) -> Any:
-    wait_for_all = mx.base._LIB.MXNDArrayWaitAll
+    wait_for_all = library.MXNDArrayWaitAll
 
     def call_and_wait(*args: Any) -> int:
         return int(call(*args) or wait_for_all())
@@ -35,9 +31,8 @@ def _waiting(call: Any) -> Any:
 class MxnetBlocking(Blocking):
     @contextmanager
     def blocking(self) -> Iterator[None]:
-        library = mx.base._LIB
+        private.require("blocking")
         with Patches() as patches:
             for name in CALLS:
-                if hasattr(library, name):
-                    patches.replace(library, name, _waiting)
+                patches.replace(library, name, _waiting)
             yield

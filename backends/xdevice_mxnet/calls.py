@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
-from mxnet.gluon import Block, nn
-from mxnet.gluon.nn import conv_layers
+from mxnet.gluon import Block, HybridBlock, nn
 
 from xdevice.contract import calls as common
 from xdevice.contract.layers import Calls
 
-from .layers import blocks
+from .layers import CONVOLUTIONS, POOLS, blocks, children, options
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +33,9 @@ def _told(result: Any, numbers: Iterator[int], put: Callable[[int, Any], None]) 
     if isinstance(result, list | tuple):
         return type(result)(_told(x, numbers, put) for x in result)
     return _Teller(next(numbers), put)(result) if isinstance(result, mx.nd.NDArray) else result
+
+
+_is_active = private.field("mxnet.gluon.HybridBlock._active")
 
 
 class _Teller(mx.autograd.Function):  # type: ignore[misc]
@@ -53,17 +56,18 @@ class _Teller(mx.autograd.Function):  # type: ignore[misc]
 class MxnetCalls(Calls):
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
+        private.require("layers' calls")
         known = {layer.path for layer in self.layers(model)}
         paths, activations = {}, []
         for path, block in blocks(model):
-            if getattr(block, "_active", False):
+            if isinstance(block, HybridBlock) and _is_active(block):
                 raise self.unsupported(
                     f"seeing the layers of {path or 'the model'}, a hybridized {type(block).__name__}",
                     "call model.hybridize(False) first",
                 )
-            if path in known or not block._children:
+            if path in known or not children(block):
                 paths[id(block)] = path
-            if isinstance(block, nn.Dense | conv_layers._Conv) and block.act is not None:
+            if isinstance(block, (nn.Dense, *CONVOLUTIONS)) and block.act is not None:
                 activations.append(block.act)
 
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
@@ -91,5 +95,5 @@ class MxnetCalls(Calls):
             return model(*given)
 
     def has_channels_last(self, model: Any) -> bool | None:
-        layouts = (getattr(block, "_kwargs", {}).get("layout") for _, block in blocks(model))
-        return next((not name.startswith("NC") for name in layouts if isinstance(name, str)), None)
+        ordered = (block for _, block in blocks(model) if isinstance(block, (*CONVOLUTIONS, *POOLS)))
+        return next((not options(block)["layout"].startswith("NC") for block in ordered), None)

@@ -14,11 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mxnet.gluon import Block, nn, rnn
-from mxnet.gluon.nn import conv_layers
 
 from xdevice.contract import layouts
 from xdevice.contract.layers import Layers
 from xdevice.contract.layouts import Part
+
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,18 @@ _NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
 _CELL: Final = {"weight_ih": "i2h_weight", "weight_hh": "h2h_weight", "bias_ih": "i2h_bias", "bias_hh": "h2h_bias"}
 _RECURRENT: Final = {rnn.RNN: "rnn", rnn.LSTM: "lstm", rnn.GRU: "gru"}
 _TRANSPOSED: Final = (nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose)
+CONVOLUTIONS: Final = (nn.Conv1D, nn.Conv2D, nn.Conv3D, *_TRANSPOSED)
+POOLS: Final = (
+    nn.MaxPool1D, nn.MaxPool2D, nn.MaxPool3D, nn.GlobalMaxPool1D, nn.GlobalMaxPool2D, nn.GlobalMaxPool3D,
+    nn.AvgPool1D, nn.AvgPool2D, nn.AvgPool3D, nn.GlobalAvgPool1D, nn.GlobalAvgPool2D, nn.GlobalAvgPool3D,
+)  # fmt: skip
+
+children: Final = private.field("mxnet.gluon.Block._children")
+function: Final = private.field("mxnet.gluon.nn.Activation._act_type")
+options: Final = private.field("mxnet.gluon.nn.Conv2D._kwargs")
+_dropout = private.field("mxnet.gluon.rnn.LSTM._dropout")
+_layout = private.field("mxnet.gluon.rnn.LSTM._layout")
+_mode = private.field("mxnet.gluon.rnn.LSTM._mode")
 
 
 def _refused(own: Sequence[Part], why: str) -> tuple[Part, ...]:
@@ -52,32 +65,32 @@ def _blocks(block: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
         return
     seen.add(id(block))
     yield path, block
-    for name, child in block._children.items():
+    for name, child in children(block).items():
         yield from _blocks(child, layouts.join(path, name), seen)
 
 
 def _kind(block: Any) -> tuple[str, Mapping[str, object]] | None:
     if isinstance(block, nn.Dense):
         return "linear", {"activation": _activation(block)}
-    if isinstance(block, conv_layers._Conv):
+    if isinstance(block, CONVOLUTIONS):
         return ("conv_transpose" if isinstance(block, _TRANSPOSED) else "conv"), _of_conv(block)
     if isinstance(block, nn.BatchNorm):
-        kwargs = block._kwargs
+        kwargs = options(block)
         settings = {"eps": kwargs["eps"], "momentum": 1 - kwargs["momentum"], **_axis_of_norm(kwargs["axis"], 1)}
         return "batch_norm", settings | ({"weight": "1, whatever gamma is"} if kwargs["fix_gamma"] else {})
     if isinstance(block, nn.Embedding):
         return "embedding", {"padding_idx": None, "max_norm": None}
     if isinstance(block, nn.LayerNorm):
-        return "layer_norm", {"eps": block._epsilon, **_axis_of_norm(block._axis, -1)}
+        return "layer_norm", {"eps": options(block)["eps"], **_axis_of_norm(options(block)["axis"], -1)}
     if isinstance(block, nn.PReLU):
         return "prelu", {"axis": "channels"}
     if isinstance(block, nn.GroupNorm):
-        return "group_norm", {"eps": block._epsilon, "num_groups": block._num_groups}
+        return "group_norm", {name: options(block)[name] for name in ("eps", "num_groups")}
     if isinstance(block, nn.InstanceNorm):
-        settings = {"eps": block._epsilon, "running_stats": False}
-        return "instance_norm", settings | _axis_of_norm(block._axis, 1)
+        settings = {"eps": options(block)["eps"], "running_stats": False}
+        return "instance_norm", settings | _axis_of_norm(options(block)["axis"], 1)
     kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(block, cls)), None)
-    return None if kind is None or block._projection_size else (kind, _of_recurrent(block))
+    return None if kind is None or hasattr(block, "l0_h2r_weight") else (kind, _of_recurrent(block))
 
 
 def _axis_of_norm(axis: int, usual: int) -> dict[str, object]:
@@ -85,19 +98,21 @@ def _axis_of_norm(axis: int, usual: int) -> dict[str, object]:
 
 
 def _of_recurrent(block: Any) -> dict[str, object]:
+    is_twofold = hasattr(block, "r0_i2h_weight")
+    layers = block.state_info()[0]["shape"][0] // (2 if is_twofold else 1)
     settings: dict[str, object] = {
-        "layers": block._num_layers,
-        "bidirectional": block._dir == 2,
+        "layers": layers,
+        "bidirectional": is_twofold,
         "projection": 0,
-        "batch_first": block._layout == "NTC",
-        "dropout": layouts.between(block._num_layers, block._dropout),
+        "batch_first": _layout(block) == "NTC",
+        "dropout": layouts.between(layers, _dropout(block)),
     }
-    mode = block._mode.removeprefix("rnn_")  # rnn_relu, rnn_tanh, lstm, gru
+    mode = _mode(block).removeprefix("rnn_")  # rnn_relu, rnn_tanh, lstm, gru
     return settings | ({"nonlinearity": mode} if isinstance(block, rnn.RNN) else {})
 
 
 def _of_conv(block: Any) -> dict[str, object]:
-    kwargs = block._kwargs
+    kwargs = options(block)
     settings: dict[str, object] = {
         "stride": tuple(kwargs["stride"]),
         "padding": tuple(kwargs["pad"]),
@@ -110,7 +125,7 @@ def _of_conv(block: Any) -> dict[str, object]:
 
 
 def _activation(block: Any) -> str | None:
-    return block.act._act_type if block.act is not None else None
+    return function(block.act) if block.act is not None else None
 
 
 def _of_cells(settings: Mapping[str, object]) -> Iterator[Part]:
@@ -132,8 +147,8 @@ class MxnetLayers(Layers):
                 continue
             kind, settings = found
             own = self.parts(kind, settings)
-            if kind.startswith("conv") and not block._kwargs["layout"].startswith("NC"):
-                layout = block._kwargs["layout"]
+            layout = options(block)["layout"] if kind.startswith("conv") else "NC"
+            if not layout.startswith("NC"):
                 why = f"in {layout} the weight of a Gluon convolution has another layout; build it in NCHW"
                 own = _refused(own, why)
             layer = layouts.bound(path, kind, own, names, settings)

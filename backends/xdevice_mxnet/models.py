@@ -13,6 +13,7 @@ Facts about Gluon that the code depends on:
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import mxnet as mx
@@ -23,6 +24,7 @@ from xdevice.contract.models import Models
 from xdevice.errors import NotBuiltError, UnsupportedError
 
 from . import trainers
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,14 +32,23 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 TYPES: Final = (Block, Parameter, ParameterDict, Trainer)
+_arrays = private.field("mxnet.gluon.Parameter._data")
+_put = private.field("mxnet.gluon.Parameter._init_impl")
+_trainer = private.field("mxnet.gluon.Parameter._trainer")
+_is_fresh = private.field("mxnet.nd.NDArray._fresh_grad")
+_clear_compiled = private.field("mxnet.gluon.HybridBlock._clear_cached_op")
+_named = private.field("mxnet.gluon.Block._collect_params_with_prefix")
+_kvstore_params = private.field("mxnet.gluon.Trainer._kvstore_params")
+_reset_store = private.field("mxnet.gluon.Trainer._reset_kvstore")
 
 
 def places(model: Any) -> Iterator[tuple[str, Any]]:
     """Yields name and context (device) of each variable; of a parameter on several devices, once for each device."""
     if isinstance(model, Trainer):
-        yield from ((f"contexts[{i}]", context) for i, context in enumerate(model._contexts))
+        yield from ((f"contexts[{i}]", context) for i, context in enumerate(trainers.contexts(model)))
+        own = trainers.parameters(model)
         for index, state in trainers.updater(model).states.items():
-            yield from ((f"state of {model._params[index].name}", array.ctx) for array in trainers.arrays(state))
+            yield from ((f"state of {own[index].name}", array.ctx) for array in trainers.arrays(state))
         return
     for name, parameter in _parameters(model):
         yield from ((name, context) for context in _contexts(name, parameter))
@@ -48,7 +59,7 @@ def variables(model: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(model, Parameter):
         yield "", _value(model.name, model)
         return
-    for name, parameter in (model._collect_params_with_prefix() if isinstance(model, Block) else model).items():
+    for name, parameter in (_named(model)() if isinstance(model, Block) else model).items():
         yield name, _value(name, parameter)
 
 
@@ -80,15 +91,15 @@ def move(model: Any, context: Any) -> None:
     if isinstance(model, Trainer):
         _refuse_own_store(model)
         _require_parameters(model, context)
-        _move_state(model, [context] * len(model._params), [context])
+        _move_state(model, [context] * len(trainers.parameters(model)), [context])
         return
     moving = [parameter for name, parameter in _parameters(model) if _contexts(name, parameter) != [context]]
-    trainers = {id(p._trainer): p._trainer for p in moving if p._trainer is not None}.values()
-    for trainer in trainers:
+    own = {id(found): found for found in map(_trainer, moving) if found is not None}.values()
+    for trainer in own:
         _refuse_own_store(trainer)
     for parameter in moving:
         _place(parameter, parameter, context)
-    for trainer in trainers:
+    for trainer in own:
         _follow(trainer)
     if moving and isinstance(model, Block):
         model.apply(_forget_compiled)
@@ -100,15 +111,18 @@ def copied(model: Any, context: Any) -> Any:
     memo: dict[int, Any] = {}
     for name, parameter in _parameters(model):
         _contexts(name, parameter)
-        memo[id(parameter._grad)] = memo[id(parameter._trainer)] = memo[id(parameter._var)] = None
-        if parameter._data is not None and len(parameter._data) == 1:
-            memo[id(parameter._data)] = None
+        memo[id(_trainer(parameter))] = None
+        memo[id(parameter)] = _copied(parameter, context)
     if isinstance(model, Block):
         model.apply(lambda block: _spare_compiled(block, memo))
     with mx.util.np_shape(True):
-        new = copy.deepcopy(model, memo)
-    for (_, old), (_, parameter) in zip(_parameters(model), _parameters(new), strict=True):
-        _place(parameter, old, context)
+        return copy.deepcopy(model, memo)
+
+
+def _copied(parameter: Any, context: Any) -> Any:
+    new = copy.copy(parameter)
+    _trainer.set(new, None)
+    _place(new, parameter, context)
     return new
 
 
@@ -129,53 +143,51 @@ def _contexts(name: str, parameter: Any) -> list[Any]:
 
 def _place(parameter: Any, source: Any, context: Any) -> None:
     """Puts `parameter` on `context`, with the values and the gradient of `source`, which may be `parameter` itself."""
-    data, grad = source._data, source._grad
-    if data is None or len(data) > 1:
-        _reset(parameter, source, context)
+    arrays = _arrays(source)
+    if arrays is None or len(arrays) > 1:
+        _reset(parameter, context)
         return
-    with mx.autograd.pause(), mx.util.np_shape(True):
-        wanted, parameter._grad_req = (
-            parameter._grad_req,
-            "null",
-        )  # otherwise `_init_impl` makes a gradient, which is replaced below
-        try:
-            parameter._init_impl(data[0], [context])
-        finally:
-            parameter._grad_req = wanted
-        if grad is not None:
-            parameter._grad = [grad[0].copyto(context)]
-            mx.autograd.mark_variables(parameter._data, parameter._grad, wanted)
-            parameter._data[0]._fresh_grad = data[0]._fresh_grad
+    gradient = source.grad() if source.grad_req != "null" else None
+    with _kind_of(arrays[0]):
+        _put(parameter)(arrays[0], [context])
+        if gradient is not None:
+            gradient.copyto(parameter.grad())
+            _is_fresh.set(_arrays(parameter)[0], _is_fresh(arrays[0]))
 
 
-def _reset(parameter: Any, source: Any, context: Any) -> None:
+def _reset(parameter: Any, context: Any) -> None:
     """Puts a parameter on a context by MXNet's `reset_ctx`. A deferred initialization stays deferred, replicas on
     several devices are averaged, and gradients become zero."""
-    buffers = source._grad or source._data
-    is_np = bool(buffers) and isinstance(buffers[0], mx.np.ndarray)
-    with mx.autograd.pause(), mx.util.np_shape(True), mx.util.np_array(is_np):
+    arrays = _arrays(parameter)
+    with _kind_of(arrays[0] if arrays else None):
         parameter.reset_ctx(context)
+
+
+@contextmanager
+def _kind_of(array: Any) -> Iterator[None]:
+    """Inside the block, Gluon makes arrays of the kind of `array`: legacy ones or mx.np's."""
+    with mx.autograd.pause(), mx.util.np_shape(True), mx.util.np_array(isinstance(array, mx.np.ndarray)):
+        yield
 
 
 def _forget_compiled(block: Any) -> None:
     if isinstance(block, HybridBlock):
-        block._clear_cached_op()
+        _clear_compiled(block)()
 
 
 def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
     """Sets up the memo of `copy.deepcopy` so that it leaves out a block's compiled graph, which cannot be copied and is
-    compiled again when needed, and shares the block's symbols, which never change."""
-    if isinstance(block, HybridBlock):
-        memo[id(block._cached_op)] = None
-        memo[id(block._cached_graph)] = block._cached_graph
+    compiled again when needed."""
+    memo.update((id(value), None) for value in vars(block).values() if isinstance(value, mx.nd.CachedOp))
 
 
 # Trainers
 
 
 def _refuse_own_store(trainer: Any) -> None:
-    store = trainer._kvstore
-    if store is not None and (store is trainer._kvstore_params["kvstore"] or "dist" in store.type):
+    private.require("optimizers")
+    store = trainers.store(trainer)
+    if store is not None and (store is _kvstore_params(trainer)["kvstore"] or "dist" in store.type):
         raise UnsupportedError(
             f"mxnet cannot move a Trainer that has begun to use its {store.type!r} key-value store; "
             "make the Trainer after the move, or with kvstore=None"
@@ -187,7 +199,7 @@ def _refuse_own_store(trainer: Any) -> None:
 def _require_parameters(trainer: Any, context: Any) -> None:
     """Raises `UnsupportedError` for a Trainer with parameters that are not on `context`. They could not be moved with
     the Trainer, because it does not know the blocks whose compiled graphs a move has to delete."""
-    for parameter in trainer._params:
+    for parameter in trainers.parameters(trainer):
         places = _contexts(parameter.name, parameter)
         if places != [context]:
             raise UnsupportedError(
@@ -198,7 +210,7 @@ def _require_parameters(trainer: Any, context: Any) -> None:
 
 def _follow(trainer: Any) -> None:
     """Moves the state of a Trainer to the devices on which its parameters are now."""
-    contexts = [list(parameter.list_ctx()) for parameter in trainer._params]
+    contexts = [list(parameter.list_ctx()) for parameter in trainers.parameters(trainer)]
     # MXNet requires all parameters on the same contexts: until the last of several nets has moved, a Trainer keeps its
     # own
     together = all(other == contexts[0] for other in contexts)
@@ -210,12 +222,13 @@ def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) ->
     with mx.autograd.pause(), mx.util.np_shape(True):
         for index, state in own.states.items():
             own.states[index] = _state_on(state, targets[index])
-    optimizer = trainer._optimizer
+    optimizer = trainer.optimizer
     for target in targets:
-        optimizer._all_index_update_counts.setdefault(target.device_id, {}).update(trainers.steps(optimizer))
+        trainers.counts(optimizer).setdefault(target.device_id, {}).update(trainers.steps(optimizer))
     if contexts is not None:
-        trainer._reset_kvstore()
-        trainer._contexts, trainer._updaters = list(contexts), [own]
+        _reset_store(trainer)()
+        trainers.contexts.set(trainer, list(contexts))
+        trainers.updaters.set(trainer, [own])
 
 
 def _state_on(state: Any, context: Any) -> Any:
@@ -238,13 +251,14 @@ class MxnetModels(Models):
         if not isinstance(model, Trainer):
             for name, parameter in _parameters(model):
                 _contexts(name, parameter)
-                if parameter._data is None:
+                if _arrays(parameter) is None:
                     raise _unshaped(name)
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
         return trainers.variables(model) if isinstance(model, mx.gluon.Trainer) else variables(model)
 
     def move_model(self, model: Any, device: Device) -> None:
+        private.require("models")
         move(model, self.to_native(device))
 
     def copy_model(self, model: Any, device: Device) -> Any:
@@ -252,6 +266,7 @@ class MxnetModels(Models):
             raise self.no_copy_of_optimizer(
                 "copy the model, make a Trainer for the copy, and load_states() what save_states() wrote"
             )
+        private.require("models")
         return copied(model, self.to_native(device))
 
     def model_parts(self, model: Any) -> Iterable[Any]:
@@ -260,7 +275,7 @@ class MxnetModels(Models):
         if isinstance(model, Block):
             model.apply(blocks.append)
         parameters = [] if isinstance(model, Trainer) else [parameter for _, parameter in _parameters(model)]
-        arrays = [array for parameter in parameters for array in parameter._data or ()]
+        arrays = [array for parameter in parameters for array in _arrays(parameter) or ()]
         return [*blocks, *parameters, *arrays]
 
     def tensor_of(self, model: Any) -> Any | None:
@@ -271,6 +286,6 @@ class MxnetModels(Models):
         the gradients are zeros."""
         if not isinstance(model, Block):
             raise UnsupportedError(f"mxnet keeps no gradients at a {type(model).__qualname__}; pass the block")
-        for name, parameter in model._collect_params_with_prefix().items():
+        for name, parameter in _named(model)().items():
             if parameter.grad_req != "null":
                 yield name, _value(name, parameter), parameter.grad()

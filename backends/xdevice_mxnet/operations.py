@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mxnet.gluon import nn
+from mxnet.gluon import Parameter, nn
 from mxnet.gluon.contrib import nn as extra
-from mxnet.gluon.nn import conv_layers
 
 from xdevice.contract import operations as ops
 from xdevice.contract.layers import Operations
 
-from .layers import blocks
+from .layers import POOLS, blocks, children, function, options
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,12 +24,21 @@ if TYPE_CHECKING:
     from xdevice.contract.layouts import Layer
 
 
+_rate = private.field("mxnet.gluon.nn.Dropout._rate")
+_axes = private.field("mxnet.gluon.nn.Dropout._axes")
+_alpha = private.field("mxnet.gluon.nn.LeakyReLU._alpha")
+_beta = private.field("mxnet.gluon.nn.Swish._beta")
+_padding = private.field("mxnet.gluon.nn.ReflectionPad2D._padding")
+_factor = private.field("mxnet.gluon.contrib.nn.PixelShuffle1D._factor")
+_factors = private.field("mxnet.gluon.contrib.nn.PixelShuffle2D._factors")
+
+
 def _dropout(path: str, block: Any) -> Layer:
-    return ops.dropout(path, block._rate, axes=tuple(block._axes) or "each number")
+    return ops.dropout(path, _rate(block), axes=tuple(_axes(block)) or "each number")
 
 
 def _pool(path: str, block: Any) -> Layer:
-    kwargs = block._kwargs
+    kwargs = options(block)
     axes, kind = len(kwargs["kernel"]), kwargs["pool_type"]
     if kwargs["global_pool"]:
         return ops.adaptive_pool(path, kind, axes, 1)
@@ -41,36 +50,36 @@ def _pool(path: str, block: Any) -> Layer:
 
 
 def _pad(path: str, block: Any) -> Layer:
-    width = block._padding  # (batch, batch, channels, channels, top, bottom, left, right), or one number for all
+    width = _padding(block)  # (batch, batch, channels, channels, top, bottom, left, right), or one number for all
     sides = (width,) * 4 if isinstance(width, int) else tuple(width)[4:]
     return ops.pad(path, list(zip(sides[::2], sides[1::2], strict=True)), "reflect")
 
 
 def _pixel_shuffle(path: str, block: Any) -> Layer:
-    factors = set(block._factors)
-    return ops.plain(path, "pixel_shuffle", factor=factors.pop() if len(factors) == 1 else block._factors)
+    factors = set(_factors(block))
+    return ops.plain(path, "pixel_shuffle", factor=factors.pop() if len(factors) == 1 else _factors(block))
 
 
 _TABLE: Final = ops.Table(
     "mxnet",
     {
         **dict.fromkeys((nn.Sequential, nn.HybridSequential, nn.Flatten, extra.Identity)),
-        nn.Activation: lambda path, block: ops.activation(path, block._act_type),
+        nn.Activation: lambda path, block: ops.activation(path, function(block)),
         **ops.activations({
-            nn.LeakyReLU: {"slope": "_alpha"}, nn.ELU: {"alpha": "_alpha"}, nn.SELU: {}, nn.GELU: {},
-            nn.Swish: {"beta": "_beta"},
+            nn.LeakyReLU: {"slope": _alpha}, nn.ELU: {"alpha": _alpha}, nn.SELU: {}, nn.GELU: {},
+            nn.Swish: {"beta": _beta},
         }),
         nn.Dropout: _dropout,
-        conv_layers._Pooling: _pool,
+        **dict.fromkeys(POOLS, _pool),
         nn.ReflectionPad2D: _pad,
-        extra.PixelShuffle1D: ops.row("pixel_shuffle", factor="_factor"),
+        extra.PixelShuffle1D: ops.row("pixel_shuffle", factor=_factor),
         **dict.fromkeys((extra.PixelShuffle2D, extra.PixelShuffle3D), _pixel_shuffle),
     },
     lambda block: ops.is_rewritten(block, "mxnet", "forward", "hybrid_forward"),
 )  # fmt: skip
 _TREE: Final = ops.Tree(
-    children=lambda block: list(block._children.items()),
-    parameters=lambda block: block._reg_params.values(),
+    children=lambda block: list(children(block).items()),
+    parameters=lambda block: [value for value in vars(block).values() if isinstance(value, Parameter)],
     lines=(nn.Sequential, nn.HybridSequential),
     is_told_inside=True,
 )

@@ -1,7 +1,7 @@
 """Calls MXNet's operators by its library. MXNet's functions in Python do the same and take twice as long: 13 us for an
 addition, of which the library takes 6.
 
-Blocking mode and virtual GPUs replace functions of `mx.base._LIB`, so each call asks it for them.
+Blocking mode and virtual GPUs replace functions of the library, so each call asks it for them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,15 @@ import mxnet as mx
 
 from xdevice.errors import UnsupportedError
 
+from .private import private
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_library, _check = mx.base._LIB, mx.base.check_call
+library: Any = private.get("mxnet.base._LIB") or ctypes.CDLL(mx.libinfo.find_lib_path()[0])
+at_once = ctypes.PyDLL(library._name)
+"""The library, for functions that return at once: they are called without releasing the GIL."""
+_check = mx.base.check_call
 _Array, _Handle = mx.np.ndarray, mx.base.NDArrayHandle
 _Handles, _Types = ctypes.POINTER(_Handle), ctypes.POINTER(c_int)
 
@@ -30,7 +35,7 @@ def operator(family: str, *words: str, own: Callable[..., Any] | None = None) ->
     otherwise = own or getattr({"npx": mx.npx, "nd": mx.nd}.get(family, mx.np), words[0])
     name = "_".join(words if family == "nd" else ("", family, *words))
     handle = ctypes.c_void_p()
-    _check(_library.NNGetOpHandle(name.encode(), byref(handle)))
+    _check(library.NNGetOpHandle(name.encode(), byref(handle)))
 
     def call(*arrays: Any, **settings: Any) -> Any:
         for x in arrays:
@@ -39,7 +44,7 @@ def operator(family: str, *words: str, own: Callable[..., Any] | None = None) ->
         count, made, number, types = len(arrays), _Handles(), c_int(), _Types()
         handles = (_Handle * count)(*[x.handle for x in arrays])
         given = _texts(tuple(settings), tuple(map(str, settings.values())))
-        _check(_library.MXImperativeInvokeEx(
+        _check(library.MXImperativeInvokeEx(
             handle, c_int(count), handles, byref(number), byref(made), *given, byref(types)
         ))  # fmt: skip
         return _Array(_Handle(made[0]))
@@ -60,7 +65,7 @@ def gradients(loss: Any, inputs: list[Any]) -> list[Any]:
         return list(mx.autograd.grad(loss, inputs))
     made, types, count = _Handles(), _Types(), len(inputs)
     handles = (_Handle * count)(*[x.handle for x in inputs])
-    _check(_library.MXAutogradBackwardEx(
+    _check(library.MXAutogradBackwardEx(
         1, byref(loss.handle), ctypes.c_void_p(), count, handles, 0, 0, 1, byref(made), byref(types)
     ))  # fmt: skip
     if any(types[i] for i in range(count)):

@@ -17,6 +17,7 @@ from xdevice.contract.optimizers import Optimizers
 from xdevice.errors import UnsupportedError
 
 from . import models, trainers
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,10 +25,14 @@ if TYPE_CHECKING:
     from xdevice.contract.optimizers import Optimizer
 
 
+_start_store = private.field("mxnet.gluon.Trainer._init_kvstore")
+_compression = private.field("mxnet.gluon.Trainer._compression_params")
+
+
 def _made(trainer: Any, index: int) -> Any:
     with mx.autograd.pause(), mx.util.np_shape(True):
-        weight = trainer._params[index].data().as_nd_ndarray()
-        return trainer._optimizer.create_state_multi_precision(index, weight)
+        weight = trainers.parameters(trainer)[index].data().as_nd_ndarray()
+        return trainer.optimizer.create_state_multi_precision(index, weight)
 
 
 # what they compute
@@ -48,7 +53,7 @@ _COMMON_NAMES: Final = {
 
 
 def _require_plain(trainer: Any, backend: Optimizers) -> None:
-    if trainer._compression_params:
+    if _compression(trainer):
         raise backend.unsupported("reading a Trainer that compresses gradients", "make one without compression_params")
 
 
@@ -126,7 +131,7 @@ class MxnetOptimizers(Optimizers):
         asked = {name.partition(".")[0] for name in names}
         known = {name.partition(".")[0] for name, _ in trainers.variables(optimizer)}
         found: dict[str, Any] = {}
-        for index, parameter in enumerate(optimizer._params):
+        for index, parameter in enumerate(trainers.parameters(optimizer)):
             if str(index) in asked - known and parameter.grad_req != "null":
                 found.update(trainers.named(index, _made(optimizer, index), 0))
         return found
@@ -134,21 +139,23 @@ class MxnetOptimizers(Optimizers):
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
         if not isinstance(optimizer, mx.gluon.Trainer):
             return
-        if not optimizer._kv_initialized:
-            optimizer._init_kvstore()
-        updater, rule = trainers.updater(optimizer), optimizer._optimizer
+        private.require("optimizers")
+        if trainers.store(optimizer) is None:  # before the first step, or for good: starting it again makes none then
+            _start_store(optimizer)()
+        updater, rule = trainers.updater(optimizer), optimizer.optimizer
+        own = trainers.parameters(optimizer)
         for index in {int(name.partition(".")[0]) for name in state}:
             if index not in updater.states:
                 updater.states[index], updater.states_synced[index] = _made(optimizer, index), True
                 for part, array in enumerate(trainers.arrays(updater.states[index])):
                     state[f"{index}.{part}"].copyto(array)
-            for context in optimizer._params[index].list_ctx():
-                seen = rule._all_index_update_counts.setdefault(context.device_id, {})
+            for context in own[index].list_ctx():
+                seen = trainers.counts(rule).setdefault(context.device_id, {})
                 seen[index] = int(state[f"{index}.{trainers.UPDATES}"].asscalar())
         rule.num_update = max([rule.begin_num_update, *trainers.steps(rule).values()])
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        rule = optimizer._optimizer if isinstance(optimizer, mx.gluon.Trainer) else optimizer
+        rule = optimizer.optimizer if isinstance(optimizer, mx.gluon.Trainer) else optimizer
         kind = terms.kind_of(rule, _KINDS, self.unsupported)
         settings = _settings(rule, kind)
         parameters: list[terms.Parameter] = []
@@ -156,7 +163,7 @@ class MxnetOptimizers(Optimizers):
             _require_plain(optimizer, self)
             parameters += (
                 _parameter(rule, kind, settings, index, parameter)
-                for index, parameter in enumerate(optimizer._params)
+                for index, parameter in enumerate(trainers.parameters(optimizer))
                 if parameter.grad_req != "null"
             )
         arguments = _NAMES[kind] | _COMMON_NAMES | {"clip": "clip_gradient is the value to clip to"}

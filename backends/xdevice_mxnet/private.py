@@ -1,69 +1,84 @@
-"""Lists the attributes of MXNet that this adapter replaces, and the private names that it uses. They will not change:
-1.9.1 is MXNet's last release."""
+"""The private names of MXNet that this adapter uses, and the attributes of MXNet that it replaces, each by the
+capability that needs it. Its other modules read them as `private["mxnet...."]`. They will not change: 1.9.1 is MXNet's
+last release."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from xdevice.contract.private import Patch, Private
+from xdevice.contract.private import Names, Patch, Private
 
-from . import blocking, transfers
+TESTED: Final = "1.9.1"
+
+READS: Final = ("asnumpy", "asscalar", "__bool__", "__repr__", "__getstate__")
+NUMPY_READS: Final = ("item", "tolist", "__float__", "__int__", "__str__", "__format__")
+"""Methods that read an array and that only `mxnet.np.ndarray` has."""
+MOVES: Final = ("copyto", "as_in_context")
+NUMPY_MOVES: Final = ("as_in_ctx",)
+CALLS: Final = ("MXImperativeInvokeEx", "MXNetFuncCall", "MXInvokeCachedOpEx", "MXAutogradBackwardEx")
+"""Functions of MXNet's library that start work."""
 
 PATCHES: Final = (
-    Patch("mxnet.gluon.Block", ("__call__",), "`trace`: the layers that a model calls", "block"),
-    Patch("mxnet.nd.NDArray", (*transfers.READS, *transfers.MOVES), "`transfers`: reads and moves", "block"),
-    Patch("mxnet.np.ndarray", (*transfers.NUMPY_READS, *transfers.NUMPY_MOVES), "the same", "block"),
-    Patch("numpy", ("asarray", "array"), "`transfers`: NumPy reads by a protocol of its own", "block"),
-    Patch("mxnet.base._LIB", blocking.CALLS, "`blocking`: MXNet waits for one array or for all work only", "block"),
+    Patch("layers' calls", "mxnet.gluon.Block", ("__call__",), "the layers that a model calls", "block"),
+    Patch("transfers", "mxnet.nd.NDArray", (*READS, *MOVES), "reads and moves", "block"),
+    Patch("transfers", "mxnet.np.ndarray", (*NUMPY_READS, *NUMPY_MOVES), "the same", "block"),
+    Patch("transfers", "numpy", ("asarray", "array"), "NumPy reads by a protocol of its own", "block"),
     Patch(
-        "mxnet.base._LIB",
-        ("MXImperativeInvokeEx", "MXAutogradBackwardEx", "MXAutogradMarkVariables"),
-        "virtual GPUs: operators mix CPU devices silently",
-        "process",
+        "blocking", "mxnet.base._LIB", ("MXNetFuncCall", "MXInvokeCachedOpEx"),
+        "MXNet waits for one array or for all work; its own switch, `MXNET_ENGINE_TYPE`, is read at its import only",
+        "block",
     ),
     Patch(
-        "mxnet.util",
-        ("_set_np_shape_logged", "_set_np_array_logged"),
-        "MXNet announces NumPy's semantics by the root logger, and so configures it; whether the program has set them",
+        "blocking and virtual GPUs", "mxnet.base._LIB", ("MXImperativeInvokeEx", "MXAutogradBackwardEx"),
+        "the same, to the block's end; and operators mix CPU devices silently", "process",
+    ),
+    Patch("virtual GPUs", "mxnet.base._LIB", ("MXAutogradMarkVariables",), "the same", "process"),
+    Patch(
+        "tensors", "mxnet.util", ("_set_np_array_logged",),
+        "whether the program has set NumPy's semantics. Without it, a program that has is asked to set them in each "
+        "thread, and MXNet announces them by the root logger",
         "process",
-    ),
-)
-
-PRIVATE: Final = (
-    Private("mxnet.gluon.HybridBlock", ("_active",), "`trace`: whether a block hides its layers"),
-    Private("mxnet.base", ("_LIB",), "MXNet's library"),
-    Private("mxnet.sym.np", ("_Symbol",), "whether a program is a legacy one"),
-    Private("mxnet.gluon.HybridBlock", ("_get_graph",), "whether a hybridized block would freeze random numbers"),
-    Private(
-        "mxnet.gluon.Trainer",
-        ("_compression_params", "_contexts", "_init_kvstore", "_kv_initialized", "_kvstore", "_kvstore_params",
-         "_optimizer", "_params", "_reset_kvstore", "_update_on_kvstore", "_updaters"),
-        "a Trainer has no way to move, nor to hand out its state",
-    ),
-    Private("mxnet.kvstore.KVStore", ("_updater",), "the same"),
-    Private("mxnet.optimizer.Optimizer", ("_all_index_update_counts",), "the steps taken"),
-    Private(
-        "mxnet.gluon.Parameter", ("_data", "_grad", "_grad_req", "_init_impl", "_trainer", "_var"),
-        "`reset_ctx` drops the gradient",
-    ),
-    Private("mxnet.nd.NDArray", ("_fresh_grad",), "the same"),
-    Private("mxnet.gluon.HybridBlock", ("_cached_graph", "_cached_op", "_clear_cached_op"), "compiled graphs"),
-    Private("mxnet.gluon.Block", ("_children", "_collect_params_with_prefix"), "names as in `save_parameters`"),
-    Private("mxnet.gluon.nn.conv_layers", ("_Conv",), "what a layer computes"),
-    Private("mxnet.gluon.nn.conv_layers._Conv", ("_kwargs",), "the same"),
-    Private("mxnet.gluon.nn.Activation", ("_act_type",), "the same"),
-    Private("mxnet.gluon.nn.LayerNorm", ("_axis", "_epsilon"), "the same"),
-    Private("mxnet.gluon.nn.GroupNorm", ("_num_groups",), "the same"),
-    Private("mxnet.gluon.nn.InstanceNorm", ("_axis",), "the same"),
-    Private("mxnet.gluon.Block", ("_reg_params",), "whether a block has parameters of its own"),
-    Private("mxnet.gluon.nn.conv_layers", ("_Pooling",), "what a block without parameters is set to"),
-    Private("mxnet.gluon.nn.Dropout", ("_rate", "_axes"), "the same"),
-    Private("mxnet.gluon.nn.LeakyReLU", ("_alpha",), "the same"),
-    Private("mxnet.gluon.nn.ReflectionPad2D", ("_padding",), "the same"),
-    Private("mxnet.gluon.nn.Swish", ("_beta",), "the same"),
-    Private("mxnet.gluon.contrib.nn.PixelShuffle1D", ("_factor",), "the same"),
-    Private("mxnet.gluon.contrib.nn.PixelShuffle2D", ("_factors",), "the same"),
-    Private(
-        "mxnet.gluon.rnn.LSTM", ("_dir", "_dropout", "_layout", "_mode", "_num_layers", "_projection_size"), "the same"
     ),
 )  # fmt: skip
+
+PRIVATE: Final = (
+    Private(
+        "tensors", "mxnet.base", ("_LIB",),
+        "MXNet's library, whose functions take half the time of Python's, and whether arrays were made that are gone. "
+        "Without it the library is opened again, and a program that keeps no legacy array counts as one with NumPy's "
+        "semantics",
+    ),
+    Private("models", "mxnet.gluon.Parameter", ("_data",), "arrays that are row-sparse, too"),
+    Private("models", "mxnet.gluon.Parameter", ("_init_impl",), "`reset_ctx` copies by way of cpu(0)"),
+    Private("models", "mxnet.gluon.Parameter", ("_trainer",), "the Trainer has to move along"),
+    Private("models", "mxnet.nd.NDArray", ("_fresh_grad",), "otherwise a Trainer refuses a gradient that was moved"),
+    Private(
+        "models", "mxnet.gluon.HybridBlock", ("_clear_cached_op",),
+        "a compiled graph keeps its arrays; `hybridize` would forget its settings",
+    ),
+    # a Trainer has no way to move, nor to hand out its state but as a file
+    Private(
+        "optimizers", "mxnet.gluon.Trainer",
+        ("_contexts", "_kvstore", "_kvstore_params", "_reset_kvstore", "_updaters"),
+        "moving a Trainer",
+    ),
+    Private("optimizers", "mxnet.kvstore.KVStore", ("_updater",), "the state, while a store updates the parameters"),
+    Private("optimizers", "mxnet.optimizer.Optimizer", ("_all_index_update_counts",), "the steps taken on each device"),
+    Private("optimizers", "mxnet.gluon.Trainer", ("_init_kvstore",), "what will hold the state, before the first step"),
+    Private("optimizers", "mxnet.gluon.Trainer", ("_compression_params",), "whether gradients are compressed"),
+    Private("saving", "mxnet.gluon.Block", ("_collect_params_with_prefix",), "names as in `save_parameters`"),
+    # Gluon's layers keep their settings to themselves
+    Private("layers", "mxnet.gluon.Block", ("_children",), "blocks with their names"),
+    Private("layers", "mxnet.gluon.nn.Conv2D", ("_kwargs",), "settings, of pools and norms too"),
+    Private("layers", "mxnet.gluon.nn.Activation", ("_act_type",), "the function"),
+    Private("layers", "mxnet.gluon.rnn.LSTM", ("_dropout", "_layout", "_mode"), "settings, of RNN and GRU too"),
+    Private("layers", "mxnet.gluon.nn.Dropout", ("_rate", "_axes"), "settings"),
+    Private("layers", "mxnet.gluon.nn.LeakyReLU", ("_alpha",), "the slope; of ELU too"),
+    Private("layers", "mxnet.gluon.nn.Swish", ("_beta",), "settings"),
+    Private("layers", "mxnet.gluon.nn.ReflectionPad2D", ("_padding",), "settings"),
+    Private("layers", "mxnet.gluon.contrib.nn.PixelShuffle1D", ("_factor",), "settings"),
+    Private("layers", "mxnet.gluon.contrib.nn.PixelShuffle2D", ("_factors",), "settings, of three axes too"),
+    Private("layers' calls", "mxnet.gluon.HybridBlock", ("_active",), "whether a block hides its layers"),
+)  # fmt: skip
+
+private: Final = Names("mxnet", TESTED, PRIVATE, PATCHES)

@@ -13,6 +13,7 @@ from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.contract.replicas import Replicas, add_up
 
 from . import models
+from .operators import library
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 _FLOATS = ("float16", "float32", "float64")
-_get_data = ctypes.CDLL(mx.base._LIB._name).MXNDArrayGetData
+_get_data = library.MXNDArrayGetData
 
 
 class MxnetReplicas(Replicas):

@@ -17,6 +17,8 @@ from mxnet.util import use_np
 from xdevice.base import devices
 from xdevice.contract.samples import Samples, Work
 
+from .operators import library
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
@@ -46,7 +48,7 @@ class MxnetSamples(Samples):
     def address(self, x: Any) -> int | None:
         x.wait_to_read()  # before the array is computed it has no memory
         pointer = ctypes.c_void_p()
-        mx.base.check_call(mx.base._LIB.MXNDArrayGetData(x.handle, ctypes.byref(pointer)))
+        mx.base.check_call(library.MXNDArrayGetData(x.handle, ctypes.byref(pointer)))
         return pointer.value
 
     @use_np  # type: ignore[untyped-decorator]

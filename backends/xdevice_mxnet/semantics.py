@@ -27,6 +27,9 @@ import mxnet as mx
 from xdevice.contract.environment import is_set
 from xdevice.errors import UnsupportedError
 
+from .operators import library
+from .private import private
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -71,12 +74,31 @@ class _Calls:
         return True
 
 
+def _announce_shapes() -> None:
+    """Lets MXNet log, as it does once, that NumPy's shapes are on, where it neither appears nor configures the root
+    logger."""
+    root, deaf = logging.getLogger(), logging.NullHandler()
+    root.addHandler(deaf)
+    root.addFilter(_refuse)
+    try:
+        with mx.util.np_shape(True):
+            pass
+    finally:
+        root.removeFilter(_refuse)
+        root.removeHandler(deaf)
+
+
+def _refuse(record: logging.LogRecord) -> bool:
+    return False
+
+
 _here: Final = _Here()
-_calls: Final = _Calls(mx.util._set_np_array_logged)
+_calls: Final = _Calls(private.get("mxnet.util._set_np_array_logged", False))
 """Notices whether the program has called `set_np` in this process, even before this module was imported: such a program
 is not a legacy program."""
-mx.util._set_np_array_logged = _calls
-mx.util._set_np_shape_logged = True
+if private.has("mxnet.util._set_np_array_logged"):
+    setattr(*private.place("mxnet.util._set_np_array_logged"), _calls)
+_announce_shapes()
 
 _lock = threading.Lock()
 _legacy: str | None = None
@@ -192,10 +214,10 @@ def _found() -> str | None:
     for cls in classes:
         if issubclass(cls, mx.gluon.Block):
             return f"a Gluon block, {cls.__name__},"
-        if issubclass(cls, mx.sym.Symbol) and not issubclass(cls, mx.sym.np._Symbol):
+        if issubclass(cls, mx.sym.Symbol) and not issubclass(cls, type(mx.sym.var("x").as_np_ndarray())):
             return "symbols of mx.sym"
     # arrays that are gone were freed by this function, and ctypes keeps each function that has been called
-    return "arrays" if not arrays and "MXNDArrayFree" in vars(mx.base._LIB) else None
+    return "arrays" if not arrays and "MXNDArrayFree" in vars(library) else None
 
 
 def _classes() -> set[type]:

@@ -13,22 +13,29 @@ import mxnet as mx
 
 from xdevice.errors import UnsupportedError
 
+from .private import private
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 UPDATES: Final = "updates"
+contexts: Final = private.field("mxnet.gluon.Trainer._contexts")
+store: Final = private.field("mxnet.gluon.Trainer._kvstore")
+updaters: Final = private.field("mxnet.gluon.Trainer._updaters")
+counts: Final = private.field("mxnet.optimizer.Optimizer._all_index_update_counts")
+_updater_of_store: Final = private.field("mxnet.kvstore.KVStore._updater")
 _WITH_MORE: Final = (mx.optimizer.Nadam, mx.optimizer.LBSGD)
 """They keep further numbers outside of their arrays, so their state is refused."""
 
 
 def variables(trainer: Any) -> Iterator[tuple[str, Any]]:
     """Yields name and array of each part of the state of a Trainer's optimizer."""
-    if isinstance(trainer._optimizer, _WITH_MORE):
+    if isinstance(trainer.optimizer, _WITH_MORE):
         raise UnsupportedError(
-            f"mxnet's {type(trainer._optimizer).__name__} keeps numbers outside of its arrays; "
+            f"mxnet's {type(trainer.optimizer).__name__} keeps numbers outside of its arrays; "
             "use trainer.save_states(path) and trainer.load_states(path)"
         )
-    updates = steps(trainer._optimizer)
+    updates = steps(trainer.optimizer)
     for index, state in updater(trainer).states.items():
         yield from named(index, state, updates.get(index, 0))
 
@@ -39,17 +46,23 @@ def named(index: int, state: Any, updates: int) -> Iterator[tuple[str, Any]]:
     yield f"{index}.{UPDATES}", mx.nd.full((1,), updates, ctx=mx.cpu(), dtype="int64")
 
 
+def parameters(trainer: Any) -> list[Any]:
+    """Returns the parameters of a Trainer, in the order of their indices."""
+    return [parameter for _, parameter in sorted(trainer.optimizer.param_dict.items())]
+
+
 def updater(trainer: Any) -> Any:
     """Returns the object that holds the state of a Trainer's optimizer, for a Trainer whose key-value store is not
-    distributed."""
-    return (trainer._kvstore._updater if trainer._update_on_kvstore else None) or trainer._updaters[0]
+    distributed. A store has one if it updates the parameters."""
+    own = store(trainer)
+    return (_updater_of_store(own) if isinstance(own, mx.kvstore.KVStore) else None) or updaters(trainer)[0]
 
 
 def steps(optimizer: Any) -> dict[Any, int]:
     """Returns how many steps each parameter has taken, by its index: the greatest of the counts that an optimizer keeps
     for each device."""
     latest: dict[Any, int] = {}
-    for seen in optimizer._all_index_update_counts.values():
+    for seen in counts(optimizer).values():
         for index, count in seen.items():
             latest[index] = max(count, latest.get(index, 0))
     return latest

@@ -12,18 +12,13 @@ import numpy as np
 from xdevice.contract.hooks import Hooks
 from xdevice.contract.transfers import Transfers
 
+from .private import MOVES, NUMPY_MOVES, NUMPY_READS, READS, private
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from xdevice.base.devices import Device
     from xdevice.contract import Transfer
-
-
-READS = ("asnumpy", "asscalar", "__bool__", "__nonzero__", "__repr__", "__str__", "__format__", "__getstate__")
-NUMPY_READS = ("item", "tolist", "__float__", "__int__")
-"""Methods that read an array and that only `mxnet.np.ndarray` has."""
-MOVES = ("copyto", "as_in_context")
-NUMPY_MOVES = ("as_in_ctx",)
 
 
 def _family(cls: type) -> list[type]:
@@ -39,6 +34,8 @@ def _size(x: Any) -> int:
 class MxnetTransfers(Transfers):
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        private.require("transfers")
+
         def target(x: Any, other: Any) -> Device | None:
             return self.device_of(other) if isinstance(other, mx.nd.NDArray) else self.from_native(other)
 

@@ -16,11 +16,13 @@ from xdevice.base import devices
 from xdevice.contract.virtual_gpus import VirtualGpus
 from xdevice.errors import DeviceNotFoundError
 
+from .operators import library
+from .private import private
+
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
-# PyDLL, so that the GIL is not released: the function returns at once
-_get_context = ctypes.PyDLL(mx.base._LIB._name).MXNDArrayGetContext
+_get_context = ctypes.PyDLL(library._name).MXNDArrayGetContext  # an object of its own, because of its types
 _get_context.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 
 _CPU = mx.Context.devstr2type["cpu"]
@@ -34,7 +36,6 @@ def refuse_mixed_devices() -> None:
     All operators are called through one function of MXNet's library, and two other functions take gradients. These
     three functions are replaced. A hybridized block refuses two devices by itself.
     """
-    library = mx.base._LIB
     call = library.MXImperativeInvokeEx
     if hasattr(call, "refuses_mixed"):
         return
@@ -87,7 +88,7 @@ def _place(handle: int) -> tuple[int, int]:
 
 def _name(operator: Any) -> str:
     name = ctypes.c_char_p()
-    mx.base.check_call(mx.base._LIB.MXSymbolGetAtomicSymbolName(operator, ctypes.byref(name)))
+    mx.base.check_call(library.MXSymbolGetAtomicSymbolName(operator, ctypes.byref(name)))
     return (name.value or b"").decode()
 
 
@@ -113,6 +114,7 @@ class MxnetVirtualGpus(VirtualGpus):
         """Returns None, because MXNet can always have virtual GPUs: it has 16 CPU devices."""
 
     def make_virtual_gpus(self, n: int) -> None:
+        private.require("virtual GPUs")
         self._cpus, self._gpus = 1, n
         self._places.clear()
         refuse_mixed_devices()

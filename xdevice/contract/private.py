@@ -72,6 +72,11 @@ class Private(NamedTuple):
     only: Only = ""
 
 
+class AbsentNameError(UnsupportedError):
+    """A capability is refused because the framework lacks a private name: who goes on without the capability that a
+    backend does not have lets this error through, because the backend has it."""
+
+
 class Names:
     """The private names of one framework. `tested` is the newest version of the framework that was tested.
 
@@ -80,7 +85,7 @@ class Names:
     2
     >>> private["math._turbo"](2.5)
     Traceback (most recent call last):
-    xdevice.errors.UnsupportedError: waiting needs math._turbo, which the installed math does not have; ...
+    xdevice.contract.private.AbsentNameError: waiting needs math._turbo, which the installed math does not have; ...
     """
 
     def __init__(self, framework: str, tested: str, *rows: tuple[Private | Patch, ...]) -> None:
@@ -141,9 +146,9 @@ class Names:
         found = dict.fromkeys(word for row in self.rows for word in words(row))
         return [str(self.error(word, lacking)) for word in found if (lacking := self.absent(word))]
 
-    def error(self, capability: str, lacking: list[str]) -> UnsupportedError:
+    def error(self, capability: str, lacking: list[str]) -> AbsentNameError:
         verb = "need" if capability.endswith("s") or " and " in capability else "needs"
-        return UnsupportedError(
+        return AbsentNameError(
             f"{capability} {verb} {', '.join(lacking)}, which {self._installed()} does not have; it was tested up to "
             f"{self.framework} {self.tested}: install that version, or a newer xdevice"
         )

@@ -12,6 +12,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xdevice.contract import layouts, operations
+from xdevice.contract.private import AbsentNameError
 from xdevice.errors import UnsupportedError
 
 from .pairing import SHAPING
@@ -98,6 +99,8 @@ def between(backend: Backend, actual: Any, expected: Any) -> list[str]:
     """A line for each setting that differs between two models of one framework, whose layers are paired by path."""
     try:
         ours, theirs = ({layer.path: layer for layer in backend.operations(model)} for model in (actual, expected))
+    except AbsentNameError:
+        raise
     except UnsupportedError:
         return []
     lines = []

@@ -11,6 +11,7 @@ from xdevice.base import devices
 from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.contract import Backend, layouts
 from xdevice.contract.layouts import Layer, Part
+from xdevice.contract.private import AbsentNameError
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, UnsupportedError, shown
 from xdevice.weights.adapted import advice
@@ -138,6 +139,8 @@ def _with_dots(path: str) -> str:
 def _sequence(backend: Backend, model: Any) -> list[Layer] | None:
     try:
         return list(backend.operations(model))
+    except AbsentNameError:
+        raise
     except UnsupportedError:
         return None
 

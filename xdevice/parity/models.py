@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xdevice.containers import trees
 from xdevice.contract import layouts
+from xdevice.contract.private import AbsentNameError
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, StateError, UnsupportedError
 from xdevice.models import operations
@@ -117,6 +118,8 @@ def _model(x: object) -> _Model | None:
         return None
     try:
         return _Model(backend, x, list(backend.layers(x)))
+    except AbsentNameError:
+        raise
     except UnsupportedError:
         return None
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.base import floats
 from xdevice.contract import calls as common
+from xdevice.contract.private import AbsentNameError
 from xdevice.core import registry, selection
 from xdevice.errors import NotBuiltError, UnsupportedError, XDeviceError
 from xdevice.models.sides import model_side, shapes_of
@@ -121,6 +122,8 @@ class Tracer:
                     has_layers = bool(list(self._backend.layers(model)))
                 except NotBuiltError:
                     return None  # this first call builds the model, which has no layers before it
+                except AbsentNameError:
+                    raise
                 except UnsupportedError:
                     has_layers = False
                 number = len([one for one in self._models.values() if one is not None])
