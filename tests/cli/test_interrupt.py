@@ -18,8 +18,8 @@ from support import NEEDS_PROC, family, sampled, wait_for
 
 import xdevice
 from xdevice.cli import main as cli
-from xdevice.parity import folders
-from xdevice.parity import run as parity_run
+from xdevice.twins.parity import folders
+from xdevice.twins.parity import run as parity_run
 
 pytestmark = NEEDS_PROC
 SCRIPT = """

@@ -53,7 +53,7 @@ def files_only(path, *arguments, **more):
 # shutil and filelock open folders by what this system has: only xdevice's own way is looked at
 FILES = """
 import os, sys, numpy as np, xdevice
-from xdevice.weights import disk
+from xdevice.twins.weights import disk
 disk.os = type(os)("os")
 disk.os.__dict__.update({**os.__dict__, "open": sys.files_only})
 path = os.path.join(sys.argv[1], "file")

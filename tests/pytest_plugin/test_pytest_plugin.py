@@ -11,10 +11,10 @@ from support import ROOT
 import xdevice
 from xdevice import pytest_plugin, transfers
 from xdevice.contract import hooks
-from xdevice.parity import comparing as parity
 from xdevice.pytest_plugin import isolation as pytest_isolation
 from xdevice.pytest_plugin import recordings as pytest_recording
 from xdevice.pytest_plugin.markers import MARKERS
+from xdevice.twins.parity import comparing as parity
 
 TWO = "--xd-backends=numpy,torch"
 
@@ -604,7 +604,7 @@ def test_it():
     heavy = {"numpy", "optree", "ml_dtypes", "rich", "click", "torch", "tensorflow", "paddle", "mxnet", "jax"}
     assert not heavy & set(sys.modules)
     assert "xdevice.pytest_plugin" in sys.modules
-    unused = {"pytest_plugin.isolation", "pytest_plugin.recordings", "parity", "execution", "contract", "containers"}
+    unused = {"pytest_plugin.isolation", "pytest_plugin.recordings", "twins", "execution", "contract", "containers"}
     loaded = {name for name in unused if f"xdevice.{name}" in sys.modules}
     assert not loaded, loaded
 """

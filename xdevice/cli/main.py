@@ -28,9 +28,9 @@ from .running import backend_called, run_child
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xdevice.parity.report import Report
-    from xdevice.parity.run import Plan
-    from xdevice.parity.tolerances import Rule
+    from xdevice.twins.parity.report import Report
+    from xdevice.twins.parity.run import Plan
+    from xdevice.twins.parity.tolerances import Rule
 
     from .bench import Row
 
@@ -196,9 +196,9 @@ def parity(
     Each backend has a process of its own, in which XDEVICE_BACKEND selects it. The exit status is 0 if all backends
     agree, 1 if one diverges, and 2 if one did not run.
     """
-    from xdevice.parity import folders
-    from xdevice.parity import run as parity_run
-    from xdevice.parity.progress import show
+    from xdevice.twins.parity import folders
+    from xdevice.twins.parity import run as parity_run
+    from xdevice.twins.parity.progress import show
 
     rule, wanted = _rule(options), _wanted(backends)
     first = _canonical((reference or wanted[0],))[0]
@@ -241,7 +241,7 @@ def convert(map_: str, checkpoint: str, target: str) -> None:
     IN is a safetensors file, an index of several, a folder with either, or a file of PyTorch's. One tensor is read at a
     time. Tensors that the map does not use are listed. The exit status is 1 if the checkpoint does not fit the map.
     """
-    from xdevice.models import maps
+    from xdevice.twins.models import maps
 
     try:
         lines = maps.convert_file(map_, checkpoint, target)
@@ -261,7 +261,7 @@ def compare(first: Path, second: Path, **options: Any) -> None:
     same backend of A, or if A lacks it, with A's reference. The exit status is 0 if all backends agree, 1 if one
     diverges, and 2 if one did not run.
     """
-    from xdevice.parity import folders
+    from xdevice.twins.parity import folders
 
     report = _reported(lambda: folders.report_of_two(first, second, _rule(options)))
     _publish(report, f"xdevice compare {first} {second}", options)
@@ -292,7 +292,7 @@ def _refuse_missing(plan: Plan) -> None:
 
 def _prepare(folder: Path, overwrites: bool) -> None:
     """Makes the folder for a run, or removes an earlier run from it with `--overwrite`."""
-    from xdevice.parity import run as parity_run
+    from xdevice.twins.parity import run as parity_run
 
     if folder.is_dir() and any(folder.iterdir()):
         if not overwrites:
@@ -335,7 +335,7 @@ def _interpreters(pythons: tuple[str, ...], wanted: tuple[str, ...]) -> dict[str
 
 
 def _rule(options: dict[str, Any]) -> Rule:
-    from xdevice.parity.tolerances import Rule
+    from xdevice.twins.parity.tolerances import Rule
 
     try:
         return Rule(options["rtol"], options["atol"], False, not options["any_dtype"], options["equal_nan"]).check()
@@ -352,12 +352,12 @@ def _reported(make: Callable[[], Report]) -> Report:
 
 
 def _publish(report: Report, title: str, options: dict[str, Any]) -> None:
-    from xdevice.parity import report as parity_report
+    from xdevice.twins.parity import report as parity_report
 
     if options["json_file"] is not None:
         options["json_file"].write(json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n")
     if options["html"] is not None:
-        from xdevice.parity.html import page
+        from xdevice.twins.parity.html import page
 
         options["html"].write(page(report, title))
     if options["json_file"] is None or options["json_file"].name != "<stdout>":
@@ -366,7 +366,7 @@ def _publish(report: Report, title: str, options: dict[str, Any]) -> None:
 
 
 def _bench(name: str | None, quick: bool) -> list[Row]:
-    from xdevice.parity import progress as progresses
+    from xdevice.twins.parity import progress as progresses
 
     from . import bench as experiments
 

@@ -75,7 +75,7 @@ def _several(name: str | None) -> dict[str, Any]:
 def _of_all(steps: bool) -> list[dict[str, Any]]:
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from xdevice.parity import progress as progresses
+    from xdevice.twins.parity import progress as progresses
 
     from . import tour_summary as summary
 

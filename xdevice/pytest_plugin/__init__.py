@@ -376,7 +376,7 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
     def assert_parity(actual: object, expected: object, **arguments: Any) -> None:
         __tracebackhide__ = True
         from xdevice.contract import hooks
-        from xdevice.parity.comparing import assert_parity as check
+        from xdevice.twins.parity.comparing import assert_parity as check
 
         given = {**defaults, **arguments}
         with hooks.unseen():

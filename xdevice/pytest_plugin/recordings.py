@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from xdevice.parity.recording import ARRAYS, INDEX, Recording, recording_to
+from xdevice.twins.parity.recording import ARRAYS, INDEX, Recording, recording_to
 
 from .choice import backend_of, tolerances
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xdevice.parity.recording import RecordedCall, Recorder
+    from xdevice.twins.parity.recording import RecordedCall, Recorder
 
 WITHOUT_BACKEND: Final = "without-backend"
 """The name of the recording's folder, instead of a backend's name, if a test does not use `xd`."""
@@ -95,8 +95,8 @@ class Recordings:
             self._compare_with(item, entries, folder)
 
     def _compare_with(self, item: pytest.Item, entries: list[RecordedCall], folder: Path) -> None:
-        from xdevice.parity.comparing import compare_readings
-        from xdevice.parity.tolerances import Rule
+        from xdevice.twins.parity.comparing import compare_readings
+        from xdevice.twins.parity.tolerances import Rule
 
         expected = Recording(folder).entries
         mine, theirs = ([(entry.name, entry.step) for entry in one] for one in (entries, expected))
