@@ -11,8 +11,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from xdevice.scripts.engine import Examined
-    from xdevice.scripts.lint import Choice, Finding
+    from xdevice.port.engine import Examined
+    from xdevice.port.lint import Choice, Finding
 
 
 @click.command()
@@ -37,8 +37,8 @@ def lint(
     found, 1 if something is, and 2 if a file could not be read or an option is wrong.
     """
     from xdevice.core import collector
-    from xdevice.scripts import lint as rules
-    from xdevice.scripts import sources
+    from xdevice.port import lint as rules
+    from xdevice.port import sources
 
     if sum(option is not None for option in (revision, baseline, baseline_to)) > 1:
         raise click.UsageError("--diff, --baseline and --write-baseline go one at a time")
@@ -67,7 +67,7 @@ def lint(
 
 
 def _show(found: list[Finding], shape: str) -> None:
-    from xdevice.scripts.lint_formats import FORMATS
+    from xdevice.port.lint_formats import FORMATS
 
     click.echo(FORMATS[shape](found), nl=False)
 
@@ -75,7 +75,7 @@ def _show(found: list[Finding], shape: str) -> None:
 def _choice(select: str | None, ignore: str | None, root: Path) -> Choice:
     """The codes to look for: those in the project's settings. `--select` replaces the settings' codes, `--ignore`
     removes more."""
-    from xdevice.scripts import lint as rules
+    from xdevice.port import lint as rules
 
     choice = rules.configure(root)
     selected = rules.codes(select, "--select") if select else choice.select
@@ -83,6 +83,6 @@ def _choice(select: str | None, ignore: str | None, root: Path) -> Choice:
 
 
 def _examined(paths: Iterable[Path], root: Path) -> Examined:
-    from xdevice.scripts import engine
+    from xdevice.port import engine
 
     return engine.examine(paths, root=root)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from xdevice.scripts.engine import Examined
+    from xdevice.port.engine import Examined
 
 SUFFIXES = (".json", ".html")
 
@@ -28,7 +28,7 @@ option = click.option(
 
 def write(made: Examined, paths: tuple[Path, ...]) -> None:
     """Writes the reports that the option asks for. `port` calls this before it changes any file."""
-    from xdevice.scripts import html, report
+    from xdevice.port import html, report
 
     for path in paths:
         text = html.page(made) if path.suffix == ".html" else report.text(made)

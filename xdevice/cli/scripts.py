@@ -14,8 +14,8 @@ from . import report
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xdevice.scripts.engine import Examined
-    from xdevice.scripts.sites import Site
+    from xdevice.port.engine import Examined
+    from xdevice.port.sites import Site
 
 _LEVELS = click.Choice(("proven", "safe", "likely"))
 
@@ -40,7 +40,7 @@ def scan(paths: tuple[Path, ...], only: str, root: Path | None, by: str, reports
 
     All PATHS are one project; - is a script on the standard input. The exit status is 0, or 2 if a file cannot be read.
     """
-    from xdevice.scripts import engine
+    from xdevice.port import engine
 
     made = engine.examine(_existing(paths), only, root)  # type: ignore[arg-type]
     report.write(made, reports)
@@ -71,7 +71,7 @@ def port(
     that it could not rewrite are listed on standard error, with the reason. The exit status is 0; 1 with --check if a
     file would change; 2 if a file cannot be read.
     """
-    from xdevice.scripts import engine
+    from xdevice.port import engine
 
     made = engine.examine(_existing(paths), only, root, backend)  # type: ignore[arg-type]
     report.write(made, reports)
@@ -105,8 +105,8 @@ def _show_table(made: Examined, by: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from xdevice.scripts.report import VERDICTS, share_ported, totals
-    from xdevice.scripts.sites import CODES
+    from xdevice.port.report import VERDICTS, share_ported, totals
+    from xdevice.port.sites import CODES
 
     rows: dict[str, list[Site]] = {}
     for site in made.sites:

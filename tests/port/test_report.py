@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from examined import examined, site
 
 from xdevice.cli.report import option, write
-from xdevice.scripts import engine, html, report
-from xdevice.scripts.engine import Examined
-from xdevice.scripts.sources import parse
+from xdevice.port import engine, html, report
+from xdevice.port.engine import Examined
+from xdevice.port.sources import parse
 
 
 def test_verdicts_add_up_to_the_sites_everywhere():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ported_text import examined
 
-from xdevice.scripts import engine, sources
+from xdevice.port import engine, sources
 
 NOTEBOOK = """{
  "cells": [
@@ -124,7 +124,7 @@ def _scripts(folder):
 
 
 def test_no_framework_and_no_numpy_is_loaded():
-    read = f"from xdevice.scripts import engine; engine.examine([{str(Path(__file__).parent)!r}])"
+    read = f"from xdevice.port import engine; engine.examine([{str(Path(__file__).parent)!r}])"
     code = f"import sys; {read}; sys.exit('numpy' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 

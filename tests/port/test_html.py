@@ -8,8 +8,8 @@ from pathlib import Path
 
 from examined import examined
 
-from xdevice.scripts import html
-from xdevice.scripts.engine import Examined
+from xdevice.port import html
+from xdevice.port.engine import Examined
 
 VOID = {"meta", "br", "hr", "img"}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from xdevice.scripts import engine, lint_rules, sources
-from xdevice.scripts.engine import Examined
+from xdevice.port import engine, lint_rules, sources
+from xdevice.port.engine import Examined
 
 
 def found(text, path="train.py"):

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from support import ROOT, printed
 
 from xdevice.cli.main import main
-from xdevice.scripts import lint, lint_rules, sources
-from xdevice.scripts.lint import Choice
+from xdevice.port import lint, lint_rules, sources
+from xdevice.port.lint import Choice
 
 MOVES = "x = y.cuda()"
 
