@@ -232,25 +232,6 @@ def parity(
 
 
 @main.command()
-@click.argument("map_", metavar="MAP", type=click.Path(exists=True, dir_okay=False))
-@click.argument("checkpoint", metavar="IN", type=click.Path(exists=True))
-@click.argument("target", metavar="OUT", type=click.Path(dir_okay=False))
-def convert(map_: str, checkpoint: str, target: str) -> None:
-    """Converts the checkpoint IN by a MAP that `State.save_map` has written, into the safetensors file OUT.
-
-    IN is a safetensors file, an index of several, a folder with either, or a file of PyTorch's. One tensor is read at a
-    time. Tensors that the map does not use are listed. The exit status is 1 if the checkpoint does not fit the map.
-    """
-    from xdevice.twins.models import maps
-
-    try:
-        lines = maps.convert_file(map_, checkpoint, target)
-    except XDeviceError as error:
-        raise click.ClickException(str(error)) from error
-    click.echo("\n  ".join(lines))
-
-
-@main.command()
 @click.argument("first", metavar="A", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("second", metavar="B", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @_comparison_options

@@ -1,16 +1,13 @@
-"""States that do not fit as a whole: other heads, prefixes, nested ones, other dtypes, adapters; and maps of them."""
+"""States that do not fit as a whole: other heads, prefixes, nested ones, other dtypes, adapters."""
 
 from __future__ import annotations
 
 import copy
-import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import xdevice
-from xdevice.cli.main import main
 
 torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
 nn = torch.nn
@@ -182,7 +179,7 @@ def test_a_file_of_adapters_does_not_load_into_a_model_without(net, tmp_path):
         xdevice.load(tmp_path / "adapter.safetensors", into=net)
 
 
-# meta, and maps
+# meta
 
 
 def test_a_model_on_meta_takes_values_from_a_file(net, tmp_path):
@@ -195,73 +192,3 @@ def test_a_model_on_meta_takes_values_from_a_file(net, tmp_path):
     xdevice.assert_parity(like, net, inputs=IMAGES)
     with pytest.raises(xdevice.DeviceNotFoundError, match="meta"):
         xdevice.convert_state(Net().to("meta"), "paddle", like=Other())
-
-
-def test_a_map_converts_checkpoints_without_the_models(net, tmp_path):
-    xdevice.convert_state(Net(), "paddle", like=Other(), dtype="float32").save_map(tmp_path / "map.json")
-    torch.save(net.state_dict(), tmp_path / "a.pt")
-    result = CliRunner().invoke(
-        main, ["convert", *(str(tmp_path / name) for name in ("map.json", "a.pt", "b.safetensors"))]
-    )
-    assert result.exit_code == 0, result.output
-    assert "8 tensors" in result.output
-    assert "left out: body.1.num_batches_tracked" in result.output
-    xdevice.load(tmp_path / "b.safetensors", into=(like := Other()))
-    xdevice.assert_parity(like, net, inputs=IMAGES)
-
-
-@pytest.mark.slow
-def test_a_map_does_what_the_conversion_did(tmp_path):
-    """By what Keras lays out otherwise: kernels, gates, heads, a sum of two biases."""
-    keras = pytest.importorskip("keras")
-    layers = keras.layers
-    x = keras.Input((5, 6))
-    y = layers.LSTM(4, return_sequences=True, name="lstm")(layers.GRU(6, return_sequences=True, name="gru")(x))
-    y = layers.MultiHeadAttention(2, 2, name="attention")(y, y)
-    like = keras.Model(x, layers.Dense(3, name="fc")(layers.Conv1D(4, 3, name="conv")(y)))
-    source = nn.ModuleDict(
-        {
-            "gru": nn.GRU(6, 6), "lstm": nn.LSTM(6, 4), "attention": nn.MultiheadAttention(4, 2),
-            "conv": nn.Conv1d(4, 4, 3), "fc": nn.Linear(4, 3),
-        }
-    )  # fmt: skip
-    state = xdevice.convert_state(source, "tensorflow", like=like)
-    state.save_map(tmp_path / "map.json")
-    xdevice.save(tmp_path / "a.safetensors", source)
-    arguments = [str(tmp_path / name) for name in ("map.json", "a.safetensors", "b.safetensors")]
-    assert CliRunner().invoke(main, ["convert", *arguments]).exit_code == 0
-    found = xdevice.load(tmp_path / "b.safetensors", backend="numpy")
-    assert set(found) == set(state)
-    for name, value in found.items():
-        assert (value == xdevice.to_numpy(state[name])).all(), name
-
-
-def test_a_map_that_does_not_fit_is_refused(net, tmp_path):
-    path = tmp_path / "map.json"
-    state = xdevice.convert_state(net, "paddle", like=Other())
-    state.save_map(path)
-    xdevice.save(tmp_path / "a.safetensors", Net(10))
-
-    def said():
-        names = [str(path), str(tmp_path / "a.safetensors"), str(tmp_path / "b.safetensors")]
-        result = CliRunner().invoke(main, ["convert", *names])
-        assert result.exit_code == 1
-        assert not (tmp_path / "b.safetensors").exists()
-        return result.output
-
-    assert "fc.weight is (10, 4) in" in said()
-    whole = json.loads(path.read_text())
-    whole["to"]["fc.bias"]["is"] = ["eval", "fc.bias"]
-    xdevice.save(tmp_path / "a.safetensors", net)
-    path.write_text(json.dumps(whole))
-    assert "a map has transpose, reshape" in said()
-    path.write_text("{}")
-    assert "no map that State.save_map has written" in said()
-    normed = xdevice.convert_state(
-        nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)), "torch", like=nn.Linear(2, 3)
-    )
-    with pytest.raises(xdevice.StateError, match="weight are computed from the source's values"):
-        normed.save_map(path)
-    state["more"] = paddle.ones([1])
-    with pytest.raises(xdevice.StateError, match="more were filled by hand"):
-        state.save_map(path)

@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import xdevice
-from xdevice.cli.main import main
 
 RANDOM = np.random.default_rng(0)
 
@@ -28,7 +26,7 @@ def table(torch, count, first=0, *, is_bare=False):
 
 
 @pytest.mark.parametrize("is_bare", [False, True])
-def test_names_ask_for_rows_of_the_source_or_the_target(is_bare, tmp_path):
+def test_names_ask_for_rows_of_the_source_or_the_target(is_bare):
     torch = pytest.importorskip("torch")
     long, short = table(torch, 7, 2), table(torch, 5, is_bare=is_bare)
     x = torch.tensor(RANDOM.integers(0, 9, (2, 5)))
@@ -37,24 +35,13 @@ def test_names_ask_for_rows_of_the_source_or_the_target(is_bare, tmp_path):
     assert "from places.weight, a part of it" in str(state)
     state.load_into(short)
     xdevice.assert_parity(short(x), long(x))
-    state.save_map(tmp_path / "map.json")
-    files = [str(tmp_path / name) for name in ("map.json", "long", "short")]
-    xdevice.save(files[1], dict(long.state_dict()))
-    done = CliRunner().invoke(main, ["convert", *files])
-    rest = 2 * long.places.weight.shape[1]
-    assert f"left out: {rest} numbers of places.weight, which the map does not use" in done.output
 
     long = table(torch, 7, 2)
     state = xdevice.convert_state(short, "torch", like=long, names={"places": "places[2:]"}, inputs=x)
     assert state.done == ["rows 2 to 6 of the 7 of places, as names= says; the others are zeros"]
-    state.save_map(tmp_path / "map.json")
     state.load_into(long)
     assert not long.places.weight[:2].any()
     xdevice.assert_parity(long(x), short(x))
-    files = [str(tmp_path / name) for name in ("map.json", "short", "long")]
-    xdevice.save(files[1], dict(short.state_dict()))
-    assert CliRunner().invoke(main, ["convert", *files]).exit_code == 0
-    assert torch.equal(xdevice.load(files[2])["places.weight"], long.places.weight)
 
 
 def test_the_refusal_says_how_rows_are_asked_for():

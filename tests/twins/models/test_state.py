@@ -9,7 +9,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 from models_side_by_side import IMAGE, SEQUENCE, VECTORS, error, outputs, ported, randomised
-from support import ROOT, WITH_MODELS, framework, printed, python, sampled
+from support import ROOT, WITH_MODELS, framework, python, sampled
 
 import xdevice
 from xdevice.contract import layouts
@@ -445,18 +445,6 @@ def test_a_dense_after_flatten_is_reordered_both_ways():
     like.get_layer("conv").kernel.assign(like.get_layer("conv").kernel[:, :, ::-1])
     with pytest.raises(xdevice.ParityError, match="differ at conv/kernel"):
         xdevice.assert_parity(source, like)
-
-
-def test_a_map_reorders_it_too(tmp_path):
-    import torch
-
-    source, like = flattening(), flattened()
-    state = xdevice.convert_state(source, "tensorflow", like=like)
-    state.save_map(tmp_path / "map.json")
-    torch.save(source.state_dict(), tmp_path / "in.pt")
-    printed("-m", "xdevice", "convert", str(tmp_path / "map.json"), str(tmp_path / "in.pt"), str(tmp_path / "out"))
-    made = xdevice.load(tmp_path / "out", backend="numpy")
-    assert (made["fc/kernel"] == state["fc/kernel"].numpy()).all()
 
 
 def test_without_like_the_order_behind_a_flatten_is_in_doubt():

@@ -98,7 +98,7 @@ def test_query_key_and_value_are_joined_or_taken_apart(ours, theirs):
 
 
 @pytest.mark.parametrize("form", ["fused", "split", "whole"])
-def test_biases_of_query_and_value_may_be_tensors_of_no_layer(form, tmp_path):
+def test_biases_of_query_and_value_may_be_tensors_of_no_layer(form):
     """The bias of the key changes no softmax: zeros stand for it, and what is left out of it is listed."""
     torch = pytest.importorskip("torch")
     forms = attentions(torch)
@@ -110,8 +110,6 @@ def test_biases_of_query_and_value_may_be_tensors_of_no_layer(form, tmp_path):
         state["key.bias"] = torch.zeros(8)
     else:
         assert any("has no k_proj.bias, and zeros are in its place" in line for line in state.differences)
-        state.save_map(tmp_path / "map.json")
-        assert '["zeros", [8]]' in (tmp_path / "map.json").read_text()
     state.load_into(other)
     xdevice.assert_parity(other(x), source(x))
 

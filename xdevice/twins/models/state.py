@@ -9,13 +9,10 @@ from xdevice.contract import Backend, layouts
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
 from xdevice.tensors.refusals import lack_of_memory
-from xdevice.twins.weights.disk import replacing, target_of
 
-from . import maps
 from .sides import some_of, write_variables
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator, Mapping
 
 _MOST: Final = 12
@@ -60,7 +57,6 @@ class State(dict[str, Any]):
         self._forms: dict[str, str] = {}
         self.done: list[str] = []
         self.skipped: list[str] = []
-        self._steps: dict[str, maps.Step] = {}
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Sets a tensor, and takes its name out of `unmapped`."""
@@ -106,32 +102,6 @@ class State(dict[str, Any]):
             xdevice.errors.NotATensorError: expected a model to load into, not 'no model' of type str
         """
         load_state(model, self, strict=strict)
-
-    def save_map(self, path: str | os.PathLike[str]) -> None:
-        """Writes which tensor became which, and how it was laid out otherwise, into a JSON file.
-
-        `xdevice convert MAP IN OUT` does the same to another checkpoint of the model, one tensor at a time and without
-        either framework. The map needs no values: both models may be on meta. docs/reference/files.md has its format.
-
-        Raises:
-            StateError: a tensor was filled by hand or computed from values (a weight norm), or is still in `unmapped`.
-            FilePathError: the file cannot be written.
-
-        Costs a millisecond for ten tensors.
-
-        Example:
-            >>> import os, tempfile
-            >>> state = xdevice.convert_state({"fc.weight": xdevice.ones(2, 3)}, "numpy", kinds={"fc": "linear"})
-            >>> state.save_map(os.path.join(tempfile.mkdtemp(), "map.json"))
-        """
-        if self.unmapped:
-            raise StateError(f"{some_of(self.unmapped)} are not mapped: fill or settle them first")
-        by_hand = [name for name in self if name not in self._steps]
-        if by_hand:
-            raise StateError(f"{some_of(by_hand)} were filled by hand, which a map cannot do")
-        text = maps.text(self.backend, {name: self._steps[name] for name in self})
-        with replacing(target_of(path)) as new, open(new, "w", encoding="utf-8") as file:
-            file.write(text)
 
     def __str__(self) -> str:
         count = f"{len(self)} tensor{'' if len(self) == 1 else 's'} for {self.backend}"

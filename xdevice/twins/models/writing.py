@@ -16,7 +16,7 @@ from xdevice.errors import ArgumentError, StateError
 from xdevice.tensors.refusals import require_dtype
 from xdevice.twins.weights.adapted import advice
 
-from . import attentions, exercise, flattened, maps, operations, views
+from . import attentions, exercise, flattened, operations, views
 from .pairing import SHAPING, in_doubt, pair_layers
 from .settling import Runs
 from .sides import shapes_of
@@ -352,7 +352,6 @@ class Writer:
         self._state[part.name] = self._tensor(array, place)
         self._state.origins[part.name] = names
         self._state._forms[part.name] = _form_of(tuple(first.shape), array.shape) if len(names) == 1 else ""
-        self._state._steps[part.name] = maps.step(layer, part, self._source.variables, cast)
 
     def _place(self, name: str, variable: Any) -> Device:
         """Where the value of a variable of the target is to be, made of that of the source's `name`. What is on meta in

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from contextlib import contextmanager
 from itertools import islice
@@ -19,7 +18,7 @@ from xdevice.errors import DTypeError, FileFormatError, shown
 from .disk import path_errors, require_plain_file
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from io import FileIO
 
     from xdevice.contract import Backend
@@ -178,25 +177,6 @@ def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> d
     ):
         raise ValueError(f"{SHARED} in its metadata gives names to tensors that it does not have")
     return shared
-
-
-def write_file(
-    path: str, about: Mapping[str, tuple[str, Sequence[int]]], arrays: Iterable[np.ndarray[Any, Any]]
-) -> None:
-    """Writes a file of tensors whose dtypes and shapes `about` says, taking one array after the other. The library
-    takes all at once."""
-    codes = {dtype: code for code, dtype in DTYPES.items()}
-    header, end = {}, 0
-    for name, (dtype, shape) in about.items():
-        start, end = end, end + math.prod(shape) * host_dtype(dtype).itemsize
-        header[name] = {"dtype": codes[dtype], "shape": [*shape], "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # so that the values begin at a multiple of 8
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for array in arrays:
-            straight = array if array.flags.c_contiguous else owned(array)
-            file.write(straight.reshape(-1).view("uint8").data)
 
 
 def read_all(entries: Collection[Entry | Held], *, in_turn: bool = False) -> Iterator[np.ndarray[Any, Any]]:
