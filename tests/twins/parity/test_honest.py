@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from parity import honest, planted
 from support import floats_asked_for
+from twins.parity import honest, planted
 
 import xdevice
 from xdevice.twins.parity import noise

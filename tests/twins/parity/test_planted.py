@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from parity import planted
 from support import floats_asked_for, needs, python
+from twins.parity import planted
 
 import xdevice
 from xdevice.twins.parity.recording import Recording, recording_to

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from parity import ported
 from support import BACKENDS, ROOT, python
+from twins.parity import ported
 
 import xdevice
 
