@@ -21,8 +21,9 @@ from xdevice.base.statuses import status_text
 from xdevice.base.version import __version__
 from xdevice.core import registry, selection
 from xdevice.errors import XDeviceError
+from xdevice.port import commands as porting
 
-from . import launch, lint, scripts, tours
+from . import launch, tours
 from .running import backend_called, run_child
 
 if TYPE_CHECKING:
@@ -250,9 +251,9 @@ def compare(first: Path, second: Path, **options: Any) -> None:
 
 main.add_command(launch.launch)
 main.add_command(tours.tour)
-main.add_command(scripts.scan)
-main.add_command(scripts.port)
-main.add_command(lint.lint)
+main.add_command(porting.scan)
+main.add_command(porting.port)
+main.add_command(porting.lint)
 
 
 def _refuse_two_rules(float64: bool, calibrate: bool, rule: Rule) -> None:

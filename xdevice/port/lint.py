@@ -73,6 +73,15 @@ class Choice(NamedTuple):
             return False
         return code.startswith(self.select) if self.select else RULES[code].on
 
+    def needs_engine(self) -> bool:
+        """Whether a rule is selected that asks what expressions mean across the project, which takes far longer."""
+        return "XD212".startswith(self.select or "-")
+
+    def with_options(self, select: str | None, ignore: str | None) -> Choice:
+        """The choice of a command. `--select` replaces the settings' codes, `--ignore` removes more."""
+        selected = codes(select, "--select") if select else self.select
+        return self._replace(select=selected, ignore=(*self.ignore, *codes(ignore or "", "--ignore")))
+
 
 def _matches(path: str, glob: str) -> bool:
     return fnmatch.fnmatch(path, glob) or fnmatch.fnmatch(f"/{path}", f"*/{glob}")
@@ -131,11 +140,6 @@ def _list_codes(given: Any, of: str) -> tuple[str, ...]:
     if not isinstance(given, list) or not all(isinstance(code, str) for code in given):
         raise OptionError(f"{of} is a list of codes, such as ['XD202'], not {given!r}")
     return codes(" ".join(given), of)
-
-
-def needs_engine(choice: Choice) -> bool:
-    """Whether a rule is selected that asks what expressions mean across the project, which takes far longer."""
-    return "XD212".startswith(choice.select or "-")
 
 
 # one file

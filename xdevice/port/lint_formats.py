@@ -6,9 +6,8 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.base.version import __version__
-
 from .lint_rules import RULES
+from .report import installed_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,14 +44,14 @@ def as_json(found: Sequence[Finding]) -> str:
         {"path": one.path, "line": one.line, "col": one.col, "end": one.end, "cell": one.cell, "code": one.code,
          "message": one.message} for one in found
     ]  # fmt: skip
-    return _write({"tool": "xdevice", "version": __version__, "findings": rows})
+    return _write({"tool": "xdevice", "version": installed_version(), "findings": rows})
 
 
 def sarif(found: Sequence[Finding]) -> str:
     """SARIF 2.1.0; a fix is what `port` would write."""
     names = sorted({one.code for one in found})
     rules = [{"id": code, "shortDescription": {"text": RULES[code].text}} for code in names]
-    driver = {"name": "xdevice", "version": __version__, "rules": rules}
+    driver = {"name": "xdevice", "version": installed_version(), "rules": rules}
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": [_result(one) for one in found]}
     document = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
     return _write(document)

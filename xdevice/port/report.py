@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final, get_args
-
-from xdevice.base.version import __version__
 
 from .sites import GRADES, Verdict
 
@@ -25,7 +24,7 @@ def document(examined: Examined) -> dict[str, Any]:
     """The report as a dict for JSON: lines and columns from 1, in characters; files by path, sites by position."""
     return {
         "tool": "xdevice",
-        "version": __version__,
+        "version": installed_version(),
         "format": FORMAT,
         "root": examined.root.resolve().name,
         "only": examined.only,
@@ -34,6 +33,14 @@ def document(examined: Examined) -> dict[str, Any]:
         "files": [_file(examined, source) for source in sorted(examined.sources, key=lambda source: source.path)],
         "unreadable": [{"path": path, "why": why} for path, why in sorted(examined.unreadable)],
     }
+
+
+def installed_version() -> str:
+    """The version of xdevice, which this room does not import."""
+    try:
+        return version("xdevice-dl")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def text(examined: Examined) -> str:
