@@ -14,8 +14,8 @@ from support import BACKENDS, framework, python, sampled, with_64_bit
 import xdevice
 from xdevice.contract.samples import Samples
 from xdevice.core import scopes
-from xdevice.execution import parallel
-from xdevice.execution.pool import MOST
+from xdevice.performance import parallel
+from xdevice.performance.pool import MOST
 
 variable: ContextVar[str] = ContextVar("variable", default="not carried")
 

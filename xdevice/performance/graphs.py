@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from xdevice.base import devices
 from xdevice.core import selection
 from xdevice.errors import ArgumentError, CaptureError, TransferError, XDeviceError
-
-from . import streams
+from xdevice.execution import streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +114,7 @@ class Graph:
 def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
     """Runs the task once for real before it is recorded. Memory that only a first call allocates could not be allocated
     while recording; and if the task reads on the host, the error names the line."""
-    from .transfers import transfers
+    from xdevice.performance.transfers import transfers
 
     caller = streams.Stream.current(stream.device)
     stream.wait(caller)

@@ -1,6 +1,6 @@
 """Runs the official suite of the Python Array API standard over `xdevice.array_namespace`.
 
-    python tests/arithmetic/run_array_api_tests.py PATH BACKEND ... [--examples 5] [--device gpu:1] [--arrays] [...]
+    python tests/math/arithmetic/run_array_api_tests.py PATH BACKEND... [--examples 5] [--device gpu:1] [--arrays] [...]
 
 PATH is a checkout of github.com/data-apis/array-api-tests with its submodule array-api; the suite is not on PyPI. It
 needs the packages `ndindex` and `pytest-json-report` beside those of the extra `test`. With a device, every test runs

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.core import generators, registry, selection, workers
 from xdevice.errors import ArgumentError, UnsupportedError, note, put_on, shown
-
-from . import pool
-from .graphs import refuse_in_capture
+from xdevice.performance import pool
+from xdevice.performance.graphs import refuse_in_capture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

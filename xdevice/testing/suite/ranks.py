@@ -1,4 +1,4 @@
-"""One rank of the checks of several processes: `python -m xdevice.testing.ranks`, started as a launcher would.
+"""One rank of the checks of several processes: `python -m xdevice.testing.suite.ranks`, started as a launcher would.
 
 Prints what failed as one line of JSON. Every rank makes the inputs of all ranks, so each knows the right result.
 """
@@ -17,9 +17,9 @@ import numpy as np
 
 import xdevice
 from xdevice.base.dtypes import host_dtype
-from xdevice.testing import values
-from xdevice.testing.base import assert_same
-from xdevice.testing.worlds import FAILURES, STOPS_AFTER
+from xdevice.testing.suite import values
+from xdevice.testing.suite.base import assert_same
+from xdevice.testing.suite.worlds import FAILURES, STOPS_AFTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

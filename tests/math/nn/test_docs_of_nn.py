@@ -30,5 +30,5 @@ def test_the_names_are_those_of_the_page_and_of_the_contract():
 
 
 def test_xdevice_itself_does_not_load_it():
-    code = "import xdevice, sys; assert not {'xdevice.nn', 'xdevice.arithmetic', 'numpy', 'typing'} & set(sys.modules)"
+    code = "import xdevice, sys; assert not {'xdevice.nn', 'xdevice.math', 'numpy', 'typing'} & set(sys.modules)"
     printed("-S", "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}")

@@ -112,7 +112,7 @@ class _Rank:
         place = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size, "ADDRESS": f"127.0.0.1:{port}"}
         said = {f"XDEVICE_{name}": str(value) for name, value in place.items()}
         environment = {**os.environ, **said, "XDEVICE_BACKEND": backend, "XDEVICE_ENGINE": engine, **more}
-        command = [sys.executable, "-m", "xdevice.testing.ranks", *filter(None, [failure])]
+        command = [sys.executable, "-m", "xdevice.testing.suite.ranks", *filter(None, [failure])]
         self.status: int | None = None
         self.printed = ""
         self._process = subprocess.Popen(

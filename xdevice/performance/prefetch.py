@@ -21,12 +21,11 @@ import numpy
 from xdevice.base import devices
 from xdevice.core import generators, registry, selection, workers
 from xdevice.errors import ArgumentError, UnsupportedError, shown
+from xdevice.performance.graphs import refuse_in_capture
+from xdevice.performance.parallel import carry_states, keep, mark, rejoin
 from xdevice.tensors import leaves
 from xdevice.tensors.creation import as_numbers
 from xdevice.tensors.refusals import refuse_lacking, traced
-
-from .graphs import refuse_in_capture
-from .parallel import carry_states, keep, mark, rejoin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xdevice import random
 from xdevice.errors import ArgumentError, shown
+from xdevice.math import random
+from xdevice.replicas.operands import length_of, rebuilt, tensors_in
 from xdevice.tensors.creation import to_numpy
-
-from .operands import length_of, rebuilt, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy as np
 
-    from .operands import Operand
+    from xdevice.replicas.operands import Operand
 
 
 def batches(arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = False) -> Iterator[Any]:

@@ -253,7 +253,7 @@ def _nothing() -> None: ...
 
 
 def _seed(n: int) -> None:
-    from xdevice import random
+    from xdevice.math import random
 
     random.seed(n)
 
@@ -261,7 +261,7 @@ def _seed(n: int) -> None:
 def _guard(item: pytest.Item) -> AbstractContextManager[Any]:
     if not item.stash.get(_guarded, False):
         return nullcontext()
-    from xdevice.execution.transfers import transfers
+    from xdevice.performance.transfers import transfers
 
     return transfers("forbid")
 

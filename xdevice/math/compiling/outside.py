@@ -22,11 +22,11 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.arithmetic.namespace import Namespace
 from xdevice.base.devices import Device
 from xdevice.base.dtypes import dtype_name
 from xdevice.core import registry
 from xdevice.errors import DTypeError, UnsupportedError, shown
+from xdevice.math.arithmetic.namespace import Namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

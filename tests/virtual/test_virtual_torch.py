@@ -1,4 +1,4 @@
-"""What PyTorch's own code sees of virtual GPUs: XDEVICE_VIRTUAL_GPUS=4 pytest tests/replicas/test_virtual_torch.py"""
+"""What PyTorch's own code sees of virtual GPUs: XDEVICE_VIRTUAL_GPUS=4 pytest tests/virtual/test_virtual_torch.py"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Whole programs of PyTorch on virtual GPUs, written as its examples are: the numbers are those of the CPU.
 
-XDEVICE_VIRTUAL_GPUS=2 pytest tests/replicas/test_virtual_programs.py
+XDEVICE_VIRTUAL_GPUS=2 pytest tests/virtual/test_virtual_programs.py
 """
 
 from __future__ import annotations
