@@ -95,32 +95,6 @@ def test_what_pythons_own_errors_hold_goes_too():
         assert looks(go(gone)) == looks(gone), route
 
 
-RETIRED = {
-    "BackendConflictError": xdevice.ContractError,
-    "BackendMismatchError": xdevice.ArgumentError,
-    "CountError": xdevice.ArgumentError,
-    "DepthError": xdevice.ArgumentError,
-    "DeviceTypeError": xdevice.DeviceError,
-    "NotATaskError": xdevice.ArgumentError,
-    "NotIterableError": xdevice.ArgumentError,
-    "OpError": xdevice.ArgumentError,
-    "ToleranceError": xdevice.ArgumentError,
-}
-
-
-@pytest.mark.parametrize("name", RETIRED)
-def test_a_retired_name_stands_for_its_successor(name):
-    said = f"xdevice.{name} is now xdevice.{RETIRED[name].__name__}"
-    for module in (xdevice, xdevice.errors):
-        with pytest.warns(DeprecationWarning, match=f"^{said}$") as warned:
-            assert getattr(module, name) is RETIRED[name]
-        assert {one.filename for one in warned} == {__file__}
-    with pytest.warns(DeprecationWarning, match="is now") as warned:
-        exec(f"from xdevice import {name}; from xdevice.errors import {name}", {"__name__": "a_program"})
-    assert {one.filename for one in warned} == {"<string>"}
-    assert name not in xdevice.__all__
-
-
 def test_what_was_caught_by_the_built_in_errors_is_caught_still():
     for cls in (xdevice.ArgumentError, xdevice.DeviceError, xdevice.ShapeError, xdevice.SettingError):
         assert issubclass(cls, ValueError)
