@@ -380,13 +380,11 @@ def test_all_frameworks_have_them_in_one_process(first):
 
 
 @pytest.mark.long
-def test_the_tour_and_info_run_on_them():
+def test_info_names_them():
     code = """
 import json, xdevice
-from xdevice.cli import info, tour
+from xdevice.cli import info
 for name in ("numpy", "mxnet"):
-    outcome = tour.run(xdevice.backend(name))
-    assert not outcome["failed"], outcome
     print(json.dumps([one["virtual"] for one in info.probe_here(name)["devices"]]))
 """
     lines = python(code, XDEVICE_VIRTUAL_GPUS="2").splitlines()

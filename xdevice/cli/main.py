@@ -1,5 +1,4 @@
-"""The commands of `xdevice`: `info`, `tour`, `bench`, `parity`, `compare`, `convert`, `launch`, `scan`, `lint`
-and `port`."""
+"""The commands of `xdevice`: `info`, `parity`, `compare`, `launch`, `scan`, `lint` and `port`."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from io import TextIOWrapper
@@ -17,14 +15,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xdevice.base import floats
-from xdevice.base.statuses import status_text
 from xdevice.base.version import __version__
 from xdevice.core import registry, selection
 from xdevice.errors import XDeviceError
 from xdevice.port import commands as porting
 
-from . import launch, tours
-from .running import backend_called, run_child
+from . import launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +28,6 @@ if TYPE_CHECKING:
     from xdevice.twins.parity.report import Report
     from xdevice.twins.parity.run import Plan
     from xdevice.twins.parity.tolerances import Rule
-
-    from .bench import Row
 
 
 class _Commands(click.Group):
@@ -115,34 +109,6 @@ def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
         reports.show(found)
     if names and not all(report["imports"] for report in found):
         sys.exit(1)
-
-
-@main.command()
-@click.option("--backend", "name", metavar="NAME", help="The backend; by default the selected one.")
-@click.option("--all", "every", is_flag=True, help="Every installed backend, each in a process of its own.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@click.option("--plot", "picture", type=click.Path(path_type=Path), help="Draw the figures into a PNG or SVG file.")
-@click.option("--quick", is_flag=True, help="Less work: to see that it runs; not figures to quote.")
-def bench(name: str | None, every: bool, as_json: bool, picture: Path | None, quick: bool) -> None:
-    """Runs the experiments of d2l.ai's performance chapters on this machine, and shows the times.
-
-    Waiting, blocking, two devices side by side, three tasks at once, a captured task, copying while computing, reading
-    values one by one, and the bandwidth of copies. The figures are of one run; none is checked.
-    """
-    from . import bench as experiments
-
-    if every and name:
-        raise click.UsageError("--all takes every installed backend, so it goes without --backend")
-    rows = (
-        [row for one in selection.backends() for row in _bench_in_child(one, quick)] if every else _bench(name, quick)
-    )
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
-    else:
-        experiments.show(rows)
-    if picture is not None:
-        experiments.plot(rows, picture)
-    sys.exit(1 if any(row["failed"] for row in rows) else 0)
 
 
 def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -250,7 +216,6 @@ def compare(first: Path, second: Path, **options: Any) -> None:
 
 
 main.add_command(launch.launch)
-main.add_command(tours.tour)
 main.add_command(porting.scan)
 main.add_command(porting.port)
 main.add_command(porting.lint)
@@ -345,42 +310,6 @@ def _publish(report: Report, title: str, options: dict[str, Any]) -> None:
     if options["json_file"] is None or options["json_file"].name != "<stdout>":
         parity_report.show(report)
     sys.exit(report.status)
-
-
-def _bench(name: str | None, quick: bool) -> list[Row]:
-    from xdevice.twins.parity import progress as progresses
-
-    from . import bench as experiments
-
-    backend = backend_called(name)
-    with progresses.bar() as progress:
-        task = progress.add_task(backend.name, total=len(experiments.EXPERIMENTS))
-
-        def step(what: str) -> None:
-            progress.update(task, description=f"{backend.name}: {what}", advance=1)
-
-        return experiments.run(backend, quick, step)
-
-
-def _bench_in_child(name: str, quick: bool) -> list[Row]:
-    command = [sys.executable, "-m", "xdevice", "bench", "--backend", name, "--json", *(["--quick"] if quick else [])]
-    done = run_child(command, alone=True, stdout=subprocess.PIPE)
-    if not done.stdout.startswith("["):
-        why = f"the process ended {status_text(done.returncode)}"
-        nothing: Row = {
-            "backend": name,
-            "virtual": False,
-            "experiment": "-",
-            "case": "-",
-            "value": None,
-            "unit": "s",
-            "best": None,
-            "why_not": why,
-            "failed": True,
-        }
-        return [nothing]
-    rows: list[Row] = json.loads(done.stdout)
-    return rows
 
 
 def _canonical(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,25 +1,37 @@
-"""`xdevice bench`: runs the experiments of d2l.ai's performance chapters on this machine, on one backend.
+"""The experiments of d2l.ai's performance chapters on this machine: each backend's times, and the best possible ones.
+
+    python benchmarks/experiments.py                        # the selected backend
+    python benchmarks/experiments.py --backend torch --json
+    python benchmarks/experiments.py --quick                # less work: to see that it runs; not figures to quote
+
+Waiting, blocking, two devices side by side, three tasks at once, a captured task, copying while computing, reading
+values one by one, and the bandwidth of copies. The figures are of one run; none is checked. The exit status is 1 if an
+experiment failed.
 
 The chapters: https://d2l.ai/chapter_computational-performance/async-computation.html and auto-parallelism.html
 """
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from io import BytesIO
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
+
+import click
+import numpy
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
 
 import xdevice
+from xdevice.base.devices import Device
+from xdevice.contract import Backend
 from xdevice.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from xdevice.base.devices import Device
-    from xdevice.contract import Backend
 
 MEGABYTE = 1_000_000
 
@@ -81,7 +93,8 @@ class Bench:
 
     def square(self, place: Device, size: int | None = None) -> Any:
         n = size or self.size.product
-        x = xdevice.rand(n, n, device=place)
+        with place:
+            x = xdevice.rand(n, n) * (2 / n)  # its powers neither grow nor vanish
         xdevice.sync(products(x, 1))
         return x
 
@@ -181,8 +194,6 @@ def repeated_task(bench: Bench) -> Iterator[Row]:
 def overlap(bench: Bench) -> Iterator[Row]:
     """Times work on batches from the host: each copied and then computed on, and each copied while the last is computed
     on."""
-    import numpy
-
     n = bench.size.product
     batches = [numpy.random.default_rng(i).random((n, n), dtype=numpy.float32) for i in range(bench.size.batches)]
     weight = bench.square(bench.device)
@@ -223,8 +234,6 @@ def norms(bench: Bench) -> Iterator[Row]:
 
 def bandwidth(bench: Bench) -> Iterator[Row]:
     """Measures copies between host and device, and between devices, in GB (1e9 bytes) a second."""
-    import numpy
-
     count = bench.size.megabytes * MEGABYTE // 4
     host = numpy.random.default_rng(0).random(count, dtype=numpy.float32)
     here = xdevice.tensor(host, device=bench.device)
@@ -251,99 +260,62 @@ EXPERIMENTS: Sequence[Callable[[Bench], Iterator[Row]]] = (
 )  # fmt: skip
 
 
-def run(backend: Backend, quick: bool = False, step: Callable[[str], None] = lambda name: None) -> list[Row]:
-    """Runs all experiments on one backend, and calls `step` with the name of each before it begins. Returns the
-    rows."""
-    bench, rows = Bench(backend, quick), []
+@click.command()
+@click.option("--backend", "name", metavar="NAME", help="The backend; by default the selected one.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--quick", is_flag=True, help="Less work: to see that it runs; not figures to quote.")
+def main(name: str | None, as_json: bool, quick: bool) -> None:
+    backend = xdevice.backend(name)
     with xdevice.use(backend):
-        for experiment in EXPERIMENTS:
-            name = experiment.__name__.replace("_", " ")
-            step(name)
-            try:
-                rows += list(experiment(bench))
-            except UnsupportedError as error:
-                rows.append(bench.row(name, "-", None, why_not=str(error)))
-            except Exception as error:  # such as a build without kernels for this GPU
-                rows.append(bench.row(name, "-", None, why_not=_first_line(error), failed=True))
+        bench = Bench(backend, quick)
+        console = Console(stderr=True)
+        shown = track(EXPERIMENTS, backend.name, console=console, disable=not console.is_terminal)
+        rows = [row for experiment in shown for row in rows_of(experiment, bench)]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        show(rows)
+    sys.exit(1 if any(row["failed"] for row in rows) else 0)
+
+
+def rows_of(experiment: Callable[[Bench], Iterator[Row]], bench: Bench) -> list[Row]:
+    name = experiment.__name__.replace("_", " ")
+    rows: list[Row] = []
+    try:
+        rows.extend(experiment(bench))  # those before an error stay
+    except UnsupportedError as error:
+        rows.append(bench.row(name, "-", None, why_not=str(error)))
+    except Exception as error:  # such as a build without kernels for this GPU
+        why_not = f"FAILED: {type(error).__name__}: {error}".strip().splitlines()[0][:300]
+        rows.append(bench.row(name, "-", None, why_not=why_not, failed=True))
     return rows
 
 
-def _first_line(error: Exception) -> str:
-    return f"FAILED: {type(error).__name__}: {error}".strip().splitlines()[0][:300]
-
-
-_VIRTUAL = (
+VIRTUAL = (
     "Virtual GPUs are memory of the host and share its cores: these figures show that the experiments run, and nothing "
     "about what hardware would do (docs/explanation/virtual.md)."
 )
 
 
-def show(rows: Iterable[Row]) -> None:
-    """Prints the rows as a table."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    rows = list(rows)
-    table = Table(title="xdevice bench", caption=_VIRTUAL if any(row["virtual"] for row in rows) else None)
+def show(rows: Sequence[Row]) -> None:
+    table = Table(title="The experiments", caption=VIRTUAL if any(row["virtual"] for row in rows) else None)
     for heading in ("backend", "experiment", "case"):
         table.add_column(heading, overflow="fold")
     for heading in ("measured", "best possible here"):
         table.add_column(heading, justify="right")
     for row in rows:
-        if row["value"] is None:
-            table.add_row(_named(row), row["experiment"], escape(row["why_not"] or ""), "-", "-")
-        else:
-            best = _readable(row["best"], row["unit"])
-            table.add_row(_named(row), row["experiment"], row["case"], _readable(row["value"], row["unit"]), best)
+        figures = [readable(row[which], row["unit"]) for which in ("value", "best")]  # type: ignore[literal-required]
+        case = row["case"] if row["value"] is not None else escape(row["why_not"] or "")
+        name = f"{row['backend']} (virtual GPUs)" if row["virtual"] else row["backend"]
+        table.add_row(name, row["experiment"], case, *figures)
     Console().print(table)
 
 
-def _named(row: Row) -> str:
-    return f"{row['backend']} (virtual GPUs)" if row["virtual"] else row["backend"]
-
-
-def _readable(value: float | None, unit: str) -> str:
+def readable(value: float | None, unit: str) -> str:
     if value is None:
         return ""
     return f"{value:.1f} GB/s" if unit == "GB/s" else f"{1000 * value:.2f} ms"
 
 
-def plot(rows: Sequence[Row], path: Path) -> None:
-    """Draws one panel per experiment into a file: a bar for each backend and case, and a line at the best value
-    possible."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    measured = [row for row in rows if row["value"] is not None]
-    names = list(dict.fromkeys(row["experiment"] for row in measured))
-    groups = [[row for row in measured if row["experiment"] == name] for name in names]
-    heights = [len(group) + 2 for group in groups]
-    figure, panels = plt.subplots(
-        len(names), 1, figsize=(9, 0.32 * sum(heights)), height_ratios=heights, squeeze=False, layout="constrained"
-    )
-    lines = None
-    for name, group, panel in zip(names, groups, panels[:, 0], strict=True):
-        places = range(len(group))
-        bars = panel.barh(places, [row["value"] or 0.0 for row in group], color="tab:blue", height=0.7)
-        panel.bar_label(bars, [_readable(row["value"], row["unit"]) for row in group], padding=4, fontsize=8)
-        aims = [(row["best"], place) for place, row in enumerate(group) if row["best"] is not None]
-        if aims:
-            ends = [place + side for _, place in aims for side in (-0.45, 0.45)]
-            lines = panel.vlines([best for best, _ in aims], ends[::2], ends[1::2], color="tab:red")
-        panel.set_yticks(places, [f"{_named(row)}: {row['case']}" for row in group], fontsize=8)
-        panel.invert_yaxis()
-        panel.margins(x=0.15)
-        panel.set_title(name, fontsize=10, loc="left")
-        panel.set_xlabel("seconds", fontsize=8)
-        if group[0]["unit"] == "GB/s":  # logarithmic: a bus has a few GB/s, a GPU thousands
-            panel.set_xscale("log")
-            panel.set_xlabel("GB/s", fontsize=8)
-    if lines is not None:
-        figure.legend([lines], ["best possible here"], loc="upper right", fontsize=8)
-    drawn = BytesIO()  # drawn in memory first: an interrupt leaves no half of a file
-    figure.savefig(drawn, dpi=120, format=path.suffix.lstrip(".") or "png")
-    path.write_bytes(drawn.getvalue())
-    plt.close(figure)
+if __name__ == "__main__":
+    main()
