@@ -304,7 +304,7 @@ def show(rows: Sequence[Row]) -> None:
     for heading in ("measured", "best possible here"):
         table.add_column(heading, justify="right")
     for row in rows:
-        figures = [readable(row[which], row["unit"]) for which in ("value", "best")]  # type: ignore[literal-required]
+        figures = [readable(row[which], row["unit"]) for which in ("value", "best")]
         case = row["case"] if row["value"] is not None else escape(row["why_not"] or "")
         name = f"{row['backend']} (virtual GPUs)" if row["virtual"] else row["backend"]
         table.add_row(name, row["experiment"], case, *figures)

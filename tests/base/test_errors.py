@@ -17,7 +17,7 @@ from support import any_framework, python, sampled
 import xdevice
 
 for module in pkgutil.iter_modules(xdevice.__path__):  # those that a later module may define count too
-    if module.name not in ("__main__", "pytest_plugin", "pytest_isolation", "pytest_recording"):
+    if module.name not in ("__main__", "pytest_plugin", "pytest_recording"):
         importlib.import_module(f"xdevice.{module.name}")
 
 

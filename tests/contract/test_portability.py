@@ -127,10 +127,9 @@ def test_the_command_line_and_parity_need_nothing_of_posix(run, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isolate", [[], pytest.param(["--xd-isolate"], marks=pytest.mark.long)])
-def test_the_pytest_plugin_needs_nothing_of_posix(run, folder, isolate):
+def test_the_pytest_plugin_needs_nothing_of_posix(run, folder):
     (folder / "test_it.py").write_text(TEST)
-    done = run("-m", "pytest", "-p", "no:cacheprovider", "--xd-backends=numpy,jax", *isolate, folder)
+    done = run("-m", "pytest", "-p", "no:cacheprovider", "--xd-backends=numpy,jax", folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
 

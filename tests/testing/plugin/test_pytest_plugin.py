@@ -12,7 +12,6 @@ import xdevice
 from xdevice import transfers
 from xdevice.contract import hooks
 from xdevice.testing import plugin as pytest_plugin
-from xdevice.testing.plugin import isolation as pytest_isolation
 from xdevice.testing.plugin import recordings as pytest_recording
 from xdevice.testing.plugin.markers import MARKERS
 from xdevice.twins.parity import comparing as parity
@@ -20,7 +19,7 @@ from xdevice.twins.parity import comparing as parity
 TWO = "--xd-backends=numpy,torch"
 
 # pytester drops the modules that a run in this process has imported, and PyTorch cannot be imported twice
-IMPORTED = [hooks, parity, pytest_isolation, pytest_plugin, pytest_recording, transfers]
+IMPORTED = [hooks, parity, pytest_plugin, pytest_recording, transfers]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -454,77 +453,21 @@ def test_it_works_under_xdist(project):
 
 
 @pytest.mark.slow
-def test_isolated_backends_do_not_see_each_other(project):
-    write(
-        project,
-        PARITY
-        + """
-import os, sys, warnings
-
-def test_alone(xd):
-    assert os.environ["XDEVICE_BACKEND"] == xd.name
-    assert ("torch" in sys.modules) == (xd.name == "torch")
-
-@pytest.mark.xd_xfail("numpy", reason="planned")
-def test_xfail(xd):
-    assert xd.name == "torch"
-
-@pytest.mark.filterwarnings("default")
-def test_warns(xd):
-    warnings.warn("of an isolated test", FutureWarning)
-
-def test_plain():
-    assert "XDEVICE_BACKEND" not in os.environ
-""",
-    )
-    result = project.spawn(TWO, "--xd-isolate", "--junitxml=all.xml")
-    result.assert_outcomes(passed=10, failed=2, xfailed=1, warnings=2)
-    assert closing(result) == "xdevice: torch (5 passed, 1 failed), numpy (4 passed, 1 failed, 1 xfailed); not run: gpu"
-    result.stdout.fnmatch_lines(["E*3 of 3 elements are off*", "*FutureWarning: of an isolated test"])
-    assert 'tests="13"' in (project.path / "all.xml").read_text()
-
-
-@pytest.mark.slow
-def test_a_crash_costs_the_test_that_it_happens_in(project):
+def test_with_one_worker_a_crash_costs_the_test_that_it_happens_in(project):
     write(
         project,
         """
-import os, signal
-def test_before(xd): pass
+import os, signal, sys
+def test_before(xd): assert "torch" not in sys.modules
 def test_crash(xd): os.kill(os.getpid(), signal.SIGKILL)
 def test_after(xd): pass
 def test_exits(xd): os._exit(0)
 """,
     )
-    result = project.spawn("--xd-backends=numpy", "--xd-isolate")
+    result = project.spawn("--xd-backends=numpy", "-p", "xdist", "-n1")
     result.assert_outcomes(passed=2, failed=2)
-    result.stdout.fnmatch_lines(
-        [
-            "the pytest process of numpy ended by SIGKILL in this test",
-            "the pytest process of numpy ended with exit status 0 in this test",
-        ]
-    )
-    result = project.spawn("--xd-backends=numpy", "--xd-isolate", "-x")
-    result.assert_outcomes(passed=1, failed=1)
-
-
-@pytest.mark.slow
-def test_a_child_that_does_not_start_is_an_error_of_its_tests(project):
-    write(project, "def test_it(xd): pass\ndef test_other(xd): pass\n")
-    project.makeconftest("import os\nif 'XDEVICE_BACKEND' in os.environ: raise RuntimeError('planned')")
-    result = project.spawn("--xd-backends=numpy", "--xd-isolate")
-    result.assert_outcomes(errors=2)
-    result.stdout.fnmatch_lines(
-        ["the pytest process of numpy ended with exit status * without running this test", "*planned*"]
-    )
-
-
-@pytest.mark.parametrize("option", ["-s", "--pdb", "-n2"])
-def test_isolation_refuses_what_it_cannot_do(project, option):
-    write(project, "def test_it(xd): pass\n")
-    result = project.run_here("--xd-backends=numpy", "--xd-isolate", "-p", "xdist", option)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"so it goes without {option[:2] if option != '--pdb' else option}" in result.stderr.str()
+    result.stdout.fnmatch_lines(["*crashed while running *test_crash*", "*crashed while running *test_exits*"])
+    assert closing(result) == "xdevice: numpy (2 passed); not run: gpu"
 
 
 # recordings
@@ -562,7 +505,6 @@ def test_recordings_of_another_environment_agree(kept):
     result = kept.run_here(TWO, "--xd-compare=kept")
     result.assert_outcomes(passed=7)
     result.stdout.fnmatch_lines(["xdevice: 22 values of 5 tests compared with *kept"])
-    kept.spawn("--xd-backends=numpy", "--xd-compare=kept", "--xd-isolate").assert_outcomes(passed=4)
     result = kept.run_here("--xd-backends=numpy", "--xd-compare=kept", "--xd-record=again")
     result.stdout.fnmatch_lines(["xdevice: 12 values of 3 tests recorded in *again and compared with *kept"])
     kept.run_here("--xd-backends=numpy", "--xd-record=again").assert_outcomes(passed=4)
@@ -605,7 +547,7 @@ def test_it():
     heavy = {"numpy", "optree", "ml_dtypes", "rich", "click", "torch", "tensorflow", "paddle", "mxnet", "jax"}
     assert not heavy & set(sys.modules)
     assert "xdevice.testing.plugin" in sys.modules
-    unused = {"pytest_plugin.isolation", "pytest_plugin.recordings", "twins", "execution", "contract", "containers"}
+    unused = {"testing.plugin.recordings", "twins", "execution", "contract", "containers"}
     loaded = {name for name in unused if f"xdevice.{name}" in sys.modules}
     assert not loaded, loaded
 """
@@ -642,5 +584,5 @@ def test_the_page_shows_what_happens(project):
 def test_the_page_names_everything():
     page = (ROOT / "docs" / "reference" / "pytest.md").read_text()
     options = re.findall(r'"(--xd-[a-z]+)"', Path(pytest_plugin.__file__).read_text())
-    for name in {*MARKERS, *options} - {"--xd-child"}:
+    for name in {*MARKERS, *options}:
         assert f"`{name}" in page, name

@@ -8,7 +8,6 @@ used. (PYTEST_DONT_REWRITE: it asserts nothing.)
 
 from __future__ import annotations
 
-import argparse
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -60,7 +59,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DEVICE",
         help="what xd_device is, cpu or gpu:1 for instance; else gpu:0 where the backend has it, cpu:0 elsewhere",
     )
-    group.addoption("--xd-isolate", action="store_true", help="run the tests of each backend in a process of their own")
     group.addoption("--xd-record", metavar="DIR", help="keep what assert_parity and xdevice.record see in each test")
     group.addoption("--xd-compare", metavar="DIR", help="compare it with what --xd-record has kept, here or elsewhere")
     group.addoption(
@@ -73,7 +71,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="with --xd-cuda: the default device that a suite sets for PyTorch does not hold for the library it tests",
     )
-    group.addoption("--xd-child", help=argparse.SUPPRESS)
     parser.addini("xd_backends", "the default of --xd-backends", default="auto")
 
 
@@ -98,18 +95,8 @@ def pytest_configure(config: pytest.Config) -> None:
         from .recordings import Recordings
 
         settings.recordings = Recordings(config)
-    if config.getoption("xd_child"):
-        from .isolation import Child
-
-        child = Child(config)
-        settings.only(child.backend)
-        config.pluginmanager.register(child, "xdevice-child")
-    elif not hasattr(config, "workerinput"):
+    if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Summary(config), "xdevice-summary")
-        if config.getoption("xd_isolate"):
-            from .isolation import Parent
-
-            config.pluginmanager.register(Parent(config), "xdevice-parent")
 
 
 # collecting

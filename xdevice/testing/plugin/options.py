@@ -37,9 +37,6 @@ class Settings:
             self._names = selection.backends()
         return self._names
 
-    def only(self, name: str) -> None:
-        self._names = (name,)
-
 
 def _named(text: str) -> tuple[str, ...]:
     if not text.strip():
