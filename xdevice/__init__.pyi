@@ -103,8 +103,8 @@ from .tensors.verbs import to_device as to_device
 from .tensors.verbs import try_all_gpus as try_all_gpus
 from .tensors.verbs import try_gpu as try_gpu
 from .twins.models.converting import convert_state as convert_state
-from .twins.models.optimizers import compare_optimizers as compare_optimizers
-from .twins.models.optimizers import convert_optimizer as convert_optimizer
+from .twins.models.optimizer_states import compare_optimizers as compare_optimizers
+from .twins.models.optimizer_states import convert_optimizer as convert_optimizer
 from .twins.models.state import State as State
 from .twins.models.state import load_state as load_state
 from .twins.parity.comparing import assert_parity as assert_parity

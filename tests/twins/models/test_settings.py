@@ -9,7 +9,7 @@ import pytest
 
 import xdevice
 from xdevice.errors import ArgumentError
-from xdevice.twins.models import refusals
+from xdevice.twins.models.unpairable import MOST
 
 
 def named(nn, **layers):
@@ -263,7 +263,7 @@ HONEST = [
 
 @pytest.mark.parametrize(("ours", "theirs"), HONEST)
 def test_names_that_say_nothing_are_no_objection(ours, theirs):
-    from xdevice.twins.models.likeness import crossings
+    from xdevice.twins.models.name_likeness import crossings
 
     assert crossings(ours, theirs) == []
 
@@ -277,11 +277,11 @@ def test_a_refusal_says_where_the_order_breaks_and_is_short():
     ) as told:
         xdevice.convert_state(source, "paddle", like=like)
     assert "a guess by their names" in str(told.value)
-    assert len(str(told.value)) <= refusals.MOST
+    assert len(str(told.value)) <= MOST
     lacking = named(other, **{f"part{n}": other.Linear(4, 4) for n in range(30)})
     with pytest.raises(xdevice.StateError, match="different architectures: paddle lacks 30 linear of torch") as told:
         xdevice.convert_state(source, "paddle", like=lacking)
-    assert len(str(told.value)) <= refusals.MOST
+    assert len(str(told.value)) <= MOST
 
 
 def _block(backend, gelu=False):

@@ -40,8 +40,8 @@ def test_the_cause_is_where_the_error_arises_not_where_it_is_first_too_large():
         return LayerCall(path, 0, "Linear", (arrays[0],), (arrays[1],), (None,))
 
     layers = [Layer(path, "linear", (), {}) for path in "abc"]
-    exact = layerwise.Traced("torch", [call("a", 0, 0), call("b", 0, 0), call("c", 0, 0)], [])
-    off = layerwise.Traced("paddle", [call("a", 0, 1e-6), call("b", 1e-6, 5e-5), call("c", 6e-5, 2e-4)], [])
-    place = layerwise.first_difference(off, exact, [(layer, layer) for layer in layers])
+    exact = layerwise.TracedRun("torch", [call("a", 0, 0), call("b", 0, 0), call("c", 0, 0)], [])
+    off = layerwise.TracedRun("paddle", [call("a", 0, 1e-6), call("b", 1e-6, 5e-5), call("c", 6e-5, 2e-4)], [])
+    place = layerwise.TwoRuns(off, exact, [(layer, layer) for layer in layers]).first_difference()
     assert place.path == "b"
     assert re.search(r"off by 5e-05", place.text)

@@ -1,30 +1,53 @@
-"""`convert_state`: converts a model's parameters to another framework.
+"""`convert_state`: converts a model's parameters to another framework. This file is the way through it:
 
-`contract/layouts.py` says how each framework lays out the parameters of each kind of layer.
+- read: both models as a `Twin` (`reading`; a dict or a file: `flat_states`);
+- rewrite what the two have in different forms (`forms`);
+- pair the layers (`pairing`; with `inputs=`, by running both models: `by_inputs`);
+- write the parameters (`writing`) into a `State` (`state`);
+- list what differs beside them (`differences`, `layer_settings`, `plain_layers`).
 
-All parameters go by way of PyTorch's layout: each parameter of the source becomes the parameters of PyTorch that it
-stands for, and these become the parameters of the target. What a parameter means is known from its layer, of the source
-or of the target, or from `kinds`; its name or shape alone never decides it.
+What a parameter means is known from its layer, of the source or of the target, or from `kinds`; its name or shape alone
+never decides it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.contract import Backend
 from xdevice.core import registry
-from xdevice.errors import ArgumentError, StateError
-from xdevice.twins.weights.adapted import require_merged
+from xdevice.errors import ArgumentError, StateError, listed
+from xdevice.twins.weights.added_parameters import advice, lora_in
 
-from . import folding, given, rows, views
-from .pairing import spelled_out
-from .sides import check_kinds, check_told, flat_side, is_skipped, kinds_with, model_of, model_side, some_of
+from . import flat_states, plain_layers, reading
+from .by_inputs.runs import Runs
+from .by_inputs.trying import pair_by_inputs
+from .differences import Lister, Pairing
+from .forms import pixel_order, row_slices, single_tensors
+from .forms.alike import alike, without_channels
+from .pairing import order_in_doubt, pair_layers, spelled_out
 from .state import State
-from .writing import LIKE, How, Writer
+from .twin import some_of
+from .writing import LIKE, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from .twin import Names, Pairs, Twin
+
+
+class _Request(NamedTuple):
+    """What `convert_state` is asked for beside the two models."""
+
+    kinds: Names
+    names: Names
+    device: object
+    inputs: object
+    dtype: str | None
+    skip: tuple[str, ...]
 
 
 def convert_state(
@@ -65,71 +88,164 @@ def convert_state(
         >>> list(xdevice.convert_state({"fc.weight": xdevice.zeros(2, 3)}, "numpy", kinds={"fc": "linear"}))
         ['fc.weight']
     """
-    done: list[str] = []
-    with given.opened(source, done) as whole:
-        cast = None if dtype is None else LIKE if dtype == LIKE else dtype_name(dtype)
-        how = How(device, inputs, cast, given.check_skip(skip))
-        return _convert(whole, backend, like, dict(kinds or {}), dict(names or {}), how, done)
+    if isinstance(source, str | os.PathLike):
+        done: list[str] = []
+        with flat_states.opened(source, done) as state:
+            converted = convert_state(
+                state, backend, like=like, kinds=kinds, names=names, device=device, inputs=inputs, dtype=dtype,
+                skip=skip,
+            )  # fmt: skip
+        converted.done[:0] = done
+        return converted
+    if dtype is not None and dtype != LIKE:
+        dtype = dtype_name(dtype)
+    request = _Request(kinds or {}, names or {}, device, inputs, dtype, reading.check_skip(skip))
+    return _convert(source, _target_of(backend), like, request)
 
 
-def _convert(
-    source: Any,
-    backend: str | Backend,
-    like: Any,
-    kinds: dict[str, str],
-    renamed: dict[str, str],
-    how: How,
-    done: list[str],
-) -> State:
-    model = registry.kind_of(type(backend))
+def _target_of(backend: str | Backend) -> Backend:
+    model = None if isinstance(backend, str | Backend) else registry.kind_of(type(backend))
     if model is not None:
         raise ArgumentError(
             f"the second argument is the target's name, not a {type(backend).__qualname__}; to convert for this one, "
             f"write convert_state(source, {model.backend.name!r}, like=...)"
         )
-    target = registry.load(backend.name if isinstance(backend, Backend) else backend)
+    return registry.load(backend.name if isinstance(backend, Backend) else backend)
+
+
+def _convert(source: Any, target: Backend, like: Any, request: _Request) -> State:
     state = State(target.name)
-    state.done = done
-    check_kinds(kinds)
-    renamed, ours, theirs = rows.asked(renamed)
-    wanted = None if like is None else model_side(model_of(like, target), {renamed.get(k, k): kinds[k] for k in kinds})
-    owner = registry.backend_of_model(source)
-    of_like = None if wanted is None else wanted.variables
-    if owner is not None:
-        origin = model_side((owner, source), kinds)
-        require_merged(origin.variables, of_like)
-    else:
-        declared = kinds_with(kinds, wanted, renamed)
-        named = given.state_of(source, declared, state.done)
-        require_merged(named if isinstance(named, dict) else (), of_like)
-        origin = flat_side(named, declared, how.skip)
-    sides = [side for side in (origin, wanted) if side is not None]
-    given.require_used(how.skip, sides)
-    for side, what in zip(sides, ("left out", "stay as they are"), strict=False):
-        names = [name for name in side.variables if is_skipped(name, how.skip)]
-        done += [f"{some_of(names)} of {side.backend.name} {what}, as skip= says"] * bool(names)
-        state.skipped = names if side is wanted else []
-    origin = given.without(origin, how.skip)
-    wanted = None if wanted is None else given.without(wanted, how.skip)
-    check_told(kinds, renamed, origin, wanted)
-    if how.inputs is not None and (wanted is None or origin.model is None):
-        raise StateError("inputs= is what two models are called with; give a model, and another one as like=")
-    if wanted is None and renamed:
-        raise StateError("names= says which layer of like= is meant; give like=, the model")
-    if wanted is not None:
-        origin = rows.cut(views.with_bare(origin), ours, done, is_target=False)
-        wanted = rows.cut(views.with_bare(wanted), theirs, done, is_target=True)
-    origin, wanted = folding.alike(origin, wanted)
-    renamed = spelled_out(renamed, origin)
-    writer = Writer(origin, target, state, how)
+    names, ours, theirs = row_slices.split(request.names) if request.names else ({}, {}, {})
+    origin, wanted = _read(source, target, like, names, request, state)
     if wanted is None:
-        writer.put_freely(origin.layers)
+        _write_freely(origin, target, request, state)
+        return state
+    if ours or theirs:
+        origin = row_slices.cut(origin, ours, state.done, is_target=False)
+        wanted = row_slices.cut(wanted, theirs, state.done, is_target=True)
+    origin, wanted = alike(origin, wanted)
+    writer = Writer(origin, target, wanted, state, request.device, request.dtype)
+    pairing = _pair(origin, wanted, spelled_out(names, origin), request)
+    lister = Lister(origin, wanted, pairing, state)
+    for one, other in (*pairing.pairs, *pairing.singles):
+        state.pairs[one.path] = other.path
+        lister.list_pair(one, other)
+        writer.put(one, other, wanted)
+    lister.list_rest(request.inputs is not None)
+    writer.finish()
+    return state
+
+
+def _read(
+    source: Any, target: Backend, like: Any, names: Names, request: _Request, state: State
+) -> tuple[Twin, Twin | None]:
+    kinds, skip = request.kinds, request.skip
+    if kinds:
+        reading.check_kinds(kinds)
+    wanted = None
+    if like is not None:
+        wanted = reading.read_like(like, target, {names.get(path, path): kind for path, kind in kinds.items()})
+    owner = registry.backend_of_model(source)
+    if owner is not None:
+        origin = reading.read_model(owner, source, kinds)
+        _require_merged(origin.variables, wanted)
     else:
-        writer.put_all(origin, wanted, renamed, how.inputs)
-    for name in origin.unknown if wanted is None else ():
+        by_like = flat_states.kinds_by_like(kinds, wanted, names)
+        tensors = flat_states.state_of(source, by_like, state.done)
+        _require_merged(tensors if isinstance(tensors, dict) else (), wanted)
+        origin = flat_states.read_state(tensors, by_like, skip)
+    if skip:
+        origin, wanted = _left_out(origin, wanted, skip, state)
+    if kinds:
+        reading.check_kinds_fit(kinds, names, origin, wanted)
+    if request.inputs is not None and (wanted is None or origin.model is None):
+        raise StateError("inputs= is what two models are called with; give a model, and another one as like=")
+    if wanted is None and names:
+        raise StateError("names= says which layer of like= is meant; give like=, the model")
+    if wanted is None and request.dtype == LIKE:
+        raise ArgumentError("dtype='like' takes the dtypes of like=; give like=, the model, or the name of a dtype")
+    return origin, wanted
+
+
+def _require_merged(names: Iterable[str], wanted: Twin | None) -> None:
+    """Raises `StateError` if only one of two models has adapters: the layers that both have do not say what it
+    computes."""
+    if wanted is None:
+        return
+    ours, theirs = lora_in(names), lora_in(wanted.variables)
+    if ours and not theirs:
+        raise StateError(advice(ours))
+    if theirs and not ours:
+        raise StateError(
+            f"{listed(map(repr, theirs), 2)} of like= are LoRA's, and the source has none: give the model without "
+            "them, and add them afterwards"
+        )
+
+
+def _left_out(origin: Twin, wanted: Twin | None, skip: tuple[str, ...], state: State) -> tuple[Twin, Twin | None]:
+    """Both without the layers that `skip=` names. Raises `StateError` if neither has parameters there."""
+    reading.require_used(skip, [origin] if wanted is None else [origin, wanted])
+    names = [name for name in origin.variables if reading.is_skipped(name, skip)]
+    if names:
+        state.done.append(f"{some_of(names)} of {origin.name} left out, as skip= says")
+    origin = reading.without(origin, skip)
+    if wanted is not None:
+        state.skipped = [name for name in wanted.variables if reading.is_skipped(name, skip)]
+        if state.skipped:
+            state.done.append(f"{some_of(state.skipped)} of {wanted.name} stay as they are, as skip= says")
+        wanted = reading.without(wanted, skip)
+    return origin, wanted
+
+
+def _write_freely(origin: Twin, target: Backend, request: _Request, state: State) -> None:
+    """Writes all layers under their own names, without a model of the target."""
+    origin = without_channels(origin)
+    writer = Writer(origin, target, None, state, request.device, request.dtype)
+    for layer in origin.layers:
+        writer.put_freely(layer)
+    state.differences += pixel_order.in_doubt(origin, target)
+    for name in origin.single_names:
         state.unmapped[name] = (
             f"no layer that xdevice knows has it; kinds={{{name!r}: 'same'}} takes it as it is, and "
             f"settle({name!r}) says that it is not needed"
         )
     writer.finish()
+
+
+def _pair(source: Twin, target: Twin, names: Names, request: _Request) -> Pairing:
+    paths: list[dict[str, str]] = [{}]
+    if source.singles and target.singles:
+        paths = single_tensors.pair_singles(source, target, names)
+    singles = [single_tensors.pairs_of(source, target, pairs) for pairs in paths]
+    likely = paths[-1]
+    runs = None if request.inputs is None else Runs(source, target, request.inputs)
+    doubts = []
+    try:
+        if runs is not None:
+            try:
+                values = [partial(_values, source, target, request, pairs) for pairs in singles]
+                pairs, run, number, left = pair_by_inputs(runs, names, values)
+                plain = plain_layers.by_calls(source, runs.expected, target, run, pairs)
+                doubts = [left, *order_in_doubt(source, target, pairs)] if left else []
+                return Pairing(pairs, singles[number], plain, likely, doubts, runs)
+            except ArgumentError as error:  # the target does not take them
+                doubts = [f"inputs= settles nothing: {error}"]
+        pairs = pair_layers(source, target, names)
+    except StateError as error:
+        if error.pairs:
+            error.pairs = {**likely, **error.pairs}
+        raise
+    doubts += order_in_doubt(source, target, pairs)
+    return Pairing(pairs, singles[0], plain_layers.by_definition(source, target, pairs), likely, doubts)
+
+
+def _values(source: Twin, target: Twin, request: _Request, singles: Pairs, pairs: Pairs) -> State:
+    """What the target's variables become by these pairs. Empty if one would become two values."""
+    state = State(target.name)
+    writer = Writer(source, target.backend, target, state, request.device, request.dtype)
+    try:
+        for one, other in (*pairs, *singles):
+            writer.put(one, other, target)
+    except StateError:
+        return State(target.name)
     return state

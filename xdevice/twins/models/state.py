@@ -10,7 +10,7 @@ from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
 from xdevice.tensors.refusals import lack_of_memory
 
-from .sides import some_of, write_variables
+from .twin import some_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -106,14 +106,14 @@ class State(dict[str, Any]):
     def __str__(self) -> str:
         count = f"{len(self)} tensor{'' if len(self) == 1 else 's'} for {self.backend}"
         wide = max(map(len, self), default=0)
-        lines = [f"{count}:" if self else f"{count}"]
+        lines = [f"{count}:" if self else count]
         for name, value in self.items():
             origin = f"  from {' and '.join(self.origins[name])}" if name in self.origins else ""
-            origin += self._forms.get(name, "")
-            lines.append(f"  {name:{wide}}  {dtype_name(value.dtype)} {tuple(value.shape)}{origin}")
-        lines += ["done:"] * bool(self.done) + [f"  {text}" for text in self.done]
-        lines += ["not mapped:"] * bool(self.unmapped) + [f"  {name}: {why}" for name, why in self.unmapped.items()]
-        lines += ["differences:"] * bool(self.differences) + [f"  {text}" for text in self.differences]
+            lines.append(f"  {name:{wide}}  {_form(value)}{origin}{self._forms.get(name, '')}")
+        unmapped = [f"{name}: {why}" for name, why in self.unmapped.items()]
+        for title, texts in (("done", self.done), ("not mapped", unmapped), ("differences", self.differences)):
+            if texts:
+                lines += [f"{title}:", *(f"  {text}" for text in texts)]
         return "\n".join(lines)
 
 
@@ -149,21 +149,40 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
             f"expected a model to load into, not {shown(model, 60)} of type {type(model).__qualname__}"
         )
     variables = dict(backend.variables(model))
-    unknown = [name for name in state if name not in variables]
-    is_free = bool(unknown) and isinstance(state, State) and not state.pairs
-    wrong = [f"{some_of(unknown)}: the model has no such variable; it has {some_of(variables)}"] * bool(unknown)
-    wrong += ["the state was converted without like=, which gives it the names of this model"] * is_free
+    wrong = []
+    has_other_names = False
+    if unknown := [name for name in state if name not in variables]:
+        wrong.append(f"{some_of(unknown)}: the model has no such variable; it has {some_of(variables)}")
+        has_other_names = isinstance(state, State) and not state.pairs
+    if has_other_names:
+        wrong.append("the state was converted without like=, which gives it the names of this model")
     wrong += _misfits(backend, model, variables, state)
-    if strict and not is_free:
+    if strict and not has_other_names:
         wrong += _missing(backend, model, variables, state)
+    if len(wrong) > _MOST:
+        wrong[_MOST:] = [f"and {len(wrong) - _MOST} more"]
     if wrong:
-        more = [f"and {len(wrong) - _MOST} more"] * (len(wrong) > _MOST)
         raise StateError(
             f"the state does not fit this {type(model).__qualname__} of {backend.name}, and nothing was written:\n  "
-            + "\n  ".join((*wrong[:_MOST], *more))
+            + "\n  ".join(wrong)
         )
     write_variables(backend, model, variables, state)
     backend.take_state(model, variables)
+
+
+def write_variables(backend: Backend, model: Any, variables: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Writes values into `variables` of a model, which `values` names. Each has the dtype and the shape of its
+    variable."""
+
+    def there(name: str) -> Any:
+        place, value = backend.device_of(variables[name]), values[name]
+        return value if backend.device_of(value) is place else backend.move(value, place)
+
+    if backend.has_layers(model):
+        backend.write_layers(model, {name: there(name) for name in values})
+        return
+    for name in values:  # one at a time, so that no second copy of a model is on its device
+        backend.write(variables[name], there(name))
 
 
 def _misfits(backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
@@ -196,11 +215,11 @@ def _misfits(backend: Backend, model: Any, variables: Mapping[str, Any], state: 
 
 
 def _missing(backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
-    given = {id(variables[name]) for name in state if name in variables}
+    present = {id(variables[name]) for name in state if name in variables}
     unmapped, skipped = (state.unmapped, state.skipped) if isinstance(state, State) else ({}, ())
     missing = [
         name for name, variable in variables.items()
-        if id(variable) not in given and name not in unmapped and name not in skipped
+        if id(variable) not in present and name not in unmapped and name not in skipped
     ]  # fmt: skip
     parts = (part for layer in backend.layers(model) for part in layer.parts) if missing else ()
     counters = {part.name for part in parts if part.of == (layouts.COUNTER,)}

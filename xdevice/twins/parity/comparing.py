@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from xdevice.errors import ArgumentError, ParityError, listed
-from xdevice.twins.models.given import check_skip
+from xdevice.twins.models.reading import check_skip
 
 from . import structures
 from .comparison import Comparison, difference

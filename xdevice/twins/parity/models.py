@@ -14,7 +14,7 @@ from xdevice.containers import trees
 from xdevice.contract import layouts
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, StateError, UnsupportedError
-from xdevice.twins.models import operations
+from xdevice.twins.models import layer_settings
 from xdevice.twins.models.converting import convert_state
 from xdevice.twins.models.state import State
 
@@ -95,7 +95,7 @@ def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> Pair |
     if ours is None or theirs is None:
         return None
     if ours.backend is theirs.backend and not skip:
-        lines = operations.between(ours.backend, ours.itself, theirs.itself)
+        lines = layer_settings.between(ours.backend, ours.itself, theirs.itself)
         return _apart(path, ours, theirs, {})._replace(settings=lines) if lines else None
     if _is_target(ours, theirs):
         return _swap(_convert(path, theirs, ours, skip))

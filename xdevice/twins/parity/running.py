@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xdevice.errors import StateError
 from xdevice.twins.models.pairing import pair_layers
-from xdevice.twins.models.sides import model_side
+from xdevice.twins.models.reading import read_model
 from xdevice.twins.tracing import distances, layerwise
-from xdevice.twins.tracing.inference import Run, run_both
+from xdevice.twins.tracing.model_runs import ModelRun, run_both
 
 from . import readings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from xdevice.contract.layouts import Layer
+    from xdevice.twins.models.twin import Pairs
 
     from .readings import Reading
 
@@ -25,7 +25,7 @@ class Both(NamedTuple):
 
     actual: list[Reading]
     expected: list[Reading]
-    runs: tuple[Run, Run]
+    runs: tuple[ModelRun, ModelRun]
     names: Mapping[str, str]
 
     def where(self) -> str:
@@ -36,13 +36,14 @@ class Both(NamedTuple):
         except StateError as error:
             return f"nothing says which layer is which, so none is named: {error}"
         ours, theirs = (_trace_of(run, side) for run, side in zip(self.runs, (self.actual, self.expected), strict=True))
-        place = layerwise.first_difference(ours, theirs, pairs)
+        both = layerwise.TwoRuns(ours, theirs, pairs)
+        place = both.first_difference()
         if place is not None:
             return place.text
         if len(self.actual) != len(self.expected):
             return f"all layers agree; the models return {len(self.actual)} and {len(self.expected)} tensors"
-        place = layerwise.first_difference(ours, theirs, pairs, strict=True)
-        most = f"no layer is off by more than {layerwise.limit(theirs):g} of its largest value"
+        place = both.first_difference(strict=True)
+        most = f"no layer is off by more than {both.limit:g} of its largest value"
         return f"{most}, so that rounding alone may do this; at its greatest step {place.text if place else 'nothing'}"
 
 
@@ -70,10 +71,10 @@ def _read_outputs(outputs: Any) -> list[Reading]:
     return [one for one in readings.read(outputs) if one.owner != "Python"]
 
 
-def _pairs(runs: tuple[Run, Run], names: Mapping[str, str]) -> list[tuple[Layer, Layer]]:
-    ours, theirs = (model_side((run.backend, run.trace.model), {}) for run in runs)
+def _pairs(runs: tuple[ModelRun, ModelRun], names: Mapping[str, str]) -> Pairs:
+    ours, theirs = (read_model(run.backend, run.trace.model) for run in runs)
     return pair_layers(ours, theirs, names)
 
 
-def _trace_of(run: Run, outputs: list[Reading]) -> layerwise.Traced:
-    return layerwise.Traced(run.trace.backend, run.trace.calls, [reading.value for reading in outputs])
+def _trace_of(run: ModelRun, outputs: list[Reading]) -> layerwise.TracedRun:
+    return layerwise.TracedRun(run.trace.backend, run.trace.calls, [reading.value for reading in outputs])

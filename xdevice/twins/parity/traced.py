@@ -25,7 +25,7 @@ from xdevice.base import floats
 from xdevice.contract import calls as common
 from xdevice.core import registry, selection
 from xdevice.errors import NotBuiltError, UnsupportedError, XDeviceError
-from xdevice.twins.models.sides import model_side, shapes_of
+from xdevice.twins.models.reading import read_model
 from xdevice.twins.tracing.traces import Trace
 
 from . import narrow, recording
@@ -156,15 +156,15 @@ class Tracer:
         self._line({"model": known.number, "type": type(known.itself).__name__, "refusal": why})
 
     def _layers(self, model: Any) -> list[dict[str, Any]]:
-        side = model_side((self._backend, model), {})
+        twin = read_model(self._backend, model)
         return [
             {
                 "path": layer.path,
                 "kind": layer.kind,
-                "shapes": {name: list(shape) for name, shape in shapes_of(side.variables, layer).items()},
+                "shapes": {name: list(shape) for name, shape in twin.shapes(layer).items()},
                 "settings": {name: _plain(value) for name, value in layer.settings.items()},
             }
-            for layer in side.layers
+            for layer in twin.layers
         ]
 
     def _write(self, known: _Model) -> None:

@@ -14,7 +14,7 @@ from xdevice.contract import layouts
 from xdevice.contract.layouts import Layer, Part
 from xdevice.errors import StateError
 from xdevice.twins.models.pairing import pair_layers
-from xdevice.twins.models.sides import Side
+from xdevice.twins.models.twin import Twin
 from xdevice.twins.tracing import distances, layerwise
 from xdevice.twins.tracing.traces import LayerCall
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from xdevice.twins.tracing.layerwise import Traced
+    from xdevice.twins.tracing.layerwise import TracedRun
 
     from .recording import RecordedCall
 
@@ -53,7 +53,7 @@ class ModelRun(NamedTuple):
         start = f"['{name}']"
         return [leaf.value for leaf in self.entries[key].read() if leaf.path.startswith(start)]
 
-    def as_traced(self, owner: str) -> Traced:
+    def as_traced(self, owner: str) -> TracedRun:
         """This call of a model as a `Traced`, the form that is compared layer by layer, with all its arrays read.
         `owner` is the backend's name."""
         calls = [
@@ -63,7 +63,7 @@ class ModelRun(NamedTuple):
             )
             for place, (path, number, kind) in enumerate(self.calls)
         ]  # fmt: skip
-        return layerwise.Traced(owner, calls, self.arrays(self.key, "outputs"))
+        return layerwise.TracedRun(owner, calls, self.arrays(self.key, "outputs"))
 
 
 class Traces(NamedTuple):
@@ -117,7 +117,7 @@ def hold(actual: Traces, expected: Traces) -> Iterator[tuple[str, ModelRun, Comp
             yield name, other, _compare(*_turn(mine, actual.backend, other, expected.backend), mine, other)
 
 
-def _turn(ours: ModelRun, owner: str, theirs: ModelRun, expected_owner: str) -> tuple[Traced, Traced]:
+def _turn(ours: ModelRun, owner: str, theirs: ModelRun, expected_owner: str) -> tuple[TracedRun, TracedRun]:
     """Both calls as `Traced`. The outputs of the first get their channels on the axis where the outputs of the second
     have them."""
     mine, other = ours.as_traced(owner), theirs.as_traced(expected_owner)
@@ -154,18 +154,19 @@ def _other_inputs(one: ModelRun, other: ModelRun) -> str:
     )
 
 
-def _compare(ours: Traced, theirs: Traced, mine: ModelRun, other: ModelRun) -> Comparison:
-    most = layerwise.limit(theirs)
+def _compare(ours: TracedRun, theirs: TracedRun, mine: ModelRun, other: ModelRun) -> Comparison:
     try:
         pairs = pair_layers(_side(mine, ours.owner), _side(other, theirs.owner), {})
     except StateError as error:
         return of_structure(f"nothing says which layer is which, so none is compared: {error}")
-    place = layerwise.first_difference(ours, theirs, pairs) or layerwise.first_gradient(ours, theirs, pairs)
+    both = layerwise.TwoRuns(ours, theirs, pairs)
+    most = both.limit
+    place = both.first_difference() or both.first_gradient()
     if place is None and len(ours.outputs) != len(theirs.outputs):
         counts = f"{len(ours.outputs)} and {len(theirs.outputs)}"
         return of_structure(f"all layers agree, and the models return {counts} tensors")
     if place is None:
-        worst = layerwise.worst(ours, theirs, pairs)
+        worst = both.worst()
         return Comparison(True, abs=worst, rel=worst, allowed=most, excess=worst / most, total=len(pairs))
     off = place.error if math.isfinite(place.error) else None
     return Comparison(
@@ -174,7 +175,7 @@ def _compare(ours: Traced, theirs: Traced, mine: ModelRun, other: ModelRun) -> C
     )  # fmt: skip
 
 
-def _side(run: ModelRun, owner: str) -> Side:
+def _side(run: ModelRun, owner: str) -> Twin:
     """The layers of a traced model, for pairing. In place of its variables stand arrays that have only their shapes."""
     layers, variables = [], {}
     for line in run.layers:
@@ -188,4 +189,4 @@ def _side(run: ModelRun, owner: str) -> Side:
         }
         layers.append(Layer(line["path"], line["kind"], tuple(parts), settings))
     backend: Any = SimpleNamespace(name=owner)  # the framework itself is not needed here
-    return Side(backend, layers, variables, [], None)
+    return Twin(backend, layers, variables, [])

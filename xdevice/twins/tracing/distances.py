@@ -40,14 +40,14 @@ def apart(actual: Array, expected: Array) -> float:
 def apart_by_rows(actual: Array, expected: Array) -> float:
     """The distance as in `apart`, or, if that is larger, the largest difference as a share of how far the rows of a
     batch lie from their mean."""
-    found = apart(actual, expected)
-    if not found or not math.isfinite(found) or expected.ndim < 2 or len(expected) < 2:
-        return found
-    wide = _wide(expected)
-    most = float(numpy.abs(wide[numpy.isfinite(wide)]).max())
-    own = numpy.abs(wide - wide.mean(axis=0))
-    own = own[numpy.isfinite(own)]
-    return found * max(1.0, most / (float(own.max()) + 1e-2 * most)) if own.size and most else found
+    distance = apart(actual, expected)
+    if not distance or not math.isfinite(distance) or expected.ndim < 2 or len(expected) < 2:
+        return distance
+    rows = wide(expected)
+    most = float(numpy.abs(rows[numpy.isfinite(rows)]).max())
+    spread = numpy.abs(rows - rows.mean(axis=0))
+    spread = spread[numpy.isfinite(spread)]
+    return distance * max(1.0, most / (float(spread.max()) + 1e-2 * most)) if spread.size and most else distance
 
 
 def moved(x: Array, last: bool) -> Array:
@@ -73,17 +73,17 @@ def error_of(actual: Array, expected: Array) -> float | None:
     None if both arrays are empty, or may hold the same numbers in an order that is not tried."""
     if not expected.size and not actual.size:
         return None
-    found = [_distance(way, expected) for way in _orders(actual, expected.shape)]
-    if found:
-        return min(found)
+    ways = [_distance(way, expected) for way in _orders(actual, expected.shape)]
+    if ways:
+        return min(ways)
     same_axes = _squeezed(actual).ndim == _squeezed(expected).ndim
     return math.inf if same_axes and sorted(actual.shape) != sorted(expected.shape) else None
 
 
 def error_of_padded(actual: Array, expected: Array) -> float | None:
     """As `error_of`, for the inputs of a convolution: the layer before may have put zeros around one of the two."""
-    found = error_of(actual, expected)
-    return found if found != math.inf else error_of(_trimmed(actual), _trimmed(expected))
+    error = error_of(actual, expected)
+    return error_of(_trimmed(actual), _trimmed(expected)) if error == math.inf else error
 
 
 def _trimmed(x: Array) -> Array:
@@ -119,7 +119,7 @@ def _squeezed(x: Array) -> Array:
 def _distance(actual: Array, expected: Array) -> float:
     if expected.dtype.kind in "iub":
         return 0.0 if (actual == expected).all() else math.inf
-    a, b = (actual, expected) if actual.dtype == expected.dtype == numpy.float32 else (_wide(actual), _wide(expected))
+    a, b = (actual, expected) if actual.dtype == expected.dtype == numpy.float32 else (wide(actual), wide(expected))
     with numpy.errstate(invalid="ignore"):
         off = numpy.abs(a - b)
         most = float(off.max())
@@ -132,6 +132,6 @@ def _distance(actual: Array, expected: Array) -> float:
     return most / (float(sizes[numpy.isfinite(sizes)].max(initial=0.0)) or 1.0)
 
 
-def _wide(x: Array) -> Array:
-    wide: Array = x.astype("complex128" if x.dtype.kind == "c" else "float64")
-    return wide
+def wide(x: Array) -> Array:
+    """The array in the widest dtype of its kind."""
+    return x.astype("complex128" if x.dtype.kind == "c" else "float64")

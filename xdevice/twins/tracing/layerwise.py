@@ -20,7 +20,7 @@ from . import distances
 from .distances import apart, error_of, error_of_padded
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from .traces import LayerCall
 
-    Array = numpy.ndarray[Any, Any]
+    Arrays = Sequence[numpy.ndarray[Any, Any]]
+    Calls = Sequence[LayerCall]
 
 _ROUNDING: Final = 1 / 500
 """In the search for the step where the error grows most, errors below this share of the limit count as rounding."""
@@ -37,17 +38,17 @@ _GRADIENTS: Final = 10
 _LISTED: Final = 6
 
 
-class Traced(NamedTuple):
+class TracedRun(NamedTuple):
     """One run of a model: the calls of its layers, and what it returned."""
 
     owner: str
     """The name of the backend, such as `torch`."""
-    calls: Sequence[LayerCall]
-    outputs: Sequence[Array]
+    calls: Calls
+    outputs: Arrays
     """The tensors that the model returned, with their channels on the axis where the other run has them."""
 
 
-class Divergence(NamedTuple):
+class Place(NamedTuple):
     """The first place where two runs differ: a layer, or a gap between layers."""
 
     path: str
@@ -57,240 +58,208 @@ class Divergence(NamedTuple):
     """How far off the values are, as a share of the largest expected value; infinite if the shapes differ."""
 
 
-class Step(NamedTuple):
-    """One input or output of a layer's call, with the same call in the other run."""
+class CallPair(NamedTuple):
+    """A call of a layer in the one run, and the same call in the other."""
 
     actual: LayerCall
     expected: LayerCall
+
+
+class _Step(NamedTuple):
+    """The inputs or the outputs of a layer's call, in both runs."""
+
+    calls: CallPair
     is_input: bool
     error: float | None
     """The distance between the arrays of the two runs (`distances`); None if they cannot be compared."""
 
 
-class _Gap(NamedTuple):
-    before: tuple[LayerCall, LayerCall] | None
-    behind: tuple[LayerCall, LayerCall] | None
-    actual: list[LayerCall]
-    expected: list[LayerCall]
+class TwoRuns:
+    """Two runs, of models whose layers are paired: those of the actual one first."""
+
+    def __init__(self, actual: TracedRun, expected: TracedRun, pairs: Sequence[tuple[Layer, Layer]]) -> None:
+        self._actual, self._expected, self._pairs = actual, expected, pairs
+        self.limit = distances.limit([x for call in expected.calls for x in call.outputs[:1]])
+        """The error that rounding alone may make in a layer, as a share of the largest value of its output."""
+
+    def first_difference(self, *, strict: bool = False) -> Place | None:
+        """Finds the first place where the runs differ; None if they agree. With `strict`, for runs whose outputs are
+        known to differ, it is the place where the error grows most, however small the error is."""
+        steps = []
+        for step in self._steps():
+            steps.append(step)
+            if step.error is not None and step.error > self.limit:
+                break  # later errors follow from this one
+        else:
+            end = self._end_error()
+            if not strict and (end is None or end <= self.limit):
+                return None
+            return self._greatest_step(steps, [*(step.error for step in steps), end])
+        return self._greatest_step(steps, [step.error for step in steps])
+
+    def worst(self) -> float:
+        """The largest error of any layer or of the outputs, as a share of the largest expected value there."""
+        errors = [*(step.error for step in self._steps()), self._end_error()]
+        return max((error for error in errors if error is not None), default=0.0)
+
+    def first_gradient(self) -> Place | None:
+        """Finds, going backward, the first paired layer whose output gets different gradients in the two runs; None if
+        there is none."""
+        behind = "the loss"
+        for calls, is_input, _ in reversed(list(self._steps())):
+            ours, theirs = calls.actual.gradients[:1], calls.expected.gradients[:1]
+            if is_input or not ours or not theirs or ours[0] is None or theirs[0] is None:
+                continue
+            error = error_of(ours[0], theirs[0])
+            if error is not None and error > _GRADIENTS * self.limit:
+                text = (
+                    f"forward all layers agree; going backward, the first gradient that differs is that of the output "
+                    f"of {self._name(calls)}, off by {error:.2g} of its largest value: the cause lies between it and "
+                    f"{behind}"
+                )
+                return Place(calls.expected.path, text, error)
+            behind = self._name(calls)
+        return None
+
+    # steps
+
+    def _steps(self) -> Iterator[_Step]:
+        """Yields the inputs and outputs of the paired layers, in the order of the expected run."""
+        left: dict[str, list[LayerCall]] = {}
+        for call in self._actual.calls:
+            left.setdefault(call.path, []).append(call)
+        pairs = {theirs.path: (ours, theirs) for ours, theirs in self._pairs}
+        for call in self._expected.calls:
+            if call.path not in pairs:
+                continue
+            mine, its = pairs[call.path]
+            candidates = left.get(mine.path)
+            if not candidates:
+                continue
+            # a layer that is shared may be called in another order
+            same = (number for number, one in enumerate(candidates) if self._agree(one.inputs, call.inputs))
+            calls = CallPair(candidates.pop(next(same, 0) if len(candidates) > 1 else 0), call)
+            compare = error_of_padded if mine.kind == "conv" else error_of
+            yield _Step(calls, True, _error(calls.actual.inputs, call.inputs, compare))
+            # one of the two layers includes its activation, which is no call of its own: their outputs cannot be
+            # compared
+            is_hidden = mine.kind == "batch_norm" and mine.settings.get("activation") != its.settings.get("activation")
+            yield _Step(calls, False, None if is_hidden else _error(calls.actual.outputs, call.outputs))
+
+    def _end_error(self) -> float | None:
+        return max(map(apart, self._actual.outputs, self._expected.outputs), default=None)
+
+    def _agree(self, ours: Arrays, theirs: Arrays) -> bool:
+        error = _error(ours, theirs)
+        return error is not None and error <= self.limit
+
+    def _greatest_step(self, steps: list[_Step], errors: list[float | None]) -> Place:
+        """The place of the error that exceeds the largest error before it by the greatest factor."""
+        before, most, number = self.limit * _ROUNDING, 0.0, len(errors) - 1
+        for place, error in enumerate(errors):
+            if error is None:
+                continue
+            if error / before > most:
+                most, number = error / before, place
+            before = max(before, error)
+        error = errors[number] or 0.0
+        if number == len(steps) or steps[number].is_input:
+            return self._gap(steps[:number], steps[number].calls if number < len(steps) else None, error)
+        return self._layer(steps[number].calls, error)
+
+    # the place in words
+
+    def _layer(self, calls: CallPair, error: float) -> Place:
+        far = _far(error, calls.actual.outputs, calls.expected.outputs)
+        text = f"the first layer that differs is {self._name(calls)}: it is given the same, and its output is {far}"
+        if settings := self._settings(calls.expected.path):
+            text += f"; {settings}"
+        return Place(calls.expected.path, text, error)
+
+    def _settings(self, path: str) -> str:
+        """A text that names the settings in which the two layers differ, with both values."""
+        ours, theirs = next((one.settings, other.settings) for one, other in self._pairs if other.path == path)
+        return ", ".join(
+            f"{name} is {value} in {self._actual.owner}, {theirs[name]} in {self._expected.owner}"
+            for name, value in ours.items()
+            if name in theirs and not layouts.same_setting(value, theirs[name])
+        )
+
+    def _gap(self, steps: list[_Step], behind: CallPair | None, error: float) -> Place:
+        """The gap before the call `behind`, or before the end: the calls of unpaired layers, in both runs, since the
+        last of `steps`."""
+        earlier = [step.calls for step in steps if behind is None or step.calls.expected is not behind.expected]
+        before = earlier[-1] if earlier else None
+        start = f"behind {self._name(before)}" if before else "at the beginning"
+        if behind:
+            path, what = behind.expected.path, f"what {self._name(behind)} is given"
+            far = _far(error, behind.actual.inputs, behind.expected.inputs)
+        else:
+            path, what = "", "what the model returns"
+            far = _far(error, self._actual.outputs, self._expected.outputs)
+        ours, theirs = self._between(before, behind)
+        return Place(
+            path,
+            f"the first difference lies {start}: {what} is {far}; between them are {_listed(self._actual, ours)}, and "
+            f"{_listed(self._expected, theirs)}",
+            error,
+        )
+
+    def _between(self, before: CallPair | None, behind: CallPair | None) -> tuple[Calls, Calls]:
+        """The calls in a gap that come after the last calls in it whose outputs agree."""
+        ours, theirs = (
+            _between(run, before and before[side], behind and behind[side], {pair[side].path for pair in self._pairs})
+            for side, run in enumerate((self._actual, self._expected))
+        )
+        left = theirs
+        for number, call in enumerate(theirs):
+            same = (place for place, other in enumerate(ours) if self._agree(other.outputs, call.outputs))
+            place = next(same, None)
+            if place is not None:
+                ours, left = ours[place + 1 :], theirs[number + 1 :]
+        return ours, left
+
+    def _name(self, calls: CallPair) -> str:
+        ours, theirs = _name(calls.actual), _name(calls.expected)
+        return ours if ours == theirs else f"{ours} of {self._actual.owner} with {theirs} of {self._expected.owner}"
 
 
-def first_difference(
-    actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]], *, strict: bool = False
-) -> Divergence | None:
-    """Finds the first place where two runs differ; returns None if they agree. With `strict`, for runs whose outputs
-    are known to differ, returns the place where the error grows most, however small the error is."""
-    most = limit(expected)
-    found, errors = [], []
-    for step in steps(actual, expected, pairs):
-        found.append(step)
-        errors.append(step.error)
-        if step.error is not None and step.error > most:
-            break  # later errors follow from this one
-    else:
-        errors.append(_end_error(actual, expected))
-        if not strict and (errors[-1] is None or errors[-1] <= most):
-            return None
-    number = _greatest_step(errors, most * _ROUNDING)
-    settings = {theirs.path: _settings(ours, theirs, actual, expected) for ours, theirs in pairs}
-    if number == len(found) or found[number].is_input:
-        gap = _gap(actual, expected, found, number, pairs)
-        return _gap_place(actual, expected, gap, errors[number] or 0.0, most)
-    step = found[number]
-    return _layer_place(actual, expected, step, settings.get(step.expected.path, ""))
+def _error(ours: Arrays, theirs: Arrays, compare: Any = error_of) -> float | None:
+    return compare(ours[0], theirs[0]) if ours and theirs else None
 
 
-def steps(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> Iterator[Step]:
-    """Yields the inputs and outputs of the paired layers, in the order of the expected run."""
-    ours: dict[str, list[LayerCall]] = {}
-    for call in actual.calls:
-        ours.setdefault(call.path, []).append(call)
-    most = limit(expected)
-    paired = {theirs.path: (mine, theirs) for mine, theirs in pairs}
-    for call in expected.calls:
-        if call.path not in paired:
-            continue
-        mine, theirs = paired[call.path]
-        left = ours.get(mine.path, [])
-        if not left:
-            continue
-        # a layer that is shared may be called in another order
-        place = next((n for n, one in enumerate(left) if _is_same(one.inputs, call.inputs, most)), 0) if left[1:] else 0
-        other = left.pop(place)
-        yield Step(other, call, True, _error(other.inputs, call.inputs, padded=mine.kind == "conv"))
-        # one of the two layers includes its activation, which is no call of its own: their outputs are not comparable
-        hidden = mine.kind == "batch_norm" and mine.settings.get("activation") != theirs.settings.get("activation")
-        yield Step(other, call, False, None if hidden else _error(other.outputs, call.outputs))
-
-
-def worst(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> float:
-    """The largest error of any layer or of the outputs, as a share of the largest expected value there."""
-    errors = [*(step.error for step in steps(actual, expected, pairs)), _end_error(actual, expected)]
-    return max((error for error in errors if error is not None), default=0.0)
-
-
-def first_gradient(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> Divergence | None:
-    """Finds, going backward, the first paired layer whose output gets different gradients in the two runs; None if
-    there is none."""
-    outputs = [step for step in steps(actual, expected, pairs) if not step.is_input]
-    behind = None
-    for step in reversed(outputs):
-        ours, theirs = step.actual.gradients[:1], step.expected.gradients[:1]
-        if not ours or not theirs or ours[0] is None or theirs[0] is None:
-            continue
-        error = error_of(ours[0], theirs[0])
-        if error is not None and error > _GRADIENTS * limit(expected):
-            end = f"{_pair(actual, expected, behind.actual, behind.expected)}" if behind else "the loss"
-            text = (
-                f"forward all layers agree; going backward, the first gradient that differs is that of the output of "
-                f"{_pair(actual, expected, step.actual, step.expected)}, off by {error:.2g} of its largest value: the "
-                f"cause lies between it and {end}"
-            )
-            return Divergence(step.expected.path, text, error)
-        behind = step
-    return None
-
-
-def limit(run: Traced) -> float:
-    """The error that rounding alone may make in a layer, as a share of the largest value of the layer's output."""
-    return distances.limit([x for call in run.calls for x in call.outputs[:1]])
-
-
-def _end_error(actual: Traced, expected: Traced) -> float | None:
-    return max(map(apart, actual.outputs, expected.outputs), default=None)
-
-
-def _greatest_step(errors: Sequence[float | None], floor: float) -> int:
-    """The index of the error that exceeds the largest error before it by the greatest factor."""
-    before, found, most = floor, len(errors) - 1, 0.0
-    for number, error in enumerate(errors):
-        if error is None:
-            continue
-        if error / before > most:
-            found, most = number, error / before
-        before = max(before, error)
-    return found
-
-
-# errors
-
-
-def _error(ours: Sequence[Array], theirs: Sequence[Array], *, padded: bool = False) -> float | None:
-    way = error_of_padded if padded else error_of
-    return way(ours[0], theirs[0]) if ours and theirs else None
-
-
-# words
-
-
-def _layer_place(actual: Traced, expected: Traced, step: Step, settings: str) -> Divergence:
-    error = step.error or 0.0
-    text = (
-        f"the first layer that differs is {_pair(actual, expected, step.actual, step.expected)}: it is given the same, "
-        f"and its output is {_far(error, step.actual.outputs, step.expected.outputs)}"
-    )
-    return Divergence(step.expected.path, f"{text}{f'; {settings}' if settings else ''}", error)
-
-
-def _gap(
-    actual: Traced, expected: Traced, found: Sequence[Step], number: int, pairs: Sequence[tuple[Layer, Layer]]
-) -> _Gap:
-    """The gap before the step `number`: the calls, in both runs, between its paired layer and the paired layer before
-    it."""
-    behind = (found[number].actual, found[number].expected) if number < len(found) else None
-    earlier = [step for step in found[:number] if behind is None or step.expected is not behind[1]]
-    before = (earlier[-1].actual, earlier[-1].expected) if earlier else None
-    paired = [{pair[side].path for pair in pairs} for side in range(2)]
-    between = [
-        _between(run, before and before[side], behind and behind[side], paired[side])
-        for side, run in enumerate((actual, expected))
-    ]
-    return _Gap(before, behind, between[0], between[1])
-
-
-def _between(
-    run: Traced, before: LayerCall | None, behind: LayerCall | None, paired: Container[str]
-) -> list[LayerCall]:
+def _between(run: TracedRun, before: LayerCall | None, behind: LayerCall | None, paired: set[str]) -> list[LayerCall]:
     """The calls of unpaired layers between two calls. If there are none, because branches are called in another order,
     the call of an unpaired layer that made the input of `behind`."""
-    end = _index(run, behind, -1)
-    found = [call for call in run.calls[_index(run, before) + 1 : end] if call.path not in paired]
-    if found or behind is None or not behind.inputs:
-        return found
-    makers = (
-        call for call in reversed(run.calls[:end]) if call.outputs and _is_equal(call.outputs[0], behind.inputs[0])
-    )
-    maker = next(makers, None)
-    return [] if maker is None or maker.path in paired else [maker]
+    numbers = {id(call): number for number, call in enumerate(run.calls)}
+    start = numbers[id(before)] + 1 if before else 0
+    end = numbers[id(behind)] if behind else len(run.calls)
+    calls = [call for call in run.calls[start:end] if call.path not in paired]
+    if calls or behind is None or not behind.inputs:
+        return calls
+    (wanted,) = behind.inputs[:1]
+    for call in reversed(run.calls[:end]):
+        if call.outputs and call.outputs[0].shape == wanted.shape and (call.outputs[0] == wanted).all():
+            return [] if call.path in paired else [call]
+    return []
 
 
-def _is_equal(one: Array, other: Array) -> bool:
-    return one.shape == other.shape and bool((one == other).all())
-
-
-def _index(run: Traced, call: LayerCall | None, none: int = 0) -> int:
-    """The position of a call in the run. If `call` is None: -1, or with `none` the number of calls."""
-    if call is None:
-        return len(run.calls) if none else -1
-    return next(number for number, one in enumerate(run.calls) if one is call)
-
-
-def _gap_place(actual: Traced, expected: Traced, gap: _Gap, error: float, most: float) -> Divergence:
-    start = f"behind {_pair(actual, expected, *gap.before)}" if gap.before else "at the beginning"
-    if gap.behind:
-        what = f"what {_pair(actual, expected, *gap.behind)} is given"
-        far = _far(error, gap.behind[0].inputs, gap.behind[1].inputs)
-        path = gap.behind[1].path
-    else:
-        what, path = "what the model returns", ""
-        far = _far(error, actual.outputs, expected.outputs)
-    ours, theirs = _narrowed(gap, most)
-    text = f"the first difference lies {start}: {what} is {far}; between them are {_listed(actual, ours)}, "
-    return Divergence(path, text + f"and {_listed(expected, theirs)}", error)
-
-
-def _narrowed(gap: _Gap, most: float) -> tuple[list[LayerCall], list[LayerCall]]:
-    """The calls of a gap that come after the last calls in it whose outputs agree."""
-    ours, theirs = gap.actual, gap.expected
-    for number, call in enumerate(gap.expected):
-        same = next((place for place, other in enumerate(ours) if _is_same(other.outputs, call.outputs, most)), None)
-        if same is not None:
-            ours, theirs = ours[same + 1 :], gap.expected[number + 1 :]
-    return ours, theirs
-
-
-def _is_same(ours: Sequence[Array], theirs: Sequence[Array], most: float) -> bool:
-    error = _error(ours, theirs)
-    return error is not None and error <= most
-
-
-def _pair(actual: Traced, expected: Traced, ours: LayerCall, theirs: LayerCall) -> str:
-    mine, other = _named(ours), _named(theirs)
-    if mine == other:
-        return f"{mine}"
-    return f"{mine} of {actual.owner} with {other} of {expected.owner}"
-
-
-def _named(call: LayerCall) -> str:
+def _name(call: LayerCall) -> str:
     again = f", call {call.number + 1}" if call.number else ""
     return f"{call.path or 'the model'} ({call.type}{again})"
 
 
-def _listed(run: Traced, calls: Sequence[LayerCall]) -> str:
-    names = [_named(call) for call in calls[:_LISTED]] + [f"{len(calls) - _LISTED} more"] * (len(calls) > _LISTED)
+def _listed(run: TracedRun, calls: Calls) -> str:
+    names = list(map(_name, calls[:_LISTED]))
+    if len(calls) > _LISTED:
+        names.append(f"{len(calls) - _LISTED} more")
     return f"in {run.owner} {', '.join(names) or 'functions only'}"
 
 
-def _far(error: float, ours: Sequence[Array], theirs: Sequence[Array]) -> str:
+def _far(error: float, ours: Arrays, theirs: Arrays) -> str:
     if math.isfinite(error):
         return f"off by {error:.2g} of its largest value"
     shapes = [tuple(x.shape) for side in (ours, theirs) for x in side[:1]]
     if len(set(shapes)) == 1:
         return "different, and not finite or a whole number"
     return f"of the shape {shapes[0]}, expected {shapes[1]}" if len(shapes) == 2 else "something else"
-
-
-def _settings(ours: Layer, theirs: Layer, actual: Traced, expected: Traced) -> str:
-    """A text that names the settings in which the two layers differ, with both values."""
-    both = {name: (value, theirs.settings[name]) for name, value in ours.settings.items() if name in theirs.settings}
-    told = {name: pair for name, pair in both.items() if not layouts.same_setting(*pair)}
-    return ", ".join(f"{name} is {x} in {actual.owner}, {y} in {expected.owner}" for name, (x, y) in told.items())

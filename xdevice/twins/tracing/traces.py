@@ -11,6 +11,8 @@ import numpy
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, shown
 
+from .distances import wide
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -80,15 +82,9 @@ class Trace:
 
     def _one(self, call: Call, number: int) -> LayerCall:
         name = getattr(call.layer, "__name__", type(call.layer).__name__)
+        inputs, outputs = (tuple(map(self._array, tensors)) for tensors in (call.inputs, call.outputs))
         gradients = tuple(None if dy is None else self._array(dy) for dy in call.gradients)
-        return LayerCall(
-            call.path,
-            number,
-            name,
-            tuple(map(self._array, call.inputs)),
-            tuple(map(self._array, call.outputs)),
-            gradients,
-        )
+        return LayerCall(call.path, number, name, inputs, outputs, gradients)
 
     def _array(self, x: Any) -> Array:
         return numpy.asarray(self._backend.to_numpy(x))
@@ -102,8 +98,8 @@ class Trace:
 
     def __str__(self) -> str:
         rows = [_HEADINGS, *self._rows()]
-        wide = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip() for row in rows]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         return "\n".join([self._title(), *(lines if len(self) else [_NOTHING])])
 
     __repr__ = __str__
@@ -119,12 +115,11 @@ class Trace:
         return f"{type(self.model).__name__} of {self.backend}: {calls}"
 
     def _rows(self) -> list[tuple[str, ...]]:
-        calls = self.calls
-        rows = [_row(call) for call in calls] if len(calls) <= _SHOWN else []
-        if not rows and calls:
-            half = _SHOWN // 2
-            rows = [*map(_row, calls[:half]), ("...", *[""] * (len(_HEADINGS) - 1)), *map(_row, calls[-half:])]
-        return rows
+        calls, half = self.calls, _SHOWN // 2
+        if len(calls) <= _SHOWN:
+            return list(map(_row, calls))
+        gap = ("...", *[""] * (len(_HEADINGS) - 1))
+        return [*map(_row, calls[:half]), gap, *map(_row, calls[-half:])]
 
 
 @contextmanager
@@ -170,9 +165,5 @@ def _row(call: LayerCall) -> tuple[str, ...]:
     shapes = ", ".join(str(tuple(x.shape)) for x in call.outputs)
     first = call.outputs[0] if call.outputs and call.outputs[0].size else None
     gradient = next((dy for dy in call.gradients if dy is not None), None)
-    mean, std = ("-", "-") if first is None else (f"{_wide(first).mean():.4g}", f"{_wide(first).std():.4g}")
-    return name, call.type, shapes, mean, std, "-" if gradient is None else f"{numpy.abs(_wide(gradient)).max():.4g}"
-
-
-def _wide(x: Array) -> Array:
-    return x if x.dtype.kind == "c" else x.astype("float64")
+    mean, std = ("-", "-") if first is None else (f"{wide(first).mean():.4g}", f"{wide(first).std():.4g}")
+    return name, call.type, shapes, mean, std, "-" if gradient is None else f"{numpy.abs(wide(gradient)).max():.4g}"

@@ -13,12 +13,10 @@ from xdevice.errors import FileFormatError, FilePathError, MissingFileError, Not
 
 from . import foreign
 from .disk import path_errors, require_plain_file
-from .format import Header, Held, open_file
+from .format import FileTensor, Header, OpenedTensor, open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from .format import Entry
 
 _INDEX: Final = ".index.json"
 _IN_FOLDERS: Final = (".safetensors" + _INDEX, ".safetensors", ".bin" + _INDEX, ".bin")
@@ -58,13 +56,13 @@ def _of_file(path: str, files: ExitStack) -> Header:
             raise FileFormatError(f"{path} is {found.what}, not safetensors; {found.advice}") from error
     backend = registry.load(found.framework)
     state, key = state_in(backend.own_file(path), path)
-    return Header({name: held(value) for name, value in state.items()}, {}, key)
+    return Header({name: _opened(value) for name, value in state.items()}, {}, key)
 
 
-def held(value: Any) -> Held:
+def _opened(value: Any) -> OpenedTensor:
     found = registry.kind_of(type(value))
     assert found is not None
-    return Held(dtype_name(value.dtype), tuple(value.shape), value.nbytes, found.backend, value)
+    return OpenedTensor(dtype_name(value.dtype), tuple(value.shape), value.nbytes, found.backend, value)
 
 
 def _of_index(path: str, files: ExitStack) -> Header:
@@ -79,7 +77,7 @@ def _of_index(path: str, files: ExitStack) -> Header:
         raise FileFormatError(f"{path} is no index of weights: {shown(error)}") from error
     folder = os.path.dirname(path)
     parts = {place: _of_file(os.path.join(folder, place), files) for place in sorted(set(places.values()))}
-    entries: dict[str, Entry | Held] = {}
+    entries: dict[str, FileTensor] = {}
     for place, header in parts.items():
         entries |= {name: one for name, one in header.entries.items() if places.get(name) == place}
     shared = {name: first for header in parts.values() for name, first in header.shared.items() if first in entries}

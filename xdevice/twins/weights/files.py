@@ -32,7 +32,7 @@ from xdevice.errors import (
 from xdevice.tensors.creation import place_for
 from xdevice.tensors.refusals import lack_of_memory, refuse_non_container, require_dtype, traced
 
-from .adapted import advice
+from .added_parameters import advice
 from .checkpoints import open_checkpoint
 from .disk import path_text, replacing, target_of
 from .format import DTYPES, RESERVED, SHARED, SMALL, read_all
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
 
-    from .format import Entry, Header, Held
+    from .format import FileTensor, Header
 
     Path = str | os.PathLike[str]
     Array = np.ndarray[Any, Any]
@@ -69,7 +69,7 @@ class _Planned(NamedTuple):
 
     name: str
     one: _Variable
-    entry: Entry | Held
+    entry: FileTensor
 
 
 # saving
@@ -301,7 +301,7 @@ def _load_into(path: str, into: Any) -> Any:
     return into
 
 
-def _arrays(entries: Collection[Entry | Held], places: Iterable[Device]) -> Iterator[Array]:
+def _arrays(entries: Collection[FileTensor], places: Iterable[Device]) -> Iterator[Array]:
     """Yields the values of the entries, which are to go to the devices `places`. If none goes to the CPU, each array
     may overwrite the one before: `Backend.stage`, which copies an array to a GPU, has read it when it returns."""
     arrays = read_all(entries, in_turn=all(place is not CPU for place in places))
@@ -357,7 +357,7 @@ def _plan(path: Path, variables: Mapping[str, _Variable], header: Header) -> lis
     return list(planned.values())
 
 
-def _require_fit(where: str, name: str, one: _Variable, entry: Entry | Held) -> None:
+def _require_fit(where: str, name: str, one: _Variable, entry: FileTensor) -> None:
     here = _name_of(one.value.dtype), tuple(one.value.shape)
     if here != (floats.usual(entry.dtype), entry.shape):
         raise StateError(

@@ -57,7 +57,7 @@ class Entry(NamedTuple):
         return _fill(buffer, self.file, self.start).view(host_dtype(self.dtype)).reshape(self.shape)
 
 
-class Held(NamedTuple):
+class OpenedTensor(NamedTuple):
     """A tensor of a file that its own framework has opened."""
 
     dtype: str
@@ -71,11 +71,15 @@ class Held(NamedTuple):
         return owned(self.backend.peek(self.value), room)
 
 
+FileTensor = Entry | OpenedTensor
+"""A tensor in a file. Both have a dtype, a shape and a size in bytes, and are read when they are asked for."""
+
+
 class Header(NamedTuple):
     """What a file, or several that belong together, hold: tensors by name. `shared` maps the further names of a shared
     tensor to its first."""
 
-    entries: Mapping[str, Entry | Held]
+    entries: Mapping[str, FileTensor]
     shared: dict[str, str]
     key: str = ""
     """The key that these are under, if the file holds more than them."""
@@ -179,7 +183,7 @@ def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> d
     return shared
 
 
-def read_all(entries: Collection[Entry | Held], *, in_turn: bool = False) -> Iterator[np.ndarray[Any, Any]]:
+def read_all(entries: Collection[FileTensor], *, in_turn: bool = False) -> Iterator[np.ndarray[Any, Any]]:
     """Yields the values of tensors, one array after the other. Small tensors share memory, so their arrays must be
     copied. With `in_turn` larger ones use the same buffer, each overwriting the last, because the first use of new
     memory takes as long as reading."""
@@ -187,7 +191,7 @@ def read_all(entries: Collection[Entry | Held], *, in_turn: bool = False) -> Ite
     room = aligned(max((entry.nbytes for entry in entries), default=0)) if in_turn else None
     memory, first, end, last = aligned(0), 0, 0, None
     for number, entry in enumerate(entries):
-        if isinstance(entry, Held) or entry.nbytes > SMALL or not entry.nbytes:
+        if isinstance(entry, OpenedTensor) or entry.nbytes > SMALL or not entry.nbytes:
             yield entry.read(room)
             continue
         name, shape, start, _, file = entry
@@ -198,13 +202,13 @@ def read_all(entries: Collection[Entry | Held], *, in_turn: bool = False) -> Ite
         yield array if array.flags.aligned else array.copy()
 
 
-def _end_of_block(entries: Sequence[Entry | Held], number: int) -> int:
+def _end_of_block(entries: Sequence[FileTensor], number: int) -> int:
     """The position in the file at which the block of small tensors that begins with tensor `number` ends. The values in
     a block lie side by side, and are read at once."""
     _, _, limit, _, file = entries[number]
     end = limit
     for entry in islice(entries, number, None):
-        if isinstance(entry, Held) or entry.file is not file or entry.start != end:
+        if isinstance(entry, OpenedTensor) or entry.file is not file or entry.start != end:
             break
         if entry.nbytes > SMALL or end - limit > _BLOCK:
             break

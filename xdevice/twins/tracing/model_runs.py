@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy
 
 from xdevice.base.devices import CPU
-from xdevice.contract import calls as seeing
+from xdevice.contract import calls as layer_calls
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, NotATensorError, XDeviceError, shown
 from xdevice.tensors.refusals import require_dtype
@@ -39,7 +39,7 @@ IMAGES = ("conv", "conv_transpose", "batch_norm", "prelu", "instance_norm", "gro
 sequence."""
 
 
-class Run(NamedTuple):
+class ModelRun(NamedTuple):
     """One run of a model: what it returned, and the trace of its layers' calls."""
 
     trace: Trace
@@ -56,10 +56,10 @@ class Run(NamedTuple):
     @property
     def outputs(self) -> list[Array]:
         """The tensors that the model returned, on the host."""
-        return [numpy.asarray(self.backend.to_numpy(x)) for x in seeing.tensors(self.backend, self.result)]
+        return [numpy.asarray(self.backend.to_numpy(x)) for x in layer_calls.tensors(self.backend, self.result)]
 
 
-def run_both(first: Any, second: Any, inputs: Any) -> tuple[Run, Run]:
+def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
     """Runs two models on the same inputs. The inputs have the layout that the first model takes."""
     arrays = arrays_of(inputs)
     for model in (first, second):
@@ -73,7 +73,7 @@ def arrays_of(inputs: Any) -> Arrays:
     a dict of its keyword arguments."""
     is_named = isinstance(inputs, Mapping)
     arguments = inputs if is_named else dict(enumerate(inputs if isinstance(inputs, tuple) else (inputs,)))
-    found: dict[int | str, Array] = {}
+    arrays: dict[int | str, Array] = {}
     for name, x in arguments.items():
         if is_named and not isinstance(name, str):
             raise ArgumentError(f"inputs= as a dict has the names of the model's arguments, not {shown(name)}")
@@ -83,11 +83,11 @@ def arrays_of(inputs: Any) -> Arrays:
                 "inputs= takes a tensor, a tuple of them, or a dict of keyword arguments, not "
                 f"{shown(x, 60)} of type {type(x).__qualname__}"
             )
-        found[name] = numpy.asarray(owner.backend.to_numpy(x))
-    return found
+        arrays[name] = numpy.asarray(owner.backend.to_numpy(x))
+    return arrays
 
 
-def taken_by(model: Any, arrays: Arrays, first: Run) -> Arrays:
+def taken_by(model: Any, arrays: Arrays, first: ModelRun) -> Arrays:
     """The inputs of the first run in the layout that `model` takes: images have their channels where this model has
     them."""
     here, there = first.has_channels_last, _owner(model).has_channels_last(model)
@@ -96,34 +96,36 @@ def taken_by(model: Any, arrays: Arrays, first: Run) -> Arrays:
     return {name: distances.moved(x, there) if _is_image(x, first) else x for name, x in arrays.items()}
 
 
-def _is_image(x: Array, first: Run) -> bool:
+def _is_image(x: Array, first: ModelRun) -> bool:
     """Whether the array is an image, and not a sequence. For three axes, the kind of the layer that took it in the
     first run decides."""
     if x.ndim != 3:
         return x.ndim > 3
     kinds = {layer.path: layer.kind for layer in first.backend.layers(first.trace.model)}
-    known = (call for call in first.trace.calls if call.path in kinds and call.inputs and call.inputs[0].ndim == 3)
-    taking = (kinds[call.path] for call in known if call.inputs[0].shape[:2] == x.shape[:2])
-    return next(taking, "") in IMAGES
+    for call in first.trace.calls:
+        taken = call.inputs[0].shape if call.inputs else ()
+        if call.path in kinds and len(taken) == 3 and taken[:2] == x.shape[:2]:
+            return kinds[call.path] in IMAGES
+    return False
 
 
 def _owner(model: Any) -> Backend:
-    found = registry.backend_of_model(model)
-    if found is None:
+    owner = registry.backend_of_model(model)
+    if owner is None:
         raise NotATensorError(
             f"with inputs= both values are models, not {shown(model, 60)} of type {type(model).__qualname__}"
         )
-    return found
+    return owner
 
 
-def told(error: BaseException) -> str:
+def message(error: BaseException) -> str:
     """An error's message in one line, without the codes that colour it on a terminal."""
     text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
     return text if len(text) <= _MOST else f"{text[:_MOST]} ..."
 
 
 def _where(error: BaseException, seen: Trace) -> str:
-    path = getattr(error, seeing.FAILED, None)
+    path = getattr(error, layer_calls.FAILED, None)
     if path is not None:
         return f"in {path or 'itself'}"
     return f"behind {seen.calls[-1].path}" if len(seen) else "before its first layer"
@@ -132,23 +134,24 @@ def _where(error: BaseException, seen: Trace) -> str:
 def _turned(arrays: Arrays, is_last: bool | None) -> str:
     """A text that names inputs which look like images with their channels at the other end than a model takes them."""
     far, near = (1, -1) if is_last else (-1, 1)
-    images = (x.shape for x in arrays.values() if x.ndim in (4, 5))
-    found = [shape for shape in images if shape[far] in _CHANNELS and shape[near] not in _CHANNELS]
-    return "" if is_last is None or not found else f"; {found[0]} looks like channels {'first' if is_last else 'last'}"
+    for x in arrays.values() if is_last is not None else ():
+        if x.ndim in (4, 5) and x.shape[far] in _CHANNELS and x.shape[near] not in _CHANNELS:
+            return f"; {x.shape} looks like channels {'first' if is_last else 'last'}"
+    return ""
 
 
-def run(model: Any, arrays: Arrays, give: Callable[[Call, Any], Any] | None = None) -> Run:
+def run(model: Any, arrays: Arrays, give: Callable[[Call, Any], Any] | None = None) -> ModelRun:
     """Calls a model on copies of the inputs, and traces it. With `give`, which is called with each layer's call and
     result, the model goes on with what `give` returns in place of that result."""
     backend = _owner(model)
     place = next((device for _, device in backend.model_devices(model)), CPU)
     for x in arrays.values():
         require_dtype(backend, x.dtype.name, "inputs=", "give inputs of another dtype", place=place)
-    given = {name: backend.from_numpy(numpy.array(x, order="C"), place) for name, x in arrays.items()}
-    named = {name: x for name, x in given.items() if isinstance(name, str)}
-    with trace(model) as seen, nullcontext() if give is None else seeing.standing_in(give):
+    tensors = {name: backend.from_numpy(numpy.array(x, order="C"), place) for name, x in arrays.items()}
+    named = {name: x for name, x in tensors.items() if isinstance(name, str)}
+    with trace(model) as seen, nullcontext() if give is None else layer_calls.standing_in(give):
         try:
-            result = backend.infer(model, () if named else tuple(given.values()), **named)
+            result = backend.infer(model, () if named else tuple(tensors.values()), **named)
         except (XDeviceError, TimeoutError):
             raise
         except Exception as error:  # each framework and layer raises errors of its own
@@ -156,6 +159,6 @@ def run(model: Any, arrays: Arrays, give: Callable[[Call, Any], Any] | None = No
             raise ArgumentError(
                 f"a {type(model).__name__} of {backend.name} failed {_where(error, seen)} on inputs= of the shape "
                 f"{shapes}, which are as the first model, the source, takes them"
-                f"{_turned(arrays, backend.has_channels_last(model))}: {type(error).__name__}: {told(error)}"
+                f"{_turned(arrays, backend.has_channels_last(model))}: {type(error).__name__}: {message(error)}"
             ) from error
-    return Run(seen, result)
+    return ModelRun(seen, result)

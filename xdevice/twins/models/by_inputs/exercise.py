@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xdevice.contract import calls as seeing
+from xdevice.contract import calls as layer_calls
 from xdevice.errors import ArgumentError
-from xdevice.twins.tracing import distances, inference
-
-from .sides import some_of
+from xdevice.twins.models.twin import some_of
+from xdevice.twins.tracing import distances, model_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from xdevice.contract.calls import Call
 
-    from .settling import Runs
+    from .runs import Runs
 
     Array = np.ndarray[Any, Any]
 
@@ -28,45 +27,44 @@ def is_blind(runs: Runs) -> bool:
     """Whether the source's outputs on zeros are, but for rounding, those on its inputs, so that equal outputs of the
     target tell nothing. The source runs once more."""
     try:
-        blank = inference.run(runs.sides[0].model, {name: np.zeros_like(x) for name, x in runs.arrays.items()})
+        blank = model_runs.run(runs.source.model, {name: np.zeros_like(x) for name, x in runs.arrays.items()})
     except ArgumentError:
         return False
     apart = map(distances.apart, blank.outputs, runs.expected.outputs)
     return max(apart, default=math.inf) < runs.limit / 10
 
 
-def unexercised(runs: Runs) -> str:
+def unexercised(runs: Runs) -> Iterator[str]:
     """A line for a batch on which gelu in place of its tanh form would change the source's outputs by no more than
-    rounding; "" for any other, and for a model without layers that widen their input. The source runs once more."""
-    source = runs.sides[0]
+    rounding; none for any other, and for a model without layers that widen their input. The source runs once more."""
     paths = set(_widening(runs))
     if not paths:
-        return ""
+        return
+    backend = runs.source.backend
 
     def give(call: Call, result: Any) -> Any:
         if call.path not in paths or len(call.outputs) != 1:
             return result
-        x = source.backend.to_numpy(call.outputs[0])
-        other = source.backend.from_numpy(_off_by_gelu(x), source.backend.device_of(call.outputs[0]))
-        return seeing.replaced(source.backend, result, iter([other]))
+        (output,) = call.outputs
+        other = backend.from_numpy(_off_by_gelu(backend.to_numpy(output)), backend.device_of(output))
+        return layer_calls.replaced(backend, result, iter([other]))
 
-    changed = inference.run(source.model, runs.arrays, give)
+    changed = model_runs.run(runs.source.model, runs.arrays, give)
     apart = max(map(distances.apart_by_rows, changed.outputs, runs.expected.outputs), default=0.0)
-    if apart > runs.limit:
-        return ""
-    return (
-        f"not compared: the functions behind {some_of(sorted(paths))}; on inputs=, gelu in place of its tanh form "
-        f"would change the outputs by {apart:.1g}, and {runs.limit:.1g} counts as rounding. Give trained weights, or "
-        "compare the functions in the code"
-    )
+    if apart <= runs.limit:
+        yield (
+            f"not compared: the functions behind {some_of(sorted(paths))}; on inputs=, gelu in place of its tanh form "
+            f"would change the outputs by {apart:.1g}, and {runs.limit:.1g} counts as rounding. Give trained weights, "
+            "or compare the functions in the code"
+        )
 
 
 def _widening(runs: Runs) -> Iterator[str]:
     """The linear layers of the source that give more numbers than they take, to the linear layer called next."""
-    kinds = {layer.path: layer.kind for layer in runs.sides[0].layers}
+    linear = {layer.path for layer in runs.source.layers if layer.kind == "linear"}
     before = None
     for call in runs.expected.trace.calls:
-        if kinds.get(call.path) != "linear" or not call.inputs or not call.outputs:
+        if call.path not in linear or not call.inputs or not call.outputs:
             continue
         if before is not None and before.inputs[0].shape[-1] < before.outputs[0].shape[-1] == call.inputs[0].shape[-1]:
             yield before.path

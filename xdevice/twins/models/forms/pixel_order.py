@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice.contract import layouts
 
-from .sides import shapes_of
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from xdevice.contract import Backend
     from xdevice.contract.layouts import Layer
+    from xdevice.twins.models.twin import Twin
 
-    from .sides import Side
 
-
-def has_channels_last(side: Side) -> bool:
+def has_channels_last(twin: Twin) -> bool:
     """Whether the images of a model have their channels last. A dict is as PyTorch has it."""
-    return side.model is not None and bool(side.backend.has_channels_last(side.model))
+    return twin.model is not None and bool(twin.backend.has_channels_last(twin.model))
 
 
 def puts_channels_last(target: Backend) -> bool:
@@ -29,31 +26,32 @@ def puts_channels_last(target: Backend) -> bool:
     return any(part.rule is layouts.KERNEL_FIRST for part in target.parts("conv", {}))
 
 
-def in_order(layer: Layer, beside: Layer | None, is_last: Callable[[], bool]) -> tuple[Layer, list[str]]:
+def is_counted(layer: Layer) -> bool:
+    """Whether a parameter of the layer is known to count the pixels of a flattened image with the channels last."""
+    return any(part.rule.order for part in layer.parts)
+
+
+def reordered(layer: Layer, beside: Layer | None, is_last: Callable[[], bool]) -> tuple[Layer, list[str]]:
     """`layer`, and a line for each parameter that is reordered for the other model, whose layer is `beside`. If that
     model has its channels last, it may count pixels as this one: then what `beside` is not known to count so is
     refused."""
     known = {name for part in beside.parts if part.rule.order for name in part.of} if beside is not None else set()
-    mixed = {part.name: part.rule for part in layer.parts if part.rule.order and not known.issuperset(part.of)}
-    if not mixed or not is_last():
-        return layer, [f"{name}: reordered; {rule.order}" for name, rule in mixed.items()]
-    parts = (
-        part._replace(rule=layouts.refused(part.rule, f"{part.rule.order}; {layouts.BY_HAND}"))
-        if part.name in mixed
-        else part
-        for part in layer.parts
-    )
-    return layer._replace(parts=tuple(parts)), []
+    rules = {part.name: part.rule for part in layer.parts if part.rule.order and not known.issuperset(part.of)}
+    if not rules or not is_last():
+        return layer, [f"{name}: reordered; {rule.order}" for name, rule in rules.items()]
+    refused = {name: layouts.refused(rule, f"{rule.order}; {layouts.BY_HAND}") for name, rule in rules.items()}
+    parts = tuple(part._replace(rule=refused.get(part.name, part.rule)) for part in layer.parts)
+    return layer._replace(parts=parts), []
 
 
-def in_doubt(source: Side, target: Backend) -> Iterator[str]:
+def in_doubt(source: Twin, target: Backend) -> Iterator[str]:
     """Yields a line for each layer that may be behind a flattened image, if only one of source and target has its
     channels last: the first linear layer behind a convolution, if it takes several numbers for each channel."""
     if has_channels_last(source) == puts_channels_last(target):
         return
     channels = 0
     for layer in source.layers:
-        shape: Any = shapes_of(source.variables, layer).get("weight", ())
+        shape: Any = source.shapes(layer).get("weight", ())
         if layer.kind in ("conv", "batch_norm") and shape:
             channels = shape[0]
         elif layer.kind == "linear" and shape:

@@ -8,6 +8,8 @@ from functools import cache
 from itertools import chain, combinations
 from typing import TYPE_CHECKING, Final
 
+from .twin import name_in
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -58,7 +60,7 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 @cache
-def words(path: str) -> frozenset[str]:
+def _words(path: str) -> frozenset[str]:
     """The words in a path, in lower case: each name in it as a whole, and its pieces, cut at digits, underscores and
     capitals (block1_q contains q)."""
     names = path.split(".")
@@ -70,8 +72,8 @@ def words(path: str) -> frozenset[str]:
 def likeness(one: str, other: str) -> int:
     """A score for the words that two paths share, synonyms and abbreviations included. The last name counts twice,
     because it tells two layers of one block apart."""
-    ours, theirs = one.rpartition(".")[2], other.rpartition(".")[2]
-    return _common(words(one), words(other)) + _common(words(ours), words(theirs))
+    ours, theirs = name_in(one), name_in(other)
+    return _common(_words(one), _words(other)) + _common(_words(ours), _words(theirs))
 
 
 def _common(ours: Iterable[str], theirs: Iterable[str]) -> int:
@@ -124,20 +126,21 @@ def _speaks_against(one: str, two: str, first: str, second: str) -> bool:
 
 
 def _names(*paths: str) -> set[str]:
-    return {path.rpartition(".")[2] for path in paths if not path.rpartition(".")[2].isdigit()}
+    return {name_in(path) for path in paths if not name_in(path).isdigit()}
 
 
 def guess(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
     """For each path in `ours` the path in `theirs` that likely means the same layer, by their names; among paths that
     fit equally well, the one nearest in order."""
     ranked = sorted(
-        ((-likeness(one, other), abs(here - there), one, other)
-         for here, one in enumerate(ours) for there, other in enumerate(theirs)),
-    )  # fmt: skip
-    found: dict[str, str] = {}
+        (-likeness(one, other), abs(here - there), one, other)
+        for here, one in enumerate(ours)
+        for there, other in enumerate(theirs)
+    )
+    pairs: dict[str, str] = {}
     taken: set[str] = set()
     for _, _, one, other in ranked:
-        if one not in found and other not in taken:
-            found[one] = other
+        if one not in pairs and other not in taken:
+            pairs[one] = other
             taken.add(other)
-    return {one: found[one] for one in ours if one in found}
+    return {one: pairs[one] for one in ours if one in pairs}
