@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 PROGRAMS = ROOT / ".venv" / ("Scripts" if os.name == "nt" else "bin")
 JOBS = {  # the extras, about how long it takes on two cores, the command
-    "chapter": ("all,mxnet", "2 minutes", ["xdevice", "tour", "--all"]),
+    "chapter": ("all,mxnet", "2 minutes", ["python", "examples/tour.py"]),
     "tests": ("all,mxnet,test", "5 to 10 minutes", ["pytest", "-n", "3", "--dist", "loadfile"]),
 }
 DOWNLOAD = "0.9 GB, and 3.5 GB with PyPI's PyTorch on Linux, which brings CUDA"

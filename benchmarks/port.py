@@ -23,8 +23,8 @@ from collections import Counter
 from pathlib import Path
 from time import process_time
 
-from xdevice.scripts import engine, sources
-from xdevice.scripts.sites import GRADES
+from xdevice.port import engine, sources
+from xdevice.port.sites import GRADES
 
 SKIPPED = ("_origin.md", "contrib")
 

@@ -1,6 +1,8 @@
 """Use a GPU: the chapter of d2l.ai as one script for every framework.
 
     XDEVICE_BACKEND=mxnet python examples/use_gpu.py
+    XDEVICE_BACKEND=mxnet XDEVICE_VIRTUAL_GPUS=2 python examples/use_gpu.py    # two GPUs, where there is none
+    python examples/tour.py                                                    # both, on every framework
 
 The chapter: https://d2l.ai/chapter_builders-guide/use-gpu.html
 """
@@ -18,19 +20,31 @@ device = xdevice.try_gpu()
 # A tensor is made on the CPU unless you say otherwise.
 x = xdevice.tensor([1, 2, 3])
 print("x is on", xdevice.device_of(x))
+assert xdevice.device_of(x) == xdevice.cpu()
 
 X = xdevice.ones(2, 3, device=device)
 Y = xdevice.rand(2, 3, device=device)
 print("X is on", xdevice.device_of(X))
+assert xdevice.device_of(X) == xdevice.device_of(Y) == device
 
 # Copying leaves the source where it is. Moving to where it is already gives the same object.
 Z = xdevice.copy_to(X, xdevice.cpu())
 print("Z is a copy on", xdevice.device_of(Z), "and X is still on", xdevice.device_of(X))
 print("moved where it is, it is the same object:", xdevice.to_device(X, device) is X)
+assert xdevice.device_of(Z) == xdevice.cpu()
+assert Z is not X
+assert xdevice.to_device(X, device) is X
 
-# Tensors that are added must be on one device.
+# Tensors that are added must be on one device. On two, that is reported, and nothing is moved silently.
+second = [*xdevice.try_all_gpus(), xdevice.cpu()][1]
+Z = xdevice.to_device(X, second)
+print("X is on", device, "and Z on", second, "which is the same device:", xdevice.same_device(X, Z))
+assert xdevice.same_device(X, Z) == (device == second)
 xdevice.check_same_device(X, Y)
-print("X + Y =", xdevice.to_numpy(X + Y).round(2).tolist())
+with device:
+    S = X + Y
+print("X + Y =", xdevice.to_numpy(S).round(2).tolist())
+assert xdevice.device_of(S) == device
 
 # A layer with three inputs and one output. Its parameters are a container, and move together.
 xp = xdevice.array_namespace()  # the functions of arithmetic, the same on every framework
@@ -38,6 +52,7 @@ layer = xdevice.to_device({"weight": xdevice.random.normal(3, 1), "bias": xdevic
 out = xp.add(xp.matmul(X, layer["weight"]), layer["bias"])
 print("layer(X) =", xdevice.to_numpy(out).round(2).tolist())
 print("its parameters are on", {name: str(xdevice.device_of(p)) for name, p in layer.items()})
+assert xdevice.device_of(out) == xdevice.device_of(layer) == device
 
 
 # Exercise 1: how long does a product take? Work on a GPU is asynchronous, so wait before you look at the clock.
@@ -63,10 +78,13 @@ def norm(matrix):
     return xp.sqrt(xp.sum(xp.square(matrix)))
 
 
-for _ in range(100):  # the first ones compile, and wake threads
-    xdevice.sync(norm(a @ a))
-with xdevice.Benchmark("1000 norms read one by one"):
-    log = [xdevice.item(norm(a @ a)) for _ in range(1000)]
-with xdevice.Benchmark("1000 norms kept on the device"):
-    log = [norm(a @ a) for _ in range(1000)]
-print("the last norm is", round(xdevice.item(log[-1]), 3))
+with device:
+    for _ in range(100):  # the first ones compile, and wake threads
+        xdevice.sync(norm(a @ a))
+    with xdevice.Benchmark("1000 norms read one by one"):
+        numbers = [xdevice.item(norm(a @ a)) for _ in range(1000)]
+    with xdevice.Benchmark("1000 norms kept on the device"):
+        norms = [norm(a @ a) for _ in range(1000)]
+        last = xdevice.item(norms[-1])
+print("the last norm is", round(last, 3))
+assert abs(last - numbers[-1]) <= 1e-4 * last

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from xdevice.testing.base import homes_of
-from xdevice.testing.capabilities import lacking
+from xdevice.testing.suite.base import homes_of
+from xdevice.testing.suite.capabilities import lacking
 
 
 class Failure(NamedTuple):

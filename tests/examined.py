@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xdevice.scripts import sources
-from xdevice.scripts.engine import Examined
-from xdevice.scripts.sites import Edit, Site
+from xdevice.port import sources
+from xdevice.port.engine import Examined
+from xdevice.port.sites import Edit, Site
 
 
 def site(source, before, idiom, code, verdict, after=None, **more):

@@ -1,10 +1,10 @@
-"""What port makes of a text, for the tests of `xdevice.scripts`."""
+"""What port makes of a text, for the tests of `xdevice.port`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from xdevice.scripts import engine, sources
+from xdevice.port import engine, sources
 
 
 def examined(*texts, only="proven", names=("main.py",)):

@@ -15,7 +15,7 @@ import pytest
 import xdevice
 from xdevice.base import floats
 from xdevice.core import registry
-from xdevice.testing.base import once
+from xdevice.testing.suite.base import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

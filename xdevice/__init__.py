@@ -34,11 +34,6 @@ _LAZY, __all__ = _read_names()
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        from .errors import successor
-
-        error = successor(name)
-        if error is not None:
-            return error
         raise AttributeError(f"module 'xdevice' has no attribute {name!r}")
     from importlib import import_module
 

@@ -238,36 +238,3 @@ class ParityError(XDeviceError, AssertionError):
 
 class RecordingError(XDeviceError, ValueError):
     """A recording that cannot be written or read: a name or value that cannot be stored, or a folder without one."""
-
-
-_RETIRED = {
-    "BackendConflictError": ContractError,
-    "BackendMismatchError": ArgumentError,
-    "CountError": ArgumentError,
-    "DepthError": ArgumentError,
-    "DeviceTypeError": DeviceError,
-    "NotATaskError": ArgumentError,
-    "NotIterableError": ArgumentError,
-    "OpError": ArgumentError,
-    "ToleranceError": ArgumentError,
-}
-
-
-def successor(name: str) -> type[XDeviceError] | None:
-    """Returns the class that a retired name stands for, and warns at the line of the caller's caller; None for a name
-    that is not retired."""
-    found = _RETIRED.get(name)
-    if found is not None:
-        import warnings
-
-        warnings.warn(f"xdevice.{name} is now xdevice.{found.__name__}", DeprecationWarning, stacklevel=3)
-    return found
-
-
-if not TYPE_CHECKING:  # type checkers should not take every name for one of this module
-
-    def __getattr__(name: str) -> type[XDeviceError]:
-        found = successor(name)
-        if found is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return found

@@ -17,7 +17,7 @@ from support import any_framework, python, sampled
 import xdevice
 
 for module in pkgutil.iter_modules(xdevice.__path__):  # those that a later module may define count too
-    if module.name not in ("__main__", "pytest_plugin", "pytest_isolation", "pytest_recording"):
+    if module.name not in ("__main__", "pytest_plugin", "pytest_recording"):
         importlib.import_module(f"xdevice.{module.name}")
 
 
@@ -93,32 +93,6 @@ def test_what_pythons_own_errors_hold_goes_too():
     for route, go in ROUTES.items():
         assert looks(go(failed)) == looks(failed), route
         assert looks(go(gone)) == looks(gone), route
-
-
-RETIRED = {
-    "BackendConflictError": xdevice.ContractError,
-    "BackendMismatchError": xdevice.ArgumentError,
-    "CountError": xdevice.ArgumentError,
-    "DepthError": xdevice.ArgumentError,
-    "DeviceTypeError": xdevice.DeviceError,
-    "NotATaskError": xdevice.ArgumentError,
-    "NotIterableError": xdevice.ArgumentError,
-    "OpError": xdevice.ArgumentError,
-    "ToleranceError": xdevice.ArgumentError,
-}
-
-
-@pytest.mark.parametrize("name", RETIRED)
-def test_a_retired_name_stands_for_its_successor(name):
-    said = f"xdevice.{name} is now xdevice.{RETIRED[name].__name__}"
-    for module in (xdevice, xdevice.errors):
-        with pytest.warns(DeprecationWarning, match=f"^{said}$") as warned:
-            assert getattr(module, name) is RETIRED[name]
-        assert {one.filename for one in warned} == {__file__}
-    with pytest.warns(DeprecationWarning, match="is now") as warned:
-        exec(f"from xdevice import {name}; from xdevice.errors import {name}", {"__name__": "a_program"})
-    assert {one.filename for one in warned} == {"<string>"}
-    assert name not in xdevice.__all__
 
 
 def test_what_was_caught_by_the_built_in_errors_is_caught_still():

@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from support import BACKENDS, python, sampled
+from support import python
 
 import xdevice
-
-FEW = sampled(BACKENDS, each_time=["numpy"], others="long")
 
 
 def command(*arguments, **variables):
@@ -78,39 +76,14 @@ def test_info_outlives_a_backend_that_crashes_or_hangs(tmp_path):
 
 
 def test_an_unknown_name_is_refused():
-    for arguments in (["info", "troch"], ["tour", "--backend", "troch"]):
-        status, _, err = command(*arguments)
-        assert status == 2
-        assert "did you mean 'torch'" in err
-    assert command("tour", "--all", "--backend", "torch")[0] == 2
-
-
-@pytest.mark.parametrize("name", FEW)
-def test_the_tour_runs_to_its_end(name):
-    status, out, err = command("tour", "--backend", name)
-    assert status == 0, out + err
-    assert "13. Exercise 3" in out
-    assert "FAILED" not in out
-    assert ">>> xdevice.to_device(X, device) is X\n  True" in out
-    assert "What came out" in out
-
-
-def test_the_tour_tells_of_a_step_that_fails(monkeypatch, capsys):
-    from xdevice.cli import tour
-
-    def broken(page):
-        """A step that fails."""
-        page.expect("1 + 1", 3)
-
-    monkeypatch.setattr(tour, "STEPS", (tour.choose_a_device, tour.query_a_device, broken))
-    outcome = tour.run(xdevice.backend("numpy"))
-    assert outcome["failed"] == ["broken: AssertionError: 1 + 1 gave 2, and the chapter says 3"]
-    assert "FAILED" in capsys.readouterr().out
+    status, _, err = command("info", "troch")
+    assert status == 2
+    assert "did you mean 'torch'" in err
 
 
 def test_version_and_help():
     assert xdevice.__version__ in command("--version")[1]
-    for arguments in (["--help"], ["info", "-h"], ["tour", "--help"]):
+    for arguments in (["--help"], ["info", "-h"]):
         status, out, _ = command(*arguments)
         assert status == 0
         assert "Usage:" in out
@@ -134,10 +107,3 @@ def test_a_full_disk_ends_with_2_which_means_no_verdict(tmp_path):
     assert status == 2, err
     assert "No space left" in err
     assert "Traceback" not in err
-
-
-@pytest.mark.slow
-def test_the_tour_prints_where_its_characters_are_not_known():
-    status, out, err = command("tour", "--backend", "numpy", PYTHONIOENCODING="ascii")
-    assert status == 0, out + err
-    assert "\\xb2" in out  # the square of a unit

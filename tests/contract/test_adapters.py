@@ -140,11 +140,6 @@ except xdevice.DTypeError:
             "    def new_graph(self, device): pass\n    def move(self, x, device)",
             "has new_graph of Graphs, and lacks only_on(self, device: 'Device')",
         ),
-        (
-            "    def move(self, x, device)",
-            "    def way_into(self, x): pass\n    def move(self, x, device)",
-            "defines way_into, which is container_way(self, x: 'Any')",
-        ),
     ],
 )
 def test_an_adapter_that_breaks_the_contract_is_named(machine, old, new, said):

@@ -8,7 +8,7 @@ import pytest
 from support import ROOT, python
 
 from xdevice.contract.backend import CAPABILITIES
-from xdevice.testing.capabilities import lacking, needs
+from xdevice.testing.suite.capabilities import lacking, needs
 
 PAGE = ROOT / "docs" / "guides" / "add_a_backend.md"
 SINGLE = ("nn", "memory")

@@ -6,7 +6,7 @@ import pytest
 from support import ProcessesAreLong
 
 from xdevice.testing import Conformance
-from xdevice.testing.base import once
+from xdevice.testing.suite.base import once
 
 
 class Ours(Conformance):

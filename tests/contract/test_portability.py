@@ -53,7 +53,7 @@ def files_only(path, *arguments, **more):
 # shutil and filelock open folders by what this system has: only xdevice's own way is looked at
 FILES = """
 import os, sys, numpy as np, xdevice
-from xdevice.weights import disk
+from xdevice.twins.weights import disk
 disk.os = type(os)("os")
 disk.os.__dict__.update({**os.__dict__, "open": sys.files_only})
 path = os.path.join(sys.argv[1], "file")
@@ -124,15 +124,12 @@ def test_the_command_line_and_parity_need_nothing_of_posix(run, folder):
     assert "<html" in (folder / "page.html").read_text(encoding="utf-8")
     done = run("-m", "xdevice", "parity", folder / "slow.py", "--backends", "numpy,torch", "--timeout", "1")
     assert "had not ended after 1 s" in done.stdout + done.stderr
-    done = run("-m", "xdevice", "tour", "--backend", "numpy")
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isolate", [[], pytest.param(["--xd-isolate"], marks=pytest.mark.long)])
-def test_the_pytest_plugin_needs_nothing_of_posix(run, folder, isolate):
+def test_the_pytest_plugin_needs_nothing_of_posix(run, folder):
     (folder / "test_it.py").write_text(TEST)
-    done = run("-m", "pytest", "-p", "no:cacheprovider", "--xd-backends=numpy,jax", *isolate, folder)
+    done = run("-m", "pytest", "-p", "no:cacheprovider", "--xd-backends=numpy,jax", folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
 

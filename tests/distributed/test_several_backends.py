@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from xdevice.testing import SeveralProcesses
-from xdevice.testing.worlds import FAILURES
+from xdevice.testing.suite.worlds import FAILURES
 
 
 class TestNumpy(SeveralProcesses):

@@ -6,6 +6,7 @@ Training on several GPUs is tried by tests/replicas/test_multiple_gpus.py.
 from __future__ import annotations
 
 import ast
+import json
 import re
 
 import pytest
@@ -39,6 +40,38 @@ def test_a_chapter_runs_where_gpus_are_virtual(chapter, backend):
     assert done.returncode == 0, done.stderr
     for said in SAID[chapter]:
         assert re.search(said, done.stdout), done.stdout
+
+
+@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, each_time=(), slow=["jax"], others="long"))
+def test_the_tour_runs_the_chapter(backend):
+    out = printed(EXAMPLES / "tour.py", backend, "--show", bare=True)
+    assert re.search(rf"^{backend} .+: all as the chapter says, as the machine is, and on two GPUs", out, re.MULTILINE)
+    assert "which is the same device: False" in out
+    assert f"As the chapter says: {backend}. Failed: none." in out
+    assert "1000 norms" in out.partition("What the chapter measured here")[2]
+
+
+def test_the_tour_says_what_failed_and_what_is_not_installed(tmp_path):
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text("raise OSError('a library is missing')")
+    done = python(EXAMPLES / "tour.py", "numpy", "jax", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1, done.stderr
+    assert "jax: FAILED" in done.stdout
+    assert "a library is missing" in done.stdout
+    assert "it has no virtual GPUs" in done.stdout
+    assert "As the chapter says: numpy. Failed: jax." in done.stdout
+    done = python(EXAMPLES / "tour.py", "troch")
+    assert done.returncode == 2
+    assert "did you mean 'torch'" in done.stderr
+
+
+def test_the_experiments_of_the_chapters_give_figures_or_say_why_not():
+    out = printed(ROOT / "benchmarks" / "experiments.py", "--backend", "numpy", "--quick", "--json")
+    rows = json.loads(out)
+    assert len({row["experiment"] for row in rows}) == 8
+    for row in rows:
+        assert (row["value"] is None) == bool(row["why_not"])
+        assert row["value"] is None or row["value"] > 0
 
 
 def test_streams_say_what_to_use_where_there_are_none():

@@ -17,7 +17,7 @@ LINES = 25
 """At most so many, without the rows of a table that says what each backend does."""
 TABLE = re.compile(r"(^ *\|.*\n)+", re.MULTILINE)
 BACKEND = re.compile(r"^ *\| (torch|tensorflow|paddle|mxnet|jax|numpy)\b", re.MULTILINE)
-ROOMS = (xdevice.nn, xdevice.optim, xdevice.random, xdevice.native, xdevice.testing)
+MODULES = {name: getattr(xdevice, name) for name in ("nn", "optim", "random", "native", "testing")}
 """The public modules, whose own names are public too."""
 
 
@@ -25,11 +25,11 @@ def public():
     """Each public name with what it stands for; those of a class are its own, and those of its bases in xdevice."""
     for name in xdevice.__all__:
         yield from documented(name, getattr(xdevice, name))
-    for room in ROOMS:
-        yield from documented(room.__name__, room)
-        for name in getattr(room, "__all__", dir(room)):
-            if getattr(getattr(room, name), "__module__", "").startswith(room.__name__) and name[0] != "_":
-                yield from documented(f"{room.__name__}.{name}", getattr(room, name))
+    for public_name, module in MODULES.items():
+        yield from documented(f"xdevice.{public_name}", module)
+        for name in getattr(module, "__all__", dir(module)):
+            if getattr(getattr(module, name), "__module__", "").startswith(module.__name__) and name[0] != "_":
+                yield from documented(f"xdevice.{public_name}.{name}", getattr(module, name))
     for capability in Backend.__mro__[:-1]:
         yield from documented(capability.__name__, capability)
 

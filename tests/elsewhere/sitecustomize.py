@@ -1,6 +1,6 @@
 """What Windows and macOS lack, taken away from each Python that starts with this folder on PYTHONPATH.
 
-    LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 PYTHONPATH=tests/elsewhere pytest tests/weights tests/parity
+    LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 PYTHONPATH=tests/elsewhere pytest tests/twins/weights tests/twins/parity
 
 There is no `os.fork`, no group of processes, no signal that Windows lacks, no /proc and no /dev/shm; xdevice finds none
 of the modules that only Unix has; processes of multiprocessing are spawned; SO_REUSEADDR does nothing; and the encoding

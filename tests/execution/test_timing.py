@@ -22,8 +22,8 @@ from xdevice.errors import (
     TimingError,
     UnsupportedError,
 )
-from xdevice.execution import prefetch as prefetching
 from xdevice.execution import timing
+from xdevice.performance import prefetch as prefetching
 from xdevice_numpy import NumpyBackend
 
 ASYNCHRONOUS_ON_CPU = ["mxnet", "jax", "tensorflow"]

@@ -48,7 +48,7 @@ def capture_goes_on_recording_after_an_error(adapter, patch, suite):
         return capture(graph, stream, task)
 
     patch.setattr(adapter, "capture", fails)
-    patch.setattr(xdevice.execution.graphs, "_rehearse", lambda task, stream: None)
+    patch.setattr(xdevice.performance.graphs, "_rehearse", lambda task, stream: None)
 
 
 swap("replay", "does nothing", _GRAPH, lambda _, adapter: lambda graph: None, GPU)

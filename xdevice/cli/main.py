@@ -1,5 +1,4 @@
-"""The commands of `xdevice`: `info`, `tour`, `bench`, `parity`, `compare`, `convert`, `launch`, `scan`, `lint`
-and `port`."""
+"""The commands of `xdevice`: `info`, `parity`, `compare`, `launch`, `scan`, `lint` and `port`."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from io import TextIOWrapper
@@ -17,22 +15,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xdevice.base import floats
-from xdevice.base.statuses import status_text
 from xdevice.base.version import __version__
 from xdevice.core import registry, selection
 from xdevice.errors import XDeviceError
+from xdevice.port import commands as porting
 
-from . import launch, lint, scripts, tours
-from .running import backend_called, run_child
+from . import launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xdevice.parity.report import Report
-    from xdevice.parity.run import Plan
-    from xdevice.parity.tolerances import Rule
-
-    from .bench import Row
+    from xdevice.twins.parity.report import Report
+    from xdevice.twins.parity.run import Plan
+    from xdevice.twins.parity.tolerances import Rule
 
 
 class _Commands(click.Group):
@@ -116,34 +111,6 @@ def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
         sys.exit(1)
 
 
-@main.command()
-@click.option("--backend", "name", metavar="NAME", help="The backend; by default the selected one.")
-@click.option("--all", "every", is_flag=True, help="Every installed backend, each in a process of its own.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@click.option("--plot", "picture", type=click.Path(path_type=Path), help="Draw the figures into a PNG or SVG file.")
-@click.option("--quick", is_flag=True, help="Less work: to see that it runs; not figures to quote.")
-def bench(name: str | None, every: bool, as_json: bool, picture: Path | None, quick: bool) -> None:
-    """Runs the experiments of d2l.ai's performance chapters on this machine, and shows the times.
-
-    Waiting, blocking, two devices side by side, three tasks at once, a captured task, copying while computing, reading
-    values one by one, and the bandwidth of copies. The figures are of one run; none is checked.
-    """
-    from . import bench as experiments
-
-    if every and name:
-        raise click.UsageError("--all takes every installed backend, so it goes without --backend")
-    rows = (
-        [row for one in selection.backends() for row in _bench_in_child(one, quick)] if every else _bench(name, quick)
-    )
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
-    else:
-        experiments.show(rows)
-    if picture is not None:
-        experiments.plot(rows, picture)
-    sys.exit(1 if any(row["failed"] for row in rows) else 0)
-
-
 def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options that `parity` and `compare` share to a command: how strictly to compare, and where to report."""
     options = [
@@ -196,9 +163,9 @@ def parity(
     Each backend has a process of its own, in which XDEVICE_BACKEND selects it. The exit status is 0 if all backends
     agree, 1 if one diverges, and 2 if one did not run.
     """
-    from xdevice.parity import folders
-    from xdevice.parity import run as parity_run
-    from xdevice.parity.progress import show
+    from xdevice.twins.parity import folders
+    from xdevice.twins.parity import run as parity_run
+    from xdevice.twins.parity.progress import show
 
     rule, wanted = _rule(options), _wanted(backends)
     first = _canonical((reference or wanted[0],))[0]
@@ -232,25 +199,6 @@ def parity(
 
 
 @main.command()
-@click.argument("map_", metavar="MAP", type=click.Path(exists=True, dir_okay=False))
-@click.argument("checkpoint", metavar="IN", type=click.Path(exists=True))
-@click.argument("target", metavar="OUT", type=click.Path(dir_okay=False))
-def convert(map_: str, checkpoint: str, target: str) -> None:
-    """Converts the checkpoint IN by a MAP that `State.save_map` has written, into the safetensors file OUT.
-
-    IN is a safetensors file, an index of several, a folder with either, or a file of PyTorch's. One tensor is read at a
-    time. Tensors that the map does not use are listed. The exit status is 1 if the checkpoint does not fit the map.
-    """
-    from xdevice.models import maps
-
-    try:
-        lines = maps.convert_file(map_, checkpoint, target)
-    except XDeviceError as error:
-        raise click.ClickException(str(error)) from error
-    click.echo("\n  ".join(lines))
-
-
-@main.command()
 @click.argument("first", metavar="A", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("second", metavar="B", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @_comparison_options
@@ -261,17 +209,16 @@ def compare(first: Path, second: Path, **options: Any) -> None:
     same backend of A, or if A lacks it, with A's reference. The exit status is 0 if all backends agree, 1 if one
     diverges, and 2 if one did not run.
     """
-    from xdevice.parity import folders
+    from xdevice.twins.parity import folders
 
     report = _reported(lambda: folders.report_of_two(first, second, _rule(options)))
     _publish(report, f"xdevice compare {first} {second}", options)
 
 
 main.add_command(launch.launch)
-main.add_command(tours.tour)
-main.add_command(scripts.scan)
-main.add_command(scripts.port)
-main.add_command(lint.lint)
+main.add_command(porting.scan)
+main.add_command(porting.port)
+main.add_command(porting.lint)
 
 
 def _refuse_two_rules(float64: bool, calibrate: bool, rule: Rule) -> None:
@@ -292,7 +239,7 @@ def _refuse_missing(plan: Plan) -> None:
 
 def _prepare(folder: Path, overwrites: bool) -> None:
     """Makes the folder for a run, or removes an earlier run from it with `--overwrite`."""
-    from xdevice.parity import run as parity_run
+    from xdevice.twins.parity import run as parity_run
 
     if folder.is_dir() and any(folder.iterdir()):
         if not overwrites:
@@ -335,7 +282,7 @@ def _interpreters(pythons: tuple[str, ...], wanted: tuple[str, ...]) -> dict[str
 
 
 def _rule(options: dict[str, Any]) -> Rule:
-    from xdevice.parity.tolerances import Rule
+    from xdevice.twins.parity.tolerances import Rule
 
     try:
         return Rule(options["rtol"], options["atol"], False, not options["any_dtype"], options["equal_nan"]).check()
@@ -352,53 +299,17 @@ def _reported(make: Callable[[], Report]) -> Report:
 
 
 def _publish(report: Report, title: str, options: dict[str, Any]) -> None:
-    from xdevice.parity import report as parity_report
+    from xdevice.twins.parity import report as parity_report
 
     if options["json_file"] is not None:
         options["json_file"].write(json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n")
     if options["html"] is not None:
-        from xdevice.parity.html import page
+        from xdevice.twins.parity.html import page
 
         options["html"].write(page(report, title))
     if options["json_file"] is None or options["json_file"].name != "<stdout>":
         parity_report.show(report)
     sys.exit(report.status)
-
-
-def _bench(name: str | None, quick: bool) -> list[Row]:
-    from xdevice.parity import progress as progresses
-
-    from . import bench as experiments
-
-    backend = backend_called(name)
-    with progresses.bar() as progress:
-        task = progress.add_task(backend.name, total=len(experiments.EXPERIMENTS))
-
-        def step(what: str) -> None:
-            progress.update(task, description=f"{backend.name}: {what}", advance=1)
-
-        return experiments.run(backend, quick, step)
-
-
-def _bench_in_child(name: str, quick: bool) -> list[Row]:
-    command = [sys.executable, "-m", "xdevice", "bench", "--backend", name, "--json", *(["--quick"] if quick else [])]
-    done = run_child(command, alone=True, stdout=subprocess.PIPE)
-    if not done.stdout.startswith("["):
-        why = f"the process ended {status_text(done.returncode)}"
-        nothing: Row = {
-            "backend": name,
-            "virtual": False,
-            "experiment": "-",
-            "case": "-",
-            "value": None,
-            "unit": "s",
-            "best": None,
-            "why_not": why,
-            "failed": True,
-        }
-        return [nothing]
-    rows: list[Row] = json.loads(done.stdout)
-    return rows
 
 
 def _canonical(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -92,8 +92,6 @@ HOOKS: Final[dict[str, Any]] = {
 """Every method and property of the contract by its name, in the contract's order."""
 
 _STATED: Final = ("name", "modules", "minimum", "dtypes")
-_RENAMED: Final = {"way_into": "container_way"}
-"""Methods whose name in the contract has changed: nobody calls them by the old name any more."""
 
 
 def check(cls: object, claimed: str, source: str) -> type[Backend]:
@@ -112,7 +110,6 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
         for name, mine in own.items()
         if name in HOOKS and _arity(mine) != _arity(HOOKS[name])
     ]
-    wrong += [f"defines {name}, which is {_signature(_RENAMED[name])} now" for name in own if name in _RENAMED]
     wrong += [text for part in CAPABILITIES for text in _half(part, own)]
     if not wrong and cls.name != claimed:
         wrong = [f"calls itself {cls.name!r}"]

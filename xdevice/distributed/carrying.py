@@ -11,9 +11,9 @@ import sys
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from xdevice.arithmetic.namespace import array_namespace
 from xdevice.base.dtypes import FLOATS, SHORT_FLOATS
 from xdevice.errors import ArgumentError, DeviceMismatchError, DTypeError, SharingError, UnsupportedError, shown
+from xdevice.math.arithmetic.namespace import array_namespace
 from xdevice.replicas.operands import check_sum, dtype_of, read, refuse_sparse, refuse_symbol
 from xdevice.tensors.conversion import convert
 

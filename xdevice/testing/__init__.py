@@ -1,55 +1,21 @@
-"""The conformance suite: the checks that every adapter must pass, ours and a third party's.
+"""Tests: the conformance suite that every adapter must pass (`suite`), and the pytest plugin (`plugin`).
 
-A third party's test file is three lines, and pytest does the rest::
-
-    from xdevice.testing import Conformance
-
-    class TestMyBackend(Conformance):
-        backend = "mybackend"
-
-Tensors are made on the device `home`; checks that need two devices use `other` as well. By default the suite runs with
-cpu:0 as `home`, and the first GPU or the device that the adapter's samples make as `other`; and again with gpu:0 and
-gpu:1 if there are GPUs, real or virtual. Checks of a capability (an optional part of an adapter) that the adapter lacks
-are skipped. The end of the run lists these capabilities, with the methods to write. Checks that need a model or
-function that the adapter's samples do not have are skipped too, so read the skips.
-
-docs/reference/adapters.md says what is checked of each method.
+The names of the suite are imported when they are first used, because pytest loads the plugin in every run.
 """
 
 from __future__ import annotations
 
-from .arithmetic import Arithmetic
-from .asynchrony import Streams, Waiting
-from .creation import Creation
-from .devices import Devices
-from .models import Models
-from .moving import Batch, Moving, Pair
-from .nn import FunctionsOfLayers
-from .parallel import Side
-from .processes import Processes, in_child
-from .several import Several
-from .training import Training
-from .transfers import Seeing
-from .worlds import SeveralProcesses
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .suite import Batch, Conformance, Pair, SeveralProcesses, in_child
 
 __all__ = ["Batch", "Conformance", "Pair", "SeveralProcesses", "in_child"]
 
 
-class Conformance(
-    Processes,
-    Seeing,
-    Side,
-    Streams,
-    Waiting,
-    Several,
-    Training,
-    Models,
-    Moving,
-    FunctionsOfLayers,
-    Arithmetic,
-    Creation,
-    Devices,
-):
-    """All checks of an adapter. Subclass it, name the `backend`, and let pytest collect the tests. They run from the
-    last of the base classes to the first: basic checks before those that may spoil the process, such as eight threads
-    at once."""
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import suite
+
+    return getattr(suite, name)

@@ -1,0 +1,80 @@
+"""The report in JSON."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+from click.testing import CliRunner
+from examined import examined, site
+
+from xdevice.port import commands, engine, report
+from xdevice.port.engine import Examined
+from xdevice.port.sources import parse
+
+
+def test_verdicts_add_up_to_the_sites_everywhere():
+    found = report.document(examined())
+    for total in (found["totals"], *found["codes"].values(), *(file["totals"] for file in found["files"])):
+        assert sum(total[verdict] for verdict in report.VERDICTS) == total["sites"]
+        assert total["rewritten"] == total["proven"] + total["safe"] + total["likely"]
+    assert found["totals"]["sites"] == 5
+    assert sum(file["totals"]["sites"] for file in found["files"]) == 5
+    assert report.share_ported(found["totals"]) == 2 / 3
+    assert report.share_ported(report.totals([])) is None
+
+
+def test_lines_and_columns_are_those_of_an_editor():
+    files = {file["path"]: file for file in report.document(examined())["files"]}
+    assert list(files) == ["a/plain.py", "b/train.py"]
+    device, to, item, wrapper, _ = files["b/train.py"]["sites"]
+    assert (device["line"], device["col"], device["end"]) == (3, 6, [3, 26])
+    assert (to["line"], to["col"], to["end"]) == (3, 28, [3, 40])
+    assert (item["line"], item["why"], item["cell"]) == (4, "the same on <all>", None)
+    assert (wrapper["line"], wrapper["end"]) == (5, [7, 2])
+    assert files["a/plain.py"]["frameworks"] == []
+    assert files["b/train.py"]["frameworks"] == ["torch"]
+
+
+def test_equal_input_gives_equal_bytes_wherever_it_lies_and_in_any_order():
+    first, second = examined(), examined()
+    random.Random(0).shuffle(second.sites)
+    second.sources.reverse()
+    second.root = Path("/elsewhere/project")
+    assert report.text(first) == report.text(second)
+    assert json.loads(report.text(first)) == report.document(first)
+    assert "设备" in report.text(first)
+
+
+def test_a_cell_of_a_notebook_is_named():
+    cells = [{"cell_type": "code", "source": ["x\n", "y"]}, {"cell_type": "code", "source": ["z.item()"]}]
+    source = parse(json.dumps({"cells": cells}, indent=1).encode(), "a.ipynb")
+    found = Examined(Path("p"), "proven", None, [source], [site(source, "z.item()", ".item", "XD107", "neutral")])
+    (one,) = report.document(found)["files"][0]["sites"]
+    assert (one["cell"], one["col"]) == (2, 1)
+    assert one["line"] == next(i for i, line in enumerate(source.raw.decode().split("\n"), 1) if "z.item" in line)
+
+
+def test_the_option_writes_json_and_refuses_other_names(tmp_path):
+    (tmp_path / "net.py").write_text("import torch\nx = torch.ones(1).item()\n")
+    data = tmp_path / "a.json"
+    for command in (commands.scan, commands.port):
+        assert CliRunner().invoke(command, [str(tmp_path), "--report", str(data)]).exit_code == 0
+        assert data.read_text(encoding="utf-8") == report.text(engine.examine([tmp_path]))
+    refused = CliRunner().invoke(commands.scan, [str(tmp_path), "--report", "a.html"])
+    assert refused.exit_code == 2
+    assert "a.html does not end in .json" in " ".join(refused.output.split())
+
+
+def test_all_of_it_from_a_project(tmp_path):
+    """As the engine finds it: the same bytes from another folder, and from the same files named one by one."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "net.py").write_text('import torch\nx = torch.ones(1).to("cuda")\nprint(x.item())\n')
+    (tmp_path / "one" / "use.py").write_text("from net import x\nx.cpu()\n")
+    shutil.copytree(tmp_path / "one", tmp_path / "two" / "one")
+    first = engine.examine([tmp_path / "one"])
+    again = engine.examine([tmp_path / "two" / "one" / name for name in ("use.py", "net.py")])
+    assert report.text(first) == report.text(again)
+    assert len(first.sites) == report.document(first)["totals"]["sites"] > 0

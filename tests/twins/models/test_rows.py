@@ -1,0 +1,71 @@
+"""A part of a table's rows, as `names=` asks for it: RoBERTa's positions begin at 2."""
+
+import numpy as np
+import pytest
+
+import xdevice
+
+RANDOM = np.random.default_rng(0)
+
+
+def table(torch, count, first=0, *, is_bare=False):
+    """A model of words and `count` places, of which the first that it uses is `first`."""
+    nn = torch.nn
+
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.out = nn.Embedding(9, 4), nn.Linear(4, 3)
+            self.places = nn.Parameter(torch.randn(1, count, 4)) if is_bare else nn.Embedding(count, 4)
+
+        def forward(self, x):
+            places = self.places[:, first:] if is_bare else self.places(torch.arange(first, count))
+            return self.out(self.words(x) + places)
+
+    return Words().eval()
+
+
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_names_ask_for_rows_of_the_source_or_the_target(is_bare):
+    torch = pytest.importorskip("torch")
+    long, short = table(torch, 7, 2), table(torch, 5, is_bare=is_bare)
+    x = torch.tensor(RANDOM.integers(0, 9, (2, 5)))
+    state = xdevice.convert_state(long, "torch", like=short, names={"places[2:]": "places"}, inputs=x)
+    assert state.done == ["rows 2 to 6 of the 7 of places, as names= says; the others are left out"]
+    assert "from places.weight, a part of it" in str(state)
+    state.load_into(short)
+    xdevice.assert_parity(short(x), long(x))
+
+    long = table(torch, 7, 2)
+    state = xdevice.convert_state(short, "torch", like=long, names={"places": "places[2:]"}, inputs=x)
+    assert state.done == ["rows 2 to 6 of the 7 of places, as names= says; the others are zeros"]
+    state.load_into(long)
+    assert not long.places.weight[:2].any()
+    xdevice.assert_parity(long(x), short(x))
+
+
+def test_the_refusal_says_how_rows_are_asked_for():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(xdevice.StateError, match=r"names=\{'places\[2:\]': 'places'\} leaves out the first 2 rows"):
+        xdevice.convert_state(table(torch, 7), "torch", like=table(torch, 5))
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"other[2:]": "places"}, "no embedding, linear layer or single tensor"),
+        ({"places[9:]": "places"}, "rows 7 to 7 of places, which has 7"),
+        ({"places[1:]": "places"}, r"\(6, 4\) and \(5, 4\)"),
+    ],
+)
+def test_rows_that_are_not_there_are_an_error(asked, why):
+    torch = pytest.importorskip("torch")
+    with pytest.raises(xdevice.StateError, match=why):
+        xdevice.convert_state(table(torch, 7), "torch", like=table(torch, 5), names=asked)
+
+
+def test_names_of_tensors_of_other_shapes_are_an_error():
+    torch = pytest.importorskip("torch")
+    source, target = table(torch, 7, is_bare=True), table(torch, 5, is_bare=True)
+    with pytest.raises(xdevice.StateError, match=r"whose shapes are \(\(7, 4\),\) and \(\(5, 4\),\)"):
+        xdevice.convert_state(source, "torch", like=target, names={"places": "places"})

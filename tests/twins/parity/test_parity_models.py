@@ -1,0 +1,325 @@
+"""Models of two frameworks side by side: equal ones are equal whatever their layouts, and a fault is named."""
+
+from __future__ import annotations
+
+import re
+from itertools import permutations
+
+import numpy as np
+import pytest
+from support import WITH_MODELS
+
+import xdevice
+from xdevice.core import registry
+from xdevice.twins.parity.comparing import compare_readings
+from xdevice.twins.parity.recording import Recording, recording_to
+from xdevice.twins.parity.tolerances import Rule
+
+PAIRS = list(permutations(WITH_MODELS, 2))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _frameworks():
+    for name in WITH_MODELS:
+        xdevice.backend(name)
+
+
+def torch_like(nn, convolution, norm, bias):
+    return nn.Sequential(
+        convolution(4, 4, 3, **bias), norm(4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 4, **bias), nn.LayerNorm(4)
+    )
+
+
+def network(name, bias=True):
+    """A convolution, a BatchNorm, two square Linears and a LayerNorm; no bias in the first and the fourth."""
+    if name == "torch":
+        from torch import nn
+
+        return torch_like(nn, nn.Conv2d, nn.BatchNorm2d, {"bias": bias})
+    if name == "paddle":
+        from paddle import nn
+
+        return torch_like(nn, nn.Conv2D, nn.BatchNorm2D, {} if bias else {"bias_attr": False})
+    if name == "mxnet":
+        from mxnet.gluon import nn
+
+        block = nn.HybridSequential()
+        block.add(
+            nn.Conv2D(4, 3, in_channels=4, use_bias=bias), nn.BatchNorm(in_channels=4), nn.Activation("relu"),
+            nn.Dense(4, in_units=4), nn.Dense(4, in_units=4, use_bias=bias), nn.LayerNorm(in_channels=4),
+        )  # fmt: skip
+        block.initialize()
+        return block
+    import keras
+    from keras import layers
+
+    return keras.Sequential(
+        [
+            keras.Input((7, 7, 4)), layers.Conv2D(4, 3, use_bias=bias),
+            layers.BatchNormalization(epsilon=1e-5, momentum=0.9), layers.ReLU(),
+            layers.Dense(4), layers.Dense(4, use_bias=bias), layers.LayerNormalization(epsilon=1e-5),
+        ]
+    )  # fmt: skip
+
+
+def pair(one, other):
+    """Two equal models, of random numbers."""
+    source, target = network(one), network(other)
+    rng = np.random.default_rng(0)
+    change(source, lambda name, x: rng.random(x.shape).astype(x.dtype))
+    xdevice.convert_state(source, other, like=target).load_into(target)
+    return source, target
+
+
+def change(model, how):
+    """Writes `how(name, values)` into each variable."""
+    backend = registry.kind_of(type(model))[0]
+    for name, variable in backend.variables(model):
+        values = backend.to_numpy(variable).copy()
+        new = np.array(how(name, values), order="C")
+        backend.write(variable, backend.from_numpy(new, backend.device_of(variable)))
+
+
+def second_linear(model):
+    """The names of its weight and bias, in the model's own framework."""
+    backend = registry.kind_of(type(model))[0]
+    return [part.name for part in list(backend.layers(model))[3].parts]
+
+
+def difference(actual, expected, **how):
+    with pytest.raises(xdevice.ParityError) as caught:
+        xdevice.assert_parity(actual, expected, **how)
+    return caught.value.comparison
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_equal_models_of_two_frameworks_are_equal(one, other):
+    source, target = pair(one, other)
+    xdevice.assert_parity(source, target, check_device=True)
+    xdevice.assert_parity({"nets": [source, 1]}, {"nets": (target, 1)})
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_one_weight_off_is_named_in_both_frameworks(one, other):
+    source, target = pair(one, other)
+    weight, place = second_linear(target)[0], (1, 2)
+
+    def off(name, x):
+        if name == weight:
+            x[place] += 1e-3
+        return x
+
+    change(target, off)
+    found = difference({"net": source}, {"net": target})
+    assert (found.problem, found.leaf, found.worst, found.off) == ("values", f"['net'].{weight}", place, 1)
+    assert found.abs == pytest.approx(1e-3, rel=1e-3)
+    theirs = second_linear(source)[0]
+    assert theirs == weight or f"{theirs} of {one}" in found.text
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_one_square_kernel_transposed_is_named(one, other):
+    source, target = pair(one, other)
+    weight = second_linear(target)[0]
+    change(target, lambda name, x: x.T if name == weight else x)
+    found = difference(source, target)
+    assert (found.problem, found.leaf) == ("values", weight)
+    assert "equal where one is transposed" in found.text
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_a_missing_bias_is_named_on_either_side(one, other):
+    source, target = network(one), network(other, bias=False)
+    found = difference(source, target)
+    assert found.problem == "structure"
+    for bias in (next(layer.parts[1].name for layer in xdevice.backend(one).layers(source)), second_linear(source)[1]):
+        assert f"\n  {bias}: {other} has no bias in this" in found.text
+    assert second_linear(source)[1] in difference({"n": target}, {"n": source}).text
+
+
+def lstm():
+    import keras
+    from torch import nn
+
+    ours, theirs = nn.LSTM(3, 4, batch_first=True), keras.Sequential([keras.Input((5, 3)), keras.layers.LSTM(4)])
+    xdevice.convert_state(ours, "tensorflow", like=theirs).load_into(theirs)
+    return ours, theirs
+
+
+def test_two_biases_are_compared_as_their_sum_in_both_directions():
+    ours, theirs = lstm()
+    xdevice.assert_parity(ours, theirs)
+    xdevice.assert_parity(theirs, ours)
+    change(ours, lambda name, x: x + 1e-3 * (name == "bias_hh_l0"))
+    one_way, other_way = difference(ours, theirs), difference(theirs, ours)
+    for found in (one_way, other_way):
+        assert (found.leaf, found.off) == ("lstm/lstm_cell/bias", 16)
+        assert "bias_ih_l0 and bias_hh_l0 of torch" in found.text
+        apart = found.actual - found.expected  # each way may show another element: all are as far apart
+        assert apart == pytest.approx(1e-3 if found is one_way else -1e-3, rel=1e-2)
+
+
+@pytest.mark.parametrize(("one", "other"), [("torch", "paddle"), ("paddle", "torch")])
+def test_the_count_of_batches_is_never_missing(one, other):
+    source, target = pair(one, other)
+    xdevice.assert_parity(source, target)
+    xdevice.assert_parity(xdevice.convert_state(source, other, like=target), target)
+
+
+def test_shapes_kinds_and_open_pairs_are_differences():
+    import paddle
+    import torch
+
+    found = difference(torch.nn.Linear(3, 4), paddle.nn.Linear(3, 5))
+    assert (found.problem, "weight (4, 3) and (5, 3)" in found.text) == ("structure", True)
+    assert "a linear and a embedding" in difference(torch.nn.Linear(3, 4), paddle.nn.Embedding(3, 4)).text
+    two = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    three = paddle.nn.Sequential(*(paddle.nn.Linear(4, 4) for _ in range(3)))
+    found = difference([two], [three])
+    assert "torch" in found.text
+    assert "paddle" in found.text
+    assert found.leaf.startswith("[0]")
+
+
+def test_what_names_and_kinds_say_is_compared_as_a_state():
+    import paddle
+    import torch
+
+    class Ours(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(2))
+            self.one, self.two = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    class Theirs(paddle.nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.scale = self.create_parameter([2])
+            self.first, self.second = paddle.nn.Linear(4, 4), paddle.nn.Linear(4, 4)
+
+    ours, theirs = Ours(), Theirs()
+    said = {"like": theirs, "names": {"one": "second", "two": "first"}, "kinds": {"scale": "same"}}
+    state = xdevice.convert_state(ours, "paddle", **said)
+    state.load_into(theirs)
+    xdevice.assert_parity(state, theirs)
+    xdevice.assert_parity(theirs, state)
+    assert difference(ours, theirs).problem == "values"  # one is paired with first
+    lacking = Theirs()
+    del lacking.scale
+    found = difference(ours, lacking)
+    assert (found.problem, found.leaf) == ("structure", "scale")
+    assert re.search(r"scale: .*settle.*\n  note .*assert_parity\(convert_state\(", found.text)
+    unsaid = xdevice.convert_state(ours, "paddle", like=lacking)
+    assert difference(unsaid, lacking).leaf == "scale"
+    state["first.weight"] += 1e-3
+    assert difference(state, theirs).leaf == "first.weight"
+    del state["first.weight"]
+    assert "actual has no first.weight" in difference(state, theirs).text
+    assert "['scale']" in difference(state, ours).text  # beside a model of another framework it is a dict
+
+
+def with_head(nn, classes):
+    model = nn.Sequential()
+    for name, layer in (("body", nn.Linear(4, 4)), ("act", nn.ReLU()), ("fc", nn.Linear(4, classes))):
+        (model.add_module if hasattr(model, "add_module") else model.add_sublayer)(name, layer)
+    return model
+
+
+@pytest.mark.parametrize("other", ["paddle", "torch"])
+def test_a_port_with_another_head_is_shown_without_it(other):
+    import torch
+
+    source, target = with_head(torch.nn, 3), with_head(xdevice.backend(other).framework.nn, 5)
+    state = xdevice.convert_state(source, other, like=target, skip=["fc"])
+    state.load_into(target)
+    xdevice.assert_parity(source, target, skip=["fc"])
+    xdevice.assert_parity(target, source, skip=["fc"])
+    xdevice.assert_parity(state, target)
+    assert difference(source, target).problem in ("structure", "shape")
+    change(target, lambda name, x: x + 1 if name == "body.bias" else x)
+    assert difference(source, target, skip=["fc"]).leaf == "body.bias"
+    assert difference(state, target).leaf == "body.bias"
+    assert "skip= says 'head', where neither model has parameters" in difference(source, target, skip=["head"]).text
+
+
+def test_what_cannot_be_skipped_is_refused():
+    import torch
+
+    net = torch.nn.Linear(2, 2)
+    with pytest.raises(xdevice.ArgumentError, match="give two models"):
+        xdevice.assert_parity({"fc": net}, {"fc": net}, skip=["fc"])
+    with pytest.raises(xdevice.ArgumentError, match="inputs= compares what both models return"):
+        xdevice.compare(net, net, inputs=torch.ones(1, 2), skip=["bias"])
+    with pytest.raises(xdevice.ArgumentError, match="takes a list of paths"):
+        xdevice.compare(net, net, skip="bias")
+
+
+def test_a_variable_under_two_names_counts_once():
+    import paddle
+    import torch
+
+    tied = torch.nn.Sequential(*(torch.nn.Linear(4, 4, bias=False) for _ in range(2)))
+    tied[1].weight = tied[0].weight
+    loose = paddle.nn.Sequential(*(paddle.nn.Linear(4, 4, bias_attr=False) for _ in range(2)))
+    xdevice.convert_state(tied, "paddle", like=loose).load_into(loose)
+    xdevice.assert_parity(tied, loose)
+    xdevice.assert_parity(loose, tied)
+    change(loose, lambda name, x: x + (name == "1.weight"))
+    assert difference(tied, loose).leaf == "1.weight"
+    assert "two different values" in difference(loose, tied).text
+
+
+def test_dtypes_and_devices_are_those_of_the_models_themselves():
+    import torch
+    from mxnet.gluon import nn
+
+    ours, theirs = torch.nn.Linear(4, 4), nn.Dense(4, in_units=4)
+    theirs.initialize(ctx=xdevice.backend("mxnet").to_native(xdevice.device("cpu:1")))
+    xdevice.convert_state(ours, "mxnet", like=theirs).load_into(theirs)
+    xdevice.assert_parity(ours, theirs)
+    for found in (difference(ours, theirs, check_device=True), difference(theirs, ours, check_device=True)):
+        assert (found.problem, {found.actual, found.expected}) == ("device", {"cpu:0", "cpu:1"})
+    found = difference(ours.double(), theirs)
+    assert (found.problem, found.actual) == ("dtype", "float64")
+    xdevice.assert_parity(ours, theirs, check_dtype=False)
+    with pytest.raises(xdevice.DTypeError, match="is bfloat16, and mxnet supports"):
+        xdevice.assert_parity(ours.bfloat16(), theirs)
+
+
+@pytest.mark.parametrize("given", ["the model", "its state"])
+def test_recordings_of_models_compare_across_frameworks(tmp_path, given):
+    import paddle
+    import torch
+
+    ours = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    theirs = paddle.nn.Sequential(paddle.nn.Linear(4, 3), paddle.nn.BatchNorm1D(3))
+    xdevice.convert_state(ours, "paddle", like=theirs).load_into(theirs)
+    read = []
+    for model, added in ((ours, 1), (theirs, 0)):
+        with recording_to(tmp_path / str(len(read))):
+            for _ in range(2):
+                xdevice.record("model", model if given == "the model" else xdevice.convert_state(model, "numpy"))
+                change(model, lambda name, x, added=added: x + added * (name == "0.weight"))
+        read.append(Recording(tmp_path / str(len(read))).entries)
+    found = compare_readings(read[0][0].read(), read[1][0].read(), Rule(check_device=True))
+    assert found.ok, found.text
+    assert "num_batches_tracked" in found.text
+    assert "only one has it" in found.text
+    found = compare_readings(read[0][1].read(), read[1][1].read(), Rule())
+    assert found.problem == "values"
+    assert "0.weight" in found.leaf
+    assert "only one has it" in found.text
+    assert {leaf.owner.split()[0] for leaf in read[1][0].read()} == {"paddle" if given == "the model" else "numpy"}
+
+
+def test_a_model_with_an_unknown_layer_is_recorded_as_it_is(tmp_path):
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.fc = torch.nn.Parameter(torch.ones(2)), torch.nn.Linear(2, 2)
+
+    with recording_to(tmp_path):
+        xdevice.record("net", {"net": Net(), "optimizer": torch.optim.SGD(Net().parameters())})
+    assert {leaf.path for leaf in Recording(tmp_path).entries[0].read()} >= {"['net'].scale", "['net'].fc.weight"}

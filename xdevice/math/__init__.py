@@ -1,0 +1,1 @@
+"""Computing without a framework's name: arrays, gradients, functions of layers, optimizers, random numbers."""

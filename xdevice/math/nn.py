@@ -1,0 +1,769 @@
+"""Neural-network functions: the frameworks' own fast functions, with the same arguments, numbers and errors on each.
+
+Young: it may change in a minor version.
+
+Images are (N, C, H, W): batch, channels, height, width. Kernels of convolutions are (O, C, height, width). `size`,
+`stride` and `padding` are an int for height and width, or a pair (height, width); padding is the same on both sides.
+
+The tensors of one call have the same backend, device and float dtype, and so do the results. float32 and float64 work
+on every backend, float16 and bfloat16 where the framework has them. Gradients are the framework's; NumPy's tensors have
+none.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from xdevice.base import floats
+from xdevice.contract.nn import COMPILED, ENDS, REFUSES
+from xdevice.core import registry
+from xdevice.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, shown
+from xdevice.math.arithmetic import by_hand
+from xdevice.math.arithmetic.doors import Door, Doors
+from xdevice.math.arithmetic.dtypes import BOOL, REAL_FLOATING
+from xdevice.math.arithmetic.ground import shape_of
+from xdevice.math.arithmetic.namespace import array_namespace
+from xdevice.tensors.creation import listed
+from xdevice.tensors.verbs import check_same_device
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Final, Literal
+
+    from xdevice.math.arithmetic.ground import Ground
+
+    Lengths = int | tuple[int, int]
+    Reduction = Literal["mean", "sum", "none"]
+
+__all__ = [
+    "attention",
+    "avg_pool2d",
+    "batch_norm",
+    "binary_cross_entropy_with_logits",
+    "conv2d",
+    "cross_entropy",
+    "dropout",
+    "embedding",
+    "gelu",
+    "layer_norm",
+    "log_softmax",
+    "max_pool2d",
+    "moments",
+    "mse_loss",
+    "one_hot",
+    "relu",
+    "sigmoid",
+    "softmax",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+_INDICES: Final = ("int32", "int64")
+_IMAGES: Final = ("batch", "channels", "height", "width")
+_KERNELS: Final = ("filters", "channels", "height", "width")
+
+
+# of each element
+
+
+def relu(x: Any) -> Any:
+    """max(x, 0) for each element; the gradient at 0 is 0.
+
+    Raises:
+        DTypeError: `x` is not of floats. NotATensorError: `x` is not a tensor.
+        UnsupportedError: the backend is a third party's, and its adapter has no such functions.
+
+    Costs what the framework's own function does, and 1 us.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.nn.relu(xdevice.tensor([-1.0, 0.0, 2.0]))).tolist()
+        [0.0, 0.0, 2.0]
+    """
+    on, x = _begin(x, "relu")
+    return on.kernels.relu(x)
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + exp(-x)) for each element, without overflow.
+
+    Errors and cost are those of `relu`.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.nn.sigmoid(xdevice.tensor([-1000.0, 0.0, 1000.0]))).tolist()
+        [0.0, 0.5, 1.0]
+    """
+    on, x = _begin(x, "sigmoid")
+    return on.kernels.sigmoid(x)
+
+
+def gelu(x: Any, *, approximate: bool = False) -> Any:
+    """x times the probability that a standard normal number is below x, for each element.
+
+    Args:
+        approximate: by tanh instead of erf, which is quicker and off by up to 5e-4: JAX's default, not PyTorch's.
+
+    Raises as `relu`; without `approximate` also UnsupportedError: the adapter of a third party that has no erf.
+
+    Costs as `relu`; on NumPy 100 ns an element.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.nn.gelu(xdevice.tensor([0.0, 100.0]))).tolist()
+        [0.0, 100.0]
+    """
+    on, x = _begin(x, "gelu")
+    if not (approximate or hasattr(on.kernels, "gelu") or hasattr(on.kernels, "erf")):
+        raise on.backend.unsupported("the error function", "gelu(x, approximate=True) does without it")
+    return on.run("gelu", x, approximate=bool(approximate))
+
+
+def dropout(x: Any, mask: Any, p: float) -> Any:
+    """`x * mask / (1 - p)`: elements that the mask drops are 0, and if it drops with probability `p` the mean is kept.
+
+    Args:
+        mask: bool, of the shape of `x`: `xdevice.random.bernoulli(x.shape, p=1 - p)` drops the same elements on every
+            backend.
+        p: a number from 0 to 1; with 1 all elements are 0, whatever the mask.
+
+    Raises:
+        ArgumentError: `p` is not such a number. ShapeError: shapes that differ.
+        DTypeError: a mask that is not bool. The others are those of `relu`.
+        DeviceMismatchError: tensors on several devices.
+
+    Costs three passes over `x`.
+
+    Example:
+        >>> x, mask = xdevice.tensor([1.0, 2.0]), xdevice.tensor([True, False])
+        >>> xdevice.to_numpy(xdevice.nn.dropout(x, mask, 0.5)).tolist()
+        [2.0, 0.0]
+    """
+    on, x = _begin(x, "dropout")
+    mask = on.ground.require(mask, BOOL, "dropout")
+    on.require_one_device(x=x, mask=mask)
+    if not _fit(shape_of(x), shape_of(mask)):
+        raise ShapeError(f"dropout takes a mask of the shape of x, {shape_of(x)}, not {shape_of(mask)}")
+    if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 1:
+        raise ArgumentError(f"dropout takes a probability from 0 to 1, and p is {shown(p)}")
+    if p == 1:
+        return on.ground.kernels.multiply(x, on.ground.number(0.0, on.ground.name(x), x))
+    return on.kernels.dropout(x, mask, 1.0 - p)
+
+
+# along an axis
+
+
+def softmax(x: Any, *, axis: int = -1) -> Any:
+    """exp(x) divided by its sum along an axis, without overflow.
+
+    Raises:
+        ShapeError: there is no such axis. The others are those of `relu`.
+
+    Cost is that of `relu`.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.nn.softmax(xdevice.tensor([[1000.0, 1000.0]]))).tolist()
+        [[0.5, 0.5]]
+    """
+    return _along("softmax", x, axis)
+
+
+def log_softmax(x: Any, *, axis: int = -1) -> Any:
+    """The logarithm of `softmax`, which stays finite where `softmax` itself would be rounded to 0.
+
+    Errors and cost are those of `softmax`.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.nn.log_softmax(xdevice.tensor([0.0, -200.0]))).tolist()
+        [0.0, -200.0]
+    """
+    return _along("log_softmax", x, axis)
+
+
+def _along(function: str, x: Any, axis: int) -> Any:
+    on, x = _begin(x, function)
+    place = on.ground.axis(axis, len(x.shape), function)
+    return getattr(on.kernels, function)(x, place) if 0 not in x.shape else on.ground.kernels.copy(x)
+
+
+def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5) -> Any:
+    """`(x - mean) / sqrt(variance + eps) * weight + bias`, with mean and variance over the last axis.
+
+    Args:
+        weight: of the shape of the last axis; None is ones.
+        bias: likewise; None is zeros.
+
+    Raises:
+        ShapeError: shapes that do not fit, or a last axis without elements. The others are those of `conv2d`.
+
+    Costs as `relu`; where the framework has no fused function (TensorFlow, NumPy) ten passes over `x`.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.nn.layer_norm(xdevice.tensor([[1.0, 3.0]]), eps=0)).tolist()
+        [[-1.0, 1.0]]
+    """
+    on, x = _begin(x, "layer_norm")
+    shape = shape_of(x)
+    if not shape or shape[-1] == 0:
+        raise ShapeError(f"layer_norm is over the last axis, and x of the shape {shape} has nothing there")
+    return _normed(on, "layer_norm", shape[-1:], {"x": x, "weight": weight, "bias": bias}, eps)
+
+
+def batch_norm(x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5) -> Any:
+    """`(x - mean) / sqrt(variance + eps) * weight + bias` for each channel, which is the axis 1 of `x`.
+
+    In training mean and variance are those of the batch, `mean, variance = nn.moments(x)`, through which gradients
+    flow; afterwards they are running averages, which the program keeps: `0.9 * running + 0.1 * mean`.
+
+    Args:
+        x: floats of the shape (N, C, ...).
+        mean: of the shape (C,), like `variance`, `weight` (None is ones) and `bias` (None is zeros).
+
+    Raises:
+        ShapeError: shapes that do not fit. The others are those of `conv2d`.
+
+    Costs four passes over `x`.
+
+    Example:
+        >>> x = xdevice.tensor([[1.0, 5.0], [3.0, 5.0]])
+        >>> xdevice.to_numpy(xdevice.nn.batch_norm(x, *xdevice.nn.moments(x))).round(3).tolist()
+        [[-1.0, 0.0], [1.0, 0.0]]
+    """
+    on, x = _begin(x, "batch_norm")
+    shape = _channels(x, "batch_norm")
+    given = {"x": x, "mean": mean, "variance": variance, "weight": weight, "bias": bias}
+    if mean is None or variance is None:
+        raise ArgumentError("batch_norm takes a mean and a variance; in training those of nn.moments(x)")
+    return _normed(on, "batch_norm", shape[1:2], given, eps)
+
+
+def moments(x: Any) -> tuple[Any, Any]:
+    """Mean and variance of each channel, which is the axis 1 of `x`: two vectors, for `batch_norm`.
+
+    The variance is divided by the number of elements, as normalizing needs; PyTorch's running average takes one less.
+
+    Raises:
+        ShapeError: less than two axes, or no elements. The others are those of `relu`.
+
+    Costs three passes over `x`.
+
+    Example:
+        >>> mean, variance = xdevice.nn.moments(xdevice.tensor([[1.0, 5.0], [3.0, 5.0]]))
+        >>> xdevice.to_numpy(mean).tolist(), xdevice.to_numpy(variance).tolist()
+        ([2.0, 5.0], [1.0, 0.0])
+    """
+    _, x = _begin(x, "moments")
+    shape = _channels(x, "moments")
+    if 0 in shape:
+        raise ShapeError(f"moments are means, and x of the shape {shape} has no elements")
+    xp, axes = array_namespace(x), (0, *range(2, len(shape)))
+    return xp.mean(x, axis=axes), xp.var(x, axis=axes)
+
+
+def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False) -> Any:
+    """`softmax(q @ k.T / sqrt(features)) @ v`: for each query a mean of the values, weighted by how its keys fit.
+
+    Args:
+        q: queries of the shape (..., queries, features): batch and heads come first, as in PyTorch.
+        k: keys of the shape (..., keys, features), and `v` values of the shape (..., keys, any), with the same axes
+            in front as `q`.
+        mask: bool, of the shape (..., queries, keys) or one that broadcasts to it; True takes part. A query to which it
+            leaves no key gives zeros.
+        causal: the query i sees no key after the i-th, besides what the mask says.
+
+    Raises:
+        ShapeError: shapes that do not fit. DTypeError: a mask that is not bool. The others are those of `conv2d`.
+
+    Costs as the framework's own on PyTorch, where it has no second gradient; elsewhere memory for all weights.
+
+    Example:
+        >>> x = xdevice.tensor([[1.0, 0.0], [0.0, 1.0]])
+        >>> xdevice.to_numpy(xdevice.nn.attention(x, x, x, causal=True)).astype(float).round(2).tolist()
+        [[1.0, 0.0], [0.33, 0.67]]
+    """
+    on, q = _begin(q, "attention")
+    k, v = (on.ground.require(part, REAL_FLOATING, "attention") for part in (k, v))
+    shapes = queries, keys, values = shape_of(q), shape_of(k), shape_of(v)
+    if min(map(len, shapes)) < 2 or not (
+        _fit(queries[:-2], keys[:-2])
+        and _fit(keys[:-1], values[:-1])
+        and _fit(queries[-1:], keys[-1:])
+        and 0 not in (*queries, *keys, *values)
+    ):
+        raise ShapeError(
+            f"attention takes q, k and v of the shapes (..., queries, features), (..., keys, features) and "
+            f"(..., keys, any), not {queries}, {keys} and {values}"
+        )
+    on.require_together(q=q, k=k, v=v)
+    if mask is not None:
+        mask = on.ground.require(mask, BOOL, "attention")
+        on.require_one_device(q=q, mask=mask)
+        scores = (*queries[:-1], keys[-2])
+        if not _reaches(shape_of(mask), scores):
+            raise ShapeError(f"attention takes a mask that broadcasts to {scores}, not {shape_of(mask)}")
+    if hasattr(on.kernels, "attention"):
+        return on.kernels.attention(q, k, v, mask, bool(causal))
+    if causal:
+        import numpy
+
+        if None in (queries[-2], keys[-2]):
+            raise on.backend.unsupported(
+                "causal attention of a length that is not known while a function is traced", "give it as the mask"
+            )
+        before = on.ground.constant(numpy.tril(numpy.ones((queries[-2], keys[-2]), bool)), q)
+        mask = before if mask is None else on.ground.kernels.logical_and(mask, before)
+    return on.kernel("attention")(q, k, v, mask)
+
+
+# losses
+
+
+def cross_entropy(logits: Any, labels: Any, *, reduction: Reduction = "mean") -> Any:
+    """The mean over the batch of `-log_softmax(logits)` at each row's label: a tensor without dimensions.
+
+    Args:
+        logits: floats of the shape (n, classes).
+        labels: the classes, from 0 to classes - 1, of the shape (n,), int32 or int64. Probabilities are refused: for
+            those, `-xp.mean(xp.sum(p * xdevice.nn.log_softmax(logits), axis=1))` is the loss.
+        reduction: "mean", "sum", or "none" for the loss of each row, of the shape (n,).
+
+    Raises:
+        IndexError: a label is not a class. While a function is traced this cannot be checked: JAX gives NaN then, and
+            the other frameworks do what their own function does.
+        ShapeError: other shapes, or no rows, whose mean does not exist. ArgumentError: another reduction.
+        DTypeError: labels that are not int32 or int64. The others are those of `relu`.
+        DeviceMismatchError: tensors on several devices.
+
+    Cost is that of `relu`, and a read of the labels by the host, which waits until a GPU has computed them.
+
+    Example:
+        >>> logits, labels = xdevice.tensor([[0.0, 0.0], [0.0, 200.0]]), xdevice.tensor([1, 0])
+        >>> round(xdevice.item(xdevice.nn.cross_entropy(logits, labels)), 4)
+        100.3466
+    """
+    on, logits = _begin(logits, "cross_entropy")
+    labels = on.indices(labels, "cross_entropy")
+    shape, rows = shape_of(logits), shape_of(labels)
+    if len(shape) != 2 or len(rows) != 1 or not (rows == shape[:1] or _fit(shape[:1], rows)):
+        raise ShapeError(
+            f"cross_entropy takes logits of a shape (n, classes) and labels of the shape (n,), not {shape} and {rows}"
+        )
+    if 0 in shape:
+        raise ShapeError(f"cross_entropy is a mean over rows of classes, and logits of the shape {shape} have none")
+    given = {"logits": logits, "labels": labels}
+    if reduction == "mean":
+        return on.looked_up("cross_entropy", "cross_entropy", labels, shape[1], given)
+    _reduction(reduction, "cross_entropy")
+    return _reduced(on.looked_up("cross_entropy", "cross_entropies", labels, shape[1], given), reduction)
+
+
+def binary_cross_entropy_with_logits(logits: Any, labels: Any, *, reduction: Reduction = "mean") -> Any:
+    """The mean of `-y * log(sigmoid(x)) - (1 - y) * log(1 - sigmoid(x))`, without overflow.
+
+    Args:
+        logits: floats of any shape.
+        labels: floats from 0 to 1, of the same shape and dtype.
+        reduction: "mean", "sum", or "none" for the loss of each element.
+
+    Raises:
+        ShapeError: shapes that differ, or a mean of no elements. ArgumentError: another reduction.
+        DTypeError, DeviceMismatchError, NotATensorError, UnsupportedError: as `conv2d`.
+
+    Costs as `relu`; where the framework has no fused function (MXNet, NumPy) eight passes.
+
+    Example:
+        >>> loss = xdevice.nn.binary_cross_entropy_with_logits
+        >>> made = loss(xdevice.tensor([0.0, 200.0]), xdevice.tensor([1.0, 0.0]), reduction="none")
+        >>> xdevice.to_numpy(made).round(0).tolist()
+        [1.0, 200.0]
+    """
+    on, logits, labels = _of_pairs(logits, labels, reduction, "binary_cross_entropy_with_logits")
+    return _reduced(on.kernel("binary_cross_entropies")(logits, labels), reduction)
+
+
+def mse_loss(x: Any, y: Any, *, reduction: Reduction = "mean") -> Any:
+    """The mean of the squares of `x - y`, of the same shape: nothing is broadcast.
+
+    Arguments and errors are those of `binary_cross_entropy_with_logits`. Costs three passes.
+
+    Example:
+        >>> xdevice.item(xdevice.nn.mse_loss(xdevice.tensor([1.0, 2.0]), xdevice.tensor([1.0, 4.0])))
+        2.0
+    """
+    on, x, y = _of_pairs(x, y, reduction, "mse_loss")
+    apart = on.ground.kernels.subtract(x, y)
+    return _reduced(on.ground.kernels.multiply(apart, apart), reduction)
+
+
+# of indices
+
+
+def embedding(indices: Any, table: Any) -> Any:
+    """The rows of a table at the indices: of the shape of `indices`, and a new last axis as long as a row.
+
+    Args:
+        indices: int32 or int64, of any shape, from 0 to rows - 1.
+        table: floats of the shape (rows, features).
+
+    Raises:
+        IndexError: an index that is not a row. While a function is traced this cannot be checked: there JAX gives NaN,
+            and the others do what their own function does.
+        ShapeError: a table of another shape. The others are those of `cross_entropy`.
+
+    Costs as `relu`, and a read of the indices by the host, except on PyTorch's CPU.
+
+    Example:
+        >>> table = xdevice.tensor([[0.0, 1.0], [2.0, 3.0]])
+        >>> xdevice.to_numpy(xdevice.nn.embedding(xdevice.tensor([1, 1, 0]), table)).tolist()
+        [[2.0, 3.0], [2.0, 3.0], [0.0, 1.0]]
+    """
+    on, table = _begin(table, "embedding")
+    indices = on.indices(indices, "embedding")
+    shape = shape_of(table)
+    if len(shape) != 2 or 0 in shape:
+        raise ShapeError(f"embedding takes a table of the shape (rows, features), not {shape}")
+    return on.looked_up("embedding", "embedding", indices, shape[0], {"indices": indices, "table": table})
+
+
+def one_hot(indices: Any, n: int, *, dtype: object = None) -> Any:
+    """1 at the index and 0 elsewhere, along a new last axis of the length `n`; float32 unless `dtype` says otherwise.
+
+    Args:
+        indices: int32 or int64, of any shape, from 0 to n - 1.
+        n: an int of 1 or more.
+        dtype: any dtype that the backend has, in any framework's form.
+
+    Raises:
+        IndexError: an index is below 0 or not below `n`. While a function is traced this cannot be checked: the
+            framework's own function then gives zeros or an error.
+        ArgumentError: `n` is not an int of 1 or more.
+        DTypeError: indices that are not int32 or int64, or a dtype that the backend does not have here.
+        NotATensorError, UnsupportedError: as with `relu`.
+
+    Cost is that of `relu`, and a read of the indices by the host, which waits until a GPU has computed them.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.nn.one_hot(xdevice.tensor([2, 0]), 3)).tolist()
+        [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    """
+    on = _of(indices, "one_hot")
+    indices = on.indices(indices, "one_hot")
+    (classes,) = _whole("n", n, 1, 1, "one_hot")
+    name = floats.usual() if dtype is None else on.ground.held(on.ground.dtype(dtype))
+    on.require_range(indices, classes, "one_hot")
+    return on.kernels.one_hot(indices, classes, name)
+
+
+# of images
+
+
+def conv2d(x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, padding: Lengths = 0) -> Any:
+    """The convolution of images as layers compute it, the kernel not flipped: (N, C, H, W) to (N, O, rows, columns).
+
+    Args:
+        x: images of the shape (N, C, H, W); N may be 0.
+        kernel: a tensor of the shape (O, C, height, width).
+        bias: a tensor of the shape (O,), added to each filter's result.
+        stride: 1 or more. Steps that do not fit are left out: rows = (H + 2 * padding - height) // stride + 1.
+        padding: zeros on both sides of height and width, 0 or more.
+
+    Raises:
+        ShapeError: shapes that do not fit each other. ArgumentError: `stride` or `padding` is not as said above.
+        DTypeError: not floats, or of several dtypes. The others are those of `relu`.
+        DeviceMismatchError: tensors on several devices.
+
+    Cost is that of `relu`, with 3 us for the checks; on TensorFlow also three transpositions.
+
+    Example:
+        >>> x, kernel = xdevice.ones(1, 1, 3, 3), xdevice.ones(1, 1, 2, 2)
+        >>> xdevice.to_numpy(xdevice.nn.conv2d(x, kernel, stride=2, padding=1)).tolist()
+        [[[[1.0, 2.0], [2.0, 4.0]]]]
+    """
+    on, x = _begin(x, "conv2d")
+    kernel = on.ground.require(kernel, REAL_FLOATING, "conv2d")
+    strides, paddings = _whole("stride", stride, 2, 1, "conv2d"), _whole("padding", padding, 2, 0, "conv2d")
+    images, filters = _sizes("x", x, _IMAGES, "conv2d"), _sizes("kernel", kernel, _KERNELS, "conv2d")
+    if not _fit(images[1:2], filters[1:2]):
+        raise ShapeError(f"conv2d: x of the shape {images} has {images[1]} channels, the kernel {filters} {filters[1]}")
+    given = {"x": x, "kernel": kernel}
+    if bias is not None:
+        given["bias"] = bias = on.ground.require(bias, REAL_FLOATING, "conv2d")
+        if len(bias.shape) != 1 or not _fit(shape_of(bias), filters[:1]):
+            raise ShapeError(f"conv2d takes a bias of the shape ({filters[0]},), not {shape_of(bias)}")
+    _require_room("conv2d", images, filters[2:], paddings)
+    on.require_together(**given)
+    return on.kernels.conv2d(x, kernel, bias, strides, paddings)
+
+
+def max_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding: Lengths = 0) -> Any:
+    """The greatest element of each window of each channel: (N, C, H, W) to (N, C, rows, columns).
+
+    If several elements of a window are equally great, the first gets the gradient.
+
+    Args:
+        x: images of the shape (N, C, H, W); N may be 0.
+        size: the size of a window, 1 or more.
+        stride: 1 or more, `size` if left out. Windows that do not fit are left out, as in `conv2d`.
+        padding: from 0 to half of `size`; padding is never the greatest element.
+
+    Raises:
+        ShapeError: `x` is not images, or no window fits. ArgumentError: another argument is not as said above.
+        DTypeError, NotATensorError, UnsupportedError: as with `relu`.
+
+    Cost is that of `relu`, with 2 us for the checks.
+
+    Example:
+        >>> x = xdevice.tensor([[[[1.0, 2.0, 9.0], [3.0, 4.0, 9.0]]]])
+        >>> xdevice.to_numpy(xdevice.nn.max_pool2d(x, 2)).tolist()
+        [[[[4.0]]]]
+    """
+    return _pool("max_pool2d", x, size, stride, padding)
+
+
+def avg_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding: Lengths = 0) -> Any:
+    """The mean of each window of each channel: (N, C, H, W) to (N, C, rows, columns). Padding counts as zeros.
+
+    Arguments, errors and costs are those of `max_pool2d`.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.nn.avg_pool2d(xdevice.ones(1, 1, 2, 2), 2, padding=1)).tolist()
+        [[[[0.25, 0.25], [0.25, 0.25]]]]
+    """
+    return _pool("avg_pool2d", x, size, stride, padding)
+
+
+def _pool(function: str, x: Any, size: Lengths, stride: Lengths | None, padding: Lengths) -> Any:
+    on, x = _begin(x, function)
+    sizes = _whole("size", size, 2, 1, function)
+    strides = sizes if stride is None else _whole("stride", stride, 2, 1, function)
+    paddings = _whole("padding", padding, 2, 0, function)
+    if 2 * paddings[0] > sizes[0] or 2 * paddings[1] > sizes[1]:
+        raise ArgumentError(f"{function} takes a padding of half of the size {size} at most, not {padding}")
+    _require_room(function, _sizes("x", x, _IMAGES, function), sizes, paddings)
+    return getattr(on.kernels, function)(x, sizes, strides, paddings)
+
+
+# the backend
+
+
+class _On(Door):
+    """One backend's kernels for neural networks (functions of its adapter), and the checks of the kernels'
+    arguments."""
+
+    def __init__(self, ground: Ground) -> None:
+        super().__init__(ground)
+        self.kernels = self.backend.nn()
+        self.ends = getattr(self.kernels, ENDS, None)
+        self.refuses = getattr(self.kernels, REFUSES, None)
+        self._by_hand: dict[str, Callable[..., Any]] = {}
+        self._usual_indices: Any = None
+
+    def kernel(self, name: str) -> Callable[..., Any]:
+        """The adapter's own kernel of a name, or the one by hand, compiled where the adapter says how."""
+        own = getattr(self.kernels, name, None) or self._by_hand.get(name)
+        if own is None:
+            made = partial(getattr(by_hand, name), self.kernels)
+            compiled = getattr(self.kernels, COMPILED, None)
+            own = self._by_hand[name] = made if compiled is None else compiled(made, by_hand.SETTINGS.get(name, ()))
+        return own
+
+    def run(self, name: str, *given: Any, **settings: Any) -> Any:
+        """What the adapter's kernel gives, or the one by hand where the adapter's cannot."""
+        made = self.kernel(name)(*given, **settings)
+        return getattr(by_hand, name)(self.kernels, *given, **settings) if made is NotImplemented else made
+
+    def looked_up(self, function: str, name: str, indices: Any, n: int | None, tensors: dict[str, Any]) -> Any:
+        """What a kernel gives for tensors on one device once the indices among them are checked; where the adapter's
+        raises, they are read only after that."""
+        given = (*tensors.values(),)
+        if not self.ground.are_together(given):
+            self.require_one_device(**tensors)
+        own = getattr(self.kernels, name, None)
+        if own is None or self.refuses is None or not self.refuses(indices):
+            self.require_range(indices, n, function)
+            return self.kernel(name)(*given)
+        try:
+            return own(*given)
+        except IndexError:
+            self.require_range(indices, n, function)  # raises the same error on every backend
+            raise
+
+    def indices(self, x: Any, function: str) -> Any:
+        """Returns `x` as a tensor. Raises `DTypeError` if its dtype is not int32 or int64."""
+        cls, ground = type(x), self.ground
+        if cls not in ground.mine or (cls in ground.may_be_sparse and not self.backend.is_dense(x)):
+            x = ground.tensor(x, function)
+        if x.dtype is self._usual_indices:
+            return x
+        if self.ground.name(x) not in _INDICES:
+            raise DTypeError(
+                f"{function} takes classes as int32 or int64, not {self.ground.name(x)}; xp.astype(x, xp.int64) casts "
+                "them, and xp.argmax(x, axis=1) makes classes of probabilities"
+            )
+        self._usual_indices = x.dtype
+        return x
+
+    def require_range(self, indices: Any, n: int | None, function: str) -> None:
+        """Raises `IndexError` for indices below 0 or above n - 1: frameworks raise, or give zeros, NaN or wrong rows.
+        While a function is traced there are no values to check."""
+        if n is None or not _holds_values(indices) or self.backend.tracing() is not None:
+            return
+        self.backend.eagerly(partial(self._require_range, indices, n, function))
+
+    def _require_range(self, indices: Any, n: int, function: str) -> None:
+        if 0 in indices.shape:
+            return
+        least, most = self.ends(indices) if self.ends is not None else _ends(self.backend.to_numpy(indices), n)
+        if least < 0 or most >= n:
+            raise IndexError(f"{function}: there is no index {least if least < 0 else most}; expected 0 to {n - 1}")
+
+    def require_together(self, **tensors: Any) -> None:
+        """Raises `DTypeError` for floats of several dtypes, and `DeviceMismatchError` for tensors on several
+        devices."""
+        dtypes = [x.dtype for x in tensors.values()]
+        if dtypes.count(dtypes[0]) < len(dtypes) and len(names := {*map(self.ground.dtype, dtypes)}) > 1:
+            raise DTypeError(f"{' and '.join(tensors)} are of {' and '.join(sorted(names))}; cast them to one dtype")
+        self.require_one_device(**tensors)
+
+    def require_one_device(self, **tensors: Any) -> None:
+        """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no device, and tensors that
+        are spread over several devices are left to the framework."""
+        given = (*tensors.values(),)
+        try:
+            if self.ground.are_together(given) or not all(map(_holds_values, given)):
+                return
+            if len(set(map(self.backend.operand_device, given))) > 1:
+                check_same_device(**tensors)
+        except UnsupportedError:
+            return
+
+
+_doors: Final = Doors(_On)
+_seen: Final = _doors.seen
+
+
+def _of(x: Any, function: str) -> _On:
+    """The `_On` of the backend that the tensor `x` belongs to. Prepares this thread for the backend's kernels where
+    they need it."""
+    on = _seen.get(type(x))
+    if on is None or on.backend.refusal is not None:
+        on = _doors.find(x, function)
+    if on.enter is not None:
+        on.enter()
+    return on
+
+
+def _begin(x: Any, function: str) -> tuple[_On, Any]:
+    on = _seen.get(type(x))
+    if on is None or on.enter is not None or on.backend.refusal is not None:
+        on = _of(x, function)
+    return on, on.ground.require(x, REAL_FLOATING, function)
+
+
+# arguments
+
+
+def _reduction(reduction: str, function: str) -> str:
+    if reduction not in ("mean", "sum", "none"):
+        raise ArgumentError(f'{function}: reduction must be "mean", "sum" or "none", not {shown(reduction)}')
+    return reduction
+
+
+def _reduced(losses: Any, reduction: Reduction) -> Any:
+    return losses if reduction == "none" else getattr(array_namespace(losses), reduction)(losses)
+
+
+def _of_pairs(x: Any, y: Any, reduction: Reduction, function: str) -> tuple[_On, Any, Any]:
+    """The arguments of a loss of each element, checked."""
+    on, x = _begin(x, function)
+    y = on.ground.require(y, REAL_FLOATING, function)
+    if not _fit(shape_of(x), shape_of(y)):
+        raise ShapeError(f"{function} takes two tensors of one shape, not {shape_of(x)} and {shape_of(y)}")
+    if _reduction(reduction, function) == "mean" and 0 in x.shape:
+        raise ShapeError(f"{function} is a mean, and tensors of the shape {shape_of(x)} have no elements")
+    on.require_together(x=x, y=y)
+    return on, x, y
+
+
+def _channels(x: Any, function: str) -> tuple[int | None, ...]:
+    shape = shape_of(x)
+    if len(shape) < 2:
+        raise ShapeError(f"{function} takes x of the shape (batch, channels, ...), not {shape}")
+    return shape
+
+
+def _normed(on: _On, function: str, vector: tuple[int | None, ...], given: dict[str, Any], eps: float) -> Any:
+    """What a kernel that normalizes gives, once its vectors are checked."""
+    if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
+        raise ArgumentError(f"{function} takes an eps of 0 or more, well below 1, and eps is {shown(eps)}")
+    tensors = {}
+    for name, part in given.items():
+        if part is None:
+            continue
+        if name != "x":
+            given[name] = part = on.ground.require(part, REAL_FLOATING, function)
+            shape = shape_of(part)
+            if shape != vector and not _fit(shape, vector):
+                raise ShapeError(f"{function}: {name} has the shape {shape}, expected {vector}")
+        tensors[name] = part
+    on.require_together(**tensors)
+    if 0 in given["x"].shape:
+        return on.ground.kernels.copy(given["x"])
+    return on.run(function, *given.values(), eps=float(eps))
+
+
+def _reaches(shape: tuple[int | None, ...], whole: tuple[int | None, ...]) -> bool:
+    """Whether a shape broadcasts to another one, as far as both are known."""
+    pairs = zip(reversed(shape), reversed(whole), strict=False)
+    return len(shape) <= len(whole) and all(one is None or two is None or one in (1, two) for one, two in pairs)
+
+
+def _ends(values: Any, n: int) -> tuple[int, int]:
+    """The least and the greatest of the indices. If all are from 0 to n - 1, 0 is given for the least."""
+    most = int(values.view(f"u{values.itemsize}").max())  # as unsigned, a negative number is larger than all others
+    return (0, most) if most < min(n, 2**31) else (int(values.min()), int(values.max()))
+
+
+def _holds_values(x: Any) -> bool:
+    return type(x) in registry.probes  # asking the registry would make torch.compile trace the registry
+
+
+def _fit(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
+    """Whether two shapes are equal in every size that is known in both; an unknown size is None."""
+    return shape == other or (
+        len(shape) == len(other)
+        and all(one is None or two is None or one == two for one, two in zip(shape, other, strict=True))
+    )
+
+
+def _sizes(what: str, x: Any, names: tuple[str, ...], function: str) -> tuple[int | None, ...]:
+    """The shape of `x`, images or a kernel. Raises `ShapeError` unless it has one size for each of `names`; only a size
+    called batch may be 0."""
+    shape = shape_of(x)
+    if len(shape) != len(names) or 0 in shape[names[0] == "batch" :]:
+        raise ShapeError(f"{function} takes {what} of the shape ({', '.join(names)}), not {shape}")
+    return shape
+
+
+def _require_room(function: str, images: Any, window: Any, padding: tuple[int, ...]) -> None:
+    for length, size, more in zip(images[2:], window, padding, strict=True):
+        if length is not None and size is not None and length + 2 * more < size:
+            raise ShapeError(f"{function}: a window of {tuple(window)} does not fit into {images}, padded by {padding}")
+
+
+def _whole(what: str, value: Any, number: int, least: int, function: str) -> tuple[int, ...]:
+    """The argument `value` as `number` ints of at least `least`; one int stands for all of them. Raises
+    `ArgumentError`."""
+    lengths = listed(value) if number > 1 else (value,)
+    lengths = lengths * number if len(lengths) == 1 and lengths[0] is value else lengths
+    if len(lengths) != number or any(
+        isinstance(length, bool) or not hasattr(type(length), "__index__") for length in lengths
+    ):
+        pair = " or a pair of ints" if number > 1 else ""
+        raise ArgumentError(f"{function}: {what} must be an int{pair}, not {shown(value)}")
+    whole = tuple(length.__index__() for length in lengths)
+    if min(whole) < least:
+        raise ArgumentError(f"{function}: {what} must be {least} or more, not {shown(value)}")
+    return whole

@@ -1,0 +1,341 @@
+"""Optimizers as functions: new parameters and a new state, with PyTorch's formulas on every backend.
+
+Young: it may change in a minor version.
+
+The state is a dict: "step", a tensor without dimensions, and containers built as the parameters. So it is saved,
+replicated and compiled with them, and nothing is hidden in objects. A learning rate is a number of Python, or a tensor
+without dimensions, such as a schedule gives for the step of a state; in a compiled step only the latter changes without
+compiling anew. `weight_decay` is added to the gradient, times the parameter; only `adamw` shrinks the parameter by it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from xdevice.core import registry
+from xdevice.errors import ArgumentError, shown
+from xdevice.math.arithmetic.namespace import array_namespace
+from xdevice.math.arithmetic.updating import Rows
+from xdevice.tensors.verbs import device_of, to_device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+__all__ = [
+    "adagrad",
+    "adam",
+    "adamw",
+    "clip_by_global_norm",
+    "cosine",
+    "global_norm",
+    "init",
+    "rmsprop",
+    "sgd",
+    "warmup",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
+    """The state with which an optimizer begins: `optim.init(optim.adam, params)`.
+
+    Raises:
+        ArgumentError: not one of this module's optimizers. The others are those of `update`.
+
+    Costs the memory of the parameters, for each average that the optimizer has.
+
+    Example:
+        >>> params = {"w": xdevice.tensor([1.0, 2.0])}
+        >>> sorted(xdevice.optim.init(xdevice.optim.adam, params))
+        ['mean', 'square', 'step']
+    """
+    parts = _PARTS.get(rule)
+    if parts is None:
+        raise ArgumentError(f"init takes one of the optimizers of xdevice.optim, not {shown(rule)}")
+    rows = Rows("params", params)
+    state = {part: rows.rebuilt(rows.applied(lambda p: array_namespace(p).zeros_like(p))) for part in parts}
+    first = rows.leaves[0]
+    xp = array_namespace(first)
+    return {"step": xp.astype(xp.sum(xp.zeros_like(first)), xp.int32), **state}
+
+
+def sgd(
+    params: Any, grads: Any, state: Any, *, lr: Any, momentum: float = 0.0, nesterov: bool = False,
+    weight_decay: float = 0.0,
+) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    """A step of gradient descent: with momentum, `m = momentum * m + g` and `p - lr * m`.
+
+    Args:
+        state: of `init(sgd, params)`, or what the step before gave; it stays as it is.
+        lr: a number, or a tensor without dimensions.
+        nesterov: `p - lr * (g + momentum * m)`.
+
+    Returns the new parameters and the new state. Raises and costs as `update`.
+
+    Example:
+        >>> params = xdevice.tensor([1.0])
+        >>> state = xdevice.optim.init(xdevice.optim.sgd, params)
+        >>> params, state = xdevice.optim.sgd(params, xdevice.tensor([2.0]), state, lr=0.25)
+        >>> xdevice.to_numpy(params).tolist()
+        [0.5]
+    """
+
+    rate = _beside(lr)
+
+    def rule(p: Any, g: Any, m: Any) -> tuple[Any, ...]:
+        g = _decayed(g, p, weight_decay)
+        m = momentum * m + g
+        return p - rate(p) * (g + momentum * m if nesterov else m), m
+
+    return _step(sgd, params, grads, state, lambda rows: rows.applied(rule))
+
+
+def adam(
+    params: Any, grads: Any, state: Any, *, lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8, weight_decay: float = 0.0,
+) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    """A step of Adam: `p - lr * m' / (sqrt(v') + eps)`, with the corrected averages of gradients and of their squares.
+
+    Arguments, result, errors and costs are those of `sgd`.
+
+    Example:
+        >>> params = xdevice.tensor([1.0])
+        >>> state = xdevice.optim.init(xdevice.optim.adam, params)
+        >>> params, state = xdevice.optim.adam(params, xdevice.tensor([2.0]), state, lr=0.5)
+        >>> xdevice.to_numpy(params).round(5).tolist(), xdevice.item(state["step"])
+        ([0.5], 1)
+    """
+    return _adam(adam, params, grads, state, lr, betas, eps, weight_decay)
+
+
+def adamw(
+    params: Any, grads: Any, state: Any, *, lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8, weight_decay: float = 1e-2,
+) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    """A step of Adam from `p * (1 - lr * weight_decay)`: the decay is no part of the gradient.
+
+    Arguments, result, errors and costs are those of `sgd`.
+    """
+    return _adam(adamw, params, grads, state, lr, betas, eps, weight_decay)
+
+
+def rmsprop(
+    params: Any, grads: Any, state: Any, *, lr: Any = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    """A step of RMSprop: `v = alpha * v + (1 - alpha) * g * g` and `p - lr * g / (sqrt(v) + eps)`.
+
+    Arguments, result, errors and costs are those of `sgd`.
+    """
+
+    rate = _beside(lr)
+
+    def rule(p: Any, g: Any, v: Any) -> tuple[Any, ...]:
+        g = _decayed(g, p, weight_decay)
+        v = alpha * v + (1 - alpha) * (g * g)
+        return p - rate(p) * g / (array_namespace(v).sqrt(v) + eps), v
+
+    return _step(rmsprop, params, grads, state, lambda rows: rows.applied(rule))
+
+
+def adagrad(
+    params: Any, grads: Any, state: Any, *, lr: Any = 1e-2, eps: float = 1e-10, weight_decay: float = 0.0
+) -> tuple[Any, dict[str, Any]]:
+    """A step of Adagrad: `v = v + g * g` and `p - lr * g / (sqrt(v) + eps)`.
+
+    Arguments, result, errors and costs are those of `sgd`.
+    """
+
+    rate = _beside(lr)
+
+    def rule(p: Any, g: Any, v: Any) -> tuple[Any, ...]:
+        g = _decayed(g, p, weight_decay)
+        v = v + g * g
+        return p - rate(p) * g / (array_namespace(v).sqrt(v) + eps), v
+
+    return _step(adagrad, params, grads, state, lambda rows: rows.applied(rule))
+
+
+_PARTS: Final = {
+    sgd: ("momentum",), adam: ("mean", "square"), adamw: ("mean", "square"), rmsprop: ("square",), adagrad: ("square",),
+}  # fmt: skip
+"""The containers in the state of each optimizer."""
+
+
+def _adam(
+    which: Callable[..., Any], params: Any, grads: Any, state: Any, lr: Any, betas: tuple[float, float], eps: float,
+    weight_decay: float,
+) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    _require_state(which, state)
+    (beta1, beta2), rate, count = betas, _beside(lr), _beside(state["step"])
+
+    def decayed(p: Any, g: Any, *means: Any) -> tuple[Any, ...]:
+        if which is adam:
+            return p, g + weight_decay * p, *means
+        return p - rate(p) * weight_decay * p, g, *means
+
+    @_once
+    def numbers(p: Any) -> tuple[Any, ...]:
+        xp, steps = array_namespace(p), count(p) + 1.0
+        # 1 - beta ** step would lose half of the digits of float32
+        corrected, root = (-xp.expm1(steps * math.log(beta)) if beta else 1.0 for beta in (beta1, beta2))
+        root = xp.sqrt(root) if beta2 else 1.0
+        return rate(p) / corrected * root, eps * root
+
+    def rule(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, ...]:
+        size, least = numbers(p)
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * (g * g)
+        return p - size * m / (array_namespace(v).sqrt(v) + least), m, v
+
+    def stepped(rows: Rows) -> list[Any]:
+        rows = rows.changed(decayed) if weight_decay else rows
+        kernel, p = rows.kernel("adam"), rows.leaves[0]
+        made = kernel(_there(state["step"], p), rate(p), betas, eps) if kernel else NotImplemented
+        return rows.applied(rule) if made is NotImplemented else made
+
+    return _step(which, params, grads, state, stepped)
+
+
+def _step(
+    which: Callable[..., Any], params: Any, grads: Any, state: Any, stepped: Callable[[Rows], list[tuple[Any, ...]]]
+) -> tuple[Any, dict[str, Any]]:
+    _require_state(which, state)
+    return registry.eagerly(lambda: _stepped(which, params, grads, state, stepped))  # type: ignore[no-any-return]
+
+
+def _stepped(
+    which: Callable[..., Any], params: Any, grads: Any, state: Any, stepped: Callable[[Rows], list[tuple[Any, ...]]]
+) -> tuple[Any, dict[str, Any]]:
+    parts = _PARTS[which]
+    rows = Rows("params", params, grads=grads, **{part: state[part] for part in parts})
+    new, *rest = zip(*stepped(rows), strict=True)
+    made = {part: rows.tree.rebuilt(leaves) for part, leaves in zip(parts, rest, strict=True)}
+    return rows.rebuilt(new), {"step": state["step"] + 1, **made}
+
+
+def _require_state(which: Callable[..., Any], state: Any) -> None:
+    if not isinstance(state, dict) or set(state) != {"step", *_PARTS[which]}:
+        name = which.__name__
+        raise ArgumentError(
+            f"{name} takes the state of xdevice.optim.init(xdevice.optim.{name}, params), not {shown(state)}"
+        )
+
+
+def _decayed(g: Any, p: Any, weight_decay: float) -> Any:
+    return g + weight_decay * p if weight_decay else g
+
+
+def _beside(value: Any) -> Callable[[Any], Any]:
+    """A number, or a tensor without dimensions, as a function of the parameter that it is to compute with."""
+    if isinstance(value, int | float):
+        return lambda p: value
+    return _once(lambda p: _alike(value, p))
+
+
+def _alike(x: Any, p: Any) -> Any:
+    """`x` on the device and in the dtype of `p`."""
+    x = _there(x, p)
+    return x if x.dtype is p.dtype else array_namespace(p).astype(x, p.dtype)
+
+
+def _there(x: Any, p: Any) -> Any:
+    """`x` where `p` is; traced tensors are on no device."""
+    if type(x) not in registry.probes or type(p) not in registry.probes:
+        return x
+    return to_device(x, device_of(p))
+
+
+def _once(make: Callable[[Any], T]) -> Callable[[Any], T]:
+    """A function of a parameter that is computed anew only for one of another dtype or device than the one before."""
+    made: list[Any] = [None, None, None]
+
+    def numbers(p: Any) -> T:
+        probe = registry.probes.get(type(p))
+        place, dtype = probe and probe(p), p.dtype
+        if place is not made[0] or dtype is not made[1]:
+            made[:] = place, dtype, make(p)
+        return made[2]  # type: ignore[no-any-return]
+
+    return numbers
+
+
+# gradients
+
+
+def global_norm(grads: Any) -> Any:
+    """The root of the sum of all squares in a container, as a tensor without dimensions on the device of the first.
+
+    Raises NotATensorError: no tensor. Costs three passes.
+
+    Example:
+        >>> xdevice.item(xdevice.optim.global_norm({"a": xdevice.tensor([3.0]), "b": xdevice.tensor([4.0])}))
+        5.0
+    """
+    return _norm(Rows("grads", grads))
+
+
+def _norm(rows: Rows) -> Any:
+    squares = rows.applied(lambda g: array_namespace(g).sum(g * g))
+    xp = array_namespace(squares[0])
+    return xp.sqrt(xp.sum(xp.stack([_alike(square, squares[0]) for square in squares])))
+
+
+def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
+    """The gradients, divided so that their `global_norm` is `max_norm` at most.
+
+    Raises ArgumentError: a norm that is not positive. NotATensorError: no tensor. Costs as `global_norm`, and a pass.
+
+    Example:
+        >>> clipped = xdevice.optim.clip_by_global_norm([xdevice.tensor([3.0]), xdevice.tensor([4.0])], 1.0)
+        >>> [round(xdevice.item(g), 3) for g in clipped]
+        [0.6, 0.8]
+    """
+    if isinstance(max_norm, bool) or not isinstance(max_norm, int | float) or not max_norm > 0:
+        raise ArgumentError(f"clip_by_global_norm takes a norm above 0, not {shown(max_norm)}")
+    rows = Rows("grads", grads)
+    norm = _norm(rows)
+    factor = max_norm / array_namespace(norm).clip(norm, max_norm, None)
+    here = _beside(factor)
+    return rows.rebuilt(rows.applied(lambda g: g * here(g)))
+
+
+# schedules
+
+
+def warmup(step: Any, steps: int) -> Any:
+    """A factor for the learning rate that grows to 1 within some steps: `(step + 1) / steps`.
+
+    Args:
+        step: an int, which gives a float, or that of a state, which gives a tensor without dimensions.
+
+    Example:
+        >>> [xdevice.optim.warmup(step, 4) for step in (0, 1, 3, 9)]
+        [0.25, 0.5, 1.0, 1.0]
+    """
+    if isinstance(step, int | float):
+        return min((step + 1) / steps, 1.0)
+    xp = array_namespace(step)
+    return xp.clip((xp.astype(step, xp.float32) + 1.0) / float(steps), None, 1.0)
+
+
+def cosine(step: Any, steps: int) -> Any:
+    """A factor for the learning rate that falls from 1 to 0 within some steps, along half a cosine.
+
+    Arguments are those of `warmup`: `lr = 0.1 * warmup(step, 10) * cosine(step, 100)` does both.
+
+    Example:
+        >>> [xdevice.optim.cosine(step, 4) for step in (0, 2, 4, 9)]
+        [1.0, 0.5, 0.0, 0.0]
+    """
+    if isinstance(step, int | float):
+        return 0.5 + 0.5 * round(math.cos(math.pi * min(step / steps, 1.0)), 15)
+    xp = array_namespace(step)
+    part = xp.clip(xp.astype(step, xp.float32) / float(steps), None, 1.0)
+    return 0.5 + 0.5 * xp.cos(math.pi * part)

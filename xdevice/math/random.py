@@ -1,0 +1,515 @@
+"""Random numbers: one seed, and the same bits on every backend and device.
+
+Numbers are drawn on the host by NumPy's Philox, then moved to the device: `np.random.Generator(np.random.Philox(0))`
+gives what `seed(0)` gives. How much a draw takes from a generator depends on its size and dtype, and not on the
+backend.
+
+| where | which generator is drawn from |
+|---|---|
+| inside `with seed(0):`, in this thread and asyncio task | the block's own |
+| an asyncio task, or `asyncio.to_thread`, that begins in a block | the block's, in the event loop's order |
+| a task of `parallel`, the source of `prefetch` | its own, derived from the caller's in the order of calls and tasks |
+| a forked process | its own, derived from the parent's in the order of forks |
+| everywhere else: `threading.Thread`, cells of a notebook | the process's, one draw at a time |
+
+So numbers do not depend on timing, except where several `threading.Thread`s draw from one generator: let each open a
+block. The process's generator begins with XDEVICE_SEED, if that is set (`xdevice parity` sets it), else with entropy of
+the system. So does the generator of a process that is spawned, not forked.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from operator import index
+
+from xdevice.base import floats
+from xdevice.base.dtypes import FLOATS, dtype_name, host_dtype
+from xdevice.core import blocks, generators, selection
+from xdevice.errors import ArgumentError, DTypeError, ShapeError, shown
+from xdevice.tensors import creation, refusals
+
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, Final
+
+    import numpy as np
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+__all__ = [
+    "bernoulli",
+    "choice",
+    "integers",
+    "kaiming_normal",
+    "kaiming_uniform",
+    "normal",
+    "permutation",
+    "seed",
+    "uniform",
+    "xavier_normal",
+    "xavier_uniform",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+_INTEGERS: Final = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_FARTHEST: Final = 16
+"""How many standard deviations a number may be away from the mean: NumPy's ziggurat ends at 13.8."""
+_FARTHEST_SUM: Final = 1e-3
+"""How far from 1 the sum of probabilities may be: those of float16 are each off by up to 5e-4 of themselves."""
+
+
+def uniform(
+    *shape: int | Sequence[int], low: float = 0.0, high: float = 1.0, device: object = None, dtype: object = None
+) -> Any:
+    """Uniform numbers in [low, high), `uniform(2, 3)` or `uniform((2, 3))`; float32 unless `dtype` names another float.
+
+    No number is `high`, even where rounding to the dtype would make it so. float32 has steps of 2**-24 of the range,
+    float64 of 2**-53; 16-bit floats are float32 rounded. Costs about 10 us, 9 ns a number, and the copy to the device.
+
+    Args:
+        shape: ints of 0 or more; without any a tensor without dimensions.
+        low: the least number.
+        high: the bound that all numbers are below.
+        device: any spelling; without it the device of the `with device:` block, else `cpu:0`.
+        dtype: "float16", "bfloat16", "float32" or "float64", in any framework's form.
+
+    Raises, and nothing is drawn:
+        ArgumentError: bounds that are not numbers, do not fit into the dtype, or have nothing between them.
+        ShapeError, DeviceNotFoundError: as with `xdevice.ones`.
+        DTypeError: a dtype that is not a float, or that the backend does not have here (float64 on JAX without 64-bit).
+        UnsupportedError: inside a function that a framework traces into a graph: docs/reference/random.md.
+
+    Example:
+        >>> with xdevice.random.seed(0):
+        ...     x = xdevice.random.uniform(2, 3, low=-1, high=1)
+        >>> xdevice.to_numpy(x).astype("float64").round(4).tolist()
+        [[-0.7288, -0.9719, 0.8755], [-0.4845, -0.2271, -0.0569]]
+    """
+    backend, place, name = _begin("uniform", device, "float32" if dtype is None else dtype, FLOATS)
+    sizes = _sizes(backend, shape, name)
+    least, most = _number("low", low, name), _number("high", high, name)
+    if not least < most:
+        raise ArgumentError(
+            f"uniform draws from low to below high; low={shown(low)} is not below high={shown(high)} in {name}"
+        )
+    work = _work(name)
+    if most - least > _largest(work):
+        raise ArgumentError(
+            f"the range from low={shown(low)} to high={shown(high)} is too wide for {name}; name a wider dtype"
+        )
+
+    def draw(generator: Any) -> Any:
+        x = generator.random(sizes, work)
+        return x if (least, most) == (0, 1) and work == name else _spread(x, least, most, name)
+
+    return _make(backend, _draw(backend, draw), place, dtype)
+
+
+def normal(
+    *shape: int | Sequence[int], loc: float = 0.0, scale: float = 1.0, device: object = None, dtype: object = None
+) -> Any:
+    """Normal numbers of mean `loc` and standard deviation `scale`; float32 unless `dtype` names another float type.
+
+    Drawn as standard normal numbers, multiplied by `scale`, then added to `loc`, in the dtype; 16-bit floats are
+    float32 rounded.
+
+    Args:
+        scale: 0 or more. The others are those of `uniform`.
+
+    Raises, and nothing is drawn:
+        ArgumentError: `loc` or `scale` is not a number, or is such that numbers would not fit into the dtype.
+        ShapeError, DeviceNotFoundError, DTypeError, UnsupportedError: as with `uniform`.
+
+    Costs about 10 us, 20 ns a number, and the copy to the device.
+
+    Example:
+        >>> with xdevice.random.seed(0):
+        ...     weights = xdevice.random.normal(784, 256, scale=0.01)
+        >>> bool(abs(xdevice.to_numpy(weights).mean()) < 1e-4)
+        True
+    """
+    backend, place, name = _begin("normal", device, "float32" if dtype is None else dtype, FLOATS)
+    sizes = _sizes(backend, shape, name)
+    mean, deviation = _number("loc", loc, name), _number("scale", scale, name)
+    if deviation < 0:
+        raise ArgumentError(f"a standard deviation must be 0 or more, and scale is {shown(scale)}")
+    if abs(mean) + _FARTHEST * deviation > _largest(name):
+        raise ArgumentError(
+            f"numbers with loc={shown(loc)} and scale={shown(scale)} do not fit into {name}; name a wider dtype"
+        )
+
+    def draw(generator: Any) -> Any:
+        x = generator.standard_normal(sizes, _work(name))
+        if (mean, deviation) != (0, 1):
+            x *= x.dtype.type(deviation)
+            x += x.dtype.type(mean)
+        return x.astype(host_dtype(name), copy=False)
+
+    return _make(backend, _draw(backend, draw), place, dtype)
+
+
+def integers(*shape: int | Sequence[int], high: int, low: int = 0, device: object = None, dtype: object = None) -> Any:
+    """Integers in [low, high), all equally probable: `integers(2, 3, high=10)`; int64 unless `dtype` says otherwise.
+
+    As in `tensor`, JAX without 64-bit holds int64 as int32: the same numbers, if the bounds fit.
+
+    Args:
+        high: the bound that all numbers are below.
+        low: the least number.
+        dtype: any integer type; the numbers drawn depend on it. The others are those of `uniform`.
+
+    Raises, and nothing is drawn:
+        ArgumentError: bounds that are not ints, or have nothing between them.
+        DTypeError: a dtype that is not an integer, that the backend does not have, or that does not hold the bounds.
+        ShapeError, DeviceNotFoundError, UnsupportedError: as with `uniform`.
+
+    Costs about 10 us, 9 ns a number, and the copy to the device.
+
+    Example:
+        >>> with xdevice.random.seed(0):
+        ...     xdevice.to_numpy(xdevice.random.integers(5, high=10)).tolist()
+        [1, 0, 9, 2, 3]
+    """
+    backend, place, name = _begin("integers", device, "int64" if dtype is None else dtype, _INTEGERS)
+    sizes = _sizes(backend, shape, name)
+    least, end = _whole("low", low), _whole("high", high)
+    if least >= end:
+        raise ArgumentError(f"integers draws from low to below high, and low={low} is not below high={high}")
+    _require_room(backend, name, least, end - 1)
+    drawn = _draw(backend, lambda generator: generator.integers(least, end, sizes, name))
+    return backend.from_numpy(drawn, place)
+
+
+def permutation(n: int, device: object = None, dtype: object = None) -> Any:
+    """The ints from 0 to n - 1 in random order, a vector to shuffle by indexing; int64 unless `dtype` says otherwise.
+
+    Args:
+        n: 0 or more.
+        dtype: any integer type that holds n - 1; the order does not depend on it. The others are those of `uniform`.
+
+    Raises, and nothing is drawn:
+        ArgumentError: `n` is not an int of 0 or more.
+        DTypeError, DeviceNotFoundError, UnsupportedError: as with `integers`.
+
+    Costs about 10 us, 40 ns a number, and the copy to the device.
+
+    Example:
+        >>> with xdevice.random.seed(0):
+        ...     xdevice.to_numpy(xdevice.random.permutation(5)).tolist()
+        [0, 3, 4, 2, 1]
+    """
+    backend, place, name = _begin("permutation", device, "int64" if dtype is None else dtype, _INTEGERS)
+    length = _whole("n", n)
+    if length < 0:
+        raise ArgumentError(f"permutation takes a number of 0 or more, not n={n}")
+    _sizes(backend, (length,), name)
+    _require_room(backend, name, 0, length - 1)
+    drawn = _draw(backend, lambda generator: generator.permutation(length))
+    return backend.from_numpy(drawn.astype(name, copy=False), place)
+
+
+def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None, dtype: object = None) -> Any:
+    """A mask: each element is True with probability `p`, else False. Another `dtype` than bool gives ones and zeros.
+
+    Args:
+        p: between 0, never, and 1, always.
+        dtype: any dtype that the backend has; what is drawn does not depend on it. The others are those of `uniform`.
+
+    Raises, and nothing is drawn:
+        ArgumentError: `p` is not a number between 0 and 1.
+        DTypeError, ShapeError, DeviceNotFoundError, UnsupportedError: as with `uniform`.
+
+    Costs about 10 us, 8 ns a number, and the copy to the device.
+
+    Example:
+        >>> with xdevice.random.seed(0):
+        ...     kept = xdevice.random.bernoulli(1000, p=0.8)
+        >>> int(xdevice.to_numpy(kept).sum())
+        787
+    """
+    backend, place, name = _begin("bernoulli", device, "bool" if dtype is None else dtype, None)
+    sizes = _sizes(backend, shape, name)
+    probability = _number("p", p, "float64")
+    if not 0 <= probability <= 1:
+        raise ArgumentError(f"a probability must be between 0 and 1, and p is {shown(p)}")
+    drawn = _draw(backend, lambda generator: generator.random(sizes) < probability)
+    return backend.from_numpy(drawn.astype(host_dtype(name), copy=False), place)
+
+
+def choice(*shape: int | Sequence[int], p: Any, device: object = None, dtype: object = None) -> Any:
+    """Indices from 0 to n - 1, each `i` with probability `p[i]`: `choice(2, 3, p=[0.2, 0.8])`; int64 unless said.
+
+    Young: it may change in a minor version.
+
+    Args:
+        p: n probabilities, a sequence or a tensor of one axis, which the host reads. Their sum is 1 within 0.001; what
+            is missing is shared in proportion.
+        dtype: any integer type that holds n - 1; what is drawn does not depend on it. The others are those of
+            `uniform`.
+
+    Raises, and nothing is drawn:
+        ArgumentError: `p` is empty, is not of numbers along one axis, has one below 0 or NaN, or has another sum.
+        ShapeError, DTypeError, DeviceNotFoundError, UnsupportedError: as with `integers`.
+
+    Costs about 30 us, 40 ns a number, and the copy to the device.
+
+    Example:
+        >>> with xdevice.random.seed(0):
+        ...     xdevice.to_numpy(xdevice.random.choice(8, p=[0.1, 0.0, 0.9])).tolist()
+        [0, 2, 2, 0, 2, 2, 2, 2]
+    """
+    backend, place, name = _begin("choice", device, "int64" if dtype is None else dtype, _INTEGERS)
+    sizes = _sizes(backend, shape, name)
+    ends = _probabilities(p).cumsum()
+    _require_room(backend, name, 0, len(ends) - 1)
+    drawn = _draw(backend, lambda generator: generator.random(sizes))
+    return backend.from_numpy((ends / ends[-1]).searchsorted(drawn, "right").astype(name, copy=False), place)
+
+
+def xavier_uniform(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+    """First weights, uniform between -a and a with `a = sqrt(6 / (inputs + outputs))` (Glorot and Bengio, 2010).
+
+    Young: it may change in a minor version.
+
+    PyTorch's `nn.init.xavier_uniform_` and Keras's `GlorotUniform` have this distribution.
+
+    Args:
+        shape: (inputs, outputs) for `xp.matmul(x, w)`; or (O, C, height, width) for `nn.conv2d`, whose inputs are
+            C * height * width, and whose outputs are O * height * width. The others are those of `uniform`.
+
+    Raises, and nothing is drawn:
+        ShapeError: another number of axes. The others are those of `uniform`, and so are the costs.
+
+    Example:
+        >>> with xdevice.random.seed(0):
+        ...     weights = xdevice.random.xavier_uniform(4, 2)
+        >>> bool(abs(xdevice.to_numpy(weights)).max() < 1)
+        True
+    """
+    inputs, outputs = _fans(shape, "xavier_uniform")
+    return _around_zero(shape, 6 / (inputs + outputs), device, dtype)
+
+
+def xavier_normal(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+    """First weights, normal with the deviation `sqrt(2 / (inputs + outputs))` (Glorot and Bengio, 2010).
+
+    Young: it may change in a minor version.
+
+    PyTorch's `nn.init.xavier_normal_` has this distribution; Keras's `GlorotNormal` cuts it off at two deviations.
+    Arguments, errors and costs are those of `xavier_uniform`.
+    """
+    inputs, outputs = _fans(shape, "xavier_normal")
+    return normal(*shape, scale=(2 / (inputs + outputs)) ** 0.5, device=device, dtype=dtype)
+
+
+def kaiming_uniform(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+    """First weights before a relu, uniform between -a and a with `a = sqrt(6 / inputs)` (He et al., 2015).
+
+    Young: it may change in a minor version.
+
+    PyTorch's `nn.init.kaiming_uniform_(w, nonlinearity="relu")`, of a `w` of (outputs, inputs), and Keras's `HeUniform`
+    have this distribution. Arguments, errors and costs are those of `xavier_uniform`.
+    """
+    return _around_zero(shape, 6 / _fans(shape, "kaiming_uniform")[0], device, dtype)
+
+
+def kaiming_normal(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+    """First weights before a relu, normal with the deviation `sqrt(2 / inputs)` (He et al., 2015).
+
+    Young: it may change in a minor version.
+
+    PyTorch's `nn.init.kaiming_normal_(w, nonlinearity="relu")`, of a `w` of (outputs, inputs), has this distribution;
+    Keras's `HeNormal` cuts it off at two deviations. Arguments, errors and costs are those of `xavier_uniform`.
+    """
+    return normal(*shape, scale=(2 / _fans(shape, "kaiming_normal")[0]) ** 0.5, device=device, dtype=dtype)
+
+
+class seed:
+    """Restarts the random numbers from a seed: `seed(0)` from here on, `with seed(0):` for the block only.
+
+    `seed(0)` seeds the generator that this code draws from: that of the innermost block or task, else of the process
+    (docs/reference/random.md). `with seed(0):` draws from a generator of its own, and leaves the generator outside as
+    if nothing had been drawn, after exceptions too. Blocks nest, hold across an `await`, and may be entered again, each
+    time from the seed. The one exception: what another thread draws between the call of `seed(0)` in `with seed(0):`
+    and the beginning of that block also comes from the seed. The frameworks' own generators, and `xdevice.rand`, are
+    not seeded.
+
+    Args:
+        n: an int of 0 or more, of any size.
+
+    Raises:
+        ArgumentError: `n` is not such an int; nothing is seeded.
+        ScopeError: the block is left in another thread or asyncio task than the one that entered it.
+        SettingError: XDEVICE_SEED is not an int of 0 or more.
+
+    Costs 2 us, and 50 us with the first draw.
+
+    Example:
+        >>> xdevice.random.seed(0)
+        seed(0)
+        >>> x = xdevice.random.uniform(3)
+        >>> with xdevice.random.seed(0):
+        ...     xdevice.assert_parity(xdevice.random.uniform(3), x)
+    """
+
+    def __init__(self, n: int) -> None:
+        self._n = _whole("a seed", n)
+        if self._n < 0:
+            raise ArgumentError(f"a seed must be an int of 0 or more, not {n}")
+        self._place = generators.current_place()
+        self._before = self._place.numbers
+        self._begun = self._place.numbers = generators.Numbers(self._n)
+
+    def __enter__(self) -> None:
+        if self._place.numbers is self._begun:
+            self._place.numbers = self._before
+        generators.entered.set((*generators.entered.get(), generators.Place(generators.Numbers(self._n), self)))
+
+    def __exit__(self, *_: object) -> None:
+        entered = generators.entered.get()
+        place = blocks.place_in(entered, self, f"{self!r}")
+        generators.entered.set(entered[:place] + entered[place + 1 :])
+
+    def __repr__(self) -> str:
+        return f"seed({self._n})"
+
+
+def _make(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: object) -> Any:
+    """A tensor of the drawn numbers. If the caller named no dtype, floats are drawn as float32 also in a run whose
+    floats are float64, and then widened: so that run has the same numbers as a run in float32."""
+    is_wider = dtype is None and floats.is_float64()
+    return backend.from_numpy(drawn.astype("float64") if is_wider else floats.jitter(drawn), place)
+
+
+def _draw(backend: Backend, draw: Callable[[Any], Any]) -> Any:
+    return backend.eagerly(lambda: generators.current_place().numbers.draw(draw))
+
+
+# arguments
+
+
+def _begin(what: str, device: object, dtype: object, kinds: tuple[str, ...] | None) -> tuple[Backend, Device, str]:
+    """The backend, the device and the dtype of a draw. Raises an error if the backend refuses to draw now, or refuses
+    the dtype or the device."""
+    backend = selection.current()
+    backend.refuse_if_frozen(f"random.{what}")
+    place = creation.place_for(backend, device)
+    name = dtype_name(dtype)
+    if kinds is not None and name not in kinds:
+        raise DTypeError(f"random.{what} does not draw {name}; expected one of {', '.join(kinds)}")
+    refusals.require_dtype(backend, name, "the dtype", "say another", place=place, may_narrow=name in _INTEGERS)
+    return backend, place, name
+
+
+def _sizes(backend: Backend, shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
+    sizes = creation.shape_of(shape, dtype)
+    if len(sizes) > backend.most_axes or max(sizes, default=0) > backend.longest_axis:
+        raise ShapeError(
+            f"{backend.name} takes {backend.most_axes} axes of {backend.longest_axis:,} at most, not the shape "
+            f"{shown(sizes)}"
+        )
+    return sizes
+
+
+def _fans(shape: tuple[int | Sequence[int], ...], what: str) -> tuple[int, int]:
+    """How many numbers each output of a layer is computed from, and how many outputs each input goes into; 1 where
+    there are none."""
+    sizes = creation.shape_of(shape, "float32")
+    if len(sizes) not in (2, 4):
+        raise ShapeError(
+            f"random.{what} takes the shape (inputs, outputs), or (O, C, height, width) of a kernel, not {sizes}"
+        )
+    inputs, outputs = sizes if len(sizes) == 2 else (sizes[1], sizes[0])
+    window = 1 if len(sizes) == 2 else sizes[2] * sizes[3]
+    return max(inputs * window, 1), max(outputs * window, 1)
+
+
+def _around_zero(shape: tuple[int | Sequence[int], ...], square: float, device: object, dtype: object) -> Any:
+    return uniform(*shape, low=-(square**0.5), high=square**0.5, device=device, dtype=dtype)
+
+
+def _probabilities(p: Any) -> np.ndarray[Any, Any]:
+    import numpy
+
+    try:
+        values = numpy.asarray(creation.to_numpy(p) if hasattr(p, "dtype") else p).astype("float64")
+    except (TypeError, ValueError):
+        raise ArgumentError(f"p must be probabilities, not {shown(p)}") from None
+    if values.ndim != 1 or not values.size:
+        raise ArgumentError(f"p must be one probability or more along one axis, not of the shape {values.shape}")
+    if not (values >= 0).all():
+        i = int((values >= 0).argmin())
+        raise ArgumentError(f"probabilities must be 0 or more, and p[{i}] is {values[i]}")
+    if not abs(values.sum() - 1) <= _FARTHEST_SUM:
+        raise ArgumentError(f"the sum of p must be 1, and is {values.sum():.6g}; p / sum(p) has that sum")
+    return values
+
+
+def _whole(what: str, value: Any) -> int:
+    try:
+        if not isinstance(value, bool):
+            return index(value)
+    except Exception:  # each framework raises an error of its own for a tensor that is not one int
+        pass
+    raise ArgumentError(f"{what} must be an int, not {shown(value)} of type {type(value).__qualname__}")
+
+
+def _number(what: str, value: Any, dtype: str) -> float:
+    """The number, rounded to the dtype. Raises `ArgumentError` if `value` is no number, or is too large."""
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(f"{what} must be a number, not {shown(value)} of type {type(value).__qualname__}") from None
+    if not abs(number) <= _largest(dtype):
+        raise ArgumentError(f"{what} must be a number that {dtype} holds, not {shown(value)}")
+    return float(host_dtype(dtype).type(number))
+
+
+def _require_room(backend: Backend, dtype: str, least: int, most: int) -> None:
+    import numpy
+
+    refusal = backend.dtype_refusal(dtype)
+    held = dtype if refusal is None else dtype.replace("64", "32")
+    limits = numpy.iinfo(held)
+    if least < limits.min or most > limits.max:
+        why = f", which stands for {dtype} here; {refusal}" if refusal else ""
+        raise DTypeError(f"integers between {least} and {most} do not fit into {held}{why}")
+
+
+def _work(dtype: str) -> str:
+    """The dtype in which floats of a dtype are drawn: float32 for 16-bit floats."""
+    return dtype if dtype == "float64" else "float32"
+
+
+@cache
+def _largest(dtype: str) -> float:
+    import numpy
+
+    held = host_dtype(dtype)
+    if held.kind == "f":
+        return float(numpy.finfo(held).max)
+    import ml_dtypes
+
+    finfo: Any = ml_dtypes.finfo
+    return float(finfo(held).max)
+
+
+def _spread(x: np.ndarray[Any, Any], least: float, most: float, dtype: str) -> np.ndarray[Any, Any]:
+    """Numbers in [0, 1), stretched to [least, most). A number that rounding would make `most` becomes the one below
+    it."""
+    import numpy
+
+    held = host_dtype(dtype)
+    x *= x.dtype.type(most - least)
+    x += x.dtype.type(least)
+    cast = x.astype(held, copy=False)
+    below = numpy.nextafter(numpy.asarray(most, held), numpy.asarray(least, held))
+    return numpy.minimum(cast, below)

@@ -1,0 +1,143 @@
+"""`capture`: records the GPU work of a task once, so that it can be replayed many times without Python.
+
+A GPU does a product of two 100x100 matrices in less time than Python takes to ask for it
+(docs/explanation/hardware.md). A graph (such a recording) asks for all the work of a task at once.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from xdevice.base import devices
+from xdevice.core import selection
+from xdevice.errors import ArgumentError, CaptureError, TransferError, XDeviceError
+from xdevice.execution import streams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+_capturing: ContextVar[bool] = ContextVar("xdevice_capturing", default=False)
+
+
+def capture(task: Callable[[], Any], device: object = None) -> Graph:
+    """Records the work that a task gives to a GPU, to be replayed: `step = capture(task)`, then `step()` many times.
+
+    Young: it may change in a minor version.
+
+    Calls the task twice: first to do its work, then to record the work without doing it. A replay reads and writes the
+    same memory, and runs no Python: write new inputs into the tensors that the task reads (`x.copy_(batch)`). See
+    docs/reference/async.md. Costs these two calls, a wait for the device, and the task's memory while the graph lives.
+
+    Args:
+        task: a function without arguments that works on one GPU, with constant shapes, and reads nothing on the host.
+        device: any spelling that `xdevice.device` takes; left out, that of `with device:`, else the only GPU.
+
+    | backend | a graph is | instead |
+    |---|---|---|
+    | torch | `torch.cuda.CUDAGraph` (CUDA, ROCm) | elsewhere `torch.compile` |
+    | tensorflow | none | `tf.function` |
+    | mxnet | none | `net.hybridize()` |
+    | paddle | none | `paddle.jit.to_static` |
+    | jax | none | `jax.jit` |
+    | numpy | none: it computes at once | the task itself |
+
+    Raises:
+        UnsupportedError: the backend has no graphs, or none on that device; the error names what to use instead.
+        CaptureError: the task reads, waits, calls `parallel`, `prefetch` or `capture`, or cannot be recorded.
+        DeviceMismatchError: the task works on another device, which a replay would leave out.
+        ArgumentError, DeviceError: not a function; several GPUs, and none is named. Also what the task raises.
+
+    Example:
+        >>> try:
+        ...     step = xdevice.capture(lambda: xdevice.ones(2, 2))
+        ... except xdevice.UnsupportedError as error:  # no GPU, or no graphs
+        ...     print("instead" if "graph" in str(error) else error)
+        instead
+    """
+    if not callable(task):
+        raise ArgumentError(
+            f"xdevice.capture takes a function without arguments, not {task!r:.100} of type {type(task).__qualname__}: "
+            f"capture(lambda: f(x)), not capture(f(x))"
+        )
+    refuse_in_capture("capture")
+    backend = selection.current()
+    place = streams.here(backend) if device is None else devices.parse(device)
+    place = backend.require(place)
+    native = backend.new_graph(place)
+    stream = streams.Stream(place)
+    token = _capturing.set(True)
+    try:
+        _rehearse(task, stream)
+        result = _record(task, native, stream)
+    finally:
+        _capturing.reset(token)
+    return Graph(backend, place, native, result)
+
+
+def refuse_in_capture(verb: str) -> None:
+    """Raises `CaptureError` if a task is being captured: the function `verb` works in other threads or records by
+    itself, and that work would not be recorded."""
+    if _capturing.get():
+        raise CaptureError(f"xdevice.{verb} is called in a task that is being captured; capture the tasks inside of it")
+
+
+class Graph:
+    """The work of a task on one GPU, as `capture` recorded it. Calling the graph does that work again.
+
+    Young: it may change in a minor version.
+
+    `graph()` runs on this thread's stream of the graph's device, so it is ordered like any other work there. It returns
+    at once with the task's result: each time the same tensors, whose values the next call overwrites. Copy what you
+    keep (`xdevice.copy_to`). A graph can be a task of `parallel`: `xdevice.parallel(graph_0, graph_1)`.
+
+    A call costs one request to the GPU, and the GPU's time for the work.
+    """
+
+    def __init__(self, backend: Backend, device: Device, native: Any, result: Any) -> None:
+        self.backend = backend
+        self.device = device
+        self.native = native
+        self._result = result
+
+    def __call__(self) -> Any:
+        self.backend.replay(self.native)
+        return self._result
+
+    def __repr__(self) -> str:
+        return f"<xdevice graph of {self.backend.name} on {self.device}>"
+
+
+def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
+    """Runs the task once for real before it is recorded. Memory that only a first call allocates could not be allocated
+    while recording; and if the task reads on the host, the error names the line."""
+    from xdevice.performance.transfers import transfers
+
+    caller = streams.Stream.current(stream.device)
+    stream.wait(caller)
+    try:
+        with stream, transfers("forbid"), stream.backend.only_on(stream.device):
+            task()
+    except TransferError as error:
+        raise CaptureError(
+            f"the task cannot be captured: a replay would not do this again, {error.record}; keep it out of the task"
+        ) from error
+    finally:
+        caller.wait(stream)
+
+
+def _record(task: Callable[[], Any], graph: Any, stream: streams.Stream) -> Any:
+    try:
+        with stream:
+            return stream.backend.capture(graph, stream.native, task)
+    except XDeviceError:
+        raise
+    except Exception as error:
+        raise CaptureError(
+            f"the task cannot be captured on {stream.device}: {type(error).__qualname__}: {error}; it may not wait, "
+            f"read, copy from the host, or go to the stream of an earlier call, whose result is still there; nor may "
+            f"another thread wait for the device"
+        ) from error

@@ -1,0 +1,314 @@
+"""`parallel`: runs independent tasks side by side, each in a thread of its own, which enqueues the task's work.
+
+One thread cannot feed two GPUs from Python, so streams alone gain little (figures: docs/reference/async.md). Threads
+are kept for the next call (`pool`): starting one takes ten times as long as waking one, and three times that on
+TensorFlow.
+
+On a backend where each thread can have its own streams, a task works on streams that belong to its thread, one for each
+GPU in use. These wait for what the caller has enqueued, and the caller's streams wait for them, so results are ready
+for use. Memory that a task makes beside its result, such as a gradient, belongs to the task's stream. The next task on
+that stream waits for its own caller too, and so does not write into the memory while the caller still reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from xdevice.core import generators, registry, selection, workers
+from xdevice.errors import ArgumentError, UnsupportedError, note, put_on, shown
+from xdevice.performance import pool
+from xdevice.performance.graphs import refuse_in_capture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+
+def parallel(*tasks: Callable[[], Any]) -> list[Any]:
+    """Runs independent tasks side by side, and returns their results in order, ready for use.
+
+    Each task gets a thread, and on PyTorch a stream on every GPU in use; it inherits `with device:`, the selected
+    backend, context variables and the framework's own state of the thread. 32 tasks run at once, or as many as there
+    are cores if there are more than 32; the others wait. Calls nest. docs/reference/async.md has more. Costs some tens
+    of microseconds a task, ten times that for the first thread, and on GPUs a few for each tensor in a result.
+
+    Args:
+        tasks: functions without arguments; `functools.partial` or a lambda makes one. `parallel()` is `[]`.
+
+    | backend | tasks run | gradients of results in the caller |
+    |---|---|---|
+    | torch | in a thread and on streams each | yes |
+    | tensorflow | in a thread each | no: differentiate inside the task |
+    | mxnet | one after another in one thread; its engine runs the work side by side | yes |
+    | paddle | in a thread each, `paddle.grad` one at a time, on the caller's streams; on virtual GPUs as mxnet | yes |
+    | jax | in a thread each | no: differentiate inside the task |
+    | numpy | in a thread each | has none |
+
+    Raises:
+        ArgumentError: an argument cannot be called; no task has started.
+        CaptureError: called inside a task that `capture` records.
+        The error of the first task in order that raised one, once the other tasks have ended, with a note that names
+            the task. Its `other_errors` are the errors of the other tasks.
+
+    Example:
+        >>> x = xdevice.ones(1)
+        >>> [xdevice.item(y) for y in xdevice.parallel(lambda: x + 1, lambda: x * 3)]
+        [2.0, 3.0]
+    """
+    for number, task in enumerate(tasks):
+        if not callable(task):
+            raise ArgumentError(
+                f"task {number} of xdevice.parallel is {task!r:.100} of type {type(task).__qualname__}, expected a "
+                f"function without arguments: parallel(lambda: f(x), lambda: f(y)), not parallel(f(x), f(y))"
+            )
+    if not tasks:
+        return []
+    refuse_in_capture("parallel")
+    backend = selection.current()
+    forks = _forks(backend)
+    runs = [_Run(task, backend, forks) for task in tasks]
+    try:
+        _run_all(runs, backend)
+        for run in runs:
+            run.rejoin()
+        _join(runs, backend, forks)
+        _raise_first(runs)
+        return [run.result for run in runs]
+    finally:
+        del runs  # an exception's traceback holds this frame, which would hold the exception
+
+
+def close_pool() -> None:
+    """Ends the threads that `parallel` keeps for its next call, and waits for them. Threads that are at work stay.
+
+    Young: it may change in a minor version.
+
+    The next `parallel` starts new ones. A program need not call this at its end: the threads end by themselves then,
+    after the tasks at work. A program that ends with a daemon thread inside of `parallel` waits for these up to 10
+    seconds.
+
+    Example:
+        >>> xdevice.close_pool()
+    """
+    pool.threads.close()
+
+
+# a task
+
+
+class _Fork(NamedTuple):
+    """A GPU in use, and an event at the point that the caller's stream on it had reached when `parallel` was called."""
+
+    device: Device
+    event: Any
+
+
+class _Run:
+    """One task of a call of `parallel`: the caller's state that the task takes along, and its result or error."""
+
+    def __init__(self, task: Callable[[], Any], backend: Backend, forks: Sequence[_Fork]) -> None:
+        self.task = task
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.events: list[Any] = []
+        self._backend = backend
+        self._forks = forks
+        self._context = copy_context()
+        self._context.run(generators.branch)
+        self._states = carry_states()
+
+    def __call__(self) -> None:
+        try:
+            self._context.run(self._run)
+        except BaseException as error:  # the caller's thread raises it
+            self.error = error
+
+    def rejoin(self) -> None:
+        rejoin(self._states)
+
+    def _run(self) -> None:
+        with ExitStack() as stack:
+            streams = [self._branch(fork, stack) for fork in self._forks]
+            for state in self._states:  # entering a stream can change the current device, so these come after
+                stack.enter_context(state())
+            try:
+                self.result = self.task()
+            except BaseException as error:  # caught here: contextlib writes into exceptions, and some refuse that
+                self.error = error
+            finally:
+                self.events = [
+                    mark(self._backend, fork.device, stream) for fork, stream in zip(self._forks, streams, strict=True)
+                ]
+
+    def _branch(self, fork: _Fork, stack: ExitStack) -> Any:
+        stream = _own_stream(self._backend, fork.device)
+        self._backend.stream_wait(stream, fork.event)
+        stack.enter_context(self._backend.stream_scope(stream))
+        return stream
+
+
+def carry_states() -> list[Callable[[], AbstractContextManager[Any]]]:
+    """This thread's state in every loaded backend, as functions that make context managers, which restore the state in
+    another thread."""
+    return [backend.thread_state() for backend in registry.list_loaded() if backend.refusal is None]
+
+
+def rejoin(states: Iterable[Callable[[], AbstractContextManager[Any]]]) -> None:
+    """Calls the method `rejoin` of those states that have it. This is done in the thread that the states come from,
+    once a thread that works in them has given results."""
+    for state in states:
+        getattr(state, "rejoin", _nothing)()
+
+
+def _nothing() -> None: ...
+
+
+def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
+    if backend.threads == "many":
+        with _short_turns(backend):
+            pool.threads.run(pool.Call(runs))
+    elif pool.threads.is_enqueuer():  # a nested call: this thread would wait for itself for ever
+        for run in runs:
+            run()
+    else:
+        pool.threads.enqueue(pool.Call(runs))
+    workers.park()
+
+
+def _raise_first(runs: Sequence[_Run]) -> None:
+    failed = [(number, run.error) for number, run in enumerate(runs) if run.error is not None]
+    if not failed:
+        return
+    number, first = failed[0]
+    note(first, f"raised by task {number} of xdevice.parallel: {_name(runs[number].task)}")
+    for other, error in failed[1:]:
+        note(
+            first, f"task {other} failed too: {_name(runs[other].task)}: {type(error).__qualname__}: {_text_of(error)}"
+        )
+    put_on(first, "other_errors", [error for _, error in failed[1:]])
+    try:
+        raise first
+    finally:
+        del failed, first
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return object.__repr__(error)
+
+
+def _name(task: Any) -> str:
+    return str(getattr(task, "__qualname__", None) or shown(task))
+
+
+# Python's lock
+
+
+TURN: Final = 0.0005
+"""Seconds after which a thread must hand over Python's global lock to another thread while tasks feed GPUs."""
+
+_turns_lock = threading.Lock()
+_turns: list[float] = []
+"""The interval that `sys.getswitchinterval` gave before `TURN` was set, once for each call of `parallel` under way."""
+
+
+@contextmanager
+def _short_turns(backend: Backend) -> Iterator[None]:
+    """Inside the block, threads hand over Python's lock (the GIL) after 0.5 ms instead of Python's 5 ms, in which a GPU
+    that another thread feeds would run out of work (docs/explanation/hardware.md)."""
+    if not _feeds_gpus(backend):
+        yield
+        return
+    with _turns_lock:
+        _turns.append(_turns[0] if _turns else sys.getswitchinterval())
+        sys.setswitchinterval(min(TURN, _turns[0]))
+    try:
+        yield
+    finally:
+        with _turns_lock:
+            before = _turns.pop()
+            if not _turns:
+                sys.setswitchinterval(before)
+
+
+def _after_fork() -> None:
+    global _turns_lock
+    _turns_lock = threading.Lock()
+    if _turns:
+        sys.setswitchinterval(_turns[0])
+        _turns.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _feeds_gpus(backend: Backend) -> bool:
+    gpus = (device for device in backend.devices() if device.kind == "gpu")
+    return any(backend.is_started(gpu) for gpu in gpus)
+
+
+# streams
+
+
+def _forks(backend: Backend) -> list[_Fork]:
+    if backend.stream_reach == "process":
+        return []  # a stream is entered for all threads, so that tasks cannot have streams of their own
+    try:
+        gpus = [gpu for gpu in backend.devices() if gpu.kind == "gpu" and backend.is_started(gpu)]
+        return [_Fork(gpu, mark(backend, gpu, backend.current_stream(gpu))) for gpu in gpus]
+    except UnsupportedError:
+        return []  # the framework has no streams: it schedules its work by itself
+
+
+def mark(backend: Backend, device: Device, stream: Any) -> Any:
+    """Returns an event after the work that the stream has now."""
+    event = backend.new_event(device)
+    backend.record(event, stream)
+    return event
+
+
+_streams = threading.local()
+
+
+def _own_stream(backend: Backend, device: Device) -> Any:
+    """This thread's stream on a device. A task that is started inside a task runs in another thread, so it has another
+    stream."""
+    mine = _streams.__dict__
+    key = f"{backend.name} {device}"
+    if key not in mine:
+        mine[key] = backend.new_stream(device)
+    return mine[key]
+
+
+def _join(runs: Sequence[_Run], backend: Backend, forks: Sequence[_Fork]) -> None:
+    """Makes the caller's streams wait for the tasks' streams, and the allocator keep the results for the caller's
+    streams."""
+    if not forks:
+        return
+    streams = {fork.device: backend.current_stream(fork.device) for fork in forks}
+    for run in runs:
+        for stream, event in zip(streams.values(), run.events, strict=False):
+            backend.stream_wait(stream, event)
+        keep(run.result, backend, streams)
+
+
+def keep(x: Any, backend: Backend, streams: dict[Device, Any]) -> None:
+    """Tells a backend's allocator that `streams` use the tensors in `x` that are on their devices."""
+    from xdevice.tensors.contents import owned
+
+    for owner, kind, value in owned(x):
+        if owner is backend and kind == "tensor":
+            stream = streams.get(backend.device_of(value))
+            if stream is not None:
+                backend.keep_for(value, stream)

@@ -1,0 +1,354 @@
+"""`prefetch`: copies batches to the device before they are asked for.
+
+A thread pulls batches from the source and copies them. Where each thread of a backend can have its own stream, it works
+on a stream of its own, and marks each batch with an event that the consumer's stream waits for; elsewhere the
+framework's own scheduler orders the copies.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from contextlib import ExitStack
+from contextvars import copy_context
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy
+
+from xdevice.base import devices
+from xdevice.core import generators, registry, selection, workers
+from xdevice.errors import ArgumentError, UnsupportedError, shown
+from xdevice.performance.graphs import refuse_in_capture
+from xdevice.performance.parallel import carry_states, keep, mark, rejoin
+from xdevice.tensors import leaves
+from xdevice.tensors.creation import as_numbers
+from xdevice.tensors.refusals import refuse_lacking, traced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+__all__ = ["prefetch"]
+
+
+def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generator[Any, None, None]:
+    """Yields the batches of `iterable` on a device, copying the next ones while the current one is computed on.
+
+    Tensors stay with their backend, NumPy arrays become tensors of the selected backend, and objects that are no
+    numbers pass through. No batch shares memory with its source, which may fill one buffer again and again. The source
+    runs in a thread, which ends with the source, with an exception, and when the consumer leaves its loop.
+
+    Args:
+        iterable: a `torch.utils.data.DataLoader`, a `tf.data.Dataset`, a Gluon or Paddle `DataLoader`, a list, ...
+        device: any spelling that `xdevice.device` takes.
+        depth: how many batches are made in advance; at most as many wait on the device.
+
+    | backend | copies to a GPU |
+    |---|---|
+    | torch | through pinned memory, from 24 MB on through xdevice's own ring of pinned buffers, on a side stream |
+    | paddle | as on torch, the ring from 16 MB on, but on the stream of the computation: the process has one |
+    | jax | from the thread, from 16 MB on through xdevice's ring of pinned memory; one more batch of room is kept |
+    | tensorflow | from the thread, by its own scheduler, or by the ring: arrays from 16 MB on, tensors from 64 MB on |
+    | mxnet | through pinned memory by MXNet's engine, from 16 MB on by the ring, from the thread |
+
+    Raises:
+        ArgumentError, DeviceNotFoundError: a depth below 1, or `iterable` is not one; no such device.
+        ContainerError: a batch with an object whose tensors would stay behind, as with `to_device`.
+        UnsupportedError: a batch with a model or a variable that is not on the device.
+        What the source raised, in place of the batch; Paddle and tf.data change the error: docs/reference/async.md.
+
+    Costs some 50 us a batch beside the copy, in the thread.
+
+    Example:
+        >>> [xdevice.item(x) for x in xdevice.prefetch(map(xdevice.tensor, [1.0, 2.0]), "cpu")]
+        [1.0, 2.0]
+    """
+    place = devices.parse(device)
+    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+        raise ArgumentError(
+            f"the depth of prefetch must be an int of 1 or more, not {shown(depth)}; without prefetching, write "
+            f"xdevice.to_device(batch, device) in the loop"
+        )
+    if not (hasattr(type(iterable), "__iter__") or hasattr(type(iterable), "__getitem__")):
+        raise ArgumentError(
+            f"prefetch takes a loader, a generator or a list of batches, not {shown(iterable)} of type "
+            f"{type(iterable).__qualname__}"
+        )
+    refuse_in_capture("prefetch")
+    backend = selection.current()
+    place = backend.require(place)
+    return _batches(iterable, place, depth, backend)
+
+
+def _batches(source: Iterable[Any], place: Device, depth: int, backend: Backend) -> Generator[Any, None, None]:
+    producer = _Producer(source, place, depth, backend)
+    try:
+        producer.start()
+        while True:
+            made = producer.take()
+            if made is None:
+                return
+            for owner, event in made.events:
+                current = owner.current_stream(place)
+                owner.stream_wait(current, event)
+                keep(made.batch, owner, {place: current})
+            yield made.batch
+            del made  # the name would keep this batch's memory while the consumer waits for the next one
+    finally:
+        producer.stop()
+
+
+class _Made(NamedTuple):
+    """A batch that is ready, and an event for each backend that copied part of it: the consumer's stream waits for the
+    event before it uses the batch."""
+
+    batch: Any
+    events: list[tuple[Backend, Any]]
+
+
+class _Lane:
+    """A backend's stream for copies. The producer's thread enters it when it first has something to copy."""
+
+    def __init__(self, backend: Backend, place: Device) -> None:
+        self.backend = backend
+        self._place = place
+        self._start: Any = None
+        self._stream: Any = None
+        if backend.is_started(place):  # on a GPU that is not started, there is no work that the copies have to wait for
+            self._start = mark(backend, place, backend.current_stream(place))
+
+    def enter(self, stack: ExitStack) -> None:
+        if self._stream is not None:
+            return
+        kept = _kept_streams.setdefault((self.backend.name, self._place, self.backend.virtual), [])
+        try:
+            self._stream = kept.pop()
+        except IndexError:
+            self._stream = self.backend.new_stream(self._place)
+        stack.callback(kept.append, self._stream)
+        if self._start is not None:
+            self.backend.stream_wait(self._stream, self._start)
+        stack.enter_context(self.backend.stream_scope(self._stream))
+
+    def mark(self) -> Any:
+        return mark(self.backend, self._place, self._stream)
+
+
+class _Producer(workers.Worker):
+    """The thread that takes batches from the source and copies them. At most `depth` copied batches wait for the
+    consumer."""
+
+    def __init__(self, source: Iterable[Any], place: Device, depth: int, backend: Backend) -> None:
+        super().__init__("xdevice-prefetch")
+        owner = registry.owner_of(type(source))
+        self._iterator = iter(source) if owner is None else owner.iterate(source)
+        self._is_ours = self._iterator is not source  # a generator that was handed in belongs to the user
+        self._place = place
+        self._backend = backend
+        self._lanes = _lanes(backend, place)
+        self._states = carry_states()
+        self._context = copy_context()
+        self._context.run(generators.branch)
+        # a queue instead of a semaphore of Python's, which Ctrl-C may leave locked for ever
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(depth):
+            self._free.put(None)
+        self._made: SimpleQueue[_Made | BaseException | None] = SimpleQueue()
+        self._stopping = False
+        self.is_awaited = False
+        """True from when the program ends: its exit hook waits for this thread, so `stop` does not."""
+
+    # the consumer's side
+
+    def start(self) -> None:
+        _running.add(self)
+        super().start()
+
+    def take(self) -> _Made | None:
+        made = self._made.get()
+        workers.park()
+        self._free.put(None)
+        rejoin(self._states)
+        if isinstance(made, BaseException):
+            raise made
+        return made
+
+    def tell_to_stop(self) -> None:
+        self._stopping = True
+        self._free.put(None)
+
+    def stop(self) -> None:
+        self.tell_to_stop()
+        # at the program's end `_end_all` has waited for the thread; a generator may be closed later still, when the
+        # modules that `join` needs are gone
+        if self.is_awaited or not self.is_alive():
+            return
+        if threading.current_thread() is self:  # the garbage collector closes a generator in any thread
+            return
+        self.join(workers.PATIENCE)
+        if self.is_alive():
+            warnings.warn(
+                f"the source of prefetch has been making a batch for {workers.PATIENCE} s that is no longer wanted; "
+                f"its thread ends when that batch is there",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    # the thread's side
+
+    def run(self) -> None:
+        try:
+            self._context.run(self._produce)
+        except BaseException as error:  # the consumer's thread raises it
+            self._made.put(error)
+        else:
+            self._made.put(self._end())
+        finally:
+            _running.discard(self)
+
+    def _end(self) -> UnsupportedError | None:
+        if not self._stopping:
+            return None
+        return UnsupportedError("prefetch makes no more batches: it was closed, or the program is ending")
+
+    def _produce(self) -> None:
+        with ExitStack() as stack:
+            if self._is_ours:
+                stack.callback(getattr(self._iterator, "close", lambda: None))
+            self._enter(self._backend, stack)
+            for state in self._states:  # entering a stream can change the current device, so these come after
+                stack.enter_context(state())
+            try:
+                self._stage_all(stack)
+            except BaseException as error:  # caught here: contextlib writes into exceptions, and some refuse that
+                self._made.put(error)
+
+    def _stage_all(self, stack: ExitStack) -> None:
+        while True:
+            self._free.get()
+            if self._stopping:
+                return
+            try:
+                batch = next(self._iterator)
+            except StopIteration:
+                return
+            self._made.put(self._stage_batch(batch, stack))
+            del batch
+
+    def _stage_batch(self, batch: Any, stack: ExitStack) -> _Made:
+        owners: dict[str, Backend] = {}
+
+        from xdevice.containers import trees
+
+        tree = trees.Tree(batch, whole=True, once=True)
+        done: dict[int, Any] = {}
+        for i, value in enumerate(tree.leaves):
+            if id(value) not in done:
+                done[id(value)] = self._stage(value, partial(tree.path, i), stack, owners)
+        on_device = tree.rebuilt([done[id(value)] for value in tree.leaves])
+        lanes = [self._lanes[name] for name in owners if name in self._lanes]
+        return _Made(on_device, [(lane.backend, lane.mark()) for lane in lanes])
+
+    def _stage(self, value: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]) -> Any:
+        found = registry.kind_of(type(value))
+        if found is None:
+            return self._stage_object(value, path, stack, owners)
+        backend, kind = found
+        if kind == "model":
+            self._refuse_elsewhere(backend, value, path)
+            return value
+        if kind == "symbol":
+            raise traced(backend, path() or type(value).__qualname__)
+        if isinstance(value, numpy.ndarray):
+            numbers, backend = as_numbers(self._backend, value, self._place), self._backend
+            if numbers is None:
+                return value
+            value = numbers
+        backend.require(self._place)
+        if backend.lacks(self._place):
+            refuse_lacking(value, self._place, (backend,), f"batch{path()}")
+        if self._place.kind != "cpu" and kind == "tensor" and path() and backend.is_host_bound(value):
+            return value
+        self._enter(backend, stack)
+        owners[backend.name] = backend
+        return leaves.stage(backend, value, self._place)
+
+    def _refuse_elsewhere(self, backend: Backend, model: Any, path: Callable[[], str]) -> None:
+        """Raises `UnsupportedError` for a model that is not on the device: it would move in place while the consumer
+        computes with it."""
+        if any(place is not self._place for _, place in backend.model_devices(model)):
+            raise backend.unsupported(
+                f"prefetching batch{path()}, a {type(model).__qualname__}, which would move in place",
+                "leave it out of the batch, and move it before: xdevice.to_device(model, device)",
+            )
+
+    def _stage_object(self, x: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]) -> Any:
+        """Moves an object that has its own method `.to`, on the stream of its framework. Raises for an object whose
+        tensors would stay where they are."""
+        from xdevice.containers import trees
+
+        stranger = trees.stranger(x)
+        if stranger is None or not stranger.has_tensors():
+            return x
+        if not stranger.moves:
+            if not stranger.is_on(self._place):
+                raise stranger.refusal(f"batch{path()}", self._place)
+            return x
+        stranger.require(self._place)
+        refuse_lacking(x, self._place, [held.backend for held in stranger.held], f"batch{path()}")
+        for held in stranger.held:
+            self._enter(held.backend, stack)
+            owners[held.backend.name] = held.backend
+        return stranger.copy_to(self._place) if stranger.is_on(self._place) else stranger.move_to(self._place)
+
+    def _enter(self, backend: Backend, stack: ExitStack) -> None:
+        lane = self._lanes.get(backend.name)
+        if lane is not None:
+            lane.enter(stack)
+
+
+_running: set[_Producer] = set()
+_kept_streams: dict[tuple[str, Device, int], list[Any]] = {}
+"""Streams for copies that no producer uses now, by backend, device, and number of virtual GPUs, because virtual GPUs
+may replace the real ones. The streams are used again, because an allocator keeps memory for each stream: with a new
+stream for each epoch, the allocator would keep the batches of all epochs."""
+
+
+def _end_all() -> None:
+    running = tuple(_running)
+    for producer in running:
+        producer.is_awaited = True
+        producer.tell_to_stop()
+    for producer in running:
+        producer.join(workers.PATIENCE)
+
+
+def _after_fork() -> None:
+    """Forgets the parent's threads and streams, which do not exist in a forked child."""
+    _running.clear()
+    _kept_streams.clear()
+
+
+workers.at_exit(_end_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:
+    """A stream for copies for each backend that tensors in a batch may belong to, if threads of that backend can have
+    their own streams on the device."""
+    if place.kind != "gpu":
+        return {}
+    lanes = {}
+    for owner in {backend, *registry.list_loaded()}:
+        if owner.refusal is None and owner.stream_reach == "thread" and owner.has(place):
+            try:
+                lanes[owner.name] = _Lane(owner, place)
+            except UnsupportedError:  # the framework has no streams: it schedules its copies by itself
+                continue
+    return lanes

@@ -1,0 +1,231 @@
+"""The commands `scan`, which counts device idioms such as `x.cuda()` in other people's scripts, `port`, which rewrites
+them, and `lint`, which reports what is wrong with them. `xdevice` has them, and `python -m xdevice.port` has nothing
+else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .engine import Examined
+    from .sites import Site
+
+_PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
+_FILE = click.Path(path_type=Path)
+
+
+def _refuse_other_suffixes(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    if path is not None and path.suffix != ".json":
+        raise click.BadParameter(f"{path} does not end in .json, and the report is JSON", ctx, param)
+    return path
+
+
+def _project(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the arguments and options that `scan` and `port` share to a command."""
+    for decorate in (
+        _PATHS,
+        click.option(
+            "--only",
+            type=click.Choice(("proven", "safe", "likely")),
+            default="proven",
+            show_default=True,
+            help="What a rewriting may rest on.",
+        ),
+        click.option("--root", type=_FILE, help="Where imports resolve; else what PATHS share."),
+        click.option(
+            "--report",
+            "report_to",
+            type=_FILE,
+            callback=_refuse_other_suffixes,
+            metavar="FILENAME",
+            help="Write a report as JSON into a file that ends in .json.",
+        ),
+    ):
+        function = decorate(function)
+    return function
+
+
+@click.command()
+@_project
+@click.option("--by", type=click.Choice(("code", "file", "idiom")), default="code", show_default=True)
+def scan(paths: tuple[Path, ...], only: str, root: Path | None, by: str, report_to: Path | None) -> None:
+    """Counts device idioms, such as x.cuda(), in scripts, notebooks and d2l texts, by what port would do with them.
+
+    All PATHS are one project; - is a script on the standard input. The exit status is 0, or 2 if a file cannot be read.
+    """
+    examined = _examine(paths, only, root, None, report_to)
+    _show_table(examined, by)
+    _end(examined, 0)
+
+
+@click.command()
+@_project
+@click.option("--diff", "way", flag_value="diff", default=True, help="Print what would change: the default.")
+@click.option("--write", "way", flag_value="write", help="Change the files.")
+@click.option("--check", "way", flag_value="check", help="Print nothing but the files; exit 1 if one would change.")
+@click.option("--backend", help="What set_backend gets; else the one framework that a file uses.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not list what is open.")
+def port(
+    paths: tuple[Path, ...],
+    only: str,
+    root: Path | None,
+    way: str,
+    backend: str | None,
+    quiet: bool,
+    report_to: Path | None,
+) -> None:
+    """Rewrites the device idioms of a framework, such as x.cuda(), as calls of xdevice.
+
+    All PATHS are one project; - is a script on the standard input, which is rewritten to the standard output. Idioms
+    that it could not rewrite are listed on standard error, with the reason. The exit status is 0; 1 with --check if a
+    file would change; 2 if a file cannot be read.
+    """
+    examined = _examine(paths, only, root, backend, report_to)
+    changed = False
+    for source in examined.sources:
+        new = examined.port(source)
+        if source.path == "<stdin>":
+            sys.stdout.buffer.write(new)
+        if new == source.raw:
+            continue
+        changed = True
+        if way == "write" and source.path != "<stdin>":
+            (examined.root / source.path).write_bytes(new)
+        elif way == "check":
+            click.echo(source.path)
+        elif source.path != "<stdin>":
+            click.echo(examined.diff(source), nl=False)
+    if not quiet:
+        _list_open(examined)
+    _end(examined, 1 if way == "check" and changed else 0)
+
+
+@click.command()
+@_PATHS
+@click.option("--select", metavar="CODE,CODE", help="Only these codes, or those that begin so: XD2,XD401.")
+@click.option("--ignore", metavar="CODE,CODE", help="Not these codes, or those that begin so.")
+@click.option("--diff", "revision", metavar="REV", help="Only lines that were added since this revision of Git.")
+@click.option("--baseline", type=_FILE, help="Only what this file does not have.")
+@click.option(
+    "--write-baseline", "baseline_to", type=_FILE, help="Write what is found into this file, and exit with 0."
+)
+@click.option(
+    "--format",
+    "shape",
+    type=click.Choice(("text", "github", "json", "sarif")),
+    default="text",
+    show_default=True,
+    help="How findings are written.",
+)
+def lint(
+    paths: tuple[Path, ...],
+    select: str | None,
+    ignore: str | None,
+    revision: str | None,
+    baseline: Path | None,
+    baseline_to: Path | None,
+    shape: str,
+) -> None:
+    """Reports device code in scripts that is wrong, or bound to one vendor.
+
+    Reads .py, .ipynb and the .md files of d2l.ai, without importing them. A PATH may be a folder, or - for the standard
+    input. The comment `# xdevice: ignore[XD202]` ignores a line, `# xdevice: off` and `on` ignore several; select,
+    ignore and per-file-ignores can be set in [tool.xdevice] of pyproject.toml. The exit status is 0 if nothing is
+    found, 1 if something is, and 2 if a file could not be read or an option is wrong.
+    """
+    from . import engine, sources
+    from . import lint as rules
+    from .lint_formats import FORMATS
+
+    if sum(option is not None for option in (revision, baseline, baseline_to)) > 1:
+        raise click.UsageError("--diff, --baseline and --write-baseline go one at a time")
+    root = Path.cwd()
+    try:
+        choice = rules.configure(root).with_options(select, ignore)
+        with engine.collector_paused():
+            examined = engine.examine(paths, root=root) if shape == "sarif" or choice.needs_engine() else None
+            read, unreadable = (examined.sources, examined.unreadable) if examined else sources.read_all(paths, root)
+            findings = [finding for source in read for finding in rules.findings(source, choice)]
+        _report_unreadable(unreadable)
+        if baseline_to is not None:
+            baseline_to.write_text(rules.baseline(findings), encoding="utf-8")
+            click.echo(f"{len(findings)} written to {baseline_to}", err=True)
+            sys.exit(2 if unreadable else 0)
+        if revision is not None:
+            findings = rules.only_added(findings, revision, root)
+        elif baseline is not None:
+            findings = rules.beyond(findings, baseline)
+    except rules.OptionError as error:
+        raise click.UsageError(str(error)) from error
+    if findings or not unreadable or shape != "text":
+        shown = rules.with_fixes(findings, examined) if shape == "sarif" and examined else findings
+        click.echo(FORMATS[shape](list(shown)), nl=False)
+    sys.exit(2 if unreadable else 1 if findings else 0)
+
+
+def _examine(
+    paths: tuple[Path, ...], only: str, root: Path | None, backend: str | None, report_to: Path | None
+) -> Examined:
+    """The verdict on each site. The report is written before `port` changes any file."""
+    from . import engine, report
+
+    for path in paths:
+        if str(path) != "-" and not path.exists():
+            raise click.UsageError(f"there is no file or folder {path}")
+    examined = engine.examine(paths, only, root, backend)  # type: ignore[arg-type]
+    if report_to is not None:
+        report_to.write_text(report.text(examined), encoding="utf-8", newline="\n")
+    return examined
+
+
+def _show_table(examined: Examined, by: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from .report import VERDICTS, share_ported, totals
+    from .sites import CODES
+
+    rows: dict[str, list[Site]] = {}
+    for site in examined.sites:
+        name = {"code": site.code, "file": site.file, "idiom": site.idiom}[by]
+        rows.setdefault(name, []).append(site)
+    table = Table(title=f"{len(examined.sites)} sites in {len(examined.sources)} files")
+    table.add_column(by, overflow="fold")
+    for verdict in VERDICTS:
+        table.add_column(verdict, justify="right")
+    for name, sites in sorted(rows.items()):
+        label = f"{name} {CODES.get(name, '')}" if by == "code" else name
+        counts = totals(sites)
+        table.add_row(label, *(str(counts[verdict] or "") for verdict in VERDICTS))
+    total = totals(examined.sites)
+    table.add_row("all", *(str(total[verdict]) for verdict in VERDICTS), end_section=True)
+    Console().print(table)
+    share = share_ported(total)
+    if share is not None:
+        click.echo(f"{100 * share:.1f} % of what is not neutral can be rewritten (--only {examined.only})")
+
+
+def _list_open(examined: Examined) -> None:
+    by_path = {source.path: source for source in examined.sources}
+    for site in examined.sites:
+        if site.verdict == "open":
+            line, cell = by_path[site.file].place(site.line)
+            where = f"{site.file}:{line}" + (f" (cell {cell})" if cell else "")
+            more = f"; see {site.link}" if site.link else ""
+            click.echo(f"{where}: {site.code} {site.idiom}: {site.why}{more}", err=True)
+
+
+def _report_unreadable(unreadable: list[tuple[str, str]]) -> None:
+    for path, why in unreadable:
+        click.echo(f"{path}: not read: {why}", err=True)
+
+
+def _end(examined: Examined, status: int) -> None:
+    _report_unreadable(examined.unreadable)
+    sys.exit(2 if examined.unreadable else status)

@@ -1,0 +1,178 @@
+"""`examine`, which finds and judges all sites in some files, and the new text of a file."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import gc
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import porting, sources
+from .idioms import SETS_CURRENT
+from .inference import Inference
+from .project import Project, Unit
+from .rules import Rules
+from .sites import GRADES, Edit, Site, splice
+from .text_flow import origins_in_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from .sites import Grade
+    from .sources import Source
+
+
+@dataclass
+class Examined:
+    """What one call of `examine` found. `sites` are sorted; `unreadable` holds (path, why).
+
+    `port(source)` is the file as `port` would write it. After `examine`, every expression of `Module.tree` has an
+    attribute `means`, the set of what it may be (see `values`), which rules of lint may ask.
+    """
+
+    root: Path
+    only: Grade
+    backend: str | None = None
+    sources: list[Source] = field(default_factory=list)
+    sites: list[Site] = field(default_factory=list)
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
+    units: list[Unit] = field(default_factory=list)
+    inference: Inference | None = None
+
+    def of(self, source: Source) -> list[Site]:
+        """The sites of one file."""
+        return [site for site in self.sites if site.file == source.path]
+
+    def port(self, source: Source) -> bytes:
+        """The file as the command `xdevice port` would write it: `source.raw` if nothing in it is rewritten."""
+        made = [site for site in self.of(source) if site.verdict == "rewritten"]
+        if not made:
+            return source.raw
+        units = [unit for unit in self.units if unit.module.source is source]
+        added = porting.import_edits(source, units, made, self.backend)
+        return source.rewrite([*(edit for site in made for edit in site.edits), *added])
+
+    def diff(self, source: Source) -> str:
+        """What `port` would change in one file, as a unified diff; empty if nothing."""
+        old, new = (text.decode(source.encoding) for text in (source.raw, self.port(source)))
+        lines = difflib.unified_diff(
+            old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{source.path}", f"b/{source.path}"
+        )
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pauses Python's garbage collector, which would go through millions of nodes that live on, again and again: it
+    takes up to half of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@collector_paused()
+def examine(
+    paths: Iterable[Path | str], only: Grade = "proven", root: Path | None = None, backend: str | None = None
+) -> Examined:
+    """All files under the paths as one project, with a verdict for each site.
+
+    `only` is the level of `port`; `root` is where imports resolve and paths are shown from (by default the folder that
+    all paths share, or if that is a package, the folder around it); `backend` is what is written into `set_backend`, by
+    default the one framework that a file uses. The path "-" is a script on the standard input. A file that cannot be
+    read is told in `unreadable`.
+    """
+    wanted = [Path(path) for path in paths]
+    root = root or _common_folder(wanted)
+    made = Examined(root, only, backend)
+    made.sources, made.unreadable = sources.read_all(wanted, root)
+    judge(made)
+    return made
+
+
+@collector_paused()
+def judge(made: Examined) -> None:
+    """Fills in the verdict of each site of the files that were read."""
+    project = Project([module for source in made.sources for module in source.modules])
+    inference = made.inference = Inference(project)
+    inference.run()
+    made.units = project.units
+    in_text = origins_in_text(project.units, inference)
+    current = _set_currents(project.units, inference)
+    found: dict[tuple[str, int, int, str], Site] = {}
+    for unit in project.units:
+        for site in Rules(unit, inference, in_text, unit in current).sites():
+            site.tabs = (unit.tab,) if unit.tab else ()
+            old = found.get(site.key)
+            found[site.key] = _merge(old, site) if old is not None else site
+    for source in made.sources:
+        for line, why in source.broken:
+            found[source.path, line, 0, "cell"] = Site(source.path, line, 0, "cell", "XD160", "", "open", why=why)
+    made.sites = sorted(_at_level(site, made.only) for site in found.values())
+    by_path = {source.path: source for source in made.sources}
+    for site in made.sites:
+        if site.edits:
+            site.after = _after(by_path[site.file], site)
+
+
+def _merge(one: Site, other: Site) -> Site:
+    """Merges two sites of one use that two tabs share: they have common edits, with the weaker grade, or are open if
+    the tabs disagree."""
+    tabs = (*one.tabs, *other.tabs)
+    if set(one.edits) == set(other.edits) and one.verdict == other.verdict:
+        weaker = max(one, other, key=lambda site: GRADES.index(site.grade) if site.grade else -1)
+        return replace(weaker, tabs=tabs)
+    if not one.edits and not other.edits:
+        return replace(one if one.verdict == "open" else other, tabs=tabs)
+    loser = other if one.edits else one
+    why = f"the tabs disagree: {loser.tabs[0]} says {loser.why}"
+    return replace(one, verdict="open", code="XD164", grade=None, edits=(), why=why, tabs=tabs)
+
+
+def _at_level(site: Site, only: Grade) -> Site:
+    if site.grade is None or GRADES.index(site.grade) <= GRADES.index(only):
+        return site
+    return replace(site, verdict="open", why=f"{site.why} (--only {site.grade} rewrites it)")
+
+
+def _after(source: Source, site: Site) -> str:
+    """The text of the whole expression once the edits of this site alone are made."""
+    first = min(edit.start for edit in site.edits)
+    line, col = site.line, site.col
+    start = min(first, source.offset(line, col))
+    end = max(source.offset(*site.end), *(edit.end for edit in site.edits))
+    shifted = [Edit(e.start - start, e.rank, e.end - start, e.text) for e in site.edits]
+    return splice(source.text[start:end], shifted).decode()
+
+
+def _set_currents(units: list[Unit], inference: Inference) -> set[Unit]:
+    """The modules that set the current device, and all that are connected with one of them by imports."""
+    setting = set()
+    for unit in units:
+        for node in unit.nodes:
+            if isinstance(node, ast.Call) and inference.full(node.func) in SETS_CURRENT:
+                setting.add(unit)
+    waiting = list(setting)
+    while waiting:
+        unit = waiting.pop()
+        for other in inference.imports.get(unit, ()):
+            if other not in setting:
+                setting.add(other)
+                waiting.append(other)
+    return setting
+
+
+def _common_folder(paths: list[Path]) -> Path:
+    """The folder that all paths share, or that of the package it lies in: the package imports itself by its name."""
+    folders = [path if path.is_dir() else path.parent for path in paths if str(path) != "-"]
+    root = Path(os.path.commonpath([folder.resolve() for folder in folders])) if folders else Path.cwd()
+    while (root / "__init__.py").is_file() and root != root.parent:
+        root = root.parent
+    return root

@@ -1,0 +1,104 @@
+"""The report of all sites as JSON: equal projects give equal bytes, wherever they lie."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from .sites import GRADES, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .engine import Examined
+    from .sites import Site
+    from .sources import Source
+
+FORMAT: Final = 1
+VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
+
+
+def document(examined: Examined) -> dict[str, Any]:
+    """The report as a dict for JSON: lines and columns from 1, in characters; files by path, sites by position."""
+    return {
+        "tool": "xdevice",
+        "version": installed_version(),
+        "format": FORMAT,
+        "root": examined.root.resolve().name,
+        "only": examined.only,
+        "totals": totals(examined.sites),
+        "codes": {code: totals(sites) for code, sites in by_code(examined.sites)},
+        "files": [_file(examined, source) for source in sorted(examined.sources, key=lambda source: source.path)],
+        "unreadable": [{"path": path, "why": why} for path, why in sorted(examined.unreadable)],
+    }
+
+
+def installed_version() -> str:
+    """The version of xdevice, which this room does not import."""
+    try:
+        return version("xdevice-dl")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def text(examined: Examined) -> str:
+    """The text of the report's file."""
+    return json.dumps(document(examined), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def totals(sites: Iterable[Site]) -> dict[str, int]:
+    """How many sites there are, by verdict, and how many are rewritten by grade; the verdicts add up to the sites."""
+    sites = list(sites)
+    verdicts = Counter(site.verdict for site in sites)
+    grades = Counter(site.grade for site in sites if site.verdict == "rewritten")
+    return {"sites": len(sites)} | {v: verdicts[v] for v in VERDICTS} | {grade: grades[grade] for grade in GRADES}
+
+
+def share_ported(total: dict[str, int]) -> float | None:
+    """The share of the sites that must change which `port` rewrites; None if no site must change."""
+    asked = total["rewritten"] + total["open"]
+    return total["rewritten"] / asked if asked else None
+
+
+def by_code(sites: Iterable[Site]) -> list[tuple[str, list[Site]]]:
+    found: dict[str, list[Site]] = {}
+    for site in sites:
+        found.setdefault(site.code, []).append(site)
+    return sorted(found.items())
+
+
+def _file(examined: Examined, source: Source) -> dict[str, Any]:
+    sites = sorted(examined.of(source))
+    return {
+        "path": source.path,
+        "frameworks": sorted({site.framework for site in sites if site.framework}),
+        "sites": [_site(source, site) for site in sites],
+        "totals": totals(sites),
+    }
+
+
+def _site(source: Source, site: Site) -> dict[str, Any]:
+    line, cell = source.place(site.line)
+    end, _ = source.place(site.end[0])
+    return {
+        "line": line,
+        "col": column(source, site.line, site.col),
+        "end": [end, column(source, *site.end)],
+        "cell": cell,
+        "code": site.code,
+        "idiom": site.idiom,
+        "framework": site.framework,
+        "verdict": site.verdict,
+        "grade": site.grade,
+        "why": site.why,
+        "before": site.before,
+        "after": site.after,
+        "link": site.link,
+    }
+
+
+def column(source: Source, line: int, col: int) -> int:
+    """A column as editors count: from 1, in characters."""
+    return len(source.line_text(line).encode()[:col].decode()) + 1

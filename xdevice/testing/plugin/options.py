@@ -1,0 +1,69 @@
+"""What the options of a run say. (PYTEST_DONT_REWRITE: it asserts nothing.)"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from xdevice.base import devices
+from xdevice.core import registry, selection
+from xdevice.errors import BackendNotFoundError, DeviceError, XDeviceError
+
+if TYPE_CHECKING:
+    from .recordings import Recordings
+
+
+class Settings:
+    """The options of this run that the command line and the ini file give. `pytest_configure` makes it."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.device: str | None = config.getoption("xd_device")
+        self.recordings: Recordings | None = None
+        asked = config.getoption("xd_backends")
+        self._text: str = config.getini("xd_backends") if asked is None else asked
+        self._names: tuple[str, ...] | None = None
+        self.is_auto = self._text.strip() == "auto"
+        if not self.is_auto:
+            self._names = _named(self._text)
+        if self.device is not None:
+            _check_device(self.device, self)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The backends that tests are run on. With "auto" they are looked up at the first use."""
+        if self._names is None:
+            self._names = selection.backends()
+        return self._names
+
+
+def _named(text: str) -> tuple[str, ...]:
+    if not text.strip():
+        raise pytest.UsageError("--xd-backends names no backend: give auto, or names such as torch,paddle")
+    words = [word for part in text.split(",") for word in part.split() or [""]]
+    try:
+        names = tuple(dict.fromkeys(map(registry.canonical, words)))
+    except BackendNotFoundError as error:
+        raise pytest.UsageError(f"--xd-backends={text}: {error}") from None
+    for name in names:
+        if not registry.is_installed(name):
+            hint = registry.install_hint(name)
+            raise pytest.UsageError(f"--xd-backends={text}: {name} is not installed here; {hint}")
+    return names
+
+
+def _check_device(text: str, settings: Settings) -> None:
+    with suppress(DeviceError):
+        devices.parse(text)
+        return
+    for name in settings.names:  # an adapter may know a word that is its framework's own
+        with suppress(XDeviceError):
+            registry.load(name)
+    try:
+        devices.parse(text)
+    except DeviceError as error:
+        raise pytest.UsageError(f"--xd-device={text}: {error}") from None
+
+
+settings_key: Final[pytest.StashKey[Settings]] = pytest.StashKey()

@@ -1,0 +1,142 @@
+"""`--xd-record` and `--xd-compare`: keeps the values that each test compares or records, to be compared in another
+environment.
+
+The option names a folder, which has a folder for each test, and in it a recording for each backend that ran the test. A
+test is compared with the recording of its own backend; if there is none, because the environment has other frameworks,
+with the recordings of all backends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from xdevice.twins.parity.recording import ARRAYS, INDEX, Recording, recording_to
+
+from .choice import backend_of, tolerances
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xdevice.twins.parity.recording import RecordedCall, Recorder
+
+WITHOUT_BACKEND: Final = "without-backend"
+"""The name of the recording's folder, instead of a backend's name, if a test does not use `xd`."""
+_ACTUAL: Final = "assert_parity.actual"
+_EXPECTED: Final = "assert_parity.expected"
+
+seen: Final = pytest.StashKey[int]()
+"""How many values of a test were recorded, to be kept or compared."""
+
+
+class Recordings:
+    """The folders that the two options name, and the recording of the test that is running."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._target = _path(config, "xd_record")
+        self._reference = _path(config, "xd_compare")
+        if self._reference is not None and not self._reference.is_dir():
+            raise pytest.UsageError(f"--xd-compare={self._reference}: there is no such folder; --xd-record writes one")
+        if self._target and self._reference and self._target.exists() and self._target.samefile(self._reference):
+            raise pytest.UsageError(f"--xd-record and --xd-compare both name {self._target}; record into another one")
+        self._recorder: Recorder | None = None
+        self._arguments: list[dict[str, Any]] = []
+
+    def describe(self, values: int, tests: int) -> str:
+        """A line for the end of a run, which says what was recorded and compared."""
+        parts = [f"recorded in {self._target}"] if self._target is not None else []
+        parts += [f"compared with {self._reference}"] if self._reference is not None else []
+        return f"xdevice: {values} values of {tests} tests {' and '.join(parts)}"
+
+    @contextmanager
+    def of(self, item: pytest.Item) -> Iterator[None]:
+        """A block in which the values of the test `item` are recorded. When the block ends, they are compared with the
+        recordings in the folder that --xd-compare names."""
+        place = _place(item)
+        self._arguments = []
+        with ExitStack() as stack:
+            if self._target is None:
+                folder = Path(stack.enter_context(TemporaryDirectory(prefix="xdevice-")))
+            else:
+                folder = self._target / place
+                for name in (INDEX, ARRAYS):
+                    (folder / name).unlink(missing_ok=True)
+            with recording_to(folder) as self._recorder:
+                try:
+                    yield
+                finally:
+                    self._recorder = None
+            entries = _entries(folder)
+            item.stash[seen] = len(entries)
+            if self._reference is not None:
+                self._compare(item, entries, self._reference / place)
+
+    def see(self, actual: object, expected: object, arguments: dict[str, Any]) -> None:
+        """Records the two values of a call of `assert_parity`, and keeps its arguments for the comparison."""
+        if self._recorder is None:  # in a fixture
+            return
+        self._arguments.append(arguments)
+        self._recorder.add(_ACTUAL, actual)
+        self._recorder.add(_EXPECTED, expected)
+
+    def _compare(self, item: pytest.Item, entries: list[RecordedCall], place: Path) -> None:
+        folders = sorted(path.parent for path in place.parent.glob(f"*/{INDEX}"))
+        if place in folders:
+            folders = [place]
+        if not folders and entries:
+            pytest.fail(f"{self._reference} has no recording of this test; record it with --xd-record", pytrace=False)
+        for folder in folders:
+            self._compare_with(item, entries, folder)
+
+    def _compare_with(self, item: pytest.Item, entries: list[RecordedCall], folder: Path) -> None:
+        from xdevice.twins.parity.comparing import compare_readings
+        from xdevice.twins.parity.tolerances import Rule
+
+        expected = Recording(folder).entries
+        mine, theirs = ([(entry.name, entry.step) for entry in one] for one in (entries, expected))
+        if mine != theirs:
+            pytest.fail(f"this test saw {_steps(mine)}, but {folder} has {_steps(theirs)}", pytrace=False)
+        usual = tolerances(item)
+        for one, other in zip(entries, expected, strict=True):
+            given = self._arguments[one.step] if one.name in (_ACTUAL, _EXPECTED) else usual
+            # of arrays there is no model to ask; and the other environment may have other devices
+            own: dict[str, Any] = {name: x for name, x in given.items() if name in Rule._fields}
+            found = compare_readings(one.read(), other.read(), Rule(**{**own, "check_device": False}).check())
+            if not found.ok:
+                pytest.fail(f"{one.name} (step {one.step}) is not what {folder} has: {found.text}", pytrace=False)
+
+
+def _path(config: pytest.Config, option: str) -> Path | None:
+    text = config.getoption(option)
+    return Path(config.invocation_params.dir, text) if text else None
+
+
+def _place(item: pytest.Item) -> Path:
+    """The path of a test's recording: a folder of the test, then one of its backend,
+    `test_net.py-test_loss-3f2a90bc/torch`."""
+    nodeid, backend = item.nodeid, backend_of(item)
+    callspec = getattr(item, "callspec", None)
+    if backend is not None and callspec is not None:
+        parts = callspec.id.split("-")
+        parts.remove(backend)
+        nodeid = f"{nodeid.removesuffix(f'[{callspec.id}]')}[{'-'.join(parts)}]".removesuffix("[]")
+    name = re.sub(r"[^\w.]+", "-", nodeid).strip("-")[-80:]
+    return Path(f"{name}-{hashlib.sha256(nodeid.encode()).hexdigest()[:8]}", backend or WITHOUT_BACKEND)
+
+
+def _entries(folder: Path) -> list[RecordedCall]:
+    """The recorded calls in a folder; an empty list if nothing was recorded, because then the folder has no files."""
+    return Recording(folder).entries if (folder / INDEX).exists() else []
+
+
+def _steps(seen: list[tuple[str, int]]) -> str:
+    steps: dict[str, int] = {}
+    for name, _ in seen:
+        steps[name] = steps.get(name, 0) + 1
+    return ", ".join(f"{name} ({number} times)" for name, number in steps.items()) or "nothing"

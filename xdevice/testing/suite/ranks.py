@@ -1,0 +1,290 @@
+"""One rank of the checks of several processes: `python -m xdevice.testing.suite.ranks`, started as a launcher would.
+
+Prints what failed as one line of JSON. Every rank makes the inputs of all ranks, so each knows the right result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import xdevice
+from xdevice.base.dtypes import host_dtype
+from xdevice.testing.suite import values
+from xdevice.testing.suite.base import assert_same
+from xdevice.testing.suite.worlds import FAILURES, STOPS_AFTER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xdevice.distributed.world import World
+
+    Array = np.ndarray[Any, Any]
+
+_ROUNDING = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "complex64": 1e-6}
+
+
+class Ranks:
+    """The checks that one rank (process) runs together with the others. Most methods check one verb with one dtype."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.backend = xdevice.backend()
+
+    # what each rank holds
+
+    def telling(self, rank: int, name: str) -> Array:
+        """Input for verbs that move values: an array of extreme values, with other bits on each rank."""
+        return np.roll(values.telling(name), rank).copy()
+
+    def plain(self, rank: int, name: str) -> Array:
+        """Input for verbs that compute: an array of small numbers, which every dtype adds exactly."""
+        return np.roll(values.plain(name), rank).copy()
+
+    def tensor(self, array: Array, name: str) -> Any:
+        return xdevice.tensor(array, dtype=name, device="cpu")
+
+    def all(self, one: Callable[[int, str], Array], name: str) -> list[Array]:
+        return [one(rank, name) for rank in range(self.world.size)]
+
+    def same(self, x: Any, wanted: Array, what: str) -> None:
+        assert_same(xdevice.to_numpy(x), wanted, what)
+
+    def near(self, x: Any, wanted: Array, name: str, what: str) -> None:
+        got = xdevice.to_numpy(x)
+        assert got.dtype == host_dtype(name), f"{what}: {got.dtype}, expected {name}"
+        off = np.abs(got.astype("complex128") - wanted.astype("complex128")).max()
+        assert off <= _ROUNDING.get(name, 1e-15) * max(1.0, np.abs(wanted).max()), f"{what}: off by {off}"
+
+    # the checks
+
+    def sums(self, name: str) -> None:
+        rows = self.all(self.plain, name)
+        if name == "bool":
+            self.assert_refused(xdevice.DTypeError, lambda: self.world.all_reduce(self.mine(self.plain, name)))
+            return
+        x = self.mine(self.plain, name)
+        result = self.world.all_reduce(x)
+        self.same(result, sum(rows[1:], rows[0]), "sum")
+        self.in_place(x, result, self.plain(self.world.rank, name), "sum")
+
+    def means(self, name: str) -> None:
+        rows = self.all(self.plain, name)
+        x = self.mine(self.plain, name)
+        if name not in values.FLOATS:
+            self.assert_refused(xdevice.DTypeError, lambda: self.world.all_reduce(x, "mean"))
+            return
+        wide = [row.astype("complex128") for row in rows]
+        self.near(self.world.all_reduce(x, "mean"), sum(wide) / len(wide), name, "mean")  # type: ignore[arg-type]
+        weights = [rank + 0.5 for rank in range(len(rows))]
+        mean = sum(w * row for w, row in zip(weights, wide, strict=True)) / sum(weights)
+        weighed = self.world.all_reduce(self.mine(self.plain, name), "mean", weight=weights[self.world.rank])
+        self.near(weighed, np.asarray(mean), name, "weighted mean")
+
+    def extremes(self, name: str) -> None:
+        if name.startswith("complex"):
+            self.assert_refused(xdevice.DTypeError, lambda: self.world.all_reduce(self.mine(self.plain, name), "max"))
+            return
+        rows = self.all(self.plain, name)
+        for op, function in (("max", np.maximum), ("min", np.minimum)):
+            wanted = rows[0]
+            for row in rows[1:]:
+                wanted = function(wanted, row)
+            self.same(self.world.all_reduce(self.mine(self.plain, name), op), wanted, op)
+
+    def broadcasts(self, name: str) -> None:
+        for root in range(self.world.size):
+            result = self.world.broadcast(self.mine(self.telling, name), root=root)
+            self.same(result, self.telling(root, name), f"broadcast from {root}")
+
+    def gathers(self, name: str) -> None:
+        x = self.mine(self.telling, name)
+        self.same(self.world.all_gather(x), np.concatenate(self.all(self.telling, name)), "all_gather")
+        self.same(x, self.telling(self.world.rank, name), "the input of all_gather")
+        own = self.tensor(self.telling(self.world.rank, name)[: self.world.rank], name)
+        rows = [row[:rank] for rank, row in enumerate(self.all(self.telling, name))]
+        self.same(self.world.all_gather(own, even=False), np.concatenate(rows), "uneven all_gather")
+
+    def scatters(self, name: str) -> None:
+        if name == "bool":
+            return
+        size, rank = self.world.size, self.world.rank
+        rows = [np.concatenate([row] * size) for row in self.all(self.plain, name)]
+        x = self.tensor(rows[rank], name)
+        wanted = np.split(sum(rows[1:], rows[0]), size)[rank]
+        self.same(self.world.reduce_scatter(x), wanted, "reduce_scatter")
+        self.same(x, rows[rank], "the input of reduce_scatter")
+
+    def sends(self, name: str) -> None:
+        if self.world.rank == 0:
+            x = self.mine(self.telling, name)
+            self.world.send(x, 1)
+            self.same(x, self.telling(0, name), "the input of send")
+        elif self.world.rank == 1:
+            like = self.tensor(np.zeros((3, 4), host_dtype(name)), name)
+            self.same(self.world.recv(like, 0), self.telling(0, name), "recv")
+
+    def shapes(self, name: str) -> None:
+        if name == "bool":
+            return
+        size = self.world.size
+        number = self.world.all_reduce(self.tensor(np.array(2, host_dtype(name)), name))
+        self.same(number, np.array(2 * size, host_dtype(name)), "sum of numbers")
+        self.same(self.world.all_gather(number), np.full(size, 2 * size, host_dtype(name)), "all_gather of numbers")
+        empty = np.zeros((0, 3), host_dtype(name))
+        self.same(self.world.all_reduce(self.tensor(empty, name)), empty, "sum of nothing")
+        self.same(self.world.broadcast(self.tensor(empty, name)), empty, "broadcast of nothing")
+        rows = np.zeros((3, 0, 2), host_dtype(name))
+        wanted = np.concatenate([rows] * size)
+        self.same(self.world.all_gather(self.tensor(rows, name)), wanted, "all_gather of rows of nothing")
+        self.same(self.world.reduce_scatter(self.tensor(wanted, name)), rows, "reduce_scatter of rows of nothing")
+
+    # tools
+
+    def mine(self, one: Callable[[int, str], Array], name: str) -> Any:
+        return self.tensor(one(self.world.rank, name), name)
+
+    def in_place(self, x: Any, result: Any, before: Array, what: str) -> None:
+        """Checks that a verb returned its input `x` itself if that can be written, and left it unchanged if not."""
+        if self.backend.can_write(self.backend.detached(x)):
+            assert result is x, f"{what}: another tensor, though it can be written"
+        else:
+            self.same(x, before, f"the input of {what}, which cannot be written")
+
+    def assert_refused(self, error: type[Exception], call: Callable[[], object]) -> None:
+        try:
+            call()
+        except error:
+            return
+        raise AssertionError(f"no {error.__name__}")
+
+
+CHECKS: tuple[str, ...] = ("sums", "means", "extremes", "broadcasts", "gathers", "scatters", "sends", "shapes")
+
+
+def faults(world: World) -> Iterator[str]:
+    """Runs the checks with each dtype, and yields those that failed, as "sums of float16: ...". A dtype that the engine
+    (gloo, NCCL) refuses on all ranks is no fault."""
+    ranks = Ranks(world)
+    for dtype in sorted(ranks.backend.dtypes):
+        if ranks.backend.dtype_refusal(dtype) is not None:
+            continue
+        for check in CHECKS:
+            try:
+                getattr(ranks, check)(dtype)
+            except AssertionError as error:
+                yield f"{check} of {dtype}: {error}"
+            except (xdevice.DTypeError, xdevice.UnsupportedError) as error:
+                if "the engine" not in str(error):
+                    raise
+                refused.append(f"{check} of {dtype}: {error}")
+            world.barrier()
+
+
+refused: list[str] = []
+"""The checks for which the engine raised an error that says it does not support them."""
+
+
+def train(world: World) -> Iterator[str]:
+    """Yields what is wrong with a training step of several processes with uneven parts of a batch: it must equal that
+    of one process."""
+    for dtype, most in (("float32", 2e-7), ("float64", 1e-15)):
+        if xdevice.backend().dtype_refusal(dtype) is not None or dtype not in xdevice.backend().dtypes:
+            continue
+        generator = np.random.default_rng(0)
+        x, y = generator.normal(size=(2 * world.size + 1, 4)), generator.normal(size=(2 * world.size + 1,))
+        w = generator.normal(size=4)
+
+        def gradient(x: Array, y: Array, w: Array = w) -> Array:
+            return np.asarray(2 * x.T @ (x @ w - y) / max(1, len(y)))
+
+        own_x, own_y = world.split_batch([x, y], even=False)
+        own = xdevice.tensor(gradient(own_x, own_y), dtype=dtype, device="cpu")
+        mean = xdevice.to_numpy(world.average_gradients([own], weight=len(own_y))[0])
+        off = np.abs(mean - gradient(x, y)).max() / np.abs(gradient(x, y)).max()
+        if not off <= most:
+            yield f"the gradient of {dtype} is off by {off}"
+        rows = world.all_gather(xdevice.tensor(mean[None], dtype=dtype, device="cpu"))
+        if len({row.tobytes() for row in xdevice.to_numpy(rows)}) != 1:
+            yield f"the ranks' gradients of {dtype} differ"
+
+
+# failures of one rank
+
+
+def fails(world: World, how: str) -> dict[str, Any]:
+    """Makes one rank fail in the way `how`, while the other calls a verb. Returns what the verb raised, and after how
+    many seconds."""
+    x = xdevice.ones(4)
+    calls: dict[str, Callable[[], object]] = {
+        "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "is killed as rank 0": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "is stopped in a long call": lambda: _call_for_long(world, stops=True),
+        "raises": _raise,
+        "stands still": lambda: time.sleep(1000),
+        "has another shape": lambda: world.all_reduce(xdevice.ones(5)),
+        "has another dtype": lambda: world.all_reduce(xdevice.ones(4, dtype="int32")),
+        "has another operation": lambda: world.all_reduce(x, "max"),
+        "has another order": lambda: world.broadcast(x),
+        "leaves": lambda: None,
+    }
+    if world.rank == 1 and how in ("raises", "leaves"):
+        calls[how]()
+        return {}
+    begun = time.monotonic()
+    try:
+        if world.rank == FAILURES[how].failing:
+            calls[how]()
+        elif how == "is stopped in a long call":
+            _call_for_long(world, stops=False)
+        else:
+            world.all_reduce(x)
+    except xdevice.CollectiveMismatchError as error:
+        found = {"error": "CollectiveMismatchError", "text": str(error), "seconds": time.monotonic() - begun}
+        written = xdevice.to_numpy(x).tolist() != [1.0] * 4
+        after = xdevice.to_numpy(world.all_reduce(xdevice.ones(4))).tolist() == [world.size] * 4
+        return {**found, "written": written, "usable": after}
+    except xdevice.PeerError as error:
+        found = {"error": "PeerError", "why": error.why, "peer": error.rank, "text": str(error)}
+        print(json.dumps({**found, "seconds": time.monotonic() - begun}), flush=True)
+        raise
+    return {}
+
+
+def _raise() -> None:
+    raise ValueError("a bug in rank 1")
+
+
+def _call_for_long(world: World, stops: bool) -> None:
+    x = xdevice.zeros(1 << 26)  # 256 MB
+    if stops:
+        threading.Timer(STOPS_AFTER, os.kill, (os.getpid(), signal.SIGSTOP)).start()
+    while True:
+        world.all_reduce(x)
+
+
+def main() -> None:
+    how = sys.argv[1] if len(sys.argv) > 1 else ""
+    try:
+        with xdevice.processes() as world:
+            if how:
+                told = fails(world, how)
+            else:
+                found = [*faults(world), *train(world)]
+                told = {"rank": world.rank, "engine": world.engine, "faults": found, "refused": refused}
+    except xdevice.PeerError as error:
+        if error.why == "never joined":
+            print(json.dumps({"error": "PeerError", "why": error.why, "peer": error.rank, "text": str(error)}))
+        raise
+    print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main()

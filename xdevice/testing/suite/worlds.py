@@ -1,0 +1,145 @@
+"""Checks of several processes: every verb in every dtype between two processes, a training step that equals that of one
+process, and failures.
+
+They run in fresh processes, as a launcher starts them, and so are not part of `Conformance`::
+
+    from xdevice.testing import SeveralProcesses
+
+    class TestMyBackendInSeveralProcesses(SeveralProcesses):
+        backend = "mybackend"
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from typing import Any, ClassVar, Final, NamedTuple
+
+import pytest
+
+LATE: Final = 2.0
+"""Seconds that the ranks wait for a late rank in the checks of failures (XDEVICE_TIMEOUT)."""
+
+
+class _Promise(NamedTuple):
+    """What the suite promises to one rank when the other fails: which error is raised there, and within how many
+    seconds."""
+
+    error: str
+    why: str | None
+    within: float
+    words: str
+    failing: int = 1
+    """The rank that fails."""
+
+
+STOPS_AFTER: Final = 1.5
+"""Seconds after which rank 1 stops, in the check of that."""
+
+FAILURES: Final = {
+    "is killed": _Promise("PeerError", "died", 1, "rank 1 has died"),
+    "is stopped in a long call": _Promise("PeerError", "silent", STOPS_AFTER + LATE + 1, "rank 1 has been silent"),
+    "raises": _Promise("PeerError", "raised", 1, "ValueError: a bug in rank 1"),
+    "stands still": _Promise("PeerError", "late", LATE + 1, "rank 1"),
+    "leaves": _Promise("PeerError", "left", 1, "rank 1 has left"),
+    "never joins": _Promise("PeerError", "never joined", LATE + 1, "rank 1"),
+    "has another shape": _Promise("CollectiveMismatchError", None, 1, "[5]"),
+    "has another dtype": _Promise("CollectiveMismatchError", None, 1, "int32"),
+    "has another operation": _Promise("CollectiveMismatchError", None, 1, "max"),
+    "has another order": _Promise("CollectiveMismatchError", None, 1, "broadcast"),
+    "is killed as rank 0": _Promise("PeerError", "died", 1, "rank 0 has died", failing=0),
+}
+"""By what one rank does, rank 1 unless another is named, while the other calls `all_reduce`: the error that the other
+is promised."""
+
+
+class SeveralProcesses:
+    """The checks of an adapter in several processes. Subclass it, name the `backend`, and let pytest collect the
+    tests."""
+
+    backend: ClassVar[str] = ""
+    """The backend under test."""
+    engine: ClassVar[str] = "auto"
+    """The engine that moves the tensors."""
+    size: ClassVar[int] = 2
+    """How many processes the check without failures starts."""
+    patience: ClassVar[float] = 240
+    """Seconds after which a check gives up waiting for a process."""
+    damp: ClassVar[float] = 1.5
+    """Seconds that an error may come later than promised, because the machine may be loaded."""
+
+    def test_every_verb_in_every_dtype_and_a_step_that_equals_that_of_one_process(self) -> None:
+        ranks = [
+            _Rank(self.backend, self.engine, rank, self.size, port) for port in [_port()] for rank in range(self.size)
+        ]
+        told = [rank.wait_for_report(self.patience) for rank in ranks]
+        for rank in ranks:
+            assert rank.status == 0, rank.printed[-3000:]
+        found = [f"rank {one['rank']}, {one['engine']}: {fault}" for one in told for fault in one["faults"]]
+        assert not found, "\n".join(found)
+
+    @pytest.mark.parametrize("failure", FAILURES)
+    def test_a_failure_of_a_rank_is_named_on_the_others(self, failure: str) -> None:
+        promise, port = FAILURES[failure], _port()
+        timeouts = {"XDEVICE_TIMEOUT": str(LATE)}
+        if failure == "never joins":
+            first = _Rank(self.backend, self.engine, 0, 2, port, failure, **timeouts, XDEVICE_JOIN_TIMEOUT=str(LATE))
+            ranks = [first]
+        else:
+            ranks = [_Rank(self.backend, self.engine, rank, 2, port, failure, **timeouts) for rank in (0, 1)]
+        other = ranks.pop(1 - promise.failing)
+        told = other.wait_for_report(self.patience)
+        for rank in ranks:
+            rank.end(2 if promise.error == "PeerError" else self.patience)
+        assert (told.get("error"), told.get("why")) == (promise.error, promise.why), other.printed[-3000:]
+        assert promise.words in told["text"], told["text"]
+        assert told.get("seconds", 0) <= promise.within + self.damp
+        if promise.error == "PeerError":
+            assert (told["peer"], other.status) == (promise.failing, 1), other.printed[-3000:]
+        else:
+            assert told["usable"], "the world could not be used on"
+            assert not told["written"], "the tensor was written"
+
+
+class _Rank:
+    """One rank (process) of a check, started as a child process."""
+
+    def __init__(self, backend: str, engine: str, rank: int, size: int, port: int, failure: str = "", **more: str):
+        place = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size, "ADDRESS": f"127.0.0.1:{port}"}
+        said = {f"XDEVICE_{name}": str(value) for name, value in place.items()}
+        environment = {**os.environ, **said, "XDEVICE_BACKEND": backend, "XDEVICE_ENGINE": engine, **more}
+        command = [sys.executable, "-m", "xdevice.testing.suite.ranks", *filter(None, [failure])]
+        self.status: int | None = None
+        self.printed = ""
+        self._process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+
+    def wait_for_report(self, patience: float) -> dict[str, Any]:
+        """Waits for the process to end, and returns the last line of JSON that it has printed."""
+
+        self.end(patience)
+        lines = [line for line in self.printed.splitlines() if line.startswith("{")]
+        found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+        return found
+
+    def end(self, patience: float) -> None:
+        """Waits for the process to end, and kills it after `patience` seconds."""
+        begun = time.monotonic()
+        try:
+            self.printed, _ = self._process.communicate(timeout=patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self.printed, _ = self._process.communicate()
+            self.printed += f"\nkilled after {time.monotonic() - begun:.0f} s"
+        self.status = self._process.returncode
+
+
+def _port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,105 @@
+"""Compares the inputs of two layers in two frameworks. Inputs also count as the same if one has its channels first and
+the other last, if a flattened image has its numbers in another order, if one has its padding already, or if one has all
+steps of all sequences along one axis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from xdevice.twins.tracing.distances import layouts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Array = np.ndarray[Any, Any]
+
+_SAME: Final = 1e-3
+"""How much two arrays that count as the same may differ, as a share of their largest number."""
+_TINY: Final = 1e-30
+
+
+class LayerInput(NamedTuple):
+    """The first input of a layer, with two numbers that stay the same if its layout changes or zeros are put around
+    it."""
+
+    x: Array
+    largest: float
+    total: float
+    """The sum of the absolute values in `x`."""
+
+
+def as_input(inputs: Sequence[Array]) -> LayerInput | None:
+    """The first of a layer's inputs; None if the layer has no inputs."""
+    if not inputs:
+        return None
+    x = inputs[0]
+    if x.dtype not in (np.float32, np.float64):
+        x = (np.abs(x) if x.dtype.kind == "c" else x).astype("float64")
+    sizes = np.abs(x)
+    return LayerInput(x, float(sizes.max(initial=0.0)), float(sizes.sum(dtype="float64")))
+
+
+def is_same(one: LayerInput | None, other: LayerInput | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    x, y = one.x, other.x
+    if x.ndim != y.ndim:
+        x, y = x.squeeze(), y.squeeze()
+    if x.ndim != y.ndim and x.size == y.size and x.shape[-1:] == y.shape[-1:]:
+        x, y = (array.reshape(-1, *array.shape[-1:]) for array in (x, y))
+    if x.ndim != y.ndim or not x.size or not y.size:
+        return x.shape == y.shape
+    most = _SAME * max(one.largest, _TINY)
+    if abs(one.largest - other.largest) > most or abs(one.total - other.total) > most * max(x.size, y.size):
+        return False  # the rest need not be read
+    ways = list(layouts(y))
+    fitting = [(x, way) for way in ways if way.shape == x.shape]
+    if any(_is_close(*pair, most) for pair in fitting or (_without_zeros(x, way) for way in ways)):
+        return True
+    is_flat = x.ndim == 2 and x.shape == y.shape
+    return is_flat and _is_close(np.sort(x, axis=1), np.sort(y, axis=1), most)
+
+
+def _is_close(one: Array, other: Array, most: float) -> bool:
+    if one.shape != other.shape:
+        return False
+    few = (slice(None, None, max(1, one.shape[0] - 1)), *(slice(None, None, 3) for _ in one.shape[1:]))
+    return all(np.abs(x - y).max(initial=0.0) <= most for x, y in ((one[few], other[few]), (one, other)))
+
+
+def _without_zeros(one: Array, other: Array) -> tuple[Array, Array]:
+    """Two images. Along each axis in which their sizes differ, both lose the zeros at their edges, which may be
+    padding."""
+    for axis in range(1, one.ndim) if one.ndim > 2 else ():
+        if one.shape[axis] != other.shape[axis]:
+            one, other = _trimmed(one, axis), _trimmed(other, axis)
+    return one, other
+
+
+def _trimmed(x: Array, axis: int) -> Array:
+    used = np.flatnonzero(x.any(axis=tuple(other for other in range(x.ndim) if other != axis)))
+    return np.take(x, range(used[0], used[-1] + 1), axis) if used.size else x
+
+
+def similarity(one: LayerInput | None, other: LayerInput | None) -> float:
+    """How alike two inputs are where they overlap, in the layout that fits best: their correlation or the share of
+    numbers that agree, whichever is larger. -1 if they cannot be compared."""
+    if one is None or other is None or one.x.ndim != other.x.ndim:
+        return -1.0
+    best = -1.0
+    for way in layouts(other.x):
+        x, y = _without_zeros(one.x, way)
+        overlap = tuple(map(slice, map(min, x.shape, y.shape)))
+        if x[overlap].size * 2 >= max(x.size, y.size):
+            best = max(best, _agreement(x[overlap].astype("float64").ravel(), y[overlap].astype("float64").ravel()))
+    return best
+
+
+def _agreement(one: Array, other: Array) -> float:
+    largest = float(np.abs(one).max(initial=0.0))
+    same = float((np.abs(one - other) <= _SAME * max(largest, _TINY)).mean()) if largest else 0.0
+    one, other = one - one.mean(), other - other.mean()
+    size = float(np.sqrt((one @ one) * (other @ other)))
+    return max(same, float(one @ other) / size if size else 0.0)

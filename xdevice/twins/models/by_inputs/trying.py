@@ -1,0 +1,152 @@
+"""Pairs the layers of two models by running them on one batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from xdevice.contract import layouts
+from xdevice.errors import StateError
+from xdevice.twins.models.pairing import by_name, check_pair, pair_layers, pairs_in_order
+from xdevice.twins.models.twin import some_of
+from xdevice.twins.models.unpairable import MOST
+
+from .forcing import settle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from xdevice.twins.models.twin import Names, Pairs
+    from xdevice.twins.tracing.model_runs import ModelRun
+
+    from .forcing import ForcedRun
+    from .runs import Runs
+
+    Values = Callable[[Pairs], Mapping[str, Any]]
+    """A function that gives what the target's variables become by a pairing of the layers."""
+
+_NEAR: Final = 0.3
+"""Outputs of a wrong pairing are about as far apart as those of two images. Those of the right one, with another eps in
+34 norms, were 0.13 of that."""
+
+
+class ByInputs(NamedTuple):
+    """What `pair_by_inputs` gives."""
+
+    pairs: Pairs
+    run: ModelRun
+    """A run of the target, which tells the order of its calls."""
+    number: int = 0
+    """Which of the `values` it was: the first, unless another made the outputs agree."""
+    doubt: str = ""
+    """What the inputs could not settle, if the pairing without them had to stand."""
+
+
+def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInputs:
+    """Pairs the layers of two models. A pairing without inputs stands if the outputs then agree; otherwise layers of
+    one kind, shape and input are paired, and where several have the same, their paths or their order decide. Each of
+    `values` has other pairs of the tensors that are in no layer.
+
+    Raises:
+        StateError: nothing tells which layer of the source is the counterpart of a layer of the target.
+        ArgumentError: the target cannot run with these inputs.
+    """
+    source, target = runs.source, runs.target
+    refusal = None
+    try:
+        guesses = [pair_layers(source, target, names)]
+    except StateError as error:
+        if names:
+            by_name(source, target, names)  # raises if names= itself is wrong
+        refusal = error
+        ours, theirs = source.by_path, target.by_path
+        guesses = [
+            [(ours[here], theirs[there]) for here, there in paths.items() if here in ours and there in theirs]
+            for paths in (error.pairs, pairs_in_order(source, target, names))
+        ]
+        if guesses[0] == guesses[1]:
+            del guesses[1]
+    likely = guesses[0]
+    tried = []
+    for guess in guesses:
+        for number, way in enumerate(values):
+            apart, computed = _try(runs, guess, way)
+            result = ByInputs(guess, computed, number)
+            if apart <= runs.limit:
+                return result
+            tried.append((apart, result))
+    apart, first = tried[0]
+    try:
+        forced = _by_forcing(runs, names, likely, refusal, values[0])
+    except StateError as error:
+        if refusal is None:
+            return first._replace(doubt=f"inputs= settles nothing, so that layers are paired as without: {error}")
+        apart, closest = min(tried, key=lambda one: one[0])
+        if apart < _NEAR and len(closest.pairs) == len(source.layers) == len(target.layers):
+            why = str(error).partition(". ")[0]
+            doubt = f"not compared: which layer is which; the outputs come closest so, but {why}"
+            return closest._replace(doubt=doubt)
+        error.pairs = {one.path: other.path for one, other in likely}
+        raise
+    if refusal is None and _try(runs, forced.pairs, values[0])[0] >= apart:
+        return first
+    return forced
+
+
+def _try(runs: Runs, pairs: Pairs, values: Values) -> tuple[float, ModelRun]:
+    """How far the outputs are apart if the target has the values that this pairing gives it, and that run."""
+    with runs.lending(values(pairs)):
+        computed = runs.run()
+    return runs.outputs_apart(computed), computed
+
+
+def _by_forcing(runs: Runs, names: Names, likely: Pairs, refusal: StateError | None, values: Values) -> ByInputs:
+    source, target = runs.source, runs.target
+    guess = {} if refusal is not None else {other.path: one.path for one, other in likely}
+    fixed = {there: here for here, there in names.items()}
+    if all(here == there for there, here in guess.items() if there not in fixed):
+        fixed = {**guess, **fixed}  # where both models have the same paths, these say which layer is which
+    try:
+        with runs.lending(values(likely)):
+            forced = settle(runs, guess, fixed)
+    except StateError as error:
+        raise StateError(f"{error}. {refusal}"[:MOST] if refusal is not None else str(error)) from error
+    chosen = {**fixed, **forced.chosen}
+
+    def choose(there: str, here: str) -> None:
+        if there not in chosen and here not in chosen.values():
+            chosen[there] = here
+
+    for there, here in guess.items():
+        choose(there, here)
+    for one, other in likely:
+        # attentions that were put together from linear layers are not called
+        if other.path not in forced.open or one.settings.get(layouts.FOLDED):
+            choose(other.path, one.path)
+    if refusal is not None:
+        _require_all(runs, forced, chosen, refusal)
+    ours = source.by_path
+    pairs = [(ours[chosen[there]], layer) for there, layer in target.by_path.items() if chosen.get(there) in ours]
+    for one, other in pairs:
+        check_pair(source, one, target, other)
+    return ByInputs(pairs, forced.run)
+
+
+def _require_all(runs: Runs, forced: ForcedRun, chosen: dict[str, str], refusal: StateError) -> None:
+    """Pairs in `chosen` layers that are the only ones left of their kind and shape in both models. Then raises
+    `StateError` if a layer of the target has no counterpart although the source has a layer of its kind and shape
+    left."""
+    source, target = runs.source, runs.target
+    left = {layer.path: source.signature(layer) for layer in source.layers if layer.path not in chosen.values()}
+    right = {layer.path: target.signature(layer) for layer in target.layers if layer.path not in chosen}
+    for there, wanted in right.items():
+        fitting = [here for here, signature in left.items() if signature == wanted]
+        if len(fitting) == 1 and list(right.values()).count(wanted) == 1:
+            chosen[there] = fitting[0]
+    doubtful = [there for there in right if there not in chosen and right[there] in left.values()]
+    if doubtful:
+        where = f"; the models come apart behind {forced.apart[0][1] or 'the beginning'}" if forced.apart else ""
+        text = (
+            f"inputs= tells {len(chosen)} of {len(target.layers)} layers, but not {some_of(doubtful)}{where}. "
+            f"{str(refusal).replace(', or give one batch as inputs=', '')}"
+        )
+        raise StateError(text[:MOST]) from refusal

@@ -1,0 +1,251 @@
+"""`convert_state`: converts a model's parameters to another framework. This file is the way through it:
+
+- read: both models as a `Twin` (`reading`; a dict or a file: `flat_states`);
+- rewrite what the two have in different forms (`forms`);
+- pair the layers (`pairing`; with `inputs=`, by running both models: `by_inputs`);
+- write the parameters (`writing`) into a `State` (`state`);
+- list what differs beside them (`differences`, `layer_settings`, `plain_layers`).
+
+What a parameter means is known from its layer, of the source or of the target, or from `kinds`; its name or shape alone
+never decides it.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xdevice.base.dtypes import dtype_name
+from xdevice.contract import Backend
+from xdevice.core import registry
+from xdevice.errors import ArgumentError, StateError, listed
+from xdevice.twins.weights.added_parameters import advice, lora_in
+
+from . import flat_states, plain_layers, reading
+from .by_inputs.runs import Runs
+from .by_inputs.trying import pair_by_inputs
+from .differences import Lister, Pairing
+from .forms import pixel_order, row_slices, single_tensors
+from .forms.alike import alike, without_channels
+from .pairing import order_in_doubt, pair_layers, spelled_out
+from .state import State
+from .twin import some_of
+from .writing import LIKE, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from .twin import Names, Pairs, Twin
+
+
+class _Request(NamedTuple):
+    """What `convert_state` is asked for beside the two models."""
+
+    kinds: Names
+    names: Names
+    device: object
+    inputs: object
+    dtype: str | None
+    skip: tuple[str, ...]
+
+
+def convert_state(
+    source: Any,
+    backend: str | Backend,
+    *,
+    like: Any = None,
+    kinds: Mapping[str, str] | None = None,
+    names: Mapping[str, str] | None = None,
+    device: object = None,
+    inputs: object = None,
+    dtype: object = None,
+    skip: Iterable[str] = (),
+) -> State:
+    """The parameters and running statistics of a model, in the layouts of another framework.
+
+    Young: it may change in a minor version. Gives a `State`, whose `unmapped` and `differences` say what could not be
+    kept: print it. The tensors share no memory with the source and do not require gradients. docs/reference/models.md
+    says how layers are paired and laid out. Costs a copy of every tensor; with `inputs=`, a few runs of both models.
+
+    Args:
+        source: a built model; a dict of tensors, those of JAX and NumPy as PyTorch has them; or a checkpoint's path.
+        backend: the target: "torch", "paddle", "mxnet", "tensorflow" (Keras), "jax", "numpy", or a `Backend`.
+        like: a built model of the target. The result has the names and devices of `like`; without it, the source's.
+        kinds: the kind of layers in a dict, or of your own classes, by path, `*` or class: `{"MyNorm": "rms_norm"}`.
+        names: which layer of the source is which of `like`, or which rows: `{"h.*.fc1": "b.*.up", "wpe[2:]": "pos"}`.
+        device: where to put the tensors; without it, they are where their counterparts in `like` or the source are.
+        inputs: a batch, as the source takes it (a dict is keywords): tells layers apart, and compares the outputs.
+        dtype: what floats are cast to: "bfloat16", or "like" for the dtypes of `like`.
+        skip: paths of layers, of either model, that are left out with all below them: a head of another size.
+
+    Raises:
+        StateError: layers that pair in several ways or in none, or tensors whose kind is unknown or does not fit.
+        DTypeError, DeviceNotFoundError: the target lacks the dtype or the device, or would narrow the dtype.
+        NotATensorError, NotBuiltError, UnsupportedError, ArgumentError: an argument is not what is said above.
+
+    Example:
+        >>> list(xdevice.convert_state({"fc.weight": xdevice.zeros(2, 3)}, "numpy", kinds={"fc": "linear"}))
+        ['fc.weight']
+    """
+    if isinstance(source, str | os.PathLike):
+        done: list[str] = []
+        with flat_states.opened(source, done) as state:
+            converted = convert_state(
+                state, backend, like=like, kinds=kinds, names=names, device=device, inputs=inputs, dtype=dtype,
+                skip=skip,
+            )  # fmt: skip
+        converted.done[:0] = done
+        return converted
+    if dtype is not None and dtype != LIKE:
+        dtype = dtype_name(dtype)
+    request = _Request(kinds or {}, names or {}, device, inputs, dtype, reading.check_skip(skip))
+    return _convert(source, _target_of(backend), like, request)
+
+
+def _target_of(backend: str | Backend) -> Backend:
+    model = None if isinstance(backend, str | Backend) else registry.kind_of(type(backend))
+    if model is not None:
+        raise ArgumentError(
+            f"the second argument is the target's name, not a {type(backend).__qualname__}; to convert for this one, "
+            f"write convert_state(source, {model.backend.name!r}, like=...)"
+        )
+    return registry.load(backend.name if isinstance(backend, Backend) else backend)
+
+
+def _convert(source: Any, target: Backend, like: Any, request: _Request) -> State:
+    state = State(target.name)
+    names, ours, theirs = row_slices.split(request.names) if request.names else ({}, {}, {})
+    origin, wanted = _read(source, target, like, names, request, state)
+    if wanted is None:
+        _write_freely(origin, target, request, state)
+        return state
+    if ours or theirs:
+        origin = row_slices.cut(origin, ours, state.done, is_target=False)
+        wanted = row_slices.cut(wanted, theirs, state.done, is_target=True)
+    origin, wanted = alike(origin, wanted)
+    writer = Writer(origin, target, wanted, state, request.device, request.dtype)
+    pairing = _pair(origin, wanted, spelled_out(names, origin), request)
+    lister = Lister(origin, wanted, pairing, state)
+    for one, other in (*pairing.pairs, *pairing.singles):
+        state.pairs[one.path] = other.path
+        lister.list_pair(one, other)
+        writer.put(one, other, wanted)
+    lister.list_rest(request.inputs is not None)
+    writer.finish()
+    return state
+
+
+def _read(
+    source: Any, target: Backend, like: Any, names: Names, request: _Request, state: State
+) -> tuple[Twin, Twin | None]:
+    kinds, skip = request.kinds, request.skip
+    if kinds:
+        reading.check_kinds(kinds)
+    wanted = None
+    if like is not None:
+        wanted = reading.read_like(like, target, {names.get(path, path): kind for path, kind in kinds.items()})
+    owner = registry.backend_of_model(source)
+    if owner is not None:
+        origin = reading.read_model(owner, source, kinds)
+        _require_merged(origin.variables, wanted)
+    else:
+        by_like = flat_states.kinds_by_like(kinds, wanted, names)
+        tensors = flat_states.state_of(source, by_like, state.done)
+        _require_merged(tensors if isinstance(tensors, dict) else (), wanted)
+        origin = flat_states.read_state(tensors, by_like, skip)
+    if skip:
+        origin, wanted = _left_out(origin, wanted, skip, state)
+    if kinds:
+        reading.check_kinds_fit(kinds, names, origin, wanted)
+    if request.inputs is not None and (wanted is None or origin.model is None):
+        raise StateError("inputs= is what two models are called with; give a model, and another one as like=")
+    if wanted is None and names:
+        raise StateError("names= says which layer of like= is meant; give like=, the model")
+    if wanted is None and request.dtype == LIKE:
+        raise ArgumentError("dtype='like' takes the dtypes of like=; give like=, the model, or the name of a dtype")
+    return origin, wanted
+
+
+def _require_merged(names: Iterable[str], wanted: Twin | None) -> None:
+    """Raises `StateError` if only one of two models has adapters: the layers that both have do not say what it
+    computes."""
+    if wanted is None:
+        return
+    ours, theirs = lora_in(names), lora_in(wanted.variables)
+    if ours and not theirs:
+        raise StateError(advice(ours))
+    if theirs and not ours:
+        raise StateError(
+            f"{listed(map(repr, theirs), 2)} of like= are LoRA's, and the source has none: give the model without "
+            "them, and add them afterwards"
+        )
+
+
+def _left_out(origin: Twin, wanted: Twin | None, skip: tuple[str, ...], state: State) -> tuple[Twin, Twin | None]:
+    """Both without the layers that `skip=` names. Raises `StateError` if neither has parameters there."""
+    reading.require_used(skip, [origin] if wanted is None else [origin, wanted])
+    names = [name for name in origin.variables if reading.is_skipped(name, skip)]
+    if names:
+        state.done.append(f"{some_of(names)} of {origin.name} left out, as skip= says")
+    origin = reading.without(origin, skip)
+    if wanted is not None:
+        state.skipped = [name for name in wanted.variables if reading.is_skipped(name, skip)]
+        if state.skipped:
+            state.done.append(f"{some_of(state.skipped)} of {wanted.name} stay as they are, as skip= says")
+        wanted = reading.without(wanted, skip)
+    return origin, wanted
+
+
+def _write_freely(origin: Twin, target: Backend, request: _Request, state: State) -> None:
+    """Writes all layers under their own names, without a model of the target."""
+    origin = without_channels(origin)
+    writer = Writer(origin, target, None, state, request.device, request.dtype)
+    for layer in origin.layers:
+        writer.put_freely(layer)
+    state.differences += pixel_order.in_doubt(origin, target)
+    for name in origin.single_names:
+        state.unmapped[name] = (
+            f"no layer that xdevice knows has it; kinds={{{name!r}: 'same'}} takes it as it is, and "
+            f"settle({name!r}) says that it is not needed"
+        )
+    writer.finish()
+
+
+def _pair(source: Twin, target: Twin, names: Names, request: _Request) -> Pairing:
+    paths: list[dict[str, str]] = [{}]
+    if source.singles and target.singles:
+        paths = single_tensors.pair_singles(source, target, names)
+    singles = [single_tensors.pairs_of(source, target, pairs) for pairs in paths]
+    likely = paths[-1]
+    runs = None if request.inputs is None else Runs(source, target, request.inputs)
+    doubts = []
+    try:
+        if runs is not None:
+            try:
+                values = [partial(_values, source, target, request, pairs) for pairs in singles]
+                pairs, run, number, left = pair_by_inputs(runs, names, values)
+                plain = plain_layers.by_calls(source, runs.expected, target, run, pairs)
+                doubts = [left, *order_in_doubt(source, target, pairs)] if left else []
+                return Pairing(pairs, singles[number], plain, likely, doubts, runs)
+            except ArgumentError as error:  # the target does not take them
+                doubts = [f"inputs= settles nothing: {error}"]
+        pairs = pair_layers(source, target, names)
+    except StateError as error:
+        if error.pairs:
+            error.pairs = {**likely, **error.pairs}
+        raise
+    doubts += order_in_doubt(source, target, pairs)
+    return Pairing(pairs, singles[0], plain_layers.by_definition(source, target, pairs), likely, doubts)
+
+
+def _values(source: Twin, target: Twin, request: _Request, singles: Pairs, pairs: Pairs) -> State:
+    """What the target's variables become by these pairs. Empty if one would become two values."""
+    state = State(target.name)
+    writer = Writer(source, target.backend, target, state, request.device, request.dtype)
+    try:
+        for one, other in (*pairs, *singles):
+            writer.put(one, other, target)
+    except StateError:
+        return State(target.name)
+    return state

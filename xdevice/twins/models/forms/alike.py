@@ -1,0 +1,185 @@
+"""Rewrites the lists of layers of two models, before they are paired, where the frameworks divide layers differently.
+
+An LSTM of three layers is three LSTMs in Keras. Several layers become one `Layer` with all of their parts, where the
+other model has one layer for them. `attention` does it with linear layers, `single_tensors` with parameters that belong
+to no known layer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from xdevice.contract import layouts
+from xdevice.contract.layouts import Layer
+
+from . import attention, single_tensors
+from .replacing import joined, with_layers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from xdevice.twins.models.twin import Shape, Twin
+
+
+def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
+    """Both models, with their layers rewritten to be of the same kinds as far as possible."""
+    if _count([*source.layers, *source.singles], source) == _count([*target.layers, *target.singles], target):
+        return source, target
+    ways = (
+        _without_ties,
+        _with_channels,
+        _with_instances,
+        _with_stacks,
+        single_tensors.with_norms,
+        single_tensors.with_kinds,
+    )
+    for way in ways:
+        source, target = way(source, target), way(target, source)
+    return attention.alike(source, target)
+
+
+def _count(layers: Iterable[Layer], twin: Twin) -> Counter[Any]:
+    return Counter(_form(layer, twin) for layer in layers)
+
+
+def _form(layer: Layer, twin: Twin) -> tuple[str, tuple[tuple[str, Shape], ...]]:
+    shapes = twin.shapes(layer)
+    shapes.pop(layouts.COUNTER, None)
+    return layer.kind, tuple(shapes.items())
+
+
+# tied layers
+
+
+def _without_ties(twin: Twin, other: Twin) -> Twin:
+    """Drops layers that only reuse variables of layers before them, if the other model has fewer layers of that kind
+    and shape: the head of a language model is a layer in one model, and a product with the embedding's weight in the
+    other."""
+    more = _count(twin.layers, twin)
+    more.subtract(_count(other.layers, other))
+    seen: set[int] = set()
+    kept = []
+    for layer in twin.layers:
+        form = _form(layer, twin)
+        variables = {id(twin.variables[part.name]) for part in layer.parts}
+        if variables <= seen and more[form] > 0:
+            more[form] -= 1
+        else:
+            kept.append(layer)
+        seen |= variables
+    return with_layers(twin, kept)
+
+
+# group norms
+
+
+def without_channels(twin: Twin) -> Twin:
+    """Refuses the values of group norms that do not know their number of channels, and have no counterpart that
+    does."""
+    why = "it has one number for each group, and does not say how many channels there are; give like=, a model"
+
+    def refuse(rule: layouts.Rule) -> layouts.Rule:
+        return layouts.refused(rule, why)
+
+    return with_layers(twin, [_with_rules(layer, refuse) if _lacks_channels(layer) else layer for layer in twin.layers])
+
+
+def _with_channels(twin: Twin, other: Twin) -> Twin:
+    """Gives the group norms that do not know their number of channels the numbers of the other model's group norms: in
+    their order if there are equally many, else the one number that all of those have. Changes nothing if they have
+    several."""
+    lacking = [layer for layer in twin.layers if _lacks_channels(layer)]
+    known = [layer for layer in other.layers if layer.kind == "group_norm" and not _lacks_channels(layer)]
+    widths = [_width(other, layer) for layer in known]
+    if len(widths) != len(lacking) and len(set(widths)) == 1:
+        widths = widths[:1] * len(lacking)
+    if not lacking or len(widths) != len(lacking):
+        return twin
+    width_of = {id(layer): width for layer, width in zip(lacking, widths, strict=True)}
+    return with_layers(
+        twin, [_spread(layer, width_of[id(layer)]) if id(layer) in width_of else layer for layer in twin.layers]
+    )
+
+
+def _spread(layer: Layer, channels: int) -> Layer:
+    groups = layer.settings["num_groups"]
+    if not isinstance(groups, int) or channels % groups:
+        return layer
+    return _with_rules(layer, lambda _: layouts.per_group(groups, channels))
+
+
+def _with_rules(layer: Layer, change: Callable[[layouts.Rule], layouts.Rule]) -> Layer:
+    return layer._replace(parts=tuple(part._replace(rule=change(part.rule)) for part in layer.parts))
+
+
+def _lacks_channels(layer: Layer) -> bool:
+    return layer.kind == "group_norm" and any(part.rule.is_lossy for part in layer.parts)
+
+
+def _width(twin: Twin, layer: Layer) -> int:
+    return next(iter(twin.shapes(layer).values()))[0]
+
+
+def _with_instances(twin: Twin, other: Twin) -> Twin:
+    """Turns group norms with one group per channel into instance norms, where the other model has instance norms."""
+    if not any(layer.kind == "instance_norm" for layer in other.layers):
+        return twin
+    return with_layers(twin, [_as_instances(twin, layer) for layer in twin.layers])
+
+
+def _as_instances(twin: Twin, layer: Layer) -> Layer:
+    if layer.kind != "group_norm" or layer.settings.get("num_groups") != _width(twin, layer):
+        return layer
+    settings = {**layer.settings, "running_stats": False}
+    del settings["num_groups"]
+    return layer._replace(kind="instance_norm", settings=settings)
+
+
+# stacks of recurrent layers
+
+
+def _with_stacks(twin: Twin, other: Twin) -> Twin:
+    stacks = []
+    for kind in layouts.RECURRENT:
+        ours, theirs = ([layer for layer in one.layers if layer.kind == kind] for one in (twin, other))
+        stacks += _stacks(twin, ours, list(map(_depth, theirs)))
+    return joined(twin, [(stack, _stack(stack)) for stack in stacks])
+
+
+def _stacks(twin: Twin, layers: list[Layer], depths: list[int]) -> list[list[Layer]]:
+    """Divides recurrent layers into groups, each of which stands for one layer of a depth in `depths`; gives those of
+    more than one layer. Empty if the depths do not add up, or if the layers of a group do not feed one another."""
+    stacks = []
+    for depth in depths:
+        count = 1 if layers and _depth(layers[0]) == depth else depth
+        stack, layers = layers[:count], layers[count:]
+        if sum(map(_depth, stack)) != depth or not _feed_one_another(twin, stack):
+            return []
+        stacks.append(stack)
+    return [] if layers else [stack for stack in stacks if len(stack) > 1]
+
+
+def _depth(layer: Layer) -> int:
+    return int(str(layer.settings.get("layers", 1)))
+
+
+def _feed_one_another(twin: Twin, stack: list[Layer]) -> bool:
+    shapes = [twin.shapes(layer) for layer in stack]
+    directions = [2 if layer.settings.get("bidirectional") else 1 for layer in stack]
+    outputs = [count * shape["weight_hh_l0"][1] for count, shape in zip(directions, shapes, strict=True)]
+    inputs = [shape["weight_ih_l0"][1] for shape in shapes]
+    return outputs[:-1] == inputs[1:] and len(set(directions)) == 1
+
+
+def _stack(stack: Sequence[Layer]) -> Layer:
+    parts = [
+        part._replace(of=tuple(name.replace("_l0", f"_l{number}") for name in part.of))
+        for number, layer in enumerate(stack)
+        for part in layer.parts
+    ]
+    settings: dict[str, object] = {}
+    for name in [name for layer in stack for name in layer.settings]:
+        values = tuple(layer.settings.get(name) for layer in stack)
+        settings[name] = values[0] if all(value == values[0] for value in values) else values
+    return Layer(stack[0].path, stack[0].kind, tuple(parts), settings | {"layers": len(stack)})

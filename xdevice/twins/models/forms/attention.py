@@ -1,0 +1,199 @@
+"""Joins the linear layers that are an attention into one layer, where the other model has attentions in another form.
+
+An attention is one layer; or four linear layers, as in the package transformers; or three, of which one has the rows of
+key and value; or two, of which the first has the rows of query, key and value; or two beside which the biases are
+tensors of their own, as in timm.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise, takewhile
+from typing import TYPE_CHECKING, Final
+
+from xdevice.contract import layouts
+from xdevice.contract.layouts import Layer, Part
+from xdevice.twins.models.twin import name_in, parent_of
+
+from .replacing import joined
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from xdevice.twins.models.twin import Twin
+
+    Group = Sequence[Layer]
+    """The layers of one attention: the attention itself, or linear layers, the last of which gives the output."""
+
+_WORDS: Final = {
+    "q": ("q", "query", "queries", "wq"),
+    "k": ("k", "key", "keys", "wk"),
+    "v": ("v", "value", "values", "wv"),
+    "kv": ("kv", "wkv"),
+    "out": ("o", "out", "output", "wo", "proj"),
+}
+"""The words in the name of a linear layer that tell its role. The first role that fits counts, so q_proj is a query and
+no output."""
+_FUSED_WORDS: Final = frozenset({"qkv", "attn", "wqkv", "pack", "kqv"})
+_SEPARATE: Final = ("q", "k", "v")
+_HALF_FUSED: Final = ("q", "kv")
+_FUSED: Final = ("qkv",)
+_ROLES: Final = {len(roles): roles for roles in (_SEPARATE, _HALF_FUSED, _FUSED)}
+"""The roles of so many linear layers before the output."""
+
+
+def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
+    """Joins linear layers into attentions where both models have equally many attentions in different forms."""
+    for with_fused in (False, True):
+        ours, theirs = (_attentions(twin, with_fused) for twin in (source, target))
+        if ours and len(ours) == len(theirs):
+            return _joined(source, ours, target, theirs)
+    return source, target
+
+
+def _joined(source: Twin, ours: list[Group], target: Twin, theirs: list[Group]) -> tuple[Twin, Twin]:
+    source_joins: list[tuple[Group, Layer]] = []
+    target_joins: list[tuple[Group, Layer]] = []
+    for one, other in zip(ours, theirs, strict=True):
+        if _form(source, one) == _form(target, other):
+            continue
+        rows = _rows(source, one) or _rows(target, other)
+        for twin, group, joins in ((source, one, source_joins), (target, other, target_joins)):
+            if len(group) == 2 and sum(rows) != _height(twin, group[0]):
+                return source, target
+            if len(group) > 1:
+                joins.append((group, _attention(twin, group, rows)))
+    return _with_attentions(source, source_joins), _with_attentions(target, target_joins)
+
+
+def _with_attentions(twin: Twin, joins: Iterable[tuple[Group, Layer]]) -> Twin:
+    twin = joined(twin, joins)
+    owned = {part.name for layer in twin.layers for part in layer.parts}
+    return twin._replace(singles=[layer for layer in twin.singles if layer.parts[0].name not in owned])
+
+
+def _form(twin: Twin, group: Group) -> object:
+    """What two attentions have in common if their layers can be paired one by one: the order in which the model defines
+    them, and whether biases are tensors of their own."""
+    places = _places(twin)
+    in_order = sorted(range(len(group)), key=lambda number: places[id(group[number])])
+    return in_order, list(_lone_biases(twin, group))
+
+
+def _places(twin: Twin) -> dict[int, int]:
+    return {id(layer): place for place, layer in enumerate(twin.layers)}
+
+
+# which layers are an attention
+
+
+def _attentions(twin: Twin, with_fused: bool) -> list[Group]:
+    """The attentions of a model in their order: each a layer; or linear layers for query, key, value and output; or, if
+    `with_fused`, two, for the first three together and the output."""
+    groups: list[Group] = [[layer] for layer in twin.layers if layer.kind == layouts.ATTENTION]
+    linear = [layer for layer in twin.layers if layer.kind == "linear"]
+    groups += _by_names(linear)
+    groups += _by_shapes(twin, linear) if with_fused else ()
+    places = _places(twin)
+    return sorted(groups, key=lambda group: min(places[id(layer)] for layer in group))
+
+
+def _by_names(linear: list[Layer]) -> Iterator[Group]:
+    """Groups of linear layers: those with the same parent module whose names mean query, key and value, or query and
+    both; and the output layer, which is named so beside them, or is the next linear layer of the block."""
+    for layer in linear:
+        if _role(layer) != "q":
+            continue
+        parent = parent_of(layer.path)
+        by_role: dict[str, list[Layer]] = {}
+        for other in linear:
+            if parent_of(other.path) == parent:
+                by_role.setdefault(_role(other), []).append(other)
+        only = {role: layers[0] for role, layers in by_role.items() if len(layers) == 1}
+        roles = next((roles for roles in (_SEPARATE, _HALF_FUSED) if only.keys() >= set(roles)), ())
+        if not roles:
+            continue
+        inputs = [only[role] for role in roles]
+        last = max(map(linear.index, inputs))
+        behind = [other for other in linear[last + 1 : last + 2] if _is_in_block(other, layer)]
+        for output in [only["out"]] if "out" in only else behind:
+            yield [*inputs, output]
+
+
+def _by_shapes(twin: Twin, linear: list[Layer]) -> Iterator[Group]:
+    """Pairs of linear layers of one block, the first of which may have the rows of query, key and value by its shape,
+    or by its shape and name."""
+    for first, output in pairwise(linear):
+        (rows, width), (wide, inner) = (twin.shapes(layer).get("weight", (0, 0)) for layer in (first, output))
+        is_named = rows > inner and not _FUSED_WORDS.isdisjoint(_words(first))
+        if wide == width and (rows == 3 * inner or is_named) and _is_in_block(output, first):
+            yield [first, output]
+
+
+def _is_in_block(layer: Layer, beside: Layer) -> bool:
+    """Whether a layer is in the module that contains the parent module of the layer `beside`."""
+    block = parent_of(parent_of(beside.path))
+    return layer.path.startswith(f"{block}." if block else "")
+
+
+def _role(layer: Layer) -> str:
+    words = _words(layer)
+    return next((role for role, known in _WORDS.items() if not words.isdisjoint(known)), "")
+
+
+def _words(layer: Layer) -> set[str]:
+    return set(name_in(layer.path).lower().split("_"))
+
+
+# the attention that they are
+
+
+def _lone_biases(twin: Twin, group: Group) -> dict[str, Layer]:
+    """By its role, each bias of query, key or value that is a tensor of its own, beside linear layers without one."""
+    if all(len(layer.parts) > 1 for layer in group[:-1]):
+        return {}
+    parent = parent_of(group[0].path)
+    return {
+        role: layer
+        for role in _SEPARATE
+        for layer in twin.singles
+        if parent_of(layer.path) == parent and _role(layer) == role and layer.path.lower().endswith("bias")
+    }
+
+
+def _rows(twin: Twin, group: Group) -> list[int]:
+    """How many rows the weights of query, key and value have. Empty for two linear layers, which do not tell without
+    biases of their own."""
+    if len(group) == 1:
+        shapes = twin.shapes(group[0])
+        return [shapes[f"{role}_proj.weight"][0] for role in _SEPARATE]
+    heights = [_height(twin, layer) for layer in group[:-1]]
+    if len(heights) == 3:
+        return heights
+    if len(heights) == 2:
+        return [heights[0], heights[1] // 2, heights[1] // 2]
+    sizes = {role: twin.variables[layer.parts[0].name].shape[0] for role, layer in _lone_biases(twin, group).items()}
+    return [sizes["q"], heights[0] - sizes["q"] - sizes["v"], sizes["v"]] if {"q", "v"} <= sizes.keys() else []
+
+
+def _height(twin: Twin, layer: Layer) -> int:
+    return twin.shapes(layer)["weight"][0]
+
+
+def _attention(twin: Twin, group: Group, rows: Sequence[int]) -> Layer:
+    """The attention that some linear layers are; `rows` says how many query, key and value have."""
+    *inputs, output = group
+    parts = []
+    for layer, roles in zip(inputs, _ROLES[len(inputs)], strict=True):
+        heights = [rows[_SEPARATE.index(role)] for role in roles]
+        for part in layer.parts:
+            names = tuple(f"{role}_proj.{name}" for role in roles for name in part.of)
+            rule = layouts.packed(heights, part.rule) if len(roles) > 1 else part.rule
+            parts.append(part._replace(of=names, rule=rule))
+    parts += [part._replace(of=tuple(f"out_proj.{name}" for name in part.of)) for part in output.parts]
+    for role, bias in _lone_biases(twin, group).items():
+        parts.append(Part(bias.parts[0].name, (f"{role}_proj.bias",), layouts.SAME))
+    levels = zip(*(parent_of(layer.path).split(".") for layer in group), strict=False)
+    shared = takewhile(lambda names: len(set(names)) == 1, levels)
+    layer = Layer(".".join(names[0] for names in shared), layouts.ATTENTION, tuple(parts), {})
+    settings = {"packed": layouts.is_packed(twin.shapes(layer)), layouts.FOLDED: True}
+    return layer._replace(settings=settings)

@@ -1,0 +1,70 @@
+"""A part of a layer's rows, as `names=` asks for it: `{"positions[2:]": "wpe"}` leaves out the first two."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from xdevice.contract import layouts
+from xdevice.errors import StateError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from xdevice.contract.layouts import Layer
+    from xdevice.twins.models.twin import Names, Twin
+
+    Slices = Mapping[str, slice]
+    """Which rows are asked for, by the path of the layer."""
+
+_PATH_AND_ROWS: Final = re.compile(r"(.*)\[(-?\d*):(-?\d*)\]")
+_KINDS: Final = ("embedding", "linear", "same")
+
+
+def split(names: Names) -> tuple[dict[str, str], Slices, Slices]:
+    """`names` without the rows, and the rows that are asked for of the source and of the target."""
+    ours: dict[str, slice] = {}
+    theirs: dict[str, slice] = {}
+    plain = {_split(here, ours): _split(there, theirs) for here, there in names.items()}
+    return plain, ours, theirs
+
+
+def _split(name: str, slices: dict[str, slice]) -> str:
+    match = _PATH_AND_ROWS.fullmatch(name)
+    if match is None:
+        return name
+    path, first, last = match.groups()
+    slices[path] = slice(int(first) if first else None, int(last) if last else None)
+    return path
+
+
+def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
+    """The twin with only the rows that are asked for of each layer. `done` gets a line for each.
+
+    Raises:
+        StateError: there is no such layer, its kind does not have rows, or it does not have these.
+    """
+    with_rows = {layer.path for layer in (*twin.layers, *twin.singles) if layer.kind in _KINDS}
+    lacking = [path for path in slices if path not in with_rows]
+    if lacking:
+        raise StateError(
+            f"names= asks for rows of {shown(lacking[0])}; {twin.name} has no embedding, linear layer or "
+            "single tensor there"
+        )
+
+    def cut_all(layers: list[Layer]) -> list[Layer]:
+        return [_cut(twin, layer, slices[layer.path], done, is_target) if layer.path in slices else layer
+                for layer in layers]  # fmt: skip
+
+    return twin._replace(layers=cut_all(twin.layers), singles=cut_all(twin.singles))
+
+
+def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool) -> Layer:
+    total = next(iter(twin.shapes(layer).values()))[0]
+    first, last, _ = rows.indices(total)
+    if first >= last:
+        raise StateError(f"names= asks for rows {first} to {last} of {layer.path}, which has {total}")
+    rest = "the others are zeros" if is_target else "the others are left out"
+    done.append(f"rows {first} to {last - 1} of the {total} of {layer.path}, as names= says; {rest}")
+    parts = [part._replace(rule=layouts.rows(part.rule, first, last, total)) for part in layer.parts]
+    return layer._replace(parts=tuple(parts))

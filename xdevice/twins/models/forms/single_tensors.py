@@ -1,0 +1,172 @@
+"""Finds what one model has in another form than the other: a parameter that belongs to no known layer, a norm of the
+user's own class, a convolution in place of a linear layer, an embedding in place of a plain tensor.
+
+Each is the same array in another shape, so only its `Layer` is rewritten, with a rule for the shape. That is done
+where the counts of both models say that it is meant, and only if the shapes fit. What the code around it computes is
+not read, which `not_compared` lists.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from xdevice.contract import layouts
+from xdevice.errors import StateError
+from xdevice.twins.models.name_likeness import crossings, guess
+from xdevice.twins.models.reading import declared_layer
+from xdevice.twins.models.twin import parent_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from xdevice.contract.layouts import Layer
+    from xdevice.twins.models.twin import Names, Pairs, Twin
+
+_NORMS: Final = ("rms_norm", "layer_norm")
+"""Kinds that an own class with no more than a weight, or a weight and a bias, is taken for."""
+
+
+def with_norms(twin: Twin, other: Twin) -> Twin:
+    """Takes modules of unknown classes for norms, where the other model has exactly so many more norms of their shape
+    and parameters."""
+    modules: dict[str, dict[str, Any]] = {}
+    for layer, name in zip(twin.singles, twin.single_names, strict=True):
+        modules.setdefault(parent_of(layer.path), {})[name] = twin.variables[name]
+    modules.pop("", None)
+    for kind in _NORMS:
+        lacking = _norms(other, kind) - _norms(twin, kind)
+        candidates = [declared_layer(twin.backend, path, kind, variables) for path, variables in modules.items()]
+        norms = [(layer, _form(twin, layer)) for layer in candidates if layer is not None]
+        counts = Counter(form for _, form in norms)
+        taken = [layer for layer, form in norms if counts[form] == lacking[form]]
+        twin = _with_norms(twin, taken)
+        for layer in taken:
+            del modules[layer.path]
+    return twin
+
+
+def _norms(twin: Twin, kind: str) -> Counter[object]:
+    return Counter(_form(twin, layer) for layer in twin.layers if layer.kind == kind)
+
+
+def _form(twin: Twin, layer: Layer) -> object:
+    return twin.signature(layer), frozenset(name for part in layer.parts for name in part.of)
+
+
+def _with_norms(twin: Twin, norms: Sequence[Layer]) -> Twin:
+    """The twin with `norms` among its layers, each at the place of its first variable, and no longer among the
+    single tensors."""
+    if not norms:
+        return twin
+    names = {part.name for layer in norms for part in layer.parts}
+    places = {name: place for place, name in enumerate(twin.variables)}
+
+    def place(layer: Layer) -> int:
+        return places[layer.parts[0].name]
+
+    layers = [*twin.layers, *norms]
+    in_order = list(map(place, twin.layers))
+    if in_order == sorted(in_order):
+        layers.sort(key=place)
+    return twin._replace(layers=layers, singles=[one for one in twin.singles if one.parts[0].name not in names])
+
+
+def with_kinds(twin: Twin, other: Twin) -> Twin:
+    """Takes convolutions that may see the whole image, as 1x1 on a pooled one, for linear layers, and embeddings for
+    plain tensors, where the other model has exactly so many more of these, and no convolution or embedding of that
+    shape."""
+    for way in (_as_linear, _as_single):
+        ours, theirs = (Counter(one.signatures([*one.layers, *one.singles])) for one in (twin, other))
+        layers, singles = [], []
+        for layer in twin.layers:
+            new = way(twin, layer)
+            own, form = twin.signature(layer), twin.signature(new or layer)
+            if new is None or theirs[own] or ours[own] != theirs[form] - ours[form]:
+                layers.append(layer)
+            elif new.kind == "same":
+                singles.append(new)
+            else:
+                layers.append(new)
+        twin = twin._replace(layers=layers, singles=[*twin.singles, *singles])
+    return twin
+
+
+def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
+    if layer.kind != "conv" or layer.settings.get("groups", 1) != 1:
+        return None
+    shape: Any = twin.signature(layer)[-1]
+    is_plain = _is_each(layer.settings.get("stride"), 1) and _is_each(layer.settings.get("padding"), 0)
+    if not isinstance(shape, tuple) or not is_plain:
+        return None
+    flat = shape[0], math.prod(shape[1:])
+    parts = tuple(
+        part._replace(rule=layouts.reshaped(part.rule, flat, shape)) if part.of == ("weight",) else part
+        for part in layer.parts
+    )
+    settings: dict[str, object] = {"activation": layer.settings.get("activation")}
+    if math.prod(shape[2:]) != 1:
+        settings[layouts.FLATTENS] = True
+    return layer._replace(kind="linear", parts=parts, settings=settings)
+
+
+def _is_each(setting: object, usual: int) -> bool:
+    """Whether a setting is `usual`, for each axis, or is not stated."""
+    return setting is None or set(setting if isinstance(setting, tuple | list) else [setting]) <= {usual}
+
+
+def _as_single(twin: Twin, layer: Layer) -> Layer | None:
+    if layer.kind != "embedding":
+        return None
+    (part,) = layer.parts
+    (shape,) = twin.shapes(layer).values()
+    rule = layouts.reshaped(part.rule, [size for size in shape if size != 1], shape)
+    return layer._replace(kind="same", parts=(part._replace(of=("",), rule=rule),), settings={})
+
+
+# pairing
+
+
+def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str]]:
+    """Pairs the tensors that belong to no layer: by `names=`, by their paths, or else in their order among those of one
+    shape, if both models have equally many of that shape and the names do not contradict it. Gives these pairs, by
+    their paths; and, if tensors are left that fit, the same with these in their order, and with these by names."""
+    ours, theirs = ({layer.path: twin.signature(layer)[1:] for layer in twin.singles} for twin in (source, target))
+    sure = {here: there for here, there in names.items() if here in ours and there in theirs}
+    for here, there in sure.items():
+        if ours[here] != theirs[there]:
+            raise StateError(f"names= says {here!r}: {there!r}, whose shapes are {ours[here]} and {theirs[there]}")
+    taken = {*sure, *sure.values()}
+    sure |= {path: path for path, form in ours.items() if path not in taken and theirs.get(path) == form}
+    _pair_alike(_whole_shapes(source), _whole_shapes(target), sure)
+    in_order, likely = _pair_alike(ours, theirs, sure)
+    return [sure, *(pairs for pairs in (sure | in_order, sure | likely) if pairs != sure)]
+
+
+def _whole_shapes(twin: Twin) -> dict[str, object]:
+    return {layer.path: tuple(twin.variables[layer.parts[0].name].shape) for layer in twin.singles}
+
+
+def _pair_alike(
+    ours: Mapping[str, object], theirs: Mapping[str, object], sure: dict[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Adds to `sure` the pairs of paths with one value, where their order is clear. Gives for the others their pairs
+    in their order, and by their names."""
+    in_order: dict[str, str] = {}
+    likely: dict[str, str] = {}
+    for form in dict.fromkeys(ours.values()):
+        here = [path for path, own in ours.items() if own == form and path not in sure]
+        there = [path for path, own in theirs.items() if own == form and path not in sure.values()]
+        pairs = dict(zip(here, there, strict=False))
+        if len(here) == len(there) and not crossings(here, there):
+            sure |= pairs
+        else:
+            in_order |= pairs
+            likely |= guess(here, there)
+    return in_order, likely
+
+
+def pairs_of(source: Twin, target: Twin, paths: Mapping[str, str]) -> Pairs:
+    ours, theirs = ({layer.path: layer for layer in twin.singles} for twin in (source, target))
+    return [(ours[here], theirs[there]) for here, there in paths.items()]

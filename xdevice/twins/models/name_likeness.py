@@ -1,0 +1,146 @@
+"""Scores how alike the names of two layers are. Models choose names freely: q_proj is query, enc.fc1 is
+encoder.dense_1."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import chain, combinations
+from typing import TYPE_CHECKING, Final
+
+from .twin import name_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_ALIKE: Final = (
+    ("fc", "dense", "linear", "lin", "affine", "ip"),
+    ("conv", "convolution", "cnn"),
+    ("norm", "bn", "ln", "gn", "batchnorm", "layernorm", "normalization", "batchnormalization", "layernormalization"),
+    ("attn", "attention", "att", "mha", "attend"),
+    ("ffn", "mlp", "feedforward", "intermediate", "ff"),
+    ("q", "query", "queries", "wq"),
+    ("k", "key", "keys", "wk"),
+    ("v", "value", "values", "val", "wv"),
+    ("o", "out", "output", "wo", "outputs"),
+    ("i", "in", "input", "inputs", "inp"),
+    ("down", "downsample", "shortcut", "skip", "identity", "residual", "res"),
+    ("head", "classifier", "classification", "predictions", "logits", "top"),
+    ("mu", "mean", "loc"),
+    ("logvar", "var", "sigma", "std", "scale", "logsigma"),
+    ("gen", "generator", "g"),
+    ("disc", "discriminator", "critic", "d"),
+    ("enc", "encoder", "encode", "e"),
+    ("dec", "decoder", "decode", "d"),
+    ("enc", "encoder", "src", "source"),
+    ("dec", "decoder", "tgt", "trg", "target"),
+    ("src", "source"),
+    ("tgt", "trg", "target"),
+    ("fwd", "forward", "fw"),
+    ("bwd", "backward", "bw", "reverse"),
+    ("left", "lhs"),
+    ("right", "rhs"),
+    ("wte", "tok", "token", "word", "words"),
+    ("wpe", "pos", "position", "positional", "positions"),
+    ("img", "image", "visual", "vision"),
+    ("txt", "text", "language"),
+)  # fmt: skip
+"""Groups of words that mean the same in the names of layers."""
+_OF_ANY: Final = frozenset(
+    {
+        *_ALIKE[0], *_ALIKE[1], *_ALIKE[2], "layer", "layers", "block", "blocks", "blk", "stage", "stages", "features",
+        "module", "modules", "net", "model", "body", "unit", "cell", "func", "sequential", "seq", "proj", "weight",
+    }
+)  # fmt: skip
+"""Words that say what a layer is, and not which layer of the model: names are compared without them."""
+_GROUPS: Final = {
+    word: {number for number, words in enumerate(_ALIKE) if word in words} for word in chain.from_iterable(_ALIKE)
+}
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+@cache
+def _words(path: str) -> frozenset[str]:
+    """The words in a path, in lower case: each name in it as a whole, and its pieces, cut at digits, underscores and
+    capitals (block1_q contains q)."""
+    names = path.split(".")
+    parts = [part.lower() for name in names for part in _WORD.findall(name)]
+    return frozenset({*parts, *(name.lower() for name in names if not name.isdigit())})
+
+
+@cache
+def likeness(one: str, other: str) -> int:
+    """A score for the words that two paths share, synonyms and abbreviations included. The last name counts twice,
+    because it tells two layers of one block apart."""
+    ours, theirs = name_in(one), name_in(other)
+    return _common(_words(one), _words(other)) + _common(_words(ours), _words(theirs))
+
+
+def _common(ours: Iterable[str], theirs: Iterable[str]) -> int:
+    telling = [word for word in ours if word not in _OF_ANY]
+    return sum(max((_match(word, there) for there in theirs if there not in _OF_ANY), default=0) for word in telling)
+
+
+@cache
+def _match(one: str, other: str) -> int:
+    if one == other:
+        return 2
+    if one in _GROUPS or other in _GROUPS:
+        if _GROUPS.get(one, set()) & _GROUPS.get(other, set()):
+            return 2
+        if one in _GROUPS and other in _GROUPS:
+            return 0
+    short, long = sorted((one, other), key=len)
+    return int(1 < len(short) < len(long) and short[:1] == long[:1] and _is_in(short, long))
+
+
+def _is_in(short: str, long: str) -> bool:
+    """Whether `long` contains the letters of `short` in the same order, as target contains those of tgt."""
+    letters = iter(long)
+    return all(letter in letters for letter in short)
+
+
+@cache
+def _stem(path: str) -> tuple[str, tuple[int, ...]]:
+    """A path without its numbers, and the numbers: fc1 and fc2 have the same stem, and so have dense and dense_1."""
+    numbers = tuple(map(int, re.findall(r"\d+", path)))
+    return re.sub(r"_?\d+", "", path), numbers
+
+
+def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
+    """The pairs of indices at which two layers would fit better by their names if their counterparts were exchanged: q,
+    k, o beside k, q, out, or fc1, fc2 beside dense_2, dense_1. `ours[i]` is paired with `theirs[i]`."""
+    return [
+        (one, two)
+        for one, two in combinations(range(len(ours)), 2)
+        if _speaks_against(ours[one], ours[two], theirs[one], theirs[two])
+    ]
+
+
+def _speaks_against(one: str, two: str, first: str, second: str) -> bool:
+    (stem, low), (other_stem, high) = _stem(one), _stem(two)
+    (there, least), (other_there, most) = _stem(first), _stem(second)
+    if stem == other_stem and there == other_there and not _names(one, two) & _names(first, second):
+        return (low < high) != (least < most)
+    return likeness(one, second) + likeness(two, first) > likeness(one, first) + likeness(two, second)
+
+
+def _names(*paths: str) -> set[str]:
+    return {name_in(path) for path in paths if not name_in(path).isdigit()}
+
+
+def guess(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
+    """For each path in `ours` the path in `theirs` that likely means the same layer, by their names; among paths that
+    fit equally well, the one nearest in order."""
+    ranked = sorted(
+        (-likeness(one, other), abs(here - there), one, other)
+        for here, one in enumerate(ours)
+        for there, other in enumerate(theirs)
+    )
+    pairs: dict[str, str] = {}
+    taken: set[str] = set()
+    for _, _, one, other in ranked:
+        if one not in pairs and other not in taken:
+            pairs[one] = other
+            taken.add(other)
+    return {one: pairs[one] for one in ours if one in pairs}

@@ -1,0 +1,510 @@
+"""`compare_optimizers` and `convert_optimizer`: list how two optimizers differ, and convert the state
+of one to the other.
+
+An adapter reads an optimizer in PyTorch's terms (`contract.optimizers`). This module decides, for all frameworks, which
+settings matter, what to write to make them equal, and what an optimizer's state means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from xdevice.base.dtypes import dtype_name
+from xdevice.contract import layouts
+from xdevice.contract import optimizers as terms
+from xdevice.core import registry
+from xdevice.errors import NotATensorError, StateError, shown
+
+from .reading import check_kinds, read_model
+from .twin import some_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from xdevice.contract import Backend
+    from xdevice.contract.layouts import Layer, Part
+    from xdevice.contract.optimizers import Optimizer, Parameter
+
+    from .state import State
+    from .twin import Names, Twin
+
+    Array = np.ndarray[Any, Any]
+    _Settings = Mapping[str, Any]
+
+
+def compare_optimizers(source: Any, target: Any) -> list[str]:
+    """What two optimizers of any frameworks do differently: a line for each difference, with what to set in `target`.
+
+    Young: it may change in a minor version.
+
+    The list is empty if equal gradients make equal steps. It covers the settings, formulas, clipping, schedules and
+    groups of parameters; the groups are compared in their order. What a training loop does is not covered: a learning
+    rate that it sets later, gradients that it clips. docs/reference/optimizers.md has the formulas.
+
+    Args:
+        source, target: an optimizer of PyTorch, Paddle, Keras or optax, a Gluon `Trainer` or `mx.optimizer.Optimizer`.
+
+    | backend | known |
+    |---|---|
+    | torch | SGD, Adam, AdamW, RMSprop, Adagrad |
+    | paddle | SGD, Momentum, Adam, AdamW, RMSProp, Adagrad |
+    | mxnet | SGD, NAG, Adam, RMSProp, AdaGrad |
+    | tensorflow | Keras's SGD, Adam, AdamW, RMSprop, Adagrad |
+    | jax | optax's sgd, adam, adamw, rmsprop, adagrad, and chains of their steps |
+
+    Raises:
+        UnsupportedError: a class that is not in the table, or a subclass of one. NotATensorError: not an optimizer.
+
+    Costs microseconds for each parameter; nothing is read from a device but Keras's learning rate.
+
+    Example:
+        >>> xdevice.compare_optimizers("sgd", "sgd")
+        Traceback (most recent call last):
+        xdevice.errors.NotATensorError: expected an optimizer of a framework, not 'sgd' of type str
+    """
+    ours, theirs = _read(source), _read(target)
+    if source is target:
+        return []
+    one, other = _profiles(ours.optimizer), _profiles(theirs.optimizer)
+    if len(one) == len(other) == 1:
+        return list(_differences(ours, one[0], theirs, other[0]).values())
+    lines = []
+    pairs = list(zip(one, other, strict=False))
+    if len(one) != len(other):
+        how = "only the first are compared"
+        if 1 in (len(one), len(other)):
+            pairs = list(product(one, other))
+            how = "each is compared with that one"
+        sorts = "1 sort" if len(one) == 1 else f"{len(one)} sorts"
+        lines.append(f"groups: {ours} has parameters of {sorts}, {theirs} of {len(other)}; {how}")
+    for number, (mine, its) in enumerate(pairs, start=1):
+        lines += [f"group {number}: {line}" for line in _differences(ours, mine, theirs, its).values()]
+    return list(dict.fromkeys(lines))
+
+
+def convert_optimizer(
+    source: Any,
+    target: Any,
+    state: State,
+    *,
+    models: tuple[Any, Any],
+    kinds: Mapping[str, str] | None = None,
+    strict: bool = True,
+) -> list[str]:
+    """Writes the state of an optimizer (moments, momenta, counts of steps) into one of another framework.
+
+    Young: it may change in a minor version. Training goes on with `target` as it would have with `source`
+    (docs/reference/optimizers.md). Costs a copy of the state through the host.
+
+    Args:
+        source, target: optimizers that `compare_optimizers` knows. Keras's target must be built:
+            `optimizer.build(model.trainable_variables)`; the others may be fresh.
+        state: what `convert_state(model, ..., like=other)` gave: it says which parameter was made of which.
+        models: the two models, first that of `source`.
+        kinds: the same as `convert_state` was given.
+        strict: whether the two must agree in all that the state depends on, such as betas, and update the same
+            parameters. False converts what there is of the state; you have to know whether that makes sense.
+
+    Returns what the two optimizers do differently, parameter by parameter, in lines like those of `compare_optimizers`.
+
+    Raises:
+        StateError: the optimizers, or what they update, differ; `source` has taken no step. Nothing was written then.
+        UnsupportedError, NotATensorError: as `compare_optimizers`. NotBuiltError: Keras's optimizer is not built.
+
+    Example:
+        >>> xdevice.convert_optimizer("sgd", "sgd", xdevice.convert_state({}, "numpy", kinds={}), models=(None, None))
+        Traceback (most recent call last):
+        xdevice.errors.NotATensorError: expected an optimizer of a framework, not 'sgd' of type str
+    """
+    ours, theirs = _read(source), _read(target)
+    check_kinds(kinds or {})
+    one, other = (_twin(read, model, kinds) for read, model in zip((ours, theirs), models, strict=True))
+    pairs, unpaired = _pair_up(ours, theirs, state, one, other)
+    lines, blocking = _sorted_differences(ours, theirs, pairs)
+    if ours.optimizer.kind != theirs.optimizer.kind:
+        raise _refusal(ours, theirs, blocking, "a state is for an optimizer of its kind")
+    if strict and blocking:
+        raise _refusal(ours, theirs, blocking, "make them equal, or strict=False converts what there is")
+    sources, slots = dict(ours.backend.variables(source)), dict(theirs.backend.variables(target))
+    lacking = [name for pair in pairs for name in pair.parameter.state.values() if name not in slots]
+    slots.update(theirs.backend.state_to_come(target, lacking))
+    values, unfilled = _values(ours, theirs, pairs, sources, slots)
+    if unfilled and not values:
+        raise StateError(f"{ours} has no state yet, so there is nothing to convert; take a step first")
+    if strict and (unpaired or unfilled):
+        raise _refusal(ours, theirs, [*unpaired, *unfilled], "strict=False converts the rest")
+    for name, array in values.items():
+        place = theirs.backend.device_of(slots[name])
+        theirs.backend.write(slots[name], theirs.backend.from_numpy(array, place))
+    theirs.backend.take_state(target, slots)
+    return lines
+
+
+# reading
+
+
+class _Owned(NamedTuple):
+    """An optimizer and its backend, which has read what the optimizer computes."""
+
+    backend: Backend
+    optimizer: Optimizer
+
+    def __str__(self) -> str:
+        return f"{self.backend.name}'s {self.optimizer.name}"
+
+
+def _read(x: Any) -> _Owned:
+    backend = registry.owner_of(type(x))
+    backend = backend or next((one for one in registry.list_loaded() if one.has_optimizer(x)), None)
+    if backend is None:
+        raise NotATensorError(
+            f"expected an optimizer of a framework, not {shown(x, 60)} of type {type(x).__qualname__}"
+        )
+    return _Owned(backend, backend.optimizer(x))
+
+
+def _profiles(optimizer: Optimizer) -> list[_Settings]:
+    """The different settings with which an optimizer updates its parameters, in the order of the parameters."""
+    profiles: list[_Settings] = []
+    for parameter in optimizer.parameters:
+        if parameter.settings not in profiles:
+            profiles.append(parameter.settings)
+    return profiles or [optimizer.settings]
+
+
+def _twin(read: _Owned, model: Any, kinds: Names | None) -> Twin:
+    owner = registry.kind_of(type(model))
+    if owner is None or owner.kind != "model" or owner.backend is not read.backend:
+        raise NotATensorError(
+            f"models= are the two models, first that of the source: expected one of {read.backend.name}, not "
+            f"{shown(model, 60)} of type {type(model).__qualname__}"
+        )
+    return read_model(read.backend, model, kinds)
+
+
+# comparing
+
+
+def _differences(ours: _Owned, one: _Settings, theirs: _Owned, other: _Settings) -> dict[str, str]:
+    """By the name of the setting, a line for each difference between two optimizers."""
+    kind = ours.optimizer.kind
+    if kind != theirs.optimizer.kind:
+        kinds = f"{ours} is of the kind {kind}, {theirs} of the kind {theirs.optimizer.kind}"
+        return {"kind": f"kind: {kinds}; these are different formulas, and no setting makes them equal"}
+    lines = {}
+    for name in one:
+        is_code = name in _CODE and one[name] is not None
+        if layouts.same_setting(one[name], other[name]) and not is_code:
+            continue
+        if _matters(name, kind, one, other):
+            mine, its = _text(name, one), _text(name, other)
+            remedy = _remedy(name, ours, one, theirs, other)
+            lines[name] = f"{name}: {mine} in {ours}, {its} in {theirs}; {remedy}"
+    return lines
+
+
+def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
+    """Whether the setting `name` makes a difference to the steps of the optimizers `one` and `other`, given their other
+    settings."""
+
+    def both(setting: str, value: object) -> bool:
+        return bool(one[setting] == value == other[setting])
+
+    if name in ("nesterov", "dampening", "momentum_holds") and both("momentum", 0):
+        return False
+    if name == "momentum_holds":
+        return not both("schedule", None)
+    if name == "eps":  # where eps enters in two ways, the line about that has the values too
+        return bool(one["eps_enters"] == other["eps_enters"])
+    if name == "eps_enters":
+        return not both("eps", 0)
+    if name == "decay":
+        # added to a plain gradient or taken off the weight, the decay is lr weight_decay w in both
+        is_plain = kind == "sgd" and both("momentum", 0) and terms.SIGN not in (one["decay"], other["decay"])
+        return not (is_plain or both("weight_decay", 0))
+    return True
+
+
+def _text(name: str, settings: _Settings) -> str:
+    value = settings[name]
+    if name == "eps_enters":
+        return f"{_number(settings['eps'])} {value}"
+    return _number(value) if isinstance(value, float) else str(value)
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}"
+
+
+_CODE: Final = ("schedule", "hooks")
+"""Settings whose values are code: nobody can tell whether two such values do the same."""
+_NONE: Final = "no setting makes them equal"
+_REMEDIES: Final = {
+    "hooks": "they are code, which nothing reads: compare the optimizers step by step",
+    "momentum_holds": f"{_NONE} but a constant learning rate: at each change, multiply the momentum that is a sum of "
+    "steps by the new rate over the old one",
+    "schedule": "give both the same learning rate for each step, and compare them step by step: a schedule is code",
+}
+
+
+def _remedy(name: str, ours: _Owned, one: _Settings, theirs: _Owned, other: _Settings) -> str:
+    remedy = _REMEDIES.get(name)
+    if name == "eps_enters" and name not in theirs.optimizer.arguments:
+        remedy = _remedy_of_eps(theirs, one, other)
+    if name == "decay":
+        remedy = _remedy_of_decay(theirs, one, other)
+    if remedy is not None:
+        return remedy
+    for side, settings in ((theirs, one), (ours, other)):
+        argument = side.optimizer.arguments.get(name)
+        if argument is not None:
+            value = settings[name]
+            text = _number(value) if isinstance(value, float) else repr(value)
+            return argument if " " in argument else f"{argument}={text} in {side} makes them equal"
+    return _NONE
+
+
+def _remedy_of_eps(theirs: _Owned, one: _Settings, other: _Settings) -> str:
+    if terms.UNCORRECTED not in (one["eps_enters"], other["eps_enters"]):
+        return f"{_NONE}: they come together only as eps goes to 0"
+    root = math.sqrt(1 - one["beta2"])
+    eps = one["eps"] * root if other["eps_enters"] == terms.UNCORRECTED else one["eps"] / root
+    argument = theirs.optimizer.arguments.get("eps", "eps")
+    return (
+        f"{_NONE}, because the correction changes with each step: {argument}={eps:.3g} does for the first, and nearly "
+        "does for gradients of 1e-2 or more"
+    )
+
+
+def _remedy_of_decay(theirs: _Owned, one: _Settings, other: _Settings) -> str | None:
+    if one["decay"] == terms.COUPLED != other["decay"]:
+        instead = "weight_decay=0 there, and weight_decay / 2 times the sum of squares added to the loss, does"
+    elif "decay" in theirs.optimizer.arguments:
+        return None
+    elif one["decay"] == terms.DECOUPLED:
+        instead = "weight_decay=0 there, and weights times 1 - lr weight_decay before each step, does"
+    else:
+        instead = "set weight_decay=0 on both sides, and put the decay into the loss"
+    return f"{_NONE}: {instead}"
+
+
+# converting: which parameter is which
+
+
+class _ParameterPair(NamedTuple):
+    """A parameter of the target's optimizer, and the parameters of the source's optimizer that its numbers come
+    from."""
+
+    name: str
+    parameter: Parameter
+    sources: list[Parameter]
+    places: Array
+    """For each number of the parameter, its index in the numbers of all sources, one source behind the other."""
+
+
+def _pair_up(
+    ours: _Owned, theirs: _Owned, state: State, source: Twin, target: Twin
+) -> tuple[list[_ParameterPair], list[str]]:
+    """The parameters of the two optimizers that correspond, and for each parameter without a counterpart the reason."""
+    updated = {id(parameter.variable): parameter for parameter in ours.optimizer.parameters}
+    names = {id(x): name for name, x in reversed(list(target.variables.items())) if name in state.origins}
+    pairs = []
+    unpaired = []
+    used: set[int] = set()
+    for number, parameter in enumerate(theirs.optimizer.parameters):
+        name = names.get(id(parameter.variable))
+        if name is None:
+            unpaired.append(f"parameter {number} of {theirs}: the state has no tensor of models[1] for it")
+            continue
+        origins = state.origins[name]
+        ids = [id(source.variables.get(origin)) for origin in origins]
+        used.update(ids)
+        places = _places(name, origins, source, target)
+        if not updated.keys() >= set(ids):
+            unpaired.append(f"{name}: {ours} does not update {' and '.join(origins)}")
+        elif isinstance(places, str):
+            unpaired.append(f"{name}: {places}")
+        else:
+            pairs.append(_ParameterPair(name, parameter, [updated[one] for one in ids], places))
+    unused = [name for name, x in source.variables.items() if id(x) in updated and id(x) not in used]
+    if unused:
+        unpaired.append(f"{theirs} updates nothing that was made of {some_of(unused)}")
+    taken = _numbers_taken(pairs)
+    whole = []
+    for pair in pairs:
+        if all(taken[id(one)] == _size(one) for one in pair.sources):
+            whole.append(pair)
+        else:
+            unpaired.append(
+                f"{pair.name}: its source is also another's, or has more than it, and a moment is of all of it"
+            )
+    return whole, unpaired
+
+
+def _places(name: str, origins: Sequence[str], source: Twin, target: Twin) -> Array | str:
+    """For each number of the target's parameter `name`, its index among the numbers of the source's parameters; or a
+    text that says why there is no such index."""
+    layer = next((one for one in source.layers if set(origins) <= {part.name for part in one.parts}), None)
+    part = next((part for one in target.layers for part in one.parts if part.name == name), None)
+    if layer is None or part is None:
+        return "no layer says what it is; pass kinds= as to convert_state"
+    count = sum(math.prod(source.variables[origin].shape) for origin in origins)
+    places, moved = (_number_elements(layer, part, origins, source, start) for start in (0, count))
+    # if numbers are only moved, and not computed with, adding `count` to all of them adds `count` to the result
+    if (moved - places != count).any() or len(np.unique(places)) < places.size:
+        return f"it is computed from {' and '.join(origins)}, so it has moments of its own, which these do not give"
+    return places
+
+
+def _number_elements(layer: Layer, part: Part, origins: Sequence[str], source: Twin, start: int) -> Array:
+    """Numbers the elements of a source layer's parameters from `start`, and lays these numbers out as the target's
+    parameter `part` is laid out."""
+    numbers: dict[str, Array] = {}
+    parts = {one.name: one for one in layer.parts}
+    for own in (parts[origin] for origin in origins):
+        shape = tuple(source.variables[own.name].shape)
+        end = start + math.prod(shape)
+        counted = np.arange(start, end, dtype="int64").reshape(shape)
+        start = end
+        numbers.update(zip(own.of, own.rule.canonical(counted), strict=True))
+    return np.asarray(part.rule.native(*(numbers[name] for name in part.of)))
+
+
+def _numbers_taken(pairs: list[_ParameterPair]) -> Counter[int]:
+    """How many numbers of each source parameter go to the target, by its `id`."""
+    taken: Counter[int] = Counter()
+    for pair in pairs:
+        ends = np.cumsum(list(map(_size, pair.sources)))
+        counts = np.bincount(np.searchsorted(ends, pair.places.reshape(-1), side="right"), minlength=len(ends))
+        taken.update({id(parameter): int(count) for parameter, count in zip(pair.sources, counts, strict=True)})
+    return taken
+
+
+def _size(parameter: Parameter) -> int:
+    return math.prod(parameter.variable.shape)
+
+
+# converting: what the state means
+
+
+_PART_OF_STATE: Final = (
+    "kind", "momentum", "dampening", "beta1", "beta2", "alpha", "centered", "amsgrad", "initial_accumulator_value",
+    "maximize", "gradient_scale", "accumulation", "moving_average",
+)  # fmt: skip
+"""Settings that change what the numbers in an optimizer's state mean. Weight decay does too, unless it is decoupled
+from the gradients."""
+
+
+def _sorted_differences(ours: _Owned, theirs: _Owned, pairs: list[_ParameterPair]) -> tuple[list[str], list[str]]:
+    """Lines for the differences between the two optimizers, and those lines that tell of a change in what the numbers
+    of a state mean."""
+    names: dict[str, dict[str, None]] = {}
+    blocking = []
+    whole = ("", ours.optimizer.settings, theirs.optimizer.settings)
+    each = [(pair.name, one.settings, pair.parameter.settings) for pair in pairs for one in pair.sources]
+    for name, one, other in each or [whole]:
+        for setting, line in _differences(ours, one, theirs, other).items():
+            names.setdefault(line, {})[name] = None
+            if _is_part_of_state(setting, one, other):
+                blocking.append(line)
+    lines = {line: line if len(of) >= len(pairs) else f"{some_of(of)}: {line}" for line, of in names.items()}
+    return list(lines.values()), [lines[line] for line in dict.fromkeys(blocking)]
+
+
+def _is_part_of_state(setting: str, one: _Settings, other: _Settings) -> bool:
+    is_coupled = not one["decay"] == other["decay"] == terms.DECOUPLED
+    return setting in _PART_OF_STATE or (setting in ("decay", "weight_decay") and is_coupled)
+
+
+def _refusal(ours: _Owned, theirs: _Owned, reasons: Sequence[str], instead: str) -> StateError:
+    lines = "\n  ".join(reasons)
+    return StateError(f"the state of {ours} does not fit {theirs}, and nothing was written; {instead}:\n  {lines}")
+
+
+# converting: the values
+
+
+def _values(
+    ours: _Owned,
+    theirs: _Owned,
+    pairs: Iterable[_ParameterPair],
+    sources: Mapping[str, Any],
+    slots: Mapping[str, Any],
+) -> tuple[dict[str, Array], list[str]]:
+    """What to write into each slot of the target (an array of its state, by name), and the reasons why some slots get
+    nothing."""
+    values: dict[str, Array] = {}
+    unfilled = []
+    for pair in pairs:
+        states = [_canonical(ours, parameter, sources) for parameter in pair.sources]
+        for slot, name in pair.parameter.state.items():
+            array = _native(slot, pair, states)
+            if array is None:
+                if slot != terms.STEP:
+                    unfilled.append(f"{pair.name}: {ours} keeps no {_plain(slot)} for it")
+                continue
+            wanted = dtype_name(slots[name].dtype)
+            if slot == terms.STEP or slot in terms.POWERS:
+                array = np.full(tuple(slots[name].shape), array, wanted)
+            if array.dtype.name != wanted:
+                came = array.dtype.name
+                unfilled.append(f"{pair.name}: the {slot} is {came}, and {wanted} in {theirs}; cast before")
+            elif name in values and (values[name] != array).any():
+                unfilled.append(
+                    f"{pair.name}: {theirs} counts the steps of all parameters as one, and they differ here"
+                )
+            else:
+                values[name] = array
+    return values, unfilled
+
+
+def _canonical(ours: _Owned, parameter: Parameter, sources: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a parameter in PyTorch's terms; empty if the parameter has no state yet."""
+    state: dict[str, Any] = {}
+    settings: _Settings = parameter.settings
+    for slot, name in parameter.state.items():
+        if name not in sources:
+            continue
+        array = ours.backend.to_numpy(sources[name])
+        if slot in terms.FORMS:
+            if rate := terms.FORMS[slot] * float(settings["lr"]):  # of a rate of 0 the momentum cannot be recovered
+                state[_plain(slot)] = array / np.asarray(rate, array.dtype)
+        elif slot == terms.STEP:
+            state[slot] = int(array.reshape(-1)[0])
+        elif slot == terms.POWERS[1]:
+            state[terms.STEP] = _steps(float(array.reshape(-1)[0]), float(settings["beta2"]))
+        elif slot not in terms.POWERS:
+            state[slot] = array
+    return state
+
+
+def _steps(power: float, beta: float) -> int:
+    """The number of steps t that were taken, from `power`, which is beta^(t + 1). If the power is 0 any large t is
+    right: Adam's correction is 1 then."""
+    smallest = float(np.finfo("float32").tiny)
+    return max(round(math.log(max(power, smallest)) / math.log(beta)) - 1, 0) if 0 < beta < 1 else 0
+
+
+def _plain(slot: str) -> str:
+    return "momentum_buffer" if slot in terms.FORMS else slot
+
+
+def _native(slot: str, pair: _ParameterPair, states: list[dict[str, Any]]) -> Any:
+    """The value of the target's slot, computed from the states of its source parameters in PyTorch's terms; None if
+    these lack it."""
+    wanted = terms.STEP if slot in terms.POWERS else _plain(slot)
+    if any(wanted not in state for state in states):
+        return None
+    settings: _Settings = pair.parameter.settings
+    steps = states[0].get(terms.STEP, 0)
+    if slot == terms.STEP:
+        return steps
+    if slot in terms.POWERS:
+        return settings["beta1" if slot == terms.POWERS[0] else "beta2"] ** (steps + 1)
+    array = np.concatenate([state[wanted].reshape(-1) for state in states])[pair.places]
+    return array * np.asarray(terms.FORMS[slot] * settings["lr"], array.dtype) if slot in terms.FORMS else array

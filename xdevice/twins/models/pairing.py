@@ -1,0 +1,235 @@
+"""Pairs the layers of two models without running them: by their paths, their order, or their kinds and shapes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from xdevice.contract import layouts
+from xdevice.errors import StateError, shown
+
+from .name_likeness import crossings, guess
+from .twin import SHAPING, name_in, some_of
+from .unpairable import Unpaired, crossing, of_rows, unclear
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from xdevice.contract.layouts import Layer
+
+    from .twin import Names, Pairs, Signature, Twin
+
+
+def pair_layers(source: Twin, target: Twin, names: Names) -> Pairs:
+    """The pairs of layers, by `names=` first.
+
+    Raises:
+        StateError: layers pair in several ways or in none; its attribute `pairs` is the likely pairs, by path.
+    """
+    pairs = by_name(source, target, names) if names else []
+    ours, theirs = _left(source, target, names)
+    there = {layer.path: layer for layer in theirs}
+    if {layer.path for layer in ours} == there.keys():
+        pairs += [(layer, there[layer.path]) for layer in ours]
+    else:
+        try:
+            pairs += _match(_unpaired(source, ours), _unpaired(target, theirs))
+        except StateError as error:
+            error.pairs = {**names, **error.pairs}
+            raise
+    for one, other in pairs:
+        check_pair(source, one, target, other)
+    return pairs
+
+
+def _left(source: Twin, target: Twin, names: Names) -> tuple[list[Layer], list[Layer]]:
+    """The layers of both that `names=` does not pair."""
+    ours = [layer for layer in source.layers if layer.path not in names]
+    return ours, [layer for layer in target.layers if layer.path not in names.values()]
+
+
+def _unpaired(twin: Twin, layers: list[Layer]) -> Unpaired:
+    return Unpaired(twin.name, layers, twin.signatures(layers))
+
+
+# by `names=`
+
+
+def by_name(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer]]:
+    """The pairs of layers that the user gave as `names=`. Raises `StateError` for a path without a layer, and for a
+    layer of the target that is given twice."""
+    ours, theirs = source.by_path, target.by_path
+    singles, others = ({layer.path for layer in twin.singles} for twin in (source, target))
+    pairs = [
+        (_at(ours, here, source), _at(theirs, there, target))
+        for here, there in names.items()
+        if here not in singles or there not in others  # `forms.single_tensors` pairs these
+    ]
+    if len({other.path for _, other in pairs}) < len(pairs):
+        raise StateError(f"names gives one layer of like= twice: {dict(names)}")
+    return pairs
+
+
+def _at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
+    if path not in layers:
+        raise StateError(f"names= says {shown(path)}, and {twin.name} has no layer there; it has {some_of(layers)}")
+    return layers[path]
+
+
+def spelled_out(names: Names, source: Twin) -> dict[str, str]:
+    """`names` with each pattern replaced by the layers of the source that it stands for: what a `*` stands for in the
+    source's path is put for the `*` of that number in the target's."""
+    every: dict[str, str] = {}
+    paths = [layer.path for layer in (*source.layers, *source.singles)]
+    for here, there in names.items():
+        if "*" not in here:
+            every[here] = there
+            continue
+        pattern = re.compile("(.*)".join(map(re.escape, here.split("*"))))
+        fitting = {path: match.groups() for path in paths if (match := pattern.fullmatch(path))}
+        if not fitting or there.count("*") > here.count("*"):
+            raise StateError(
+                f"names= says {shown(here)}: {shown(there)}, and that is {len(fitting)} layers of {source.name}, with "
+                f"{here.count('*')} and {there.count('*')} parts to fill in; it has {some_of(paths)}"
+            )
+        first, *pieces = there.split("*")
+        for path, groups in fitting.items():
+            every[path] = first + "".join(group + piece for group, piece in zip(groups, pieces, strict=False))
+    return every
+
+
+# by order, kinds and shapes
+
+
+def _match(ours: Unpaired, theirs: Unpaired) -> Pairs:
+    if ours.signatures == theirs.signatures:
+        return _in_order(ours, theirs)
+    if _is_part(ours, theirs) or _is_part(theirs, ours):
+        there = dict(zip(theirs.paths, theirs.layers, strict=True))
+        return [(layer, there[layer.path]) for layer in ours.layers if layer.path in there]
+    by_kind, others = _by_kind(ours), _by_kind(theirs)
+    if by_kind.signatures == others.signatures:
+        return _in_order(by_kind, others)
+    return _only_ones(ours, theirs)
+
+
+def _by_kind(twin: Unpaired) -> Unpaired:
+    """The layers of each kind in their order, one kind behind the other."""
+    pairs = sorted(zip(twin.layers, twin.signatures, strict=True), key=lambda pair: pair[0].kind)
+    return Unpaired(twin.name, [layer for layer, _ in pairs], [signature for _, signature in pairs])
+
+
+def _is_part(few: Unpaired, many: Unpaired) -> bool:
+    """Whether `many` has all the layers in `few`, with the same paths and signatures. False if a path in `few` ends in
+    a number: a path such as 0.1 does not tell what the layer is."""
+    there = dict(zip(many.paths, many.signatures, strict=True))
+    each = zip(few.paths, few.signatures, strict=True)
+    return all(there.get(path) == signature and not name_in(path).isdigit() for path, signature in each)
+
+
+def _in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
+    """The pairs of layers in their order. Raises `StateError` if the names of two layers of one kind and shape would
+    fit better with their counterparts exchanged."""
+    here, there = ours.paths, theirs.paths
+    groups: dict[Signature, list[int]] = {}
+    for place, signature in enumerate(ours.signatures):
+        groups.setdefault(signature, []).append(place)
+    crossed: set[int] = set()
+    likely: dict[str, str] = {}
+    for places in groups.values():
+        paths, others = [here[place] for place in places], [there[place] for place in places]
+        if pairs := crossings(paths, others):
+            crossed.update(places[number] for pair in pairs for number in pair)
+            likely |= guess(paths, others)
+    if crossed:
+        raise StateError(crossing(ours, theirs, sorted(crossed), likely), likely_pairs(ours, theirs))
+    return list(zip(ours.layers, theirs.layers, strict=True))
+
+
+def _only_ones(ours: Unpaired, theirs: Unpaired) -> Pairs:
+    """The pairs of layers that are the only ones of their kind and shape in both models. Raises `StateError` if both
+    models have layers of a kind and shape, and one model has several of them."""
+    counts, others = Counter(ours.signatures), Counter(theirs.signatures)
+    several = [signature for signature in counts if signature in others and counts[signature] + others[signature] > 2]
+    if several:
+        raise StateError(unclear(ours, theirs, several), likely_pairs(ours, theirs))
+    there = dict(zip(theirs.signatures, theirs.layers, strict=True))
+    each = zip(ours.layers, ours.signatures, strict=True)
+    return [(layer, there[signature]) for layer, signature in each if signature in there]
+
+
+# guesses, and what stays in doubt
+
+
+def likely_pairs(ours: Unpaired, theirs: Unpaired, by_names: bool = True) -> dict[str, str]:
+    """A guess for all layers: by their order among their kind and shape, or by names if these contradict it."""
+    strided = _with_strides(ours), _with_strides(theirs)
+    if Counter(strided[0].signatures) == Counter(strided[1].signatures):
+        ours, theirs = strided
+    likely: dict[str, str] = {}
+    for signature in dict.fromkeys(ours.signatures):
+        here, there = (twin.only([signature]).paths for twin in (ours, theirs))
+        in_order = len(here) == len(there) and not (by_names and crossings(here, there))
+        likely |= dict(zip(here, there, strict=True)) if in_order else guess(here, there)
+    return likely
+
+
+def _with_strides(twin: Unpaired) -> Unpaired:
+    """The same with the stride of each layer in its signature: a shortcut may have the kind and shape of the layer
+    beside it, but not its stride."""
+    each = zip(twin.layers, twin.signatures, strict=True)
+    return twin._replace(signatures=[(*own, str(layer.settings.get("stride"))) for layer, own in each])
+
+
+def pairs_in_order(source: Twin, target: Twin, names: Names) -> dict[str, str]:
+    """The paths of layers that are paired in their order among their kind and shape, whatever they are called."""
+    ours, theirs = _left(source, target, names)
+    return {**names, **likely_pairs(_unpaired(source, ours), _unpaired(target, theirs), by_names=False)}
+
+
+def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
+    """A line about layers that `pair_layers` has paired only by their order among their kind. None where the layers of
+    all kinds come in one order."""
+    places = {layer.path: place for place, layer in enumerate(target.layers)}
+    counterparts = {one.path: other.path for one, other in pairs if other.path in places}
+    order = [places[counterparts[layer.path]] for layer in source.layers if layer.path in counterparts]
+    if order == sorted(order):
+        return
+    counts = Counter(target.signatures())
+    paths = [
+        other.path
+        for one, other in pairs
+        if other.path in places and one.path != other.path and counts[target.signature(other)] > 1
+    ]
+    if paths:
+        yield (
+            f"not compared: which layer is which of {some_of(paths)}, whose kinds come in different orders; they are "
+            "paired in their order among their kind, and inputs= runs both models and compares their outputs"
+        )
+
+
+def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
+    """Raises `StateError` if the parameters of one layer cannot become those of the other."""
+    ours, theirs = source.shapes(one), target.shapes(other)
+    same_kind = one.kind == other.kind
+    if same_kind and any(one.settings.get(name) != other.settings.get(name) for name in SHAPING):
+        return  # a setting that shapes the weights differs, which is listed: the pairing is no mistake
+    off = [
+        f"{name or 'the tensor'} {shape} and {theirs[name]}"
+        for name, shape in ours.items()
+        if shape != theirs.get(name, shape) and name != layouts.NORMED[0]
+    ]
+    if same_kind and not off:
+        return
+    rows = of_rows(one, ours.get("weight"), other, theirs.get("weight"))
+    what = f"of the shapes {', '.join(off)}" if same_kind else f"a {one.kind} and a {other.kind}"
+    raise StateError(
+        f"{_part_names(one)} of {source.name} cannot become {_part_names(other)} of {target.name}: "
+        f"they are {what} (in PyTorch's layout); say which layer is which by names={{{one.path!r}: ...}}, "
+        f"or leave both out: skip=[{one.path!r}]{rows and '; '}{rows}"
+    )
+
+
+def _part_names(layer: Layer) -> str:
+    return ", ".join(part.name for part in layer.parts)

@@ -1,0 +1,228 @@
+"""Reads a model as a `Twin`; and what `kinds=` says of layers that no adapter knows, `skip=` of those to leave out."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+from xdevice.contract import layouts
+from xdevice.contract.layouts import Layer, Part
+from xdevice.contract.private import AbsentNameError
+from xdevice.core import registry
+from xdevice.errors import ArgumentError, NotATensorError, StateError, UnsupportedError, shown
+
+from .twin import Twin, shapes_of, some_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from xdevice.contract import Backend
+
+    from .twin import Names
+
+    Variables = Mapping[str, Any]
+
+_MOST_LAYERS: Final = 32
+"""How many layers a recurrent layer of a dict may have."""
+
+
+def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin:
+    variables = dict(backend.variables(model))
+    layers = list(backend.layers(model))
+    try:
+        sequence = list(backend.operations(model))
+    except AbsentNameError:
+        raise
+    except UnsupportedError:
+        sequence = None
+    if kinds:
+        layers += _declared(backend, variables, layers, sequence, kinds)
+    singles = [_single(name, value) for name, value in without_owner(variables, layers).items()]
+    return Twin(backend, layers, variables, singles, sequence, model)
+
+
+def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
+    owner = registry.backend_of_model(like)
+    if owner is not target:
+        kind = type(like).__qualname__
+        came = f"this {kind} is one of {owner.name}" if owner else f"got {shown(like, 60)} of type {kind}"
+        raise NotATensorError(f"like= must be a built model of {target.name}; {came}")
+    return read_model(target, like, kinds)
+
+
+def without_owner(variables: Variables, layers: Iterable[Layer]) -> dict[str, Any]:
+    """The variables that belong to none of `layers`. A variable that has several names is listed under its first
+    name."""
+    seen = {id(variables[part.name]) for layer in layers for part in layer.parts}
+    rest = {}
+    for name, value in variables.items():
+        if id(value) not in seen:
+            seen.add(id(value))
+            rest[name] = value
+    return rest
+
+
+def _single(name: str, value: Any) -> Layer:
+    """A variable as a layer of its own, whose axes of length 1 do not count."""
+    return Layer(_with_dots(name), "same", (Part(name, ("",), layouts.squeezed(tuple(value.shape))),), {})
+
+
+def _with_dots(path: str) -> str:
+    return path.replace("/", ".")
+
+
+# what `kinds=` says
+
+
+def check_kinds(kinds: Names) -> None:
+    for path, kind in kinds.items():
+        if kind not in layouts.KINDS:
+            raise StateError(
+                f"kinds says that {shown(path)} is a {shown(kind)}; expected one of {', '.join(layouts.KINDS)}"
+            )
+
+
+def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | None) -> None:
+    """Raises `StateError` if `kinds` gives a layer a kind that the layer has neither in the source nor in the
+    target."""
+    for path, kind in kinds.items():
+        places = [(source, path)] + ([] if target is None else [(target, names.get(path, path))])
+        of_classes = [
+            (twin.name, layer.kind)
+            for twin, place in places
+            for layer in twin.layers
+            if _is_meant(layer.path, _classes(twin.sequence), _with_dots(place))
+        ]
+        if any(own == kind for _, own in of_classes):
+            continue
+        if of_classes:
+            by_class = " and ".join(f"{own} in {name}" for name, own in of_classes)
+            raise StateError(f"kinds says that {shown(path)} is a {kind}, but its class says {by_class}: leave it out")
+        left = [name for twin, _ in places for name in twin.single_names]
+        raise StateError(
+            f"kinds says {kind} of {shown(path)}, where there are no parameters of a layer that is not known by its "
+            f"class; it can be said of {some_of(left)}"
+        )
+
+
+def _declared(
+    backend: Backend, variables: Variables, layers: list[Layer], sequence: list[Layer] | None, kinds: Names
+) -> list[Layer]:
+    paths = {layer.path for layer in layers}
+    rest = without_owner(variables, layers)
+    kinds = {path: kind for path, kind in spelled_out(kinds, rest, sequence).items() if _with_dots(path) not in paths}
+    declared = [declared_layer(backend, path, kind, rest) for path, kind in kinds.items()]
+    return [layer for layer in declared if layer is not None]
+
+
+def spelled_out(kinds: Names, names: Iterable[str], sequence: Iterable[Layer] | None) -> dict[str, str]:
+    """`kinds` with the path of each module, or of each tensor if the kind is "same", that a pattern or the name of a
+    class stands for. `names` are those of the variables that no known layer has."""
+    kind_of: dict[str, str] = {}
+    classes = _classes(sequence)
+    owners = dict.fromkeys(name[: max(name.rfind("."), name.rfind("/"), 0)] for name in names)
+    for key, kind in kinds.items():
+        paths = names if kind == "same" else owners
+        meant = [path for path in paths if path and _is_meant(_with_dots(path), classes, _with_dots(key))]
+        kind_of |= dict.fromkeys(meant or [key], kind)
+    return kind_of
+
+
+def _classes(sequence: Iterable[Layer] | None) -> dict[str, object]:
+    """The classes of the modules whose code is not read, by their paths."""
+    return {layer.path: layer.settings["type"] for layer in sequence or () if "type" in layer.settings}
+
+
+def _is_meant(path: str, classes: Mapping[str, object], key: str) -> bool:
+    return path == key or ("*" in key and fnmatchcase(path, key)) or classes.get(path) == key
+
+
+def declared_layer(backend: Backend, path: str, kind: str, variables: Variables) -> Layer | None:
+    """The layer of a kind at a path; None if `variables` has none of its parameters, or not all weights of a kind that
+    has several.
+
+    Raises:
+        StateError: the shapes do not fit the kind.
+    """
+    has_several = kind in layouts.RECURRENT or kind == layouts.ATTENTION
+    for settings in _possible_settings(kind):
+        for separator in (".", "/"):
+            parts = _parts_at(backend, path, kind, settings, separator)
+            present = tuple(part for part in parts if part.name in variables)
+            if not present or (has_several and _weights(present) != _weights(parts)):
+                continue
+            layer = Layer(_with_dots(path), kind, present, settings)
+            _check_shapes(layer, variables)
+            if kind == layouts.ATTENTION:  # its settings are told by its shapes
+                layer = layer._replace(settings={"packed": layouts.is_packed(shapes_of(variables, layer))})
+            return layer
+    return None
+
+
+def _parts_at(
+    backend: Backend, path: str, kind: str, settings: Mapping[str, object], separator: str
+) -> tuple[Part, ...]:
+    prefix = path + separator if path else ""
+    return tuple(
+        part._replace(name=prefix + part.name.replace(".", separator) if part.name else path)
+        for part in backend.parts(kind, settings)
+    )
+
+
+def _possible_settings(kind: str) -> Iterator[Mapping[str, object]]:
+    """The settings that a layer of the kind may have been made with, those with the most parameters first."""
+    if kind == layouts.ATTENTION:
+        yield {"packed": True}
+        yield {"packed": False}
+    elif kind in layouts.RECURRENT:
+        for number in range(_MOST_LAYERS, 0, -1):
+            yield {"layers": number, "bidirectional": True}
+            yield {"layers": number, "bidirectional": False}
+    else:
+        yield {}
+
+
+def _weights(parts: Iterable[Part]) -> list[str]:
+    return [part.name for part in parts if "bias" not in part.name]
+
+
+def _check_shapes(layer: Layer, variables: Variables) -> None:
+    try:
+        wrong = layouts.misfit(layer.kind, shapes_of(variables, layer))
+    except (ValueError, IndexError) as error:  # NumPy's: the shape has too few axes for the rule of the layout
+        wrong = str(error)
+    if wrong:
+        came = ", ".join(f"{part.name} {tuple(variables[part.name].shape)}" for part in layer.parts)
+        raise StateError(f"{shown(layer.path)} is said to be a {layer.kind}, but cannot be one with {came}: {wrong}")
+
+
+# what `skip=` says
+
+
+def check_skip(skip: Any) -> tuple[str, ...]:
+    if isinstance(skip, str) or not all(isinstance(path, str) for path in skip):
+        raise ArgumentError(f'skip= takes a list of paths, such as ["fc"], not {shown(skip)}')
+    return tuple(map(_with_dots, skip))
+
+
+def is_skipped(name: str, skip: Sequence[str]) -> bool:
+    """Whether a name or a path is one of the paths of `skip=`, or below it."""
+    whole = _with_dots(name)
+    return any(whole == path or whole.startswith(f"{path}.") for path in skip)
+
+
+def without(twin: Twin, skip: Sequence[str]) -> Twin:
+    """The twin without the layers and parameters at the paths of `skip`."""
+
+    def kept(layers: Iterable[Layer]) -> list[Layer]:
+        return [layer for layer in layers if not any(is_skipped(part.name, skip) for part in layer.parts)]
+
+    return twin._replace(layers=kept(twin.layers), singles=kept(twin.singles))
+
+
+def require_used(skip: Sequence[str], twins: Sequence[Twin]) -> None:
+    names = [name for twin in twins for name in twin.variables]
+    for path in skip:
+        if not any(is_skipped(name, (path,)) for name in names):
+            every = dict.fromkeys(layer.path for twin in twins for layer in twin.layers)
+            raise StateError(f"skip= says {path!r}, where neither model has parameters; layers are {some_of(every)}")

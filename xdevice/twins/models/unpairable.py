@@ -1,0 +1,178 @@
+"""The messages of the errors about layers that cannot be paired: they say what to do, and name only a few of many
+layers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from xdevice.errors import listed
+
+from .name_likeness import guess
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator, Sequence
+
+    from xdevice.contract.layouts import Layer
+
+    from .twin import Names, Signature
+
+MOST: Final = 1500
+"""How many characters an error message may have."""
+_BREAKS: Final = 6
+_A_SIDE: Final = 4
+_NAMED: Final = 3
+_GUESSES: Final = 8
+
+
+class Unpaired(NamedTuple):
+    """The layers of one twin that are still to be paired, each with its signature."""
+
+    name: str
+    """The name of the twin's backend."""
+    layers: Sequence[Layer]
+    signatures: Sequence[Signature]
+
+    @property
+    def paths(self) -> list[str]:
+        return [layer.path for layer in self.layers]
+
+    def only(self, signatures: Container[Signature]) -> Unpaired:
+        """Those that have one of these signatures."""
+        pairs = [pair for pair in zip(self.layers, self.signatures, strict=True) if pair[1] in signatures]
+        return Unpaired(self.name, [layer for layer, _ in pairs], [signature for _, signature in pairs])
+
+    def at(self, places: Iterable[int]) -> list[Layer]:
+        return [self.layers[place] for place in places]
+
+
+class _Break(NamedTuple):
+    """A place where the layers of two models stop coming in the same order: the last layer before that place, and the
+    layers that each model has there."""
+
+    before: str
+    ours: list[str]
+    theirs: list[str]
+    paths: list[str]
+
+
+def crossing(ours: Unpaired, theirs: Unpaired, places: Sequence[int], likely: Names) -> str:
+    """The error message for layers of one kind and shape whose names contradict their order."""
+    head = (
+        f"these parameters of {ours.name} fit more than one of {theirs.name}, and the names contradict their order: "
+        f"{_some_parameters(ours.at(places))} may be {_some_parameters(theirs.at(places))}"
+    )
+    return _cut(head, _ways_out(likely))
+
+
+def unclear(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -> str:
+    """The error message for several layers of one kind and shape, which have one of these signatures, in models whose
+    layers come in different orders."""
+    here, there = ours.name, theirs.name
+    common, breaks = _breaks(ours, theirs)
+    head = (
+        f"these parameters of {here} fit more than one of {there}: {_some_parameters(ours.only(signatures).layers)} "
+        f"may be {_some_parameters(theirs.only(signatures).layers)}. {common} of {len(ours.layers)} layers of {here} "
+        f"and {len(theirs.layers)} of {there} come in one order, with {len(breaks)} "
+        f"{'break' if len(breaks) == 1 else 'breaks'}"
+    )
+    lines = [_line(one, here, there) for one in breaks[:_BREAKS]]
+    if len(breaks) > _BREAKS:
+        lines.append(f"and {len(breaks) - _BREAKS} more")
+    if lacking := _lacking(ours, theirs):
+        end = "names= cannot make them one, and inputs= only if what is left over is never called"
+        end += "".join(f"; but {text}" for text in _rows_left(ours, theirs))
+        return _cut(head, f"These are different architectures: {lacking}; {end}", lines)
+    likely: dict[str, str] = {}
+    for signature in signatures:
+        likely |= guess(ours.only([signature]).paths, theirs.only([signature]).paths)
+    at_breaks = {name for one in breaks for name in one.paths}  # these come first: names= must say what they are
+    return _cut(head, _ways_out(dict(sorted(likely.items(), key=lambda pair: pair[0] not in at_breaks))), lines)
+
+
+def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
+    """How to make one of two embeddings that the other side lacks."""
+    left, right = (
+        {
+            layer.path: (layer, signature[-1])
+            for layer, signature in zip(twin.layers, twin.signatures, strict=True)
+            if layer.kind == "embedding" and signature not in other.signatures
+        }
+        for twin, other in ((ours, theirs), (theirs, ours))
+    )
+    for here, there in guess([*left], [*right]).items():
+        yield from filter(None, [of_rows(*left[here], *right[there])])
+
+
+def of_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
+    """How to make one of two embeddings of one width, of which one has more rows; "" for other layers."""
+    if one.kind != "embedding" or other.kind != "embedding" or ours[1:] != theirs[1:] or ours == theirs:
+        return ""
+    more = ours[0] - theirs[0]
+    here, there = one.path, other.path
+    here, there = (f"{here}[{more}:]", there) if more > 0 else (here, f"{there}[{-more}:]")
+    return f"names={{{here!r}: {there!r}}} leaves out the first {abs(more)} rows"
+
+
+def _breaks(ours: Unpaired, theirs: Unpaired) -> tuple[int, list[_Break]]:
+    """Counts the layers that come in the same order in both models, and finds the places where the orders differ."""
+    numbers: dict[Signature, int] = {}
+    one, other = ([numbers.setdefault(form, len(numbers)) for form in twin.signatures] for twin in (ours, theirs))
+    common, breaks = 0, []
+    for how, start, end, first, last in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
+        if how == "equal":
+            common += end - start
+            continue
+        before = ours.layers[start - 1].path if start else ""
+        breaks.append(_Break(before, _texts(ours, start, end), _texts(theirs, first, last), ours.paths[start:end]))
+    return common, breaks
+
+
+def _texts(twin: Unpaired, start: int, end: int) -> list[str]:
+    pairs = zip(twin.paths[start:end], twin.signatures[start:end], strict=True)
+    return [f"{path} {' '.join(map(str, signature))}" for path, signature in pairs]
+
+
+def _line(one: _Break, here: str, there: str) -> str:
+    where = f"behind {one.before}" if one.before else "at the beginning"
+    sides = [f"{name} has {listed(own, _A_SIDE)}" for name, own in ((here, one.ours), (there, one.theirs)) if own]
+    return f"{where}, {'; '.join(sides)}"
+
+
+def _lacking(ours: Unpaired, theirs: Unpaired) -> str:
+    texts = []
+    for twin, other in ((ours, theirs), (theirs, ours)):
+        extra = Counter(twin.signatures) - Counter(other.signatures)
+        kinds = Counter(str(signature[0]) for signature in extra.elements())
+        if kinds:
+            counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+            texts.append(f"{other.name} lacks {counts} of {twin.name}")
+    return " and ".join(texts)
+
+
+def _some_parameters(layers: Iterable[Layer]) -> str:
+    return listed((", ".join(part.name for part in layer.parts[:2]) for layer in layers), _NAMED)
+
+
+def _ways_out(likely: Names) -> str:
+    guesses = ", ".join(f"{one!r}: {other!r}" for one, other in list(likely.items())[:_GUESSES])
+    more = ", ..." if len(likely) > _GUESSES else ""
+    return (
+        f"Say which layer is which: names={{{guesses}{more}}} (a guess by their names; the error's `pairs` is all of "
+        "it, a dict for names=), or give one batch as inputs="
+    )
+
+
+def _cut(head: str, end: str, lines: Sequence[str] = ()) -> str:
+    """Joins `head`, `end` (what to do) and as many of the lines as fit into `MOST` characters."""
+    text = f"{_at_most(head, MOST // 2)}. {_at_most(end, MOST // 2 - 2)}"
+    for line in lines:
+        if len(text) + len(line) + 3 > MOST:
+            break
+        text += f"\n  {line}"
+    return text
+
+
+def _at_most(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 4]} ..."

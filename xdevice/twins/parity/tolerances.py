@@ -1,0 +1,122 @@
+"""How far apart two numbers may be, by their dtype and the arguments of a comparison.
+
+Correct runs of the same training on several frameworks were seen to stay within the tolerance of each dtype, and faulty
+ones were not; docs/reference/parity.md has the measurement.
+"""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from xdevice.base.floats import PARTS
+from xdevice.errors import ArgumentError, DTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from .readings import Reading
+
+
+class Tolerance(NamedTuple):
+    """How far two numbers of a dtype may be apart: `|actual - expected| <= relative * |expected| + absolute *
+    max(least, max|expected|)`."""
+
+    relative: float
+    absolute: float
+    least: float
+
+    def __str__(self) -> str:
+        size = "max|expected|" if not self.least else f"max({self.least:g}, max|expected|)"
+        return f"{self.relative:g} * |expected| + {self.absolute:g} * {size}"
+
+
+TOLERANCES: Final = {
+    "float64": Tolerance(1e-10, 1e-12, 1.0),
+    "float32": Tolerance(1e-5, 1e-6, 1.0),
+    "float16": Tolerance(8e-3, 2e-3, 0.0),
+    "bfloat16": Tolerance(6e-2, 1.6e-2, 0.0),
+}
+"""The tolerance of each float dtype, from the finest dtype to the coarsest. A complex dtype has the tolerance of its
+real and imaginary parts; ints and bools must be equal."""
+
+_PYTHON: Final = ("float", "complex")
+_NOISES: Final = 8.0
+"""If the noise of a leaf was measured, an error may be this many times the noise. 4 was the smallest factor without a
+false alarm."""
+_FLOOR: Final = 2 * 2.0**-23
+"""The error that is allowed beside the noise, even if the noise is 0, as a share of max|expected|."""
+_DOES: Final = " that rounding alone does up to this step"
+
+
+class Rule(NamedTuple):
+    """How strictly to compare: the arguments of `assert_parity`, and the settings that reports of whole runs add."""
+
+    rtol: float | None = None
+    atol: float | None = None
+    check_device: bool = False
+    check_dtype: bool = True
+    equal_nan: bool = False
+    pythons: Literal["float32", "float64"] = "float32"
+    """The dtype by whose tolerance two Python floats are compared."""
+    float64_as: Literal["float32", "float64"] = "float64"
+    """The dtype whose tolerance float64 values get: in a run in float64, float32 from the second step of a name on."""
+    statistics_as: Literal["float32", "float64"] = "float64"
+    """The same for the means and variances that batch norms keep: Paddle holds their momentum in float32, so that they
+    are up to 3e-7 off in a run in float64."""
+    noise: Mapping[str, float] | None = None
+    """The error that rounding alone was seen to make in each leaf, by the leaf's path; see `twins.parity.noise`."""
+
+    def check(self) -> Rule:
+        """Raises `ArgumentError` for a wrong tolerance; otherwise returns this `Rule`."""
+        for name, value in (("rtol", self.rtol), ("atol", self.atol)):
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
+                raise ArgumentError(
+                    f"{name} must be a number of 0 or more, not {value!r:.100}; left out, it follows the dtype"
+                )
+        return self
+
+
+class Allowed(NamedTuple):
+    """The tolerance for one pair of leaves, as `allow` computes it from their dtype and the `Rule`."""
+
+    rtol: float
+    atol: Callable[[float], float]
+    """The absolute part of the tolerance, as a function of max|expected|."""
+    text: str
+
+
+def allow(dtype: str | None, rule: Rule, noise: float | None) -> Allowed | None:
+    """The tolerance for two leaves of this dtype; None if they must be equal, as ints and bools must. `noise` is the
+    error that rounding alone makes in these leaves, if it was measured."""
+    if dtype is None:
+        return Allowed(0.0, lambda size: _NOISES * noise, f"{_NOISES:g} * {noise:.3g}{_DOES}") if noise else None
+    if noise is not None and dtype == "float32":
+        text = f"{_NOISES:g} * {noise:.3g}{_DOES}, + {_FLOOR:.2g} * max|expected|"
+        return Allowed(0.0, lambda size: _NOISES * noise + _FLOOR * size, text)
+    usual = TOLERANCES[rule.float64_as if dtype == "float64" else dtype]
+    rtol = usual.relative if rule.rtol is None else float(rule.rtol)
+    if rule.atol is None:
+        text = str(usual._replace(relative=rtol))
+        return Allowed(rtol, lambda size: usual.absolute * max(usual.least, size), text)
+    given = float(rule.atol)
+    return Allowed(rtol, lambda size: given, f"{rtol:g} * |expected| + {given:g}")
+
+
+def coarser(actual: Reading, expected: Reading, pythons: str) -> str | None:
+    """The coarser of the float dtypes of two leaves, or None if both dtypes are exact. A Python number takes the dtype
+    of the other leaf; two Python floats take `pythons`."""
+    names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != "Python"}
+    floats = {PARTS.get(name, name) for name in names if not _is_exact(name)}
+    if not floats:
+        floats = {pythons for leaf in (actual, expected) if leaf.dtype in _PYTHON}
+    unknown = floats - set(TOLERANCES)
+    if unknown:
+        raise DTypeError(f"there is no rule for comparing {', '.join(sorted(unknown))}; convert it to float32 first")
+    return next((name for name in reversed(TOLERANCES) if name in floats), None)
+
+
+def _is_exact(name: str) -> bool:
+    return name == "bool" or name.lstrip("u").startswith("int")

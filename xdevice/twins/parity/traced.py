@@ -1,0 +1,227 @@
+"""`python -m xdevice.twins.parity.traced script.py`: runs a script as Python does, and keeps what its layers compute.
+
+The traces are written into the folder `trace` beside the recording: the arrays as `record` writes them, and in
+`runs.jsonl` a line for each traced call of a model, which lists the model's layers, with kinds, shapes and settings,
+and the calls of the layers. For a model that cannot be traced, a line says why.
+
+Only models that no other model calls and whose parameters `convert_state` knows are traced: the first three calls with
+inputs of each shape, and each call of a model whose number is a power of two. A call is written when the model is
+called again or the program ends, because its gradients may come until then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import runpy
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from xdevice.base import floats
+from xdevice.contract import calls as common
+from xdevice.contract.private import AbsentNameError
+from xdevice.core import registry, selection
+from xdevice.errors import NotBuiltError, UnsupportedError, XDeviceError
+from xdevice.twins.models.reading import read_model
+from xdevice.twins.tracing.traces import Trace
+
+from . import narrow, recording
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from xdevice.contract import Backend
+    from xdevice.contract.calls import Call
+
+FOLDER: Final = "trace"
+RUNS: Final = "runs.jsonl"
+FIRST: Final = 3
+"""The first calls with inputs of one shape are always traced: this many of them."""
+
+
+class _Pending(NamedTuple):
+    """A call of a model that has ended, but is not written yet because its gradients may still come."""
+
+    line: dict[str, Any]
+    """What the file `runs.jsonl` says of it, but for the calls of its layers."""
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    trace: Trace
+
+
+class _Model:
+    """What the tracer knows of one model of the program: its number, its calls so far, and the reason if it cannot be
+    traced."""
+
+    def __init__(self, number: int, itself: Any) -> None:
+        self.number = number
+        self.itself = itself  # kept alive, because the tracer finds models by their id
+        self.count = 0
+        self.shapes: dict[Any, int] = {}
+        self.refusal = ""
+        self.watched: dict[int, AbstractContextManager[Any]] = {}
+        self.pending: list[_Pending] = []
+
+
+class Tracer:
+    """Traces the calls of a program's models and writes them into a folder. Made by `main`."""
+
+    def __init__(self, backend: Backend, folder: Path) -> None:
+        self._backend = backend
+        self._folder = folder
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._models: dict[int, _Model | None] = {}
+        self._recorder = recording.Recorder(folder)
+
+    def around(self, model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
+        """Runs `call`, which calls `model` with `arguments`, traces it if it is wanted, and returns its result. The
+        backend passes every call of a model here that no other model makes."""
+        known = self._model_of(model) if os.getpid() == self._process else None
+        if known is None:
+            return call()
+        with self._lock:
+            self._write(known)
+        if not self._is_wanted(known, arguments):
+            return call()
+        copies = common.Watch(self._backend, {}).copies
+        seen = self._watch(known)
+        if seen is None:
+            return call()
+        inputs, started = copies(arguments), time.time()
+        result = call()
+        with self._lock:
+            trace = Trace(known.itself, self._backend, list(seen))
+            line = {
+                "model": known.number, "type": type(model).__name__, "run": known.count - 1, "time": started,
+                "layers": self._layers(model),
+            }  # fmt: skip
+            known.pending.append(_Pending(line, inputs, copies(result), trace))
+        return result
+
+    def close(self) -> None:
+        """Writes the calls that still wait for gradients, and closes the files."""
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            for known in filter(None, self._models.values()):
+                self._write(known)
+            self._recorder.close()
+
+    def _model_of(self, model: Any) -> _Model | None:
+        """The `_Model` of a model; None if it has no parameters that can be paired with another model's, as a loss
+        function has none."""
+        with self._lock:
+            if id(model) not in self._models:
+                try:
+                    has_layers = bool(list(self._backend.layers(model)))
+                except NotBuiltError:
+                    return None  # this first call builds the model, which has no layers before it
+                except AbsentNameError:
+                    raise
+                except UnsupportedError:
+                    has_layers = False
+                number = len([one for one in self._models.values() if one is not None])
+                self._models[id(model)] = _Model(number, model) if has_layers else None
+            return self._models[id(model)]
+
+    def _is_wanted(self, known: _Model, arguments: Any) -> bool:
+        if known.refusal:
+            return False
+        if self._backend.tracing():
+            self._refuse(known, f"it is called inside of {self._backend.tracing()}, where layers have no values")
+            return False
+        shapes = tuple(tuple(x.shape) for x in common.tensors(self._backend, arguments))
+        with self._lock:
+            known.count += 1
+            known.shapes[shapes] = known.shapes.get(shapes, 0) + 1
+            return known.shapes[shapes] <= FIRST or known.count & (known.count - 1) == 0
+
+    def _watch(self, known: _Model) -> list[Call] | None:
+        """Starts to note the calls of the model's layers in this thread, and returns the list in which they are put.
+        `_write` stops it at the model's next call, because gradients come after this call."""
+        block = self._backend.calls(known.itself)
+        try:
+            seen = block.__enter__()
+        except XDeviceError as error:
+            self._refuse(known, str(error))
+            return None
+        known.watched[threading.get_ident()] = block
+        return seen
+
+    def _refuse(self, known: _Model, why: str) -> None:
+        known.refusal = why
+        self._line({"model": known.number, "type": type(known.itself).__name__, "refusal": why})
+
+    def _layers(self, model: Any) -> list[dict[str, Any]]:
+        twin = read_model(self._backend, model)
+        return [
+            {
+                "path": layer.path,
+                "kind": layer.kind,
+                "shapes": {name: list(shape) for name, shape in twin.shapes(layer).items()},
+                "settings": {name: _plain(value) for name, value in layer.settings.items()},
+            }
+            for layer in twin.layers
+        ]
+
+    def _write(self, known: _Model) -> None:
+        block = known.watched.pop(threading.get_ident(), None)
+        if block is not None:
+            block.__exit__(None, None, None)
+        for run in known.pending:
+            self._backend.synchronize(None)
+            key = f"{run.line['model']}.{run.line['run']}"
+            host = [[self._backend.to_numpy(x) for x in found] for found in (run.inputs, run.outputs)]
+            self._recorder.add(key, {"inputs": host[0], "outputs": host[1]})
+            calls = []
+            for number, call in enumerate(run.trace.calls):
+                self._recorder.add(f"{key}.{number}", call._asdict() | {"path": "", "type": ""})
+                calls.append([call.path, call.number, call.type])
+            self._line(run.line | {"calls": calls, "channels_last": self._backend.has_channels_last(known.itself)})
+        known.pending.clear()
+
+    def _line(self, line: dict[str, Any]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / RUNS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(x) for x in value]
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+def main() -> None:
+    """Runs the script that the command-line arguments name, and traces its models."""
+    script = narrow.script_to_run()
+    backend = registry.load(os.environ[selection.VARIABLE])
+    tracer = Tracer(backend, Path(os.environ[recording.VARIABLE]) / FOLDER)
+    atexit.register(tracer.close)
+    try:
+        block = backend.outermost(tracer.around)
+    except UnsupportedError as error:
+        print(
+            f"nothing is traced: {error}", file=sys.stderr
+        )  # values that the script records are compared nevertheless
+        _run(script)
+        return
+    with block:
+        _run(script)
+
+
+def _run(script: str) -> None:
+    if floats.is_float64():
+        narrow.run(script)
+    else:
+        runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""The distance between arrays from two frameworks, which may have their axes in different orders.
+
+A distance is the largest difference of two elements, as a share of the largest expected value, so that one limit fits
+all layers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    Array = numpy.ndarray[Any, Any]
+
+OFF: Final = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+"""By dtype, the largest distance that still counts as rounding. Correct float32 runs of eleven published architectures
+stayed 25 times below that limit."""
+
+
+def limit(arrays: Sequence[Array]) -> float:
+    """The largest distance that rounding alone may make, for the coarsest dtype of these arrays."""
+    return max((OFF[x.dtype.name] for x in arrays if x.dtype.name in OFF), default=OFF["float32"])
+
+
+# of arrays whose axes have one order
+
+
+def apart(actual: Array, expected: Array) -> float:
+    """The distance of two arrays with the same order of axes; infinite if their shapes, or ints or bools in them,
+    differ, or if one has NaN or an infinity where the other does not."""
+    if actual.shape != expected.shape:
+        return math.inf
+    return _distance(actual, expected) if expected.size else 0.0
+
+
+def apart_by_rows(actual: Array, expected: Array) -> float:
+    """The distance as in `apart`, or, if that is larger, the largest difference as a share of how far the rows of a
+    batch lie from their mean."""
+    distance = apart(actual, expected)
+    if not distance or not math.isfinite(distance) or expected.ndim < 2 or len(expected) < 2:
+        return distance
+    rows = wide(expected)
+    most = float(numpy.abs(rows[numpy.isfinite(rows)]).max())
+    spread = numpy.abs(rows - rows.mean(axis=0))
+    spread = spread[numpy.isfinite(spread)]
+    return distance * max(1.0, most / (float(spread.max()) + 1e-2 * most)) if spread.size and most else distance
+
+
+def moved(x: Array, last: bool) -> Array:
+    """An image with the axis of its channels moved to the end (if `last`), or to before the rows and columns."""
+    return numpy.moveaxis(x, 1, -1) if last else numpy.moveaxis(x, -1, 1)
+
+
+def turned(actual: Array, expected: Array, ends: tuple[bool | None, bool | None]) -> Array:
+    """`actual` with its channels on the axis where `expected` has them. `ends` says for each of the two models whether
+    its channels come last."""
+    if None in ends or ends[0] == ends[1] or actual.ndim < 3 or not expected.size:
+        return actual
+    # `actual` as it is may fit too, if it is a sequence, which has no channels
+    ways = [way for way in (actual, moved(actual, not ends[0])) if way.shape == expected.shape]
+    return min(ways, key=lambda way: _distance(way, expected), default=actual)
+
+
+# of arrays whose axes may have different orders
+
+
+def error_of(actual: Array, expected: Array) -> float | None:
+    """The smallest distance of the two arrays in any usual order of `actual`'s axes. Infinite if the shapes cannot fit;
+    None if both arrays are empty, or may hold the same numbers in an order that is not tried."""
+    if not expected.size and not actual.size:
+        return None
+    ways = [_distance(way, expected) for way in _orders(actual, expected.shape)]
+    if ways:
+        return min(ways)
+    same_axes = _squeezed(actual).ndim == _squeezed(expected).ndim
+    return math.inf if same_axes and sorted(actual.shape) != sorted(expected.shape) else None
+
+
+def error_of_padded(actual: Array, expected: Array) -> float | None:
+    """As `error_of`, for the inputs of a convolution: the layer before may have put zeros around one of the two."""
+    error = error_of(actual, expected)
+    return error_of(_trimmed(actual), _trimmed(expected)) if error == math.inf else error
+
+
+def _trimmed(x: Array) -> Array:
+    """An image without the zeros at its edges."""
+    for axis in range(1, x.ndim):
+        used = numpy.flatnonzero((x != 0).any(axis=tuple(other for other in range(x.ndim) if other != axis)))
+        if used.size:
+            x = numpy.moveaxis(numpy.moveaxis(x, axis, 0)[used[0] : used[-1] + 1], 0, axis)
+    return x
+
+
+def layouts(x: Array) -> Iterator[Array]:
+    """Yields the array as it is, and with the axis of its channels moved to the end, and from the end to axis 1."""
+    yield x
+    if x.ndim > 2:
+        yield numpy.moveaxis(x, 1, -1)
+        yield numpy.moveaxis(x, -1, 1)
+
+
+def _orders(x: Array, shape: tuple[int, ...]) -> Iterator[Array]:
+    """Yields the array in each order of axes that frameworks use, if it then has the given shape."""
+    wanted = tuple(size for size in shape if size != 1)
+    ways = [*layouts(x), *([numpy.swapaxes(x, 0, 1)] if x.ndim > 2 else [])]
+    for way in ways:
+        if _squeezed(way).shape == wanted:
+            yield way.reshape(shape)
+
+
+def _squeezed(x: Array) -> Array:
+    return x.reshape([size for size in x.shape if size != 1])
+
+
+def _distance(actual: Array, expected: Array) -> float:
+    if expected.dtype.kind in "iub":
+        return 0.0 if (actual == expected).all() else math.inf
+    a, b = (actual, expected) if actual.dtype == expected.dtype == numpy.float32 else (wide(actual), wide(expected))
+    with numpy.errstate(invalid="ignore"):
+        off = numpy.abs(a - b)
+        most = float(off.max())
+    if not math.isfinite(most):
+        off[(a == b) | (numpy.isnan(a) & numpy.isnan(b))] = 0.0
+        most = float(off.max())
+    if not most or not math.isfinite(most):
+        return most if most == 0.0 else math.inf
+    sizes = numpy.abs(b)
+    return most / (float(sizes[numpy.isfinite(sizes)].max(initial=0.0)) or 1.0)
+
+
+def wide(x: Array) -> Array:
+    """The array in the widest dtype of its kind."""
+    return x.astype("complex128" if x.dtype.kind == "c" else "float64")

@@ -1,0 +1,265 @@
+"""Finds the first layer whose output differs between two runs of a model, or the gap where the difference arises.
+
+Layers are paired as `convert_state` pairs them, and the calls of a layer by their inputs, or else by their order. If
+two paired layers get different inputs, the cause lies in the gap before them, which has only functions and layers
+without parameters. If they give different outputs for the same input, the layer itself is the cause.
+
+Two runs of deep models are further apart than `assert_parity` allows for one operation, so a layer counts as different
+if its output is off by more than 1e-4 of its largest value (`distances`). A fault may begin below that, and grow. So
+the cause is taken to be where the error grows most, up to the first layer that is different.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from xdevice.contract import layouts
+
+from . import distances
+from .distances import apart, error_of, error_of_padded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy
+
+    from xdevice.contract.layouts import Layer
+
+    from .traces import LayerCall
+
+    Arrays = Sequence[numpy.ndarray[Any, Any]]
+    Calls = Sequence[LayerCall]
+
+_ROUNDING: Final = 1 / 500
+"""In the search for the step where the error grows most, errors below this share of the limit count as rounding."""
+_GRADIENTS: Final = 10
+"""A gradient may be off by this many times the limit for outputs."""
+_LISTED: Final = 6
+
+
+class TracedRun(NamedTuple):
+    """One run of a model: the calls of its layers, and what it returned."""
+
+    owner: str
+    """The name of the backend, such as `torch`."""
+    calls: Calls
+    outputs: Arrays
+    """The tensors that the model returned, with their channels on the axis where the other run has them."""
+
+
+class Place(NamedTuple):
+    """The first place where two runs differ: a layer, or a gap between layers."""
+
+    path: str
+    """The path, in the expected model, of the layer, or of the layer behind the gap; empty for a gap at the end."""
+    text: str
+    error: float
+    """How far off the values are, as a share of the largest expected value; infinite if the shapes differ."""
+
+
+class CallPair(NamedTuple):
+    """A call of a layer in the one run, and the same call in the other."""
+
+    actual: LayerCall
+    expected: LayerCall
+
+
+class _Step(NamedTuple):
+    """The inputs or the outputs of a layer's call, in both runs."""
+
+    calls: CallPair
+    is_input: bool
+    error: float | None
+    """The distance between the arrays of the two runs (`distances`); None if they cannot be compared."""
+
+
+class TwoRuns:
+    """Two runs, of models whose layers are paired: those of the actual one first."""
+
+    def __init__(self, actual: TracedRun, expected: TracedRun, pairs: Sequence[tuple[Layer, Layer]]) -> None:
+        self._actual, self._expected, self._pairs = actual, expected, pairs
+        self.limit = distances.limit([x for call in expected.calls for x in call.outputs[:1]])
+        """The error that rounding alone may make in a layer, as a share of the largest value of its output."""
+
+    def first_difference(self, *, strict: bool = False) -> Place | None:
+        """Finds the first place where the runs differ; None if they agree. With `strict`, for runs whose outputs are
+        known to differ, it is the place where the error grows most, however small the error is."""
+        steps = []
+        for step in self._steps():
+            steps.append(step)
+            if step.error is not None and step.error > self.limit:
+                break  # later errors follow from this one
+        else:
+            end = self._end_error()
+            if not strict and (end is None or end <= self.limit):
+                return None
+            return self._greatest_step(steps, [*(step.error for step in steps), end])
+        return self._greatest_step(steps, [step.error for step in steps])
+
+    def worst(self) -> float:
+        """The largest error of any layer or of the outputs, as a share of the largest expected value there."""
+        errors = [*(step.error for step in self._steps()), self._end_error()]
+        return max((error for error in errors if error is not None), default=0.0)
+
+    def first_gradient(self) -> Place | None:
+        """Finds, going backward, the first paired layer whose output gets different gradients in the two runs; None if
+        there is none."""
+        behind = "the loss"
+        for calls, is_input, _ in reversed(list(self._steps())):
+            ours, theirs = calls.actual.gradients[:1], calls.expected.gradients[:1]
+            if is_input or not ours or not theirs or ours[0] is None or theirs[0] is None:
+                continue
+            error = error_of(ours[0], theirs[0])
+            if error is not None and error > _GRADIENTS * self.limit:
+                text = (
+                    f"forward all layers agree; going backward, the first gradient that differs is that of the output "
+                    f"of {self._name(calls)}, off by {error:.2g} of its largest value: the cause lies between it and "
+                    f"{behind}"
+                )
+                return Place(calls.expected.path, text, error)
+            behind = self._name(calls)
+        return None
+
+    # steps
+
+    def _steps(self) -> Iterator[_Step]:
+        """Yields the inputs and outputs of the paired layers, in the order of the expected run."""
+        left: dict[str, list[LayerCall]] = {}
+        for call in self._actual.calls:
+            left.setdefault(call.path, []).append(call)
+        pairs = {theirs.path: (ours, theirs) for ours, theirs in self._pairs}
+        for call in self._expected.calls:
+            if call.path not in pairs:
+                continue
+            mine, its = pairs[call.path]
+            candidates = left.get(mine.path)
+            if not candidates:
+                continue
+            # a layer that is shared may be called in another order
+            same = (number for number, one in enumerate(candidates) if self._agree(one.inputs, call.inputs))
+            calls = CallPair(candidates.pop(next(same, 0) if len(candidates) > 1 else 0), call)
+            compare = error_of_padded if mine.kind == "conv" else error_of
+            yield _Step(calls, True, _error(calls.actual.inputs, call.inputs, compare))
+            # one of the two layers includes its activation, which is no call of its own: their outputs cannot be
+            # compared
+            is_hidden = mine.kind == "batch_norm" and mine.settings.get("activation") != its.settings.get("activation")
+            yield _Step(calls, False, None if is_hidden else _error(calls.actual.outputs, call.outputs))
+
+    def _end_error(self) -> float | None:
+        return max(map(apart, self._actual.outputs, self._expected.outputs), default=None)
+
+    def _agree(self, ours: Arrays, theirs: Arrays) -> bool:
+        error = _error(ours, theirs)
+        return error is not None and error <= self.limit
+
+    def _greatest_step(self, steps: list[_Step], errors: list[float | None]) -> Place:
+        """The place of the error that exceeds the largest error before it by the greatest factor."""
+        before, most, number = self.limit * _ROUNDING, 0.0, len(errors) - 1
+        for place, error in enumerate(errors):
+            if error is None:
+                continue
+            if error / before > most:
+                most, number = error / before, place
+            before = max(before, error)
+        error = errors[number] or 0.0
+        if number == len(steps) or steps[number].is_input:
+            return self._gap(steps[:number], steps[number].calls if number < len(steps) else None, error)
+        return self._layer(steps[number].calls, error)
+
+    # the place in words
+
+    def _layer(self, calls: CallPair, error: float) -> Place:
+        far = _far(error, calls.actual.outputs, calls.expected.outputs)
+        text = f"the first layer that differs is {self._name(calls)}: it is given the same, and its output is {far}"
+        if settings := self._settings(calls.expected.path):
+            text += f"; {settings}"
+        return Place(calls.expected.path, text, error)
+
+    def _settings(self, path: str) -> str:
+        """A text that names the settings in which the two layers differ, with both values."""
+        ours, theirs = next((one.settings, other.settings) for one, other in self._pairs if other.path == path)
+        return ", ".join(
+            f"{name} is {value} in {self._actual.owner}, {theirs[name]} in {self._expected.owner}"
+            for name, value in ours.items()
+            if name in theirs and not layouts.same_setting(value, theirs[name])
+        )
+
+    def _gap(self, steps: list[_Step], behind: CallPair | None, error: float) -> Place:
+        """The gap before the call `behind`, or before the end: the calls of unpaired layers, in both runs, since the
+        last of `steps`."""
+        earlier = [step.calls for step in steps if behind is None or step.calls.expected is not behind.expected]
+        before = earlier[-1] if earlier else None
+        start = f"behind {self._name(before)}" if before else "at the beginning"
+        if behind:
+            path, what = behind.expected.path, f"what {self._name(behind)} is given"
+            far = _far(error, behind.actual.inputs, behind.expected.inputs)
+        else:
+            path, what = "", "what the model returns"
+            far = _far(error, self._actual.outputs, self._expected.outputs)
+        ours, theirs = self._between(before, behind)
+        return Place(
+            path,
+            f"the first difference lies {start}: {what} is {far}; between them are {_listed(self._actual, ours)}, and "
+            f"{_listed(self._expected, theirs)}",
+            error,
+        )
+
+    def _between(self, before: CallPair | None, behind: CallPair | None) -> tuple[Calls, Calls]:
+        """The calls in a gap that come after the last calls in it whose outputs agree."""
+        ours, theirs = (
+            _between(run, before and before[side], behind and behind[side], {pair[side].path for pair in self._pairs})
+            for side, run in enumerate((self._actual, self._expected))
+        )
+        left = theirs
+        for number, call in enumerate(theirs):
+            same = (place for place, other in enumerate(ours) if self._agree(other.outputs, call.outputs))
+            place = next(same, None)
+            if place is not None:
+                ours, left = ours[place + 1 :], theirs[number + 1 :]
+        return ours, left
+
+    def _name(self, calls: CallPair) -> str:
+        ours, theirs = _name(calls.actual), _name(calls.expected)
+        return ours if ours == theirs else f"{ours} of {self._actual.owner} with {theirs} of {self._expected.owner}"
+
+
+def _error(ours: Arrays, theirs: Arrays, compare: Any = error_of) -> float | None:
+    return compare(ours[0], theirs[0]) if ours and theirs else None
+
+
+def _between(run: TracedRun, before: LayerCall | None, behind: LayerCall | None, paired: set[str]) -> list[LayerCall]:
+    """The calls of unpaired layers between two calls. If there are none, because branches are called in another order,
+    the call of an unpaired layer that made the input of `behind`."""
+    numbers = {id(call): number for number, call in enumerate(run.calls)}
+    start = numbers[id(before)] + 1 if before else 0
+    end = numbers[id(behind)] if behind else len(run.calls)
+    calls = [call for call in run.calls[start:end] if call.path not in paired]
+    if calls or behind is None or not behind.inputs:
+        return calls
+    (wanted,) = behind.inputs[:1]
+    for call in reversed(run.calls[:end]):
+        if call.outputs and call.outputs[0].shape == wanted.shape and (call.outputs[0] == wanted).all():
+            return [] if call.path in paired else [call]
+    return []
+
+
+def _name(call: LayerCall) -> str:
+    again = f", call {call.number + 1}" if call.number else ""
+    return f"{call.path or 'the model'} ({call.type}{again})"
+
+
+def _listed(run: TracedRun, calls: Calls) -> str:
+    names = list(map(_name, calls[:_LISTED]))
+    if len(calls) > _LISTED:
+        names.append(f"{len(calls) - _LISTED} more")
+    return f"in {run.owner} {', '.join(names) or 'functions only'}"
+
+
+def _far(error: float, ours: Arrays, theirs: Arrays) -> str:
+    if math.isfinite(error):
+        return f"off by {error:.2g} of its largest value"
+    shapes = [tuple(x.shape) for side in (ours, theirs) for x in side[:1]]
+    if len(set(shapes)) == 1:
+        return "different, and not finite or a whole number"
+    return f"of the shape {shapes[0]}, expected {shapes[1]}" if len(shapes) == 2 else "something else"

@@ -1,0 +1,164 @@
+"""Runs models in evaluation mode on inputs of any framework, and traces the calls of their layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy
+
+from xdevice.base.devices import CPU
+from xdevice.contract import calls as layer_calls
+from xdevice.core import registry
+from xdevice.errors import ArgumentError, NotATensorError, XDeviceError, shown
+from xdevice.tensors.refusals import require_dtype
+
+from . import distances
+from .traces import trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.contract import Backend
+    from xdevice.contract.calls import Call
+
+    from .traces import Trace
+
+    Array = numpy.ndarray[Any, Any]
+    Arrays = Mapping[int | str, Array]
+    """The inputs of a model, by their places among its arguments or by keyword."""
+
+_MOST = 300
+"""How many characters of a framework's error message are quoted."""
+_CHANNELS = (1, 3, 4)
+"""How many channels an image that is given to a model mostly has."""
+IMAGES = ("conv", "conv_transpose", "batch_norm", "prelu", "instance_norm", "group_norm")
+"""Kinds of layers that take images: an input of three axes that is given to one has an axis of channels, and is not a
+sequence."""
+
+
+class ModelRun(NamedTuple):
+    """One run of a model: what it returned, and the trace of its layers' calls."""
+
+    trace: Trace
+    result: Any
+
+    @property
+    def backend(self) -> Backend:
+        return registry.load(self.trace.backend)
+
+    @property
+    def has_channels_last(self) -> bool | None:
+        return self.backend.has_channels_last(self.trace.model)
+
+    @property
+    def outputs(self) -> list[Array]:
+        """The tensors that the model returned, on the host."""
+        return [numpy.asarray(self.backend.to_numpy(x)) for x in layer_calls.tensors(self.backend, self.result)]
+
+
+def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
+    """Runs two models on the same inputs. The inputs have the layout that the first model takes."""
+    arrays = arrays_of(inputs)
+    for model in (first, second):
+        _owner(model)
+    ours = run(first, arrays)
+    return ours, run(second, taken_by(second, arrays, ours))
+
+
+def arrays_of(inputs: Any) -> Arrays:
+    """The inputs of a model on the host. `inputs` is one tensor of any framework, a tuple of the model's arguments, or
+    a dict of its keyword arguments."""
+    is_named = isinstance(inputs, Mapping)
+    arguments = inputs if is_named else dict(enumerate(inputs if isinstance(inputs, tuple) else (inputs,)))
+    arrays: dict[int | str, Array] = {}
+    for name, x in arguments.items():
+        if is_named and not isinstance(name, str):
+            raise ArgumentError(f"inputs= as a dict has the names of the model's arguments, not {shown(name)}")
+        owner = registry.kind_of(type(x))
+        if owner is None or owner.kind != "tensor":
+            raise NotATensorError(
+                "inputs= takes a tensor, a tuple of them, or a dict of keyword arguments, not "
+                f"{shown(x, 60)} of type {type(x).__qualname__}"
+            )
+        arrays[name] = numpy.asarray(owner.backend.to_numpy(x))
+    return arrays
+
+
+def taken_by(model: Any, arrays: Arrays, first: ModelRun) -> Arrays:
+    """The inputs of the first run in the layout that `model` takes: images have their channels where this model has
+    them."""
+    here, there = first.has_channels_last, _owner(model).has_channels_last(model)
+    if here is None or there is None or here == there:
+        return arrays
+    return {name: distances.moved(x, there) if _is_image(x, first) else x for name, x in arrays.items()}
+
+
+def _is_image(x: Array, first: ModelRun) -> bool:
+    """Whether the array is an image, and not a sequence. For three axes, the kind of the layer that took it in the
+    first run decides."""
+    if x.ndim != 3:
+        return x.ndim > 3
+    kinds = {layer.path: layer.kind for layer in first.backend.layers(first.trace.model)}
+    for call in first.trace.calls:
+        taken = call.inputs[0].shape if call.inputs else ()
+        if call.path in kinds and len(taken) == 3 and taken[:2] == x.shape[:2]:
+            return kinds[call.path] in IMAGES
+    return False
+
+
+def _owner(model: Any) -> Backend:
+    owner = registry.backend_of_model(model)
+    if owner is None:
+        raise NotATensorError(
+            f"with inputs= both values are models, not {shown(model, 60)} of type {type(model).__qualname__}"
+        )
+    return owner
+
+
+def message(error: BaseException) -> str:
+    """An error's message in one line, without the codes that colour it on a terminal."""
+    text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
+    return text if len(text) <= _MOST else f"{text[:_MOST]} ..."
+
+
+def _where(error: BaseException, seen: Trace) -> str:
+    path = getattr(error, layer_calls.FAILED, None)
+    if path is not None:
+        return f"in {path or 'itself'}"
+    return f"behind {seen.calls[-1].path}" if len(seen) else "before its first layer"
+
+
+def _turned(arrays: Arrays, is_last: bool | None) -> str:
+    """A text that names inputs which look like images with their channels at the other end than a model takes them."""
+    far, near = (1, -1) if is_last else (-1, 1)
+    for x in arrays.values() if is_last is not None else ():
+        if x.ndim in (4, 5) and x.shape[far] in _CHANNELS and x.shape[near] not in _CHANNELS:
+            return f"; {x.shape} looks like channels {'first' if is_last else 'last'}"
+    return ""
+
+
+def run(model: Any, arrays: Arrays, give: Callable[[Call, Any], Any] | None = None) -> ModelRun:
+    """Calls a model on copies of the inputs, and traces it. With `give`, which is called with each layer's call and
+    result, the model goes on with what `give` returns in place of that result."""
+    backend = _owner(model)
+    place = next((device for _, device in backend.model_devices(model)), CPU)
+    for x in arrays.values():
+        require_dtype(backend, x.dtype.name, "inputs=", "give inputs of another dtype", place=place)
+    tensors = {name: backend.from_numpy(numpy.array(x, order="C"), place) for name, x in arrays.items()}
+    named = {name: x for name, x in tensors.items() if isinstance(name, str)}
+    with trace(model) as seen, nullcontext() if give is None else layer_calls.standing_in(give):
+        try:
+            result = backend.infer(model, () if named else tuple(tensors.values()), **named)
+        except (XDeviceError, TimeoutError):
+            raise
+        except Exception as error:  # each framework and layer raises errors of its own
+            shapes = ", ".join(f"{name} {x.shape}" if named else str(x.shape) for name, x in arrays.items())
+            raise ArgumentError(
+                f"a {type(model).__name__} of {backend.name} failed {_where(error, seen)} on inputs= of the shape "
+                f"{shapes}, which are as the first model, the source, takes them"
+                f"{_turned(arrays, backend.has_channels_last(model))}: {type(error).__name__}: {message(error)}"
+            ) from error
+    return ModelRun(seen, result)

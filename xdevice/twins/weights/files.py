@@ -1,0 +1,393 @@
+"""`save` and `load`: tensors and models in safetensors files. A file saved by one framework can be loaded by any other.
+
+The safetensors library writes files and checks headers. Its own front ends for the frameworks are not used: they narrow
+dtypes, fail on 0-d tensors, or crash the process. This module adds what the library does not do: a file gets its name
+only once it is complete and on the disk, and values are read into memory that the tensors then own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from xdevice.base import floats
+from xdevice.base.devices import CPU
+from xdevice.base.dtypes import dtype_name, name_of
+from xdevice.containers import trees
+from xdevice.core import registry, selection
+from xdevice.errors import (
+    ContainerError,
+    DTypeError,
+    NotATensorError,
+    ShapeError,
+    StateError,
+    UnsupportedError,
+    listed,
+    shown,
+)
+from xdevice.tensors.creation import place_for
+from xdevice.tensors.refusals import lack_of_memory, refuse_non_container, require_dtype, traced
+
+from .added_parameters import advice
+from .checkpoints import open_checkpoint
+from .disk import path_text, replacing, target_of
+from .format import DTYPES, RESERVED, SHARED, SMALL, read_all
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+    from .format import FileTensor, Header
+
+    Path = str | os.PathLike[str]
+    Array = np.ndarray[Any, Any]
+    _Way = tuple[tuple[Any, ...], str]
+    """The keys on the way to a tensor or model, and the name of a variable in it."""
+
+_WRITABLE: Final = frozenset(DTYPES.values())
+_LONE: Final = "tensor"
+"""The name that a tensor gets in the file if it is saved by itself, and not in a container or model."""
+
+
+class _Variable(NamedTuple):
+    """A tensor, or a variable of a model, with its backend, and the model if there is one."""
+
+    backend: Backend
+    value: Any
+    model: Any = None
+
+
+class _Planned(NamedTuple):
+    """A variable of the argument `into` of `load`, and the entry of the file that is to be written into the
+    variable."""
+
+    name: str
+    one: _Variable
+    entry: FileTensor
+
+
+# saving
+
+
+def save(path: Path, x: Any) -> None:
+    """Writes tensors, or the variables of a model, into a safetensors file, which `load` reads on every backend.
+
+    An existing file is replaced atomically, once the new file is complete and on the disk: if saving fails, the old
+    file is still there. docs/reference/files.md says which name each tensor has in the file.
+
+    Args:
+        path: the file to write; its folder must exist. Other programs look for the ending `.safetensors`.
+        x: a model, a container of tensors and models, or one tensor. They may be on any devices, which the file does
+            not record. A tensor that occurs twice in `x` is written once, and is one tensor again when it is loaded.
+
+    Raises:
+        NotATensorError: a leaf is neither a tensor nor a model. ContainerError: two leaves have the same name.
+        UnsupportedError: a sparse or masked tensor. DTypeError: complex128, or another dtype that the format lacks.
+        NotBuiltError: a model has no variables yet. ArgumentError: `path` is not a path.
+        MissingFileError, FilePathError: no such folder; a folder has that name; the disk is full, ...
+
+    Costs the writing of the file and the wait for the disk. Tensors on a GPU are first copied to the host, all of them.
+    Tensors on the CPU are not copied, so no other thread may write into them meanwhile.
+
+    Example:
+        >>> import os, tempfile
+        >>> xdevice.save(os.path.join(tempfile.mkdtemp(), "point.safetensors"), {"x": xdevice.tensor([1.0, 2.0])})
+    """
+    from safetensors import TensorSpec, serialize_file
+
+    target = target_of(path)
+    arrays, shared = _host_arrays(_variables(x, "save"))
+    specs = {
+        name: TensorSpec(
+            dtype=name_of(array.dtype), shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes
+        )
+        for name, array in arrays.items()
+    }
+    with replacing(target) as new:
+        serialize_file(specs, new, metadata={SHARED: json.dumps(shared)} if shared else None)
+
+
+def _variables(x: Any, verb: str) -> dict[str, _Variable]:
+    """All tensors in `x`, and all variables of the models in `x`, by their names in the file."""
+    found: dict[str, _Variable] = {}
+    for name, way, variable in _name_variables(x, verb):
+        if name in found or name == RESERVED or not (name.isascii() or _is_utf8(name)):
+            others = [other for known, other, _ in _name_variables(x, verb) if known == name]
+            raise _name_refused(name, way, others[0] if name in found else None)
+        found[name] = variable
+    return found
+
+
+def _name_refused(name: str, way: _Way, other: _Way | None) -> ContainerError:
+    if name != RESERVED and other is None:
+        return ContainerError(
+            f"{_origin(way)} has the name {shown(name)}, which UTF-8, and so the format, cannot write; rename a key"
+        )
+    both = "has" if other is None else f"and {_origin(other)} both have"
+    return ContainerError(
+        f"{_origin(way)} {both} the name {shown(name)} in a file, where keys are joined by dots; rename a key"
+    )
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _name_variables(x: Any, verb: str) -> Iterator[tuple[str, _Way, _Variable]]:
+    """Yields for each variable in `x` its name in the file, the path to it (the keys of containers, and its name in its
+    model), and the variable."""
+    for prefix, keys, leaf in _leaves(x, verb):
+        for name, one in _of_leaf(keys, leaf):
+            whole = f"{prefix}.{name}" if prefix and name else prefix or name
+            yield whole or ("" if keys else _LONE), (keys, name), one
+
+
+def _origin(way: _Way) -> str:
+    """The Python expression that leads to a variable, for error messages."""
+    keys, name = way
+    return f"{trees.written(keys)} {name}".rstrip() if keys else f"variable {shown(name)}"
+
+
+def _leaves(x: Any, verb: str) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
+    """Yields for each tensor or model in `x` the beginning of its names in the file, the keys that lead to it, and the
+    tensor or model itself."""
+    if registry.kind_of(type(x)) is not None:
+        yield "", (), x
+        return
+    refuse_non_container(x, verb)
+    tree = trees.Tree(x)
+    for keys, leaf in zip(tree.paths(), tree.leaves, strict=True):
+        yield ".".join(map(str, keys)), keys, leaf
+
+
+def _of_leaf(keys: tuple[Any, ...], x: Any) -> Iterable[tuple[str, _Variable]]:
+    found = registry.kind_of(type(x))
+    path = trees.written(keys) or "the argument" if found is None or found.kind == "symbol" else ""
+    if found is None:
+        raise NotATensorError(
+            f"{path} is {shown(x)} of type {type(x).__qualname__}, which a file of tensors cannot hold; leave it out, "
+            f"or make a tensor of it: xdevice.tensor(...)"
+        )
+    backend, kind = found
+    if kind == "symbol":
+        raise traced(backend, path)
+    if kind == "tensor":
+        return (("", _Variable(backend, x)),)
+    return ((name, _Variable(backend, value, x)) for name, value in backend.variables(x))
+
+
+def _host_arrays(variables: Mapping[str, _Variable]) -> tuple[dict[str, Array], dict[str, str]]:
+    """Returns the values of the variables by name, and for each further name of a shared variable its first name. The
+    value of a shared variable is there once."""
+    arrays: dict[str, Array] = {}
+    shared: dict[str, str] = {}
+    first: dict[int, str] = {}
+    for name, (backend, value, _) in variables.items():
+        if id(value) in first:
+            shared[name] = first[id(value)]
+            continue
+        first[id(value)] = name
+        arrays[name] = _host_array(name, backend, value)
+    return arrays, shared
+
+
+def _host_array(name: str, backend: Backend, value: Any) -> Array:
+    _require_dense(name, backend, value)
+    dtype = _name_of(value.dtype)
+    if dtype not in _WRITABLE:
+        instead = "its .real and .imag, or as complex64" if dtype.startswith("complex") else "in another dtype"
+        raise DTypeError(f"{name} is {dtype}, which the safetensors format does not support; save it {instead}")
+    array = backend.peek(value)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    # the library writes the memory as it lies, whatever the strides
+    return np.asarray(array, order="C")
+
+
+def _require_dense(name: str, backend: Backend, value: Any) -> None:
+    if not backend.is_dense(value):
+        raise UnsupportedError(
+            f"{name} is sparse, ragged or masked, or made of other tensors as a sharded one is, which the format does "
+            f"not support; take its parts, or make it dense"
+        )
+
+
+@cache
+def _name_of(dtype: Any) -> str:
+    """The name of a dtype; for a dtype that xdevice does not know, its `str`."""
+    try:
+        return dtype_name(dtype)
+    except DTypeError:
+        return str(dtype)
+
+
+# loading
+
+
+def load(path: Path, device: object = None, backend: str | Backend | None = None, into: Any = None) -> Any:
+    """Loads the tensors of a safetensors file onto a device of any backend, or into a model's own variables.
+
+    Returns a flat dict of tensors by name, none of which requires gradients; with `into`, that model or container. The
+    file may come from any program. It is read, not memory-mapped, so it may be deleted afterwards. Costs the reading,
+    and on a GPU one copy. docs/reference/files.md says which state of an optimizer is in a file.
+
+    Args:
+        path: a file that `save` or any other writer of the format has made.
+        device: any spelling of a device. By default that of the `with device:` block, else `cpu:0`, even with GPUs.
+        backend: the backend whose tensors are made; by default the selected one.
+        into: a model or container with the names, shapes and dtypes of the file, all of which are checked before the
+            first tensor is written. Its own devices and backend count. A Keras optimizer must be built, others may be
+            fresh.
+
+    Raises:
+        MissingFileError: no such file. FilePathError: not readable. FileFormatError: damaged, or of another format.
+        ShapeError, DTypeError: the backend lacks the shape or dtype of a tensor, or would narrow the dtype.
+        StateError: `into` has other names, shapes or dtypes, is on meta, or came with `device` or `backend`.
+        UnsupportedError: `into` cannot be written. ArgumentError: `path` is no path. Others as in `xdevice.tensor`.
+
+    Example:
+        >>> import os, tempfile
+        >>> xdevice.save(path := os.path.join(tempfile.mkdtemp(), "one.safetensors"), {"x": xdevice.ones(2)})
+        >>> xdevice.load(path, device="cpu", backend="numpy")
+        {'x': array([1., 1.], dtype=float32)}
+    """
+    path = path_text(path, "load")
+    if into is not None:
+        if device is not None or backend is not None:
+            raise StateError("into= already says which devices and backend; leave out device= and backend=")
+        return _load_into(path, into)
+    owner = selection.backend(backend)
+    place = place_for(owner, device)
+    with open_checkpoint(path) as header:
+        seen: set[str | tuple[int, ...]] = set()
+        for name, (dtype, shape, *_) in header.entries.items():
+            if dtype not in seen:
+                wanted = floats.usual(dtype)
+                require_dtype(owner, wanted, name, "load it with another backend=", place=place, loads=True)
+                seen.add(dtype)
+            if shape not in seen:
+                _require_shape(owner, name, shape)
+                seen.add(shape)
+        arrays = _arrays(header.entries.values(), [place])
+        tensors = {name: _tensor(owner, array, place) for name, array in zip(header.entries, arrays, strict=True)}
+    tensors.update({name: tensors[other] for name, other in header.shared.items()})
+    return tensors
+
+
+def _load_into(path: str, into: Any) -> Any:
+    variables = _variables(into, "load into")
+    models = {prefix: x for prefix, _, x in _leaves(into, "load into")}
+    with open_checkpoint(path) as header:
+        for prefix, x in models.items():
+            variables.update(_state_to_come(prefix, x, variables, header))
+        order = {entry: number for number, entry in enumerate(header.entries.values())}
+        planned = sorted(_plan(path, variables, header), key=lambda one: order[one.entry])
+        places = [one.backend.device_of(one.value) for _, one, _ in planned]
+        arrays = _arrays([one.entry for one in planned], places)
+        for (_, one, _), place, array in zip(planned, places, arrays, strict=True):
+            one.backend.write(one.value, _tensor(one.backend, array, place))
+    for prefix, x in models.items():
+        _take_state(prefix, x, variables)
+    return into
+
+
+def _arrays(entries: Collection[FileTensor], places: Iterable[Device]) -> Iterator[Array]:
+    """Yields the values of the entries, which are to go to the devices `places`. If none goes to the CPU, each array
+    may overwrite the one before: `Backend.stage`, which copies an array to a GPU, has read it when it returns."""
+    arrays = read_all(entries, in_turn=all(place is not CPU for place in places))
+    return map(floats.take, arrays) if floats.setting() else arrays
+
+
+def _state_to_come(
+    prefix: str, x: Any, variables: Mapping[str, _Variable], header: Header
+) -> Iterator[tuple[str, _Variable]]:
+    """Yields variables, with their names, for the state that an optimizer makes only in its first step, as far as the
+    file has values for them."""
+    backend, kind = registry.kind_of(type(x)) or (None, None)
+    start = f"{prefix}." if prefix else ""
+    lacking = [
+        name.removeprefix(start)
+        for name in (*header.entries, *header.shared)
+        if name.startswith(start) and name not in variables
+    ]
+    if backend is None or kind != "model" or not lacking:
+        return
+    for name, value in backend.state_to_come(x, lacking).items():
+        yield start + name, _Variable(backend, value, x)
+
+
+def _take_state(prefix: str, x: Any, variables: Mapping[str, _Variable]) -> None:
+    start = f"{prefix}." if prefix else ""
+    state = {name.removeprefix(start): one for name, one in variables.items() if one.model is x}
+    for backend in {one.backend for one in state.values()}:
+        backend.take_state(x, {name: one.value for name, one in state.items()})
+
+
+def _plan(path: Path, variables: Mapping[str, _Variable], header: Header) -> list[_Planned]:
+    """Decides which values of the file are written into which variable, a shared variable once. Raises unless all
+    names, shapes and dtypes fit."""
+    where = os.fspath(path)
+    entries = {**header.entries, **{name: header.entries[other] for name, other in header.shared.items()}}
+    planned: dict[int, _Planned] = {}
+    for name, one in variables.items():
+        if name not in entries:
+            continue
+        entry = entries[name]
+        _require_fit(where, name, one, entry)
+        other = planned.setdefault(id(one.value), _Planned(name, one, entry))
+        if other.entry != entry and other.entry.read().tobytes() != entry.read().tobytes():
+            raise StateError(f"{other.name} and {name} are one variable here, and two with different values in {where}")
+    missing = [name for name, one in variables.items() if id(one.value) not in planned]
+    extra = [name for name in entries if name not in variables]
+    if missing or extra:
+        raise StateError(
+            f"{where} does not fit: it lacks {_list_names(missing)}; unexpected: {_list_names(extra)}; "
+            f"{advice(extra) or 'xdevice.load(path) gives what it has as a dict'}"
+        )
+    return list(planned.values())
+
+
+def _require_fit(where: str, name: str, one: _Variable, entry: FileTensor) -> None:
+    here = _name_of(one.value.dtype), tuple(one.value.shape)
+    if here != (floats.usual(entry.dtype), entry.shape):
+        raise StateError(
+            f"{name} does not fit: it is {entry.dtype} of shape {entry.shape} in {where}, and {here[0]} of shape "
+            f"{here[1]} here"
+        )
+    require_dtype(one.backend, floats.usual(entry.dtype), name, "load it with another backend=", loads=True)
+    _require_dense(name, one.backend, one.value)
+    if one.backend.tensor_of(one.value) is None and not one.backend.can_write(one.value):
+        raise UnsupportedError(
+            f"{name} cannot be written into; use new tensors: xdevice.load(path, backend={one.backend.name!r})"
+        )
+    lack = lack_of_memory(one.backend, one.value)
+    if lack is not None:
+        raise StateError(f"{name} {lack}")
+
+
+def _list_names(names: list[str]) -> str:
+    return listed(map(repr, names), 3) or "nothing"
+
+
+def _require_shape(backend: Backend, name: str, shape: tuple[int, ...]) -> None:
+    if len(shape) > backend.most_axes or max(shape, default=0) > backend.longest_axis:
+        raise ShapeError(
+            f"{name} has the shape {shape}, and {backend.name} takes {backend.most_axes} axes of "
+            f"{backend.longest_axis:,} at most; load it with another backend="
+        )
+
+
+def _tensor(backend: Backend, array: Array, place: Device) -> Any:
+    if array.nbytes <= SMALL:
+        return backend.from_numpy(array, place)
+    return backend.from_buffer(array) if place is CPU else backend.stage(array, place)

@@ -1,0 +1,228 @@
+"""Reads safetensors files: the header, which the safetensors library checks, and the values of tensors."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from xdevice.base.dtypes import host_dtype
+from xdevice.contract.conversion import aligned, owned
+from xdevice.core import collector
+from xdevice.errors import DTypeError, FileFormatError, shown
+
+from .disk import path_errors, require_plain_file
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from io import FileIO
+
+    from xdevice.contract import Backend
+
+DTYPES: Final = {
+    "BOOL": "bool", "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
+    "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
+    "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}  # fmt: skip
+"""The dtypes of the format that NumPy has a name for, by their code in the header."""
+SMALL: Final = 1 << 14
+"""Tensors of at most this many bytes are copied, because that is cheaper than reading each into memory of its own."""
+_BLOCK: Final = 1 << 20
+_FEW: Final = 32
+"""The number of axes that an array may have in all versions of NumPy; newer versions allow more."""
+RESERVED: Final = "__metadata__"
+SHARED: Final = "xdevice.shared"
+"""The key of xdevice's own entry in a file's metadata. Its value is a JSON object with the further names of tensors
+that have several."""
+
+
+class Entry(NamedTuple):
+    """The dtype and shape of a tensor in an open file, and the position of its values there, in bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+    file: FileIO
+
+    def read(self, room: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Reads the values into new memory, or into the buffer `room`, and returns them as an array."""
+        buffer = aligned(self.nbytes) if room is None else room[: self.nbytes]
+        return _fill(buffer, self.file, self.start).view(host_dtype(self.dtype)).reshape(self.shape)
+
+
+class OpenedTensor(NamedTuple):
+    """A tensor of a file that its own framework has opened."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    backend: Backend
+    value: Any
+
+    def read(self, room: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Copies the values into new memory, or into the buffer `room`, and returns them as an array."""
+        return owned(self.backend.peek(self.value), room)
+
+
+FileTensor = Entry | OpenedTensor
+"""A tensor in a file. Both have a dtype, a shape and a size in bytes, and are read when they are asked for."""
+
+
+class Header(NamedTuple):
+    """What a file, or several that belong together, hold: tensors by name. `shared` maps the further names of a shared
+    tensor to its first."""
+
+    entries: Mapping[str, FileTensor]
+    shared: dict[str, str]
+    key: str = ""
+    """The key that these are under, if the file holds more than them."""
+
+
+@contextmanager
+def open_file(path: str) -> Iterator[Header]:
+    """Yields the header of a safetensors file, which stays open in the block. The header and the values are of the same
+    file, even if another process replaces it at that moment."""
+    while True:
+        require_plain_file(path)
+        with _open(path) as file:
+            header = _header(path, file)
+            if _is_still(path, file):
+                yield header
+                return
+
+
+def _is_still(path: str, file: FileIO) -> bool:
+    """Whether the path still names the open file, and not one that has replaced it."""
+    require_plain_file(path)
+    with _open(path) as again:  # opened again, because Windows gives other numbers for a path than for an open file
+        return os.path.samestat(os.fstat(file.fileno()), os.fstat(again.fileno()))
+
+
+def _open(path: str) -> FileIO:
+    with path_errors(f"{path!r:.1000} cannot be read"):
+        return open(path, "rb", buffering=0)
+
+
+def _header(path: str, file: FileIO) -> Header:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy"):  # raises unless all of the file keeps to the format
+            length = int.from_bytes(file.read(8), "little")
+        with collector.paused():
+            header = _parse(file.read(length).decode())
+            metadata = header.pop(RESERVED, None) or {}
+            entries = _entries(header, 8 + length, file)
+        return Header(entries, _read_shared(metadata, entries))
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+        size = os.fstat(file.fileno()).st_size
+        raise FileFormatError(
+            f"{os.fspath(path)} of {size:,} bytes is not a safetensors file, or is damaged: {error}"
+        ) from error
+
+
+def _parse(text: str) -> dict[str, Any]:
+    """The header as a dict. Raises if a key comes twice, because programs disagree on which of the two counts."""
+    header: dict[str, Any] = json.loads(text)
+    remarks = header.get(RESERVED)
+    # five strings a tensor: its name, three keys and the dtype; the library has checked that no key is missing
+    strings = 5 * len(header) if remarks is None else 5 * (len(header) - 1) + 1 + 2 * len(remarks)
+    if "\\" not in text and text.count('"') == 2 * strings:
+        return header
+    return json.loads(text, object_pairs_hook=_without_twins)  # type: ignore[no-any-return]
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object as a dict. Raises if a key comes twice. Using this doubles the time of reading a header."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
+        raise ValueError(f"its header has {shown(twice)} twice")
+    return found
+
+
+def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, Entry]:
+    """The tensors of a header by name, in the order of their values in the file. The values begin at byte `start`."""
+    entries: dict[str, Entry] = {}
+    for name, about in header.items():
+        code, shape = about["dtype"], tuple(about["shape"])
+        if code not in DTYPES:
+            raise DTypeError(f"{name} is {code}, which NumPy has no dtype for; known are {', '.join(DTYPES)}")
+        if len(shape) > _FEW or 0 in shape:  # a shape without 0 has no more bytes than the file
+            _require_array(name, host_dtype(DTYPES[code]), shape)
+        begin, end = about["data_offsets"]
+        entries[name] = Entry(DTYPES[code], shape, start + begin, end - begin, file)
+    starts = [entry.start for entry in entries.values()]
+    if starts == sorted(starts):
+        return entries
+    return dict(sorted(entries.items(), key=lambda item: item[1].start))
+
+
+def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    try:
+        np.broadcast_to(np.zeros((), dtype), shape)  # raises beyond NumPy's limits of axes and sizes; allocates nothing
+    except ValueError as error:
+        raise ValueError(f"{name} has a shape of {len(shape)} axes that no array can have: {error}") from error
+
+
+def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[str, str]:
+    """The further names that `save` has given to shared tensors, each with the tensor's first name; {} in files of
+    other programs."""
+    shared = json.loads(metadata.get(SHARED, "{}"))
+    if not isinstance(shared, dict) or not all(
+        isinstance(other, str) and other in entries and name not in entries for name, other in shared.items()
+    ):
+        raise ValueError(f"{SHARED} in its metadata gives names to tensors that it does not have")
+    return shared
+
+
+def read_all(entries: Collection[FileTensor], *, in_turn: bool = False) -> Iterator[np.ndarray[Any, Any]]:
+    """Yields the values of tensors, one array after the other. Small tensors share memory, so their arrays must be
+    copied. With `in_turn` larger ones use the same buffer, each overwriting the last, because the first use of new
+    memory takes as long as reading."""
+    entries = tuple(entries)
+    room = aligned(max((entry.nbytes for entry in entries), default=0)) if in_turn else None
+    memory, first, end, last = aligned(0), 0, 0, None
+    for number, entry in enumerate(entries):
+        if isinstance(entry, OpenedTensor) or entry.nbytes > SMALL or not entry.nbytes:
+            yield entry.read(room)
+            continue
+        name, shape, start, _, file = entry
+        if file is not last or not first <= start < end:
+            first, end, last = start, _end_of_block(entries, number), file
+            memory = _fill(aligned(end - first), file, first)
+        array: np.ndarray[Any, Any] = np.ndarray(shape, host_dtype(name), memory, start - first)
+        yield array if array.flags.aligned else array.copy()
+
+
+def _end_of_block(entries: Sequence[FileTensor], number: int) -> int:
+    """The position in the file at which the block of small tensors that begins with tensor `number` ends. The values in
+    a block lie side by side, and are read at once."""
+    _, _, limit, _, file = entries[number]
+    end = limit
+    for entry in islice(entries, number, None):
+        if isinstance(entry, OpenedTensor) or entry.file is not file or entry.start != end:
+            break
+        if entry.nbytes > SMALL or end - limit > _BLOCK:
+            break
+        end += entry.nbytes
+    return end
+
+
+def _fill(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarray[Any, Any]:
+    file.seek(start)
+    rest = buffer.data
+    while rest:
+        with path_errors(f"{file.name!r:.1000} cannot be read"):
+            got = file.readinto(rest)  # reads 2 GB at most
+        if not got:
+            raise FileFormatError(f"{file.name!r:.1000} was cut off while it was read; load it again")
+        rest = rest[got:]
+    return buffer

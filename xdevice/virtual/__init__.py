@@ -1,0 +1,1 @@
+"""Virtual GPUs: devices of their own on a machine without any."""
