@@ -20,7 +20,10 @@ The rules that it must keep, and the facts behind them:
 
 from __future__ import annotations
 
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from xdevice.base import devices
 from xdevice.base.dtypes import BITS_AS, SHORT_FLOATS, SIGNIFICANT_BITS, dtype_name, host_dtype
@@ -34,7 +37,6 @@ from .virtual_gpus import PaddleVirtualGpus
 
 with importing(own_symbols_after="tensorflow"), virtual_gpus.importing(virtual_gpus_wanted()):
     import paddle
-    from paddle.base.framework import global_var
 
     from . import accelerators, conversion, copying, scopes, staging, tracing
     from .blocking import PaddleBlocking
@@ -54,21 +56,22 @@ with importing(own_symbols_after="tensorflow"), virtual_gpus.importing(virtual_g
     from .transfers import PaddleTransfers
 
 from . import driver
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
-    import numpy as np
-
     from xdevice.base.devices import Device
 
     from .samples import PaddleSamples
 
 _CPU = devices.CPU
-_is_cpu_place = paddle.base.core.Place.is_cpu_place  # looked up once: the lookup takes a tenth of a call
-_dygraph = getattr(global_var, "_functional_dygraph_context_manager", None)
+_is_cpu_place = methodcaller("is_cpu_place")
+_dygraph = private.get("paddle.base.framework.global_var._functional_dygraph_context_manager")
+_full = private.get("paddle._C_ops.full")
+_uniform = private["paddle._C_ops.uniform"]
 
 
 class PaddleBackend(
@@ -102,6 +105,7 @@ class PaddleBackend(
     moves_by = "to"
     most_axes = 9
     releases_under_lock = True
+    private_names = private
 
     def __init__(self) -> None:
         self._gpu, self._gpus = accelerators.detect()
@@ -156,7 +160,7 @@ class PaddleBackend(
             return self._real_gpu(native.get_device_id())
         if isinstance(native, paddle.CustomPlace):
             return self._of_plugin(native.get_device_type(), native.get_device_id())
-        return self._device_at(native) if isinstance(native, paddle.base.core.Place) else None
+        return self._device_at(native) if hasattr(native, "is_cpu_place") else None
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
         return scopes.scope(f"{self._gpu}:{device.index}" if device.kind == "gpu" else "cpu")
@@ -224,15 +228,15 @@ class PaddleBackend(
         return host.view(host_dtype(name)) if name in BITS_AS else host
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> paddle.Tensor:
-        made = paddle._C_ops.full(shape, value, getattr(paddle, dtype), self.to_native(device))
-        return self._settled(made, device)
+        if _full is None:
+            return self.from_numpy(np.full(shape, value, host_dtype(dtype)), device)
+        return self._settled(_full(shape, value, getattr(paddle, dtype), self.to_native(device)), device)
 
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> paddle.Tensor:
-        native = self.to_native(device)
         if dtype not in ("float16", "bfloat16"):
-            return self._settled(paddle._C_ops.uniform(shape, getattr(paddle, dtype), 0.0, 1.0, 0, native), device)
+            return self._settled(self._drawn(shape, device, getattr(paddle, dtype)), device)
         # rounding float32 to a short dtype would sometimes give 1.0, and Paddle 2.6 cannot draw float16 on the CPU
-        draw = paddle._C_ops.uniform(shape, paddle.float32, 0.0, 1.0, 0, native)
+        draw = self._drawn(shape, device, paddle.float32)
         steps = 2.0 ** SIGNIFICANT_BITS[dtype]
         return self._settled((paddle.floor(draw * steps) / steps).astype(dtype), device)
 
@@ -273,6 +277,13 @@ class PaddleBackend(
         from .samples import PaddleSamples
 
         return PaddleSamples(self)
+
+    def _drawn(self, shape: tuple[int, ...], device: Device, dtype: Any) -> paddle.Tensor:
+        native = self.to_native(device)
+        if _uniform is None:
+            with self.scope(device):  # the current device of all threads, meanwhile
+                return paddle.uniform(shape, dtype, 0.0, 1.0)
+        return _uniform(shape, dtype, 0.0, 1.0, 0, native)
 
     def _device_at(self, place: Any) -> Device:
         if place.is_gpu_place():

@@ -14,6 +14,7 @@ What Paddle's own functions do, and the kernels here correct:
 from __future__ import annotations
 
 import builtins
+from operator import matmul as product
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,10 @@ import paddle
 
 from xdevice.contract.arithmetic import OF_NUMBERS
 
-# Paddle's own functions that are kernels as they are
+from .private import private
+
+# operators and Paddle's own functions that are kernels as they are: the operators are C++, without checks in Python
+from operator import add, mul as multiply, sub as subtract, truediv as divide  # isort: skip  # noqa: F401
 from paddle import (  # isort: skip  # noqa: F401
     abs, acos, acosh, all, any, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert,
     bitwise_left_shift, bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, conj, copysign, cos, cosh,
@@ -41,8 +45,7 @@ RESHAPE_IS_VIEW = False
 TAKES_MASKS = True
 WIDER = dict.fromkeys(OF_NUMBERS, dict.fromkeys(("uint8", "int8", "int16"), "int32"))
 
-_ops: Any = paddle._C_ops  # with small tensors, what Paddle has around these kernels takes a third of their time
-add, divide, multiply, subtract = _ops.add, _ops.divide, _ops.multiply, _ops.subtract
+_full = private.get("paddle._C_ops.full")
 
 # making
 
@@ -76,9 +79,9 @@ def full_like(x: Any, value: complex, name: str) -> Any:
 
 def number(value: complex, name: str, like: Any) -> Any:
     place = _where(like)
-    if place is None or type(value) is complex:
+    if _full is None or place is None or type(value) is complex:
         return paddle.to_tensor(value, name, place=place)
-    return paddle._C_ops.full([], value, dtype(name), place)  # to_tensor takes ten times as long
+    return _full([], value, dtype(name), place)  # to_tensor takes ten times as long
 
 
 # of each element
@@ -213,7 +216,7 @@ expand_dims = paddle.unsqueeze
 
 def matmul(x1: Any, x2: Any) -> Any:
     if x1.dtype is paddle.float32 or paddle.is_floating_point(x1):  # `is` first: the call takes as long as the product
-        return _ops.matmul(x1, x2)
+        return product(x1, x2)
     if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-2]:  # `multiply` would broadcast
         raise ValueError(f"no product of {x1.shape} and {x2.shape}")
     return paddle.sum(paddle.multiply(paddle.unsqueeze(x1, -1), paddle.unsqueeze(x2, -3)), -2, dtype=x1.dtype)

@@ -16,6 +16,9 @@ from paddle.nn import Layer
 from xdevice.contract import calls as common
 from xdevice.contract.layers import Calls
 
+from .layers import AVERAGES, BATCH_NORMS, data_format, use_global_stats
+from .private import private
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 class PaddleCalls(Calls):
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
+        private.require("layers' calls")
         known = {layer.path for layer in self.layers(model)}
         paths = {}
         for path, layer in model.named_sublayers(include_self=True):
@@ -50,16 +54,18 @@ class PaddleCalls(Calls):
             yield watch.calls
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
+        private.require("layers' calls")
         return common.outermost(Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        training = [layer for layer in model.sublayers(include_self=True) if layer.training]
+        layers = model.sublayers(include_self=True)
+        training = [layer for layer in layers if layer.training]
         # a BatchNorm with use_global_stats=False updates its averages even in evaluation mode: they are put back
         kept = [
             (x, x.clone())
-            for layer in model.sublayers(include_self=True)
-            if getattr(layer, "_use_global_stats", None) is False
-            for x in (layer._mean, layer._variance)
+            for layer in layers
+            if isinstance(layer, BATCH_NORMS) and use_global_stats(layer) is False
+            for x in map(layer.state_dict(include_sublayers=False).get, AVERAGES)
         ]
         model.eval()
         try:
@@ -73,5 +79,6 @@ class PaddleCalls(Calls):
                     x.copy_(own, True)
 
     def has_channels_last(self, model: Any) -> bool | None:
-        formats = (getattr(layer, "_data_format", None) for layer in model.sublayers(include_self=True))
+        private.require("layers")
+        formats = (data_format.get(layer) for layer in model.sublayers(include_self=True))
         return next((not name.startswith("NC") for name in formats if isinstance(name, str)), None)

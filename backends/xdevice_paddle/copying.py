@@ -4,12 +4,13 @@ Rules for this module, and why:
 - Tensors are copied by `_copy_to`. `Tensor.to` can clear its source when GPU memory is low, and before 3.0 it worked in
   place.
 - No gradient flows through `_copy_to`, so the `PyLayer` (custom gradient) `_Copy` is put around it. A parameter's own
-  `_copy_to` makes another parameter, so that of `paddle.Tensor` is called.
-- The second backward pass through a PyLayer ends the process (3.3.1). So copies on the host are made by `assign`, an
+  `_copy_to` makes another parameter, so that of `paddle.Tensor` is called; it is looked up at each call, because
+  `transfers` replaces it.
+- The second backward pass through a PyLayer ends the process (3.3.1). So copies on the host are made by `clone`, an
   operation of Paddle's with a gradient; elsewhere a hook on the gradient raises an error before the second pass.
 - Paddle ignores what a hook on the output of a PyLayer returns (3.3.1). So an operation in place follows the PyLayer,
   and the hook is on its result.
-- `_copy_to` is always called blocking, so that the copy comes after earlier work on both GPUs.
+- `_copy_to` is called blocking, except by `prefetch`, so that the copy comes after earlier work on both GPUs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ import paddle
 from xdevice.errors import UnsupportedError
 
 from . import driver, staging
+from .private import private
+
+_copy_to = private.field("paddle.Tensor._copy_to")
+_share_data_with = private.field("paddle.base.core.DenseTensor._share_data_with")
 
 
 def copied(x: paddle.Tensor, place: Any) -> paddle.Tensor:
@@ -30,7 +35,7 @@ def copied(x: paddle.Tensor, place: Any) -> paddle.Tensor:
     if x.is_floating_point() or x.is_complex():
         # in Paddle 2.6, that operation fails for empty tensors
         is_native = x.place.is_cpu_place() and staging.is_host(place) and x.size
-        return paddle._C_ops.assign(x) if is_native else _by_layer(x, place)
+        return x.clone() if is_native else _by_layer(x, place)
     result = plain(x, place)
     result.stop_gradient = False
     return result
@@ -42,22 +47,27 @@ def plain(x: paddle.Tensor, place: Any) -> paddle.Tensor:
         return staged
     source = x.place
     if not (source.is_gpu_place() and staging.is_host(place) and driver.is_there()):
-        return paddle.Tensor._copy_to(x, place, True)
+        return copy_to(x, place)
     # Paddle copies to the host in the context of this thread's current GPU, and fails if the tensor is on another one
     with driver.on(source.gpu_device_id()):
-        return paddle.Tensor._copy_to(x, place, True)
+        return copy_to(x, place)
 
 
 def relocate(x: paddle.Tensor, place: Any) -> None:
     """Moves the memory of `x` to `place`. `x` stays the same object, because optimizers and layers may refer to it."""
     there = plain(x, place)  # in a variable, because get_tensor() does not keep the tensor alive
-    x.value().get_tensor()._share_data_with(there.value().get_tensor())
+    _share_data_with(x.value().get_tensor())(there.value().get_tensor())
+
+
+def copy_to(x: paddle.Tensor, place: Any, is_blocking: bool = True) -> paddle.Tensor:
+    made: paddle.Tensor = _copy_to(paddle.Tensor)(x, place, is_blocking)
+    return made
 
 
 def _by_layer(x: paddle.Tensor, place: Any) -> paddle.Tensor:
     contexts: list[ref[Any]] = []
     result = _Copy.apply(x, place, contexts)
-    result = paddle._C_ops.reshape_(result, result.shape)
+    result = paddle.reshape_(result, result.shape)
 
     def refuse_second(gradient: paddle.Tensor) -> None:
         if contexts[0]() is None:

@@ -4,7 +4,7 @@ Rules for this module, and why:
 - `backward()` is not used, because it would write into the `.grad` of every tensor with `stop_gradient=False` that the
   loss depends on.
 - The function to be differentiated is called on a detached alias of each input. If an input is itself a result of
-  recorded operations, or if gradients are nested, it is called on the result of `assign` instead, through which
+  recorded operations, or if gradients are nested, it is called on the result of `clone` instead, through which
   gradients flow on.
 - One thread calls `paddle.grad` at a time. It uses state of the whole process, and lets other threads run meanwhile:
   two calls at once crash the process by a segmentation fault (3.3.1).
@@ -17,27 +17,32 @@ import os
 import threading
 from contextlib import nullcontext
 from inspect import signature
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any
 
 import paddle
 
 from xdevice.contract.gradients import Gradients
 
+from .private import private
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_eager: Any = paddle.base.core.eager
+_kernel = private.place("paddle.base.core.eager.run_partial_grad")  # got at each call: `parallel` replaces it
 _nothing = nullcontext()
 _is_leaf = attrgetter("is_leaf")
+_clone = methodcaller("clone")
 _one_at_a_time = threading.RLock()
 _ARGUMENTS = (
     "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs", "allow_unused", "no_grad_vars",
     "dump_backward_graph_path",
 )  # fmt: skip
-_IS_KNOWN = tuple(signature(paddle.grad).parameters) == _ARGUMENTS
-"""Whether `paddle.grad` takes these arguments, and so hands them on to `run_partial_grad`, which crashes the process if
-it gets fewer."""
+_HAS_KERNEL = (
+    private.has("paddle.base.core.eager.run_partial_grad") and tuple(signature(paddle.grad).parameters) == _ARGUMENTS
+)
+"""Whether Paddle has `run_partial_grad`, and `paddle.grad` takes these arguments and hands them on to it: with fewer it
+crashes the process."""
 
 
 def _new_lock() -> None:
@@ -51,7 +56,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _inputs(leaves: list[Any], goes_on: bool) -> list[Any]:
-    inputs = [paddle._C_ops.assign(x) if goes_on and not x.stop_gradient else x.detach() for x in leaves]
+    inputs = [x.clone() if goes_on and not x.stop_gradient else x.detach() for x in leaves]
     for x in inputs:
         x.stop_gradient = False
     return inputs
@@ -60,10 +65,10 @@ def _inputs(leaves: list[Any], goes_on: bool) -> list[Any]:
 def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Gradients) -> list[Any]:
     try:
         with _one_at_a_time:
-            if not _IS_KNOWN:
+            if not _HAS_KERNEL:
                 return paddle.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
             # what paddle.grad calls after its checks, which take a twentieth of a small step
-            return _eager.run_partial_grad([loss], inputs, [], goes_on, goes_on, True, True, [], None)
+            return getattr(*_kernel)([loss], inputs, [], goes_on, goes_on, True, True, [], None)
     except RuntimeError as error:
         if "doesn't have any grad op" not in str(error):
             raise
@@ -99,4 +104,4 @@ class PaddleGradients(Gradients):
 
     def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
         with paddle.set_grad_enabled(nested and paddle.is_grad_enabled()):
-            return [rule(*map(paddle._C_ops.assign, row)) if writes else rule(*row) for row in rows]
+            return [rule(*map(_clone, row)) if writes else rule(*row) for row in rows]

@@ -13,23 +13,46 @@ Facts about Paddle that the code depends on:
 
 from __future__ import annotations
 
+import re
+from ast import literal_eval
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
+import paddle
 from paddle import nn
-from paddle.nn.layer import conv, norm
 from paddle.nn.utils import weight_norm_hook
 
 from xdevice.contract import layouts
 from xdevice.contract.layers import Layers
 from xdevice.contract.layouts import Part
+from xdevice.errors import UnsupportedError
+
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from xdevice.contract.layouts import Layer
 
+data_format = private.field("paddle.nn.Conv2D._data_format")
+_dilation = private.field("paddle.nn.Conv2D._dilation")
+_groups = private.field("paddle.nn.Conv2D._groups")
+_pad = private.field("paddle.nn.Conv2D._padding")
+_padding_mode = private.field("paddle.nn.Conv2D._padding_mode")
+_stride = private.field("paddle.nn.Conv2D._stride")
+_epsilon = private.field("paddle.nn.BatchNorm2D._epsilon")
+_momentum = private.field("paddle.nn.BatchNorm2D._momentum")
+use_global_stats = private.field("paddle.nn.BatchNorm2D._use_global_stats")
+_act = private.field("paddle.nn.BatchNorm._act")
+_index = private.field("paddle.nn.Embedding._padding_idx")
+_max_norm = private.field("paddle.nn.Embedding._max_norm")
+_HAS_MAX_NORM: Final = "max_norm" in signature(nn.Embedding).parameters  # from 3.3 on
+forward_pre_hooks = private.field("paddle.nn.Layer._forward_pre_hooks")
+
+AVERAGES: Final = ("_mean", "_variance")
+"""The running averages of a batch norm, as its state names them."""
 _NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
-    "batch_norm": {"running_mean": "_mean", "running_var": "_variance", layouts.COUNTER: None},
+    "batch_norm": {"running_mean": AVERAGES[0], "running_var": AVERAGES[1], layouts.COUNTER: None},
     "instance_norm": {"weight": "scale", "running_mean": None, "running_var": None, layouts.COUNTER: None},
     "prelu": {"weight": "_weight"},
     layouts.ATTENTION: {"bias_k": None, "bias_v": None},
@@ -40,10 +63,29 @@ _RULES: Final = {
     layouts.ATTENTION: {f"{name}_proj.weight": layouts.TRANSPOSED for name in ("q", "k", "v", "out")},
 }
 _TRANSPOSED: Final = (nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose)
-_NORMS: Final = (norm._BatchNormBase, norm._InstanceNormBase, nn.GroupNorm, nn.PReLU)
+CONVS: Final = (nn.Conv1D, nn.Conv2D, nn.Conv3D, *_TRANSPOSED)
+_BY_MODE: Final = (nn.BatchNorm1D, nn.BatchNorm2D, nn.BatchNorm3D, nn.SyncBatchNorm)
+BATCH_NORMS: Final = (*_BY_MODE, nn.BatchNorm)
+INSTANCE_NORMS: Final = (nn.InstanceNorm1D, nn.InstanceNorm2D, nn.InstanceNorm3D)
+_NORMS: Final = (*_BY_MODE, *INSTANCE_NORMS, nn.GroupNorm, nn.PReLU)
 _RECURRENT: Final = {nn.SimpleRNN: "rnn", nn.LSTM: "lstm", nn.GRU: "gru"}
 _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 _CELL: Final = {name: name for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")} | {"weight_hr": "weight_ho"}
+
+
+def setting(layer: Any, name: str) -> Any:
+    """Returns a setting that Paddle's own class of a layer states in its `extra_repr`, which has all digits of it."""
+    cls = next(cls for cls in type(layer).__mro__ if cls.__module__.partition(".")[0] == "paddle")
+    stated = re.search(rf"(?:^|, ){name}=(\[.*?\]|\(.*?\)|[^,]*)", cls.extra_repr(layer))
+    if stated is None:
+        raise UnsupportedError(
+            f"reading the {name} of a paddle.nn.{cls.__name__} is not supported: the extra_repr of "
+            f"paddle {paddle.__version__} does not state it; it was tested up to {private.tested}"
+        )
+    try:
+        return literal_eval(stated[1])
+    except (ValueError, SyntaxError):
+        return stated[1]
 
 
 def parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
@@ -69,8 +111,8 @@ def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, .
             owned |= {id(inner) for inner in layer.sublayers()}
         own = parts(kind, settings)
         if kind == "layer_norm":
-            own = tuple(part._replace(rule=layouts.flat(layer._normalized_shape)) for part in own)
-        norm = next((hook for hook in layer._forward_pre_hooks.values() if _is_norm(hook)), None)
+            own = tuple(part._replace(rule=layouts.flat(setting(layer, "normalized_shape"))) for part in own)
+        norm = next((hook for hook in forward_pre_hooks(layer).values() if _is_norm(hook)), None)
         if norm is not None:
             axes = range(layer.weight_v.ndim)
             shape = [layer.weight_v.shape[axis] if axis == norm.dim else 1 for axis in axes]
@@ -84,7 +126,7 @@ def _axes_of_norms(model: Any) -> dict[int, Mapping[str, object]]:
     """Returns which axis a norm layer works over, by the `id` of the layer. Left out are norms over the axis on which
     all convolutions of the model have their channels; in a model without convolutions, norms over the second axis."""
     every = model.sublayers(include_self=True)
-    convs = {_has_channels_last(layer) for layer in every if isinstance(layer, conv._ConvNd)} or {False}
+    convs = {_has_channels_last(layer) for layer in every if isinstance(layer, CONVS)} or {False}
     return {
         id(layer): {layouts.AXIS: "the last" if _has_channels_last(layer) else "the second"}
         for layer in every
@@ -93,7 +135,7 @@ def _axes_of_norms(model: Any) -> dict[int, Mapping[str, object]]:
 
 
 def _has_channels_last(layer: Any) -> bool:
-    return not (getattr(layer, "_data_format", None) or "NC").startswith("NC")
+    return not (data_format.get(layer) or "NC").startswith("NC")
 
 
 def _is_norm(hook: Any) -> bool:
@@ -104,24 +146,24 @@ def _is_norm(hook: Any) -> bool:
 def _kind(layer: Any) -> tuple[str, Mapping[str, object]] | None:
     if isinstance(layer, nn.Linear):
         return "linear", {"activation": None}
-    if isinstance(layer, conv._ConvNd):
+    if isinstance(layer, CONVS):
         return ("conv_transpose" if isinstance(layer, _TRANSPOSED) else "conv"), _of_conv(layer)
-    if isinstance(layer, norm._BatchNormBase | nn.BatchNorm):
-        settings = {"eps": layer._epsilon, "momentum": 1 - layer._momentum, "activation": getattr(layer, "_act", None)}
-        always = getattr(layer, "_use_global_stats", None)
+    if isinstance(layer, BATCH_NORMS):
+        settings = {"eps": _epsilon(layer), "momentum": 1 - _momentum(layer), "activation": _act.get(layer)}
+        always = use_global_stats(layer)
         # with None, the layer's mode decides, as in other frameworks; in the older nn.BatchNorm, which has another base
         # class, with False too
-        by_mode = always is None or (not always and not isinstance(layer, norm._BatchNormBase))
+        by_mode = always is None or (not always and not isinstance(layer, _BY_MODE))
         return "batch_norm", settings | ({} if by_mode else {"use_global_stats": always})
     if isinstance(layer, nn.Embedding):
-        settings = {"padding_idx": _padding_idx(layer), "max_norm": getattr(layer, "_max_norm", None)}
+        settings = {"padding_idx": _padding_idx(layer), "max_norm": _max_norm(layer) if _HAS_MAX_NORM else None}
         return "embedding", settings | ({} if settings["padding_idx"] is None else {layouts.PADDED: layouts.ZEROS})
     if isinstance(layer, nn.LayerNorm):
-        return "layer_norm", {"eps": layer._epsilon}
+        return "layer_norm", {"eps": setting(layer, "epsilon")}
     if isinstance(layer, nn.GroupNorm):
-        return "group_norm", {"eps": layer._epsilon, "num_groups": layer._num_groups}
-    if isinstance(layer, norm._InstanceNormBase):
-        return "instance_norm", {"eps": layer._epsilon, "running_stats": False}
+        return "group_norm", {"eps": setting(layer, "epsilon"), "num_groups": setting(layer, "num_groups")}
+    if isinstance(layer, INSTANCE_NORMS):
+        return "instance_norm", {"eps": setting(layer, "epsilon"), "running_stats": False}
     if isinstance(layer, nn.PReLU):
         return "prelu", {"axis": "channels"}
     if isinstance(layer, nn.MultiHeadAttention):
@@ -168,25 +210,26 @@ def _of_block(layer: Any) -> dict[int, Mapping[str, object]]:
     """Returns settings of a whole Transformer layer, by the `id` of the layer inside it under which they are listed."""
     return {
         id(layer.norm1): {"norm_first": layer.normalize_before, "block_dropout": float(layer.dropout1.p)},
-        id(layer.linear1): {"activation": layer._config["activation"]},
+        id(layer.linear1): {"activation": layer.activation.__name__.lstrip("_")},
     }
 
 
 def _padding_idx(layer: Any) -> int | None:
     # before Paddle 3.3, which brought max_norm, -1 meant no padding
-    is_none = layer._padding_idx is None or (layer._padding_idx == -1 and not hasattr(layer, "_max_norm"))
-    return None if is_none else layer._padding_idx % layer.weight.shape[0]
+    index = _index(layer)
+    is_none = index is None or (index == -1 and not _HAS_MAX_NORM)
+    return None if is_none else index % layer.weight.shape[0]
 
 
 def _of_conv(layer: Any) -> dict[str, object]:
-    axes = len(layer._kernel_size)
+    axes = layer.weight.ndim - 2
     settings: dict[str, object] = {
-        "stride": layouts.per_axis(layer._stride, axes),
+        "stride": layouts.per_axis(_stride(layer), axes),
         "padding": _padding(layer, axes),
         # Paddle's "SAME" sets the dilation to 1
-        "dilation": (1,) * axes if _is_same(layer) else layouts.per_axis(layer._dilation, axes),
-        "groups": layer._groups,
-        "padding_mode": layer._padding_mode,
+        "dilation": (1,) * axes if _is_same(layer) else layouts.per_axis(_dilation(layer), axes),
+        "groups": _groups(layer),
+        "padding_mode": _padding_mode(layer),
     }
     if isinstance(layer, _TRANSPOSED):
         settings["output_padding"] = layouts.per_axis(layer.output_padding, axes)
@@ -194,26 +237,29 @@ def _of_conv(layer: Any) -> dict[str, object]:
 
 
 def _padding(layer: Any, axes: int) -> object:
-    padding = layer._padding.lower() if isinstance(layer._padding, str) else layer._padding
+    padding = _pad(layer)
+    if isinstance(padding, str):
+        padding = padding.lower()
     if padding == "valid":
         return (0,) * axes
     if padding == "same":
-        return layouts.same_padding(layer._kernel_size, layouts.per_axis(layer._stride, axes), (1,) * axes)
+        return layouts.same_padding(layer.weight.shape[2:], layouts.per_axis(_stride(layer), axes), (1,) * axes)
     if isinstance(padding, list | tuple) and not isinstance(
         padding[0], int
     ):  # a pair for each axis, also for batch and channels
-        padding = padding[1:-1] if layer._data_format.endswith("C") else padding[2:]
+        padding = padding[1:-1] if data_format(layer).endswith("C") else padding[2:]
     return layouts.sides(padding, axes)
 
 
 def _is_same(layer: Any) -> bool:
-    return isinstance(layer._padding, str) and layer._padding.lower() == "same"
+    return str(_pad(layer)).lower() == "same"
 
 
 class PaddleLayers(Layers):
     def layers(self, model: Any) -> Iterable[Layer]:
         if not isinstance(model, nn.Layer):
             raise self.unsupported(f"layers in a {type(model).__qualname__}", "give the model itself")
+        private.require("layers")
         blocks: dict[str, tuple[str, ...]] = {}
         found = list(_layers(model, dict(self.variables(model)), blocks))
         return iter(layouts.in_order(found, blocks))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
 import paddle
-from paddle.base import core
 
 from xdevice.contract import Memory
 from xdevice.contract.primitives import Primitives
 
 from . import driver, virtual_gpus
+from .private import private
 
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
@@ -19,11 +18,11 @@ if TYPE_CHECKING:
 _KIND = "Allocated"
 
 
-@cache
-def _counts_virtual() -> bool:
-    """Whether this Paddle counts the memory of virtual GPUs. Paddle 2.6 does not, and always says 0."""
-    held = paddle.to_tensor([0.0], place=paddle.CustomPlace(virtual_gpus.KIND, 0))
-    return core.device_memory_stat_current_value(_KIND, held.place.custom_device_id()) > 0
+_allocated = private["paddle.base.core.host_memory_stat_current_value"]
+_peak = private["paddle.base.core.host_memory_stat_peak_value"]
+_reset_peak = private["paddle.base.core.host_memory_stat_reset_peak_value"]
+_IS_2 = paddle.__version__.startswith("2.")
+_COUNTS_PLUGINS = hasattr(paddle.device, "memory_allocated")
 
 
 class PaddleMemory(Primitives):
@@ -32,16 +31,15 @@ class PaddleMemory(Primitives):
 
     def memory(self, device: Device) -> Memory:
         if device.kind != "gpu":
-            allocated = core.host_memory_stat_current_value(_KIND, 0)
-            return Memory(None, None, allocated, core.host_memory_stat_peak_value(_KIND, 0))
+            return Memory(None, None, _allocated(_KIND, 0), _peak(_KIND, 0))
         if self._gpu not in ("gpu", virtual_gpus.KIND):
             return Memory(None, None, None, None)  # Paddle counts the memory of GPUs only
         index = device.index
         if virtual_gpus.registered():
-            if not _counts_virtual():
+            if not _COUNTS_PLUGINS:
                 return Memory(None, None, None, None)
-            allocated = core.device_memory_stat_current_value(_KIND, index)
-            return Memory(None, None, allocated, core.device_memory_stat_peak_value(_KIND, index))
+            name = virtual_gpus.name_of(device)
+            return Memory(None, None, paddle.device.memory_allocated(name), paddle.device.max_memory_allocated(name))
         if driver.is_there():
             free, total = driver.free_and_total(index)
         else:
@@ -51,9 +49,11 @@ class PaddleMemory(Primitives):
         )
 
     def reset_peak(self, device: Device) -> None:
-        where = "device" if device.kind == "gpu" else "host"
-        reset = getattr(core, f"{where}_memory_stat_reset_peak_value", None)
-        if reset is None:  # before Paddle 3.0
+        if _IS_2:
             super().reset_peak(device)
+        elif device.kind != "gpu":
+            _reset_peak(_KIND, 0)
+        elif virtual_gpus.registered():
+            paddle.device.reset_max_memory_allocated(virtual_gpus.name_of(device))
         else:
-            reset(_KIND, device.index)
+            paddle.device.cuda.reset_max_memory_allocated(device.index)

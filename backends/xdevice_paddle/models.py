@@ -13,46 +13,47 @@ from xdevice.contract.models import Models
 from xdevice.contract.stored import GradientWatch
 
 from . import copying, optimizers
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from xdevice.base.devices import Device
 
-_watch: Final = GradientWatch(lambda p, told: p._register_backward_hook(told))
+_register_backward_hook = private.field("paddle.Tensor._register_backward_hook")
+_strategy = private.field("paddle.DataParallel._strategy")
+_optimizer = private.field("paddle.Model._optimizer")
+_watch: Final = GradientWatch(lambda p, told: _register_backward_hook(p)(told))
 
 
 def held(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
     if isinstance(model, paddle.nn.Layer):
         yield from model.named_parameters()
         # an LSTM has a buffer without memory, and so without a device
-        yield from (found for found in model.named_buffers() if found[1]._is_initialized())
+        yield from (found for found in model.named_buffers() if has_memory(found[1]))
         return
-    for kind, state in {**model._accumulators, "master_weight": model._master_weights}.items():
+    for kind, state in optimizers.state(model).items():
         for name, value in state.items():
             # Adam keeps the powers of its betas on the host, wherever the parameter is
             if not ("_pow" in kind and value.place.is_cpu_place()):
                 yield f"{kind}[{name!r}]", value
 
 
+def has_memory(x: paddle.Tensor) -> bool:
+    return x.place.is_cpu_place() or "undefined" not in str(x.place)
+
+
 def require_known(optimizer: Any, backend: Models) -> None:
-    """Raises `UnsupportedError` for an optimizer that has tensors in attributes other than those in `_KEPT`, because
-    they would not be moved or saved. LBFGS has some in its `state`."""
-    parameters = {id(p) for group in optimizer._parameter_list for p in _tensors(group)}
+    """Raises `UnsupportedError` for an optimizer that has tensors in attributes other than Paddle's own for state,
+    parameters and settings (numbers, or tensors on the host), because they would not be moved or saved. LBFGS has some
+    in its `state`."""
+    known = {id(x) for kept in optimizers.kept(optimizer) for x in _tensors(kept)}
     for name, value in vars(optimizer).items():
-        if name not in _KEPT and any(id(x) not in parameters for x in _tensors(value)):
+        if any(id(x) not in known for x in _tensors(value)):
             raise backend.unsupported(
                 f"a {type(optimizer).__name__} that keeps tensors in its {name}",
                 "move it before its first step; of its state, save state_dict() yourself",
             )
-
-
-_KEPT: Final = (
-    "_accumulators", "_master_weights", "_accumulators_holder", "_learning_rate_map", "_default_dict",
-    "_parameter_list", "_param_groups",
-)  # fmt: skip
-"""The attributes in which Paddle's own optimizers keep state, parameters and settings (numbers, or tensors on the
-host). An optimizer that keeps tensors in other attributes is refused."""
 
 
 def _tensors(value: Any) -> Iterator[paddle.Tensor]:
@@ -68,12 +69,12 @@ def move(model: Any, device: Device, backend: Models) -> None:
         require_known(model, backend)
     moving = []
     for name, variable in held(model):
-        gradient = variable._grad_ivar()
+        gradient = variable.grad
         if gradient is not None and not gradient.is_dense():
             raise backend.unsupported(f"moving the sparse gradient of {name}", "call clear_grad() first")
         moving += [variable] if gradient is None else [variable, gradient]
     # tensors of learning rates are on the device of the first step, and a kernel of another GPU may not read them
-    rates = getattr(model, "_learning_rate_map", {}).values()
+    rates = () if isinstance(model, paddle.nn.Layer) else optimizers.rates(model)
     moving += [x for x in rates if isinstance(x, paddle.Tensor) and not x.place.is_cpu_place()]
     for x in moving:
         if backend.device_of(x) is not device:
@@ -89,7 +90,7 @@ def copied(model: paddle.nn.Layer, device: Device, backend: Models) -> paddle.nn
 def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
     layers = [model, *model.sublayers()]
     # the strategy of a DataParallel cannot be copied, and never changes: the copy shares it
-    told = [layer._strategy for layer in layers if isinstance(layer, paddle.DataParallel)]
+    told = [_strategy(layer) for layer in layers if isinstance(layer, paddle.DataParallel)]
     try:
         return copy.deepcopy(model, {id(strategy): strategy for strategy in told})
     except (TypeError, RuntimeError) as error:
@@ -103,7 +104,7 @@ def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
 
 
 def _owned(model: paddle.Model) -> dict[str, Any]:
-    parts = {"network": model.network, "_optimizer": model._optimizer}
+    parts = {"network": model.network, "_optimizer": _optimizer(model)}
     return {name: part for name, part in parts.items() if part is not None}
 
 

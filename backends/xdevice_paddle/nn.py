@@ -19,22 +19,25 @@ from paddle.nn import functional
 
 from xdevice.contract.hooks import listening
 
+from .private import private
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 Pair = tuple[int, int]
 
-_is_cpu_place = paddle.base.core.Place.is_cpu_place
+_losses_and_softmax = private.get("paddle._C_ops.cross_entropy_with_softmax")
+_adam = private.get("paddle._C_ops.adam_")
 
 _NO_LABEL = -100
 """The label that Paddle's kernel is told to ignore. No label has this value, because those below 0 are refused."""
 
-_HAS_ADAM = paddle.__version__[0] == "3"
+_HAS_ADAM = _adam is not None and paddle.__version__[0] == "3"
 """Whether the kernel takes the arguments that it is given here: before, there was no `amsgrad`."""
 _ADAM = (False, True, False)
 """In one precision; the powers of beta stay as they are; no `amsgrad`."""
 
-relu: Any = paddle._C_ops.relu  # what functional.relu has around it takes half of its time
+relu = functional.relu
 sigmoid = functional.sigmoid
 softmax = functional.softmax
 
@@ -47,27 +50,32 @@ def log_softmax(x: Any, axis: int) -> Any:
 def refuses(labels: Any) -> bool:
     if listening.get():  # then the core reads the labels itself, so that `transfers` sees the read
         return False
-    return paddle.in_dynamic_mode() and _is_cpu_place(labels.place)
+    return paddle.in_dynamic_mode() and labels.place.is_cpu_place()
 
 
 def cross_entropy(logits: Any, labels: Any) -> Any:
     if paddle.in_dynamic_mode():
-        ops = paddle._C_ops  # the kernels that functional.cross_entropy calls; its checks take as long as they
-        column = ops.unsqueeze(labels, [1])
-        losses = ops.cross_entropy_with_softmax(logits, column, False, True, True, _NO_LABEL, -1)[1]
+        column = paddle.unsqueeze(labels, 1)
+        losses = _losses(logits, column)
         if losses.place.is_gpu_place():  # this kernel has no bound, and the core has read the labels
-            return ops.mean_all(losses)
-        _checked(ops.index_sample, logits.detach(), column)  # raises for each label that is no class
+            return paddle.mean(losses)
+        _checked(paddle.index_sample, logits.detach(), column)  # raises for each label that is no class
         if not _may_be_at_the_bound(losses):
-            return ops.mean_all(losses)
+            return paddle.mean(losses)
     # the loss for the most probable classes, which is never near the bound, plus how far the labels' logits are off
     top = paddle.argmax(logits, 1, keepdim=True)
     apart = paddle.index_sample(logits, top) - paddle.index_sample(logits, paddle.unsqueeze(labels, 1))
     return functional.cross_entropy(logits, top) + paddle.mean(apart)
 
 
+def _losses(logits: Any, column: Any) -> Any:
+    if _losses_and_softmax is None:
+        return functional.softmax_with_cross_entropy(logits, column, ignore_index=_NO_LABEL)
+    return _losses_and_softmax(logits, column, False, True, True, _NO_LABEL, -1)[1]
+
+
 def embedding(indices: Any, table: Any) -> Any:
-    if refuses(indices) and indices.size and _value(paddle._C_ops.min(indices, [], False)) < 0:
+    if refuses(indices) and indices.size and _value(paddle.min(indices)) < 0:
         raise IndexError("an index below 0")
     return _checked(functional.embedding, indices, table)
 
@@ -109,10 +117,9 @@ def adam(rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], 
         # and 1 - beta of a float32, which is off by 1e-5 for the squares
         scale = sqrt((1 - betas[1]) / (1 - float(float32(betas[1]))))
         rate = rate * paddle.sqrt(root / (1.0 - power)) / (corrected * scale)
-        copy = paddle._C_ops.assign
-        made = [(copy(p), g * scale, copy(m), copy(v)) for p, g, m, v in rows]
+        made = [(p.clone(), g * scale, m.clone(), v.clone()) for p, g, m, v in rows]
         for p, g, m, v in made:
-            paddle._C_ops.adam_(p, g, rate, m, v, None, nothing, power, None, None, *betas, eps, False, 1000, *_ADAM)
+            _adam(p, g, rate, m, v, None, nothing, power, None, None, *betas, eps, False, 1000, *_ADAM)
     return [(p, m, v) for p, _, m, v in made]
 
 
@@ -127,7 +134,7 @@ def _checked(kernel: Callable[..., Any], *given: Any) -> Any:
 def _may_be_at_the_bound(losses: Any) -> bool:
     """Whether Paddle's kernel may have cut off one of these losses at its bound of 64. If so, they have to be computed
     in another way, which is exact and takes three times as long."""
-    return not _value(paddle._C_ops.max(losses.detach(), [], False)) < 63
+    return not _value(paddle.max(losses.detach())) < 63
 
 
 def _value(x: Any) -> Any:

@@ -15,15 +15,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from paddle import Tensor, nn
-from paddle.nn.layer import norm
 
 from xdevice.contract import operations as ops
 from xdevice.contract.layers import Operations
 
+from .layers import INSTANCE_NORMS, forward_pre_hooks, setting
+from .private import private
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from xdevice.contract.layouts import Layer
+
+
+_sub_layers = private.field("paddle.nn.Layer._sub_layers")
+_forward_post_hooks = private.field("paddle.nn.Layer._forward_post_hooks")
+
+
+def _told(*names: str, **renamed: str) -> dict[str, Callable[[Any], Any]]:
+    """Returns how settings are read that `extra_repr` states, by their common names."""
+    return {name: partial(setting, name=own) for name, own in (*zip(names, names, strict=True), *renamed.items())}
 
 
 def _ceil_mode(pool: Any) -> object:
@@ -44,7 +55,7 @@ def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
 
 
 def _adaptive_pool(kind: str, axes: int, path: str, pool: Any) -> Layer:
-    return ops.adaptive_pool(path, kind, axes, getattr(pool, "_output_size", getattr(pool, "output_size", None)))
+    return ops.adaptive_pool(path, kind, axes, setting(pool, "output_size"))
 
 
 def _upsample(path: str, layer: Any) -> Layer:
@@ -57,7 +68,13 @@ def _upsample_image(mode: str, path: str, layer: Any) -> Layer:
 
 
 def _pad(path: str, layer: Any) -> Layer:
-    return ops.pad(path, ops.last_axis_first([int(size) for size in layer.padding]), layer._mode, layer.value)
+    return ops.pad(
+        path, ops.last_axis_first([int(size) for size in layer.padding]), setting(layer, "mode"), layer.value
+    )
+
+
+def _gelu(path: str, layer: Any) -> Layer:
+    return ops.activation(path, "gelu", approximate="tanh" if setting(layer, "approximate") else "none")
 
 
 def _dropout(path: str, layer: Any) -> Layer:
@@ -66,7 +83,7 @@ def _dropout(path: str, layer: Any) -> Layer:
 
 
 def _layer_norm(path: str, layer: Any) -> Layer:
-    return ops.plain(path, "layer_norm", eps=layer._epsilon, axes=len(layer._normalized_shape))
+    return ops.plain(path, "layer_norm", eps=setting(layer, "epsilon"), axes=len(setting(layer, "normalized_shape")))
 
 
 def _activation_behind(layer: Layer) -> Iterator[Layer]:
@@ -82,13 +99,13 @@ _TABLE: Final = ops.Table(
         **ops.activations({
             nn.ReLU: {}, nn.ReLU6: {}, nn.Sigmoid: {}, nn.Tanh: {}, nn.Silu: {}, nn.Swish: {}, nn.Mish: {},
             nn.Hardswish: {}, nn.Hardsigmoid: {}, nn.Softsign: {}, nn.Tanhshrink: {}, nn.LogSigmoid: {},
-            nn.LeakyReLU: {"slope": "_negative_slope"}, nn.ELU: {"alpha": "_alpha"}, nn.CELU: {"alpha": "_alpha"},
-            nn.Softplus: {"beta": "_beta", "threshold": "_threshold"},
-            nn.SELU: {"alpha": "_alpha", "scale": "_scale"}, nn.Hardtanh: {"min": "_min", "max": "_max"},
-            nn.Hardshrink: {"threshold": "_threshold"}, nn.Softshrink: {"threshold": "_threshold"},
-            nn.Softmax: {"axis": "_axis"}, nn.LogSoftmax: {"axis": "_axis"}, nn.GLU: {"axis": "_axis"},
+            nn.LeakyReLU: _told(slope="negative_slope"), nn.ELU: _told("alpha"), nn.CELU: _told("alpha"),
+            nn.Softplus: _told("beta", "threshold"),
+            nn.SELU: _told("alpha", "scale"), nn.Hardtanh: _told("min", "max"),
+            nn.Hardshrink: _told("threshold"), nn.Softshrink: _told("threshold"),
+            nn.Softmax: _told("axis"), nn.LogSoftmax: _told("axis"), nn.GLU: _told("axis"),
         }),
-        nn.GELU: lambda path, x: ops.activation(path, "gelu", approximate="tanh" if x._approximate else "none"),
+        nn.GELU: _gelu,
         nn.Softmax2D: lambda path, _: ops.activation(path, "softmax", axis=-3),
         **ops.over_axes(nn, "MaxPool{}D", _max_pool),
         **ops.over_axes(nn, "AvgPool{}D", _avg_pool),
@@ -98,13 +115,13 @@ _TABLE: Final = ops.Table(
         nn.UpsamplingNearest2D: partial(_upsample_image, "nearest"),
         nn.UpsamplingBilinear2D: partial(_upsample_image, "bilinear"),
         **dict.fromkeys((nn.Pad1D, nn.Pad2D, nn.Pad3D), _pad),
-        nn.PixelShuffle: ops.row("pixel_shuffle", factor="_upscale_factor"),
-        nn.PixelUnshuffle: ops.row("pixel_unshuffle", factor="_downscale_factor"),
-        nn.ChannelShuffle: ops.row("channel_shuffle", groups="_groups"),
+        nn.PixelShuffle: ops.row("pixel_shuffle", **_told(factor="upscale_factor")),
+        nn.PixelUnshuffle: ops.row("pixel_unshuffle", **_told(factor="downscale_factor")),
+        nn.ChannelShuffle: ops.row("channel_shuffle", **_told("groups")),
         nn.LocalResponseNorm: ops.row("local_response_norm", size="size", alpha="alpha", beta="beta", k="k"),
-        norm._InstanceNormBase: ops.row("instance_norm", eps="_epsilon"),
+        **dict.fromkeys(INSTANCE_NORMS, ops.row("instance_norm", **_told(eps="epsilon"))),
         nn.LayerNorm: _layer_norm,
-        nn.GroupNorm: ops.row("group_norm", eps="_epsilon", num_groups="_num_groups"),
+        nn.GroupNorm: ops.row("group_norm", **_told("num_groups", eps="epsilon")),
         nn.Dropout: _dropout,
         **dict.fromkeys(
             (nn.Dropout2D, nn.Dropout3D), lambda path, layer: ops.dropout(path, layer.p, axes="whole channels")
@@ -117,12 +134,12 @@ _TABLE: Final = ops.Table(
     lambda layer: layer.extra_repr(),
 )  # fmt: skip
 _TREE: Final = ops.Tree(
-    children=lambda layer: [(name, child) for name, child in layer._sub_layers.items() if child is not None],
-    parameters=lambda layer: layer._parameters.values(),
+    children=lambda layer: [(name, child) for name, child in _sub_layers(layer).items() if child is not None],
+    parameters=lambda layer: layer.parameters(include_sublayers=False),
     lines=(nn.Sequential,),
     blocks=(nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
     follow=_activation_behind,
-    hooks=lambda layer: (*layer._forward_pre_hooks.values(), *layer._forward_post_hooks.values()),
+    hooks=lambda layer: (*forward_pre_hooks(layer).values(), *_forward_post_hooks(layer).values()),
     observers=("paddle", "xdevice_paddle"),
     tensors=lambda layer: [
         (name, x)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 import paddle
@@ -24,34 +25,71 @@ import paddle
 from xdevice.contract import optimizers as terms
 from xdevice.contract.optimizers import Optimizers
 
+from .private import private
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from xdevice.contract.optimizers import Optimizer
 
+_IS_2: Final = paddle.__version__.startswith("2.")
+_accumulators = private.field("paddle.optimizer.Optimizer._accumulators")
+_master_weights = private.field("paddle.optimizer.Optimizer._master_weights")
+_accumulators_holder = private.field("paddle.optimizer.Optimizer._accumulators_holder")
+_create_accumulators = private.field("paddle.optimizer.Optimizer._create_accumulators")
+_opti_name_list = private.field("paddle.optimizer.Optimizer._opti_name_list")
+_already_created = (
+    private.field("paddle.optimizer.Adam._already_create_accumulater")
+    if _IS_2
+    else private.field("paddle.optimizer.Adam._already_create_accumulator")
+)
+_learning_rate_map = private.field("paddle.optimizer.Optimizer._learning_rate_map")
+_parameter_list = private.field("paddle.optimizer.Optimizer._parameter_list")
+_default_dict = private.field("paddle.optimizer.Optimizer._default_dict")
+_grad_clip = private.field("paddle.optimizer.Optimizer._grad_clip")
+_learning_rate = private.field("paddle.optimizer.Optimizer._learning_rate")
+_amsgrad = private.field("paddle.optimizer.Adam._amsgrad")
+_apply_decay_param_fun = private.field("paddle.optimizer.AdamW._apply_decay_param_fun")
+_lr_ratio = private.field("paddle.optimizer.AdamW._lr_ratio")
+_coeff = private.field("paddle.regularizer.L2Decay._coeff")
 _MASTER: Final = "master_weight"
+
+
+def state(optimizer: Any) -> dict[str, dict[str, paddle.Tensor]]:
+    """Returns the state of an optimizer: by its kind, and then by the name of the parameter."""
+    return {**_accumulators(optimizer), _MASTER: _master_weights(optimizer)}
+
+
+def rates(optimizer: Any) -> Iterable[Any]:
+    return list(_learning_rate_map(optimizer).values())
+
+
+def kept(optimizer: Any) -> Iterable[Any]:
+    """Returns where Paddle's own optimizers keep tensors: state, parameters and settings."""
+    holders = (_accumulators_holder, _learning_rate_map, _default_dict, _parameter_list)
+    return [*state(optimizer).values(), *(holder(optimizer) for holder in holders)]
 
 
 def variables(optimizer: Any) -> Iterator[tuple[str, paddle.Tensor]]:
     parameters = _parameters(optimizer)
-    if optimizer._accumulators_holder and not optimizer._accumulators:
+    if _accumulators_holder(optimizer) and not _accumulators(optimizer):
         _make(optimizer, parameters)  # set_state_dict() has kept the state in the holder for the first step
     numbers = {parameter.name: number for number, parameter in enumerate(parameters)}
     # the state of a parameter of 16 bits is named after the parameter's copy in 32 bits
-    numbers |= {weight.name: numbers[name] for name, weight in optimizer._master_weights.items()}
-    for kind, state in {**optimizer._accumulators, _MASTER: optimizer._master_weights}.items():
-        for name, value in state.items():
+    numbers |= {weight.name: numbers[name] for name, weight in _master_weights(optimizer).items()}
+    for kind, values in state(optimizer).items():
+        for name, value in values.items():
             yield f"{numbers[name]}.{kind}", value
 
 
 def _make(optimizer: Any, parameters: list[Any]) -> None:
     with paddle.no_grad():
-        optimizer._create_accumulators(paddle.base.framework.default_main_program().global_block(), parameters)
+        _create_accumulators(optimizer)(paddle.static.default_main_program().global_block(), parameters)
 
 
 def _parameters(optimizer: Any) -> list[Any]:
     found: list[Any] = []
-    for group in optimizer._parameter_list:
+    for group in _parameter_list(optimizer):
         found += group["params"] if isinstance(group, dict) else [group]
     return found
 
@@ -63,12 +101,11 @@ _KINDS: Final = {
     paddle.optimizer.AdamW: "adam", paddle.optimizer.RMSProp: "rmsprop", paddle.optimizer.Adagrad: "adagrad",
 }  # fmt: skip
 _NAMES: Final = {
-    "momentum": "_momentum", "nesterov": "_use_nesterov", "beta1": "_beta1", "beta2": "_beta2", "eps": "_epsilon",
-    "amsgrad": "_amsgrad", "alpha": "_rho", "centered": "_centered",
+    "momentum": "momentum", "nesterov": "use_nesterov", "beta1": "beta1", "beta2": "beta2", "eps": "epsilon",
+    "amsgrad": "amsgrad", "alpha": "rho", "centered": "centered",
     "initial_accumulator_value": "initial_accumulator_value",
 }  # fmt: skip
-"""The attribute of an optimizer that holds each setting. The argument of the optimizer's class has the same name,
-without the underscore."""
+"""The argument of an optimizer's class for each setting."""
 _COMMON_NAMES: Final = {"lr": "learning_rate", "weight_decay": "weight_decay"}
 _CLIP: Final = {"clip": "grad_clip takes a paddle.nn.ClipGradByGlobalNorm, ClipGradByNorm or ClipGradByValue"}
 _DECAY: Final = {"decay": "paddle.optimizer.Adam couples it, and paddle.optimizer.AdamW does not"}
@@ -84,36 +121,42 @@ _SLOTS: Final = {
 
 
 def _settings(optimizer: Any, kind: str, p: Any, group: Mapping[str, Any], backend: Optimizers) -> dict[str, object]:
-    if group.get("rescale_grad", getattr(optimizer, "_rescale_grad", 1.0)) != 1:
+    stated = _stated(optimizer) | group
+    if stated.get("rescale_grad", 1.0) != 1:
         raise backend.unsupported("reading rescale_grad, which does nothing on the CPU", "multiply the loss instead")
     found: dict[str, object] = {}
-    for name, attribute in _NAMES.items():
-        if name in terms.settings_of(kind) and hasattr(optimizer, attribute):
-            own, value = attribute.lstrip("_"), getattr(optimizer, attribute)
-            if group:
-                value = group.get(own, optimizer._default_dict.get(own, value))
-            found[name] = bool(value) if name in ("nesterov", "centered", "amsgrad") else float(value)
+    for name, own in _NAMES.items():
+        if name in terms.settings_of(kind) and own in stated:
+            found[name] = bool(stated[own]) if name in ("nesterov", "centered", "amsgrad") else float(stated[own])
     if kind == "rmsprop":
         found |= {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS}
     found["lr"] = optimizer.get_lr() * p.optimize_attr["learning_rate"]
-    if isinstance(optimizer._learning_rate, paddle.optimizer.lr.LRScheduler):
-        found["schedule"] = f"paddle.optimizer.lr.{type(optimizer._learning_rate).__name__}"
-    clip = group.get("grad_clip", optimizer._grad_clip)
+    scheduler = _learning_rate(optimizer)
+    if isinstance(scheduler, paddle.optimizer.lr.LRScheduler):
+        found["schedule"] = f"paddle.optimizer.lr.{type(scheduler).__name__}"
+    clip = group.get("grad_clip", _grad_clip(optimizer))
     if clip is not None and getattr(p, "need_clip", True):
         found["clip"] = _clip(clip, backend)
     decayed = _decoupled if type(optimizer) is paddle.optimizer.AdamW else _coupled
     return terms.settings(kind, **found, **decayed(optimizer, p, group, found, backend))
 
 
+def _stated(optimizer: Any) -> dict[str, Any]:
+    """Returns the settings that an optimizer has for the parameters of groups without their own."""
+    stated = dict(_default_dict(optimizer))
+    if "amsgrad" in signature(type(optimizer)).parameters:  # from 3.0 on
+        stated["amsgrad"] = _amsgrad(optimizer)
+    return stated
+
+
 def _coupled(optimizer: Any, p: Any, group: Any, found: Any, backend: Optimizers) -> dict[str, object]:
     decay = p.regularizer if p.regularizer is not None else optimizer.regularization
     if decay is None:  # Momentum keeps the coefficient of its L2Decay instead
-        kept = optimizer._default_dict.get("regularization_coeff", 0.0)
-        return {"weight_decay": float(group.get("regularization_coeff", kept))}
+        return {"weight_decay": float((_default_dict(optimizer) | group).get("regularization_coeff", 0.0))}
     if not isinstance(decay, paddle.regularizer.L1Decay | paddle.regularizer.L2Decay):
         raise backend.unsupported(f"reading a {type(decay).__qualname__}", "it knows L1Decay and L2Decay")
     sign = isinstance(decay, paddle.regularizer.L1Decay)
-    return {"weight_decay": float(decay._coeff), "decay": terms.SIGN if sign else terms.COUPLED}
+    return {"weight_decay": float(_coeff(decay)), "decay": terms.SIGN if sign else terms.COUPLED}
 
 
 def _decoupled(optimizer: Any, p: Any, group: Any, found: dict[str, object], backend: Optimizers) -> dict[str, object]:
@@ -121,11 +164,11 @@ def _decoupled(optimizer: Any, p: Any, group: Any, found: dict[str, object], bac
         raise backend.unsupported(
             f"reading an AdamW whose parameter {p.name} has a regularizer too", "set its regularizer to None"
         )
-    if optimizer._lr_ratio is not None:
-        found["lr"] = found["lr"] * float(optimizer._lr_ratio(p))  # type: ignore[operator]
-    kept = optimizer._default_dict["weight_decay"] if group else optimizer._weight_decay
-    without = optimizer._apply_decay_param_fun is not None and not optimizer._apply_decay_param_fun(p.name)
-    decay = 0.0 if without else float(group.get("weight_decay", kept))
+    ratio, is_decayed = _lr_ratio(optimizer), _apply_decay_param_fun(optimizer)
+    if ratio is not None:
+        found["lr"] = found["lr"] * float(ratio(p))  # type: ignore[operator]
+    without = is_decayed is not None and not is_decayed(p.name)
+    decay = 0.0 if without else float((_default_dict(optimizer) | group)["weight_decay"])
     return {"weight_decay": decay, "decay": terms.DECOUPLED}
 
 
@@ -152,40 +195,37 @@ class PaddleOptimizers(Optimizers):
         asked = {name.partition(".")[0] for name in names}
         known = {name.partition(".")[0] for name, _ in variables(optimizer)}
         twin = copy.copy(optimizer)
-        twin._accumulators, twin._master_weights = defaultdict(dict), {}
-        twin._accumulators_holder, twin._opti_name_list = {}, []
-        for name in (
-            "_already_create_accumulator",
-            "_already_create_accumulater",
-        ):  # the second is 2.6's
-            if hasattr(twin, name):
-                setattr(twin, name, set())
+        _accumulators.set(twin, defaultdict(dict))
+        _master_weights.set(twin, {})
+        _accumulators_holder.set(twin, {})
+        _opti_name_list.set(twin, [])
+        _already_created.set(twin, set())
         _make(twin, [p for number, p in enumerate(_parameters(optimizer)) if str(number) in asked - known])
         return dict(variables(twin))
 
     def take_state(self, optimizer: Any, state: Mapping[str, paddle.Tensor]) -> None:
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             return
-        parameters = _parameters(optimizer)
+        parameters, accumulators, weights = _parameters(optimizer), _accumulators(optimizer), _master_weights(optimizer)
         for name, value in state.items():
             number, _, kind = name.partition(".")
             parameter = parameters[int(number)]
             if kind == _MASTER:
-                optimizer._master_weights[parameter.name] = value
+                weights[parameter.name] = value
             else:
                 owner = state.get(f"{number}.{_MASTER}", parameter)
-                optimizer._accumulators[kind][owner.name] = value
+                accumulators[kind][owner.name] = value
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
-        groups = [group for group in optimizer._parameter_list if isinstance(group, dict)]
+        groups = [group for group in _parameter_list(optimizer) if isinstance(group, dict)]
         grouped = [(p, group) for group in groups for p in group["params"]]
         parameters = []
-        for number, (p, group) in enumerate(grouped or [(p, {}) for p in optimizer._parameter_list]):
+        for number, (p, group) in enumerate(grouped or [(p, {}) for p in _parameter_list(optimizer)]):
             settings = _settings(optimizer, kind, p, group, self)
             parameters.append(terms.Parameter(p, settings, _state(kind, p, number, settings)))
-        told = [name for name in terms.settings_of(kind) if hasattr(optimizer, _NAMES.get(name, ""))]
-        arguments = {name: _NAMES[name].lstrip("_") for name in told}
+        stated = _stated(optimizer)
+        arguments = {name: own for name, own in _NAMES.items() if name in terms.settings_of(kind) and own in stated}
         arguments |= _COMMON_NAMES | _CLIP | (_DECAY if kind == "adam" else {})
         first = parameters[0].settings
         return terms.Optimizer(kind, type(optimizer).__name__, first, tuple(parameters), arguments)

@@ -8,30 +8,41 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import paddle
-from paddle.base import core
-from paddle.base import framework as base
 
 from xdevice.contract.parallel import Parallel
+
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
 
+_GRADIENTS = private.place("paddle.base.core.eager.run_partial_grad")
+_dygraph_tracer = private["paddle.base.framework._dygraph_tracer"]
+_CAST = (
+    private.field("paddle.base.dygraph.tracer.Tracer._amp_level"),
+    private.field("paddle.base.dygraph.tracer.Tracer._amp_dtype"),
+    private.field("paddle.base.dygraph.tracer.Tracer._use_promote"),
+)
+
+
 @contextmanager
 def _cast(state: tuple[Any, ...] | None) -> Iterator[None]:
     """While this block is open, this thread has the settings `state` of another thread for AMP (automatic mixed
     precision). The lists of operators to cast are common to all threads anyway."""
-    tracer = base._dygraph_tracer()
+    tracer = _dygraph_tracer()
     if state is None or tracer is None:
         yield
         return
-    before = tracer._amp_level, tracer._amp_dtype, tracer._use_promote
-    tracer._amp_level, tracer._amp_dtype, tracer._use_promote = state
+    before = [field(tracer) for field in _CAST]
+    for field, value in zip(_CAST, state, strict=True):
+        field.set(tracer, value)
     try:
         yield
     finally:
-        tracer._amp_level, tracer._amp_dtype, tracer._use_promote = before
+        for field, value in zip(_CAST, before, strict=True):
+            field.set(tracer, value)
 
 
 class _InTurn:
@@ -52,14 +63,14 @@ class _InTurn:
         with self._counting:
             self._inside += 1
             if self._inside == 1:
-                self._plain = core.eager.run_partial_grad
-                core.eager.run_partial_grad = self._locked(self._plain)
+                self._plain = getattr(*_GRADIENTS)
+                setattr(*_GRADIENTS, self._locked(self._plain))
 
     def __exit__(self, *_: object) -> None:
         with self._counting:
             self._inside -= 1
             if self._inside == 0:
-                core.eager.run_partial_grad = self._plain
+                setattr(*_GRADIENTS, self._plain)
 
     def _locked(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         def run_partial_grad(*args: Any, **kwargs: Any) -> Any:
@@ -76,14 +87,15 @@ class PaddleParallel(Parallel):
     scope_reach = "process"
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        private.require("parallel")
         grad = paddle.is_grad_enabled()
-        tracer = base._dygraph_tracer()
-        cast = None if tracer is None else (tracer._amp_level, tracer._amp_dtype, tracer._use_promote)
+        tracer = _dygraph_tracer()
+        cast = None if tracer is None else tuple(field(tracer) for field in _CAST)
 
         @contextmanager
         def state() -> Iterator[None]:
             # in a new thread the CUDA device is 0 until the place that is current in the process is set again
-            base._set_expected_place(base._current_expected_place())
+            paddle.set_device(paddle.get_device())
             with _gradients_in_turn, _cast(cast), paddle.set_grad_enabled(grad):
                 yield
 

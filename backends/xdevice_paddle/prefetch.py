@@ -9,15 +9,19 @@ not end when the loop is left, but only when `close` is called.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import paddle
-from paddle.io.dataloader import dataloader_iter as loaders
+from paddle.io.dataloader.collate import default_collate_fn, default_convert_fn
 
 from xdevice.base import devices
 from xdevice.contract.prefetch import Prefetch
 
 from . import copying, staging
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,25 +29,44 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 
+_ITERATOR = private["paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess"]
+_thread_loop = private["paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess._thread_loop"]
+_exit = private["paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess._exit_thread_unexpectedly"]
+_shut_down = private["paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess._try_shutdown_all"]
+_done = private.field("paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess._thread_done_event")
+
+
 def _in_this_thread(loader: paddle.io.DataLoader) -> Iterator[Any]:
-    plan = loaders._DataLoaderIterBase(loader)  # knows how the loader samples and collates, and starts no thread
-    fetcher = loaders._DatasetKind.create_fetcher(
-        plan._dataset_kind, plan._dataset, plan._auto_collate_batch, plan._collate_fn, plan._drop_last
-    )
-    for indices in plan._sampler_iter:
-        try:
-            batch = fetcher.fetch(indices)
-        except StopIteration:  # an IterableDataset has ended
-            return
-        parts, structure = loaders._flatten_batch(batch)
-        yield loaders._restore_batch([_as_tensor(part) for part in parts], structure)
+    collate = loader.collate_fn or (default_collate_fn if loader.auto_collate_batch else default_convert_fn)
+    for samples in _samples(loader):
+        yield _as_tensors(collate(samples))
 
 
-def _as_tensor(part: Any) -> paddle.Tensor:
-    return part if isinstance(part, paddle.Tensor) else paddle.to_tensor(part, place=paddle.CPUPlace())
+def _samples(loader: paddle.io.DataLoader) -> Iterator[Any]:
+    """Yields what the loader collates at each step: a list of samples, or one sample if it does not make batches."""
+    is_iterable = isinstance(loader.dataset, paddle.io.IterableDataset)
+    if not loader.auto_collate_batch:
+        yield from loader.dataset if is_iterable else map(loader.dataset.__getitem__, range(len(loader.dataset)))
+        return
+    samples = iter(loader.dataset) if is_iterable else None
+    for indices in loader.batch_sampler:
+        batch = [loader.dataset[i] for i in indices] if samples is None else list(islice(samples, len(indices)))
+        if not batch or (loader.drop_last and len(batch) < len(indices)):
+            return  # an IterableDataset has ended
+        yield batch
 
 
-class _Workers(loaders._DataLoaderIterMultiProcess):  # type: ignore[misc]
+def _as_tensors(batch: Any) -> Any:
+    if isinstance(batch, paddle.Tensor | np.ndarray):
+        return batch if isinstance(batch, paddle.Tensor) else paddle.to_tensor(batch, place=paddle.CPUPlace())
+    if isinstance(batch, Mapping):
+        return {key: _as_tensors(value) for key, value in batch.items()}
+    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        return [_as_tensors(value) for value in batch]
+    return batch
+
+
+class _Workers(_ITERATOR):  # type: ignore[misc]
     """The loader's own iterator, changed so that it keeps the exception that stopped its thread, and raises that."""
 
     _error: Exception | None = None
@@ -58,21 +81,21 @@ class _Workers(loaders._DataLoaderIterMultiProcess):  # type: ignore[misc]
             raise self._error from error
 
     def close(self) -> None:
-        self._try_shutdown_all()
+        _shut_down(self)
 
     def _thread_loop(self, place: Any) -> None:
         try:
-            super()._thread_loop(place)
+            _thread_loop(self, place)
         except Exception as error:  # otherwise the thread would print it
             self._error = error
         finally:
             if self._is_broken:
-                super()._exit_thread_unexpectedly()
+                _exit(self)
 
     def _exit_thread_unexpectedly(self) -> None:
         # killing the queue makes the loop raise at once, so `_thread_loop` does it after it has kept the exception
         self._is_broken = True
-        self._thread_done_event.set()
+        _done(self).set()
 
 
 class PaddlePrefetch(Prefetch):
@@ -99,9 +122,12 @@ class PaddlePrefetch(Prefetch):
             bits = x.view("uint16") if x.dtype.name == "bfloat16" else x
             pinned = paddle.to_tensor(bits, place=paddle.CUDAPinnedPlace())
         # not blocking: Paddle keeps the pinned memory until the copy is done
-        return paddle.Tensor._copy_to(pinned, self.to_native(device), False)
+        return copying.copy_to(pinned, self.to_native(device), is_blocking=False)
 
     def iterate(self, source: Any) -> Iterator[Any]:
         if not isinstance(source, paddle.io.DataLoader):
             return iter(source)
-        return _Workers(source) if source.num_workers > 0 else _in_this_thread(source)
+        if source.num_workers == 0:
+            return _in_this_thread(source)
+        private.require("data loaders")
+        return _Workers(source)

@@ -1,117 +1,154 @@
-"""Lists the attributes of Paddle that this adapter replaces, and the private names of Paddle that it uses."""
+"""The private names of Paddle that this adapter uses, and the attributes of Paddle that it replaces, each by the
+capability that needs it. Its other modules read them as `private["paddle...."]`. Where no issue is named, there is none
+upstream.
+
+What a layer without parameters is set to needs none: `extra_repr` says it, on 2.6.2 in the same words as on 3.3.1.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from xdevice.contract.private import Patch, Private
+from xdevice.contract.private import Names, Patch, Private
 
-from . import transfers, virtual_operations
+TESTED: Final = "3.3.1"
+
+READS: Final = (
+    "numpy", "item", "tolist", "__array__", "__float__", "__int__", "__bool__", "__index__", "__repr__", "__str__",
+    "__format__",
+)  # fmt: skip
+"""Methods of a tensor by which the host reads it."""
+NEWER_READS: Final = ("__complex__",)
+
+CHECKED: Final = (
+    "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__", "__floordiv__",
+    "__mod__", "__pow__", "__rpow__", "__matmul__", "__eq__", "__ne__", "__lt__", "__le__",
+    "__gt__", "__ge__", "_getitem_dygraph", "_setitem_dygraph", "clone",
+)  # fmt: skip
+"""Methods of a tensor that compute in C++ without the functions of `_C_ops`. With a number on the left, only the
+reflected ones see the tensor; `__rmatmul__` takes no number."""
+NEWER_CHECKED: Final = ("__rfloordiv__", "__rmod__")
 
 PATCHES: Final = (
-    Patch("paddle.nn.Layer", ("__call__",), "`trace`: the layers that a model calls", "block"),
+    Patch("layers' calls", "paddle.nn.Layer", ("__call__",), "hooks of a layer miss calls of its `forward`", "block"),
     Patch(
-        "paddle.Tensor", (*transfers.READS, "cpu", "cuda", "to", "_copy_to"),
-        "`transfers`: reads and moves", "block",
+        "transfers", "paddle.Tensor", (*READS, "_copy_to"),
+        "reads, and moves: `to`, `cpu`, `cuda` and `pin_memory` call `_copy_to`. Paddle reports neither", "block",
     ),
+    Patch("transfers", "paddle.Tensor", NEWER_READS, "the same", "block", "newer"),
     Patch(
-        "paddle.base.core.eager", ("run_partial_grad",),
-        "`parallel`: `paddle.grad` in two threads at once segfaults (3.3.1)", "block",
+        "parallel", "paddle.base.core.eager", ("run_partial_grad",),
+        "`paddle.grad` in two threads at once segfaults (3.3.1; PaddlePaddle/Paddle#36078)", "block",
     ),
-    Patch("paddle._C_ops", ("*",), "virtual GPUs: Paddle compares no devices", "process"),
-    Patch("paddle._legacy_C_ops", ("*",), "the same", "process"),
-    Patch("paddle.Tensor", virtual_operations.METHODS, "the same", "process"),
+    Patch("virtual GPUs", "paddle._C_ops", ("*",), "Paddle compares no devices, and leaves empty results", "process"),
+    Patch("virtual GPUs", "paddle._legacy_C_ops", ("*",), "the same", "process"),
+    Patch("virtual GPUs", "paddle.Tensor", CHECKED, "the same", "process"),
+    Patch("virtual GPUs", "paddle.Tensor", NEWER_CHECKED, "the same", "process", "newer"),
     Patch(
-        "paddle.jit.sot.opcode_translator.skip_files", ("skip_file_names",),
+        "compile", "paddle.jit.sot.opcode_translator.skip_files", ("skip_file_names",),
         "the tracer rewrites xdevice's own functions; `paddle.jit.ignore_module` reaches the other one only", "process",
+        "newer",
     ),
 )  # fmt: skip
 
 PRIVATE: Final = (
-    Private("paddle.Tensor", ("_register_backward_hook",), "`averaging`: when a gradient is there"),
-    Private("paddle.nn.Conv2D", ("_data_format",), "`assert_parity(inputs=)`: where the channels of images are"),
-    Private("paddle", ("_C_ops", "_legacy_C_ops"), "tensors made on a device; see above"),
-    Private("paddle.base", ("core", "framework"), "see below"),
-    Private("paddle.base.framework", ("EagerParamBase", "global_var"), "parameters; the next line"),
     Private(
-        "paddle.base.framework.global_var", ("_functional_dygraph_context_manager",),
+        "tensors", "paddle.Tensor", ("_copy_to",),
+        "copies. `to` can clear its source, and before 3.0 works in place; `cpu` and `cuda` know no plugin",
+    ),
+    Private(
+        "tensors", "paddle._C_ops", ("empty", "full", "uniform"),
+        "in 2.6 no other functions take a device. Without them: copies by Paddle's own way, NumPy's values, a scope",
+    ),
+    Private(
+        "tensors", "paddle.base.framework.global_var", ("_functional_dygraph_context_manager",),
         "dygraph mode ends with the thread that imported Paddle unless this is kept",
     ),
     Private(
-        "paddle.base.framework", ("_current_expected_place", "_dygraph_tracer", "_set_expected_place"),
-        "what Paddle keeps for each thread",
+        "models", "paddle.base.core.DenseTensor", ("_share_data_with",),
+        "a parameter stays the same object when it is moved: optimizers and other layers refer to it", "newer",
     ),
-    Private("paddle.base.dygraph.tracer.Tracer", ("_amp_dtype", "_amp_level", "_use_promote"), "the same"),
-    Private("paddle.base.core", ("_set_current_stream",), "`stream_guard` may change the device of all threads"),
-    Private("paddle.Tensor", ("_copy_to", "_grad_ivar", "_is_initialized"), "copies; models that move in place"),
-    Private("paddle.base.core.DenseTensor", ("_share_data_with",), "models move in place"),
+    Private("models", "paddle.Model", ("_optimizer",), "the optimizer that `prepare` was given moves with the network"),
+    Private("models", "paddle.DataParallel", ("_strategy",), "the one part that cannot be copied"),
     Private(
-        "paddle.optimizer.Optimizer",
-        ("_accumulators", "_accumulators_holder", "_create_accumulators", "_learning_rate_map", "_master_weights",
-         "_opti_name_list", "_parameter_list"),
-        "the state of optimizers",
+        "memory", "paddle.base.core", ("host_memory_stat_current_value", "host_memory_stat_peak_value"),
+        "`paddle.device` counts the memory of accelerators only",
     ),
-    Private("paddle.optimizer.Adam", ("_already_create_accumulator",), "the same"),
-    Private("paddle.optimizer.Adam", ("_already_create_accumulater",), "the same up to 2.6", "older"),
+    Private("memory", "paddle.base.core", ("host_memory_stat_reset_peak_value",), "the same", "newer"),
     Private(
-        "paddle.optimizer.Optimizer", ("_default_dict", "_grad_clip", "_learning_rate"), "what an optimizer computes"
-    ),
-    Private("paddle.optimizer.Momentum", ("_momentum", "_use_nesterov", "_rescale_grad"), "the same"),
-    Private("paddle.optimizer.Adam", ("_beta1", "_beta2", "_epsilon"), "the same"),
-    Private("paddle.optimizer.Adam", ("_amsgrad",), "the same"),
-    Private("paddle.optimizer.AdamW", ("_apply_decay_param_fun", "_lr_ratio", "_weight_decay"), "the same"),
-    Private("paddle.optimizer.RMSProp", ("_rho", "_centered"), "the same"),
-    Private("paddle.regularizer.L2Decay", ("_coeff",), "the same"),
-    Private("paddle.Model", ("_optimizer",), "the optimizer that `prepare` was given"),
-    Private("paddle.DataParallel", ("_strategy",), "copies of models"),
-    Private(
-        "paddle.io.dataloader.dataloader_iter",
-        ("_DataLoaderIterBase", "_DataLoaderIterMultiProcess", "_DatasetKind", "_flatten_batch", "_restore_batch"),
-        "a dataset that raises hangs the loader, or loses its error",
+        "optimizers", "paddle.optimizer.Optimizer",
+        ("_accumulators", "_learning_rate_map", "_master_weights", "_parameter_list"),
+        "the tensors of each parameter: `state_dict` names them by numbers that differ in another process",
     ),
     Private(
-        "paddle.io.dataloader.dataloader_iter._DataLoaderIterBase",
-        ("_auto_collate_batch", "_collate_fn", "_dataset", "_dataset_kind", "_drop_last", "_sampler_iter"), "the same",
+        "optimizers", "paddle.optimizer.Optimizer",
+        ("_accumulators_holder", "_create_accumulators", "_opti_name_list"),
+        "state that the first step would make, so that it can be loaded before",
+    ),
+    Private("optimizers", "paddle.optimizer.Adam", ("_already_create_accumulator",), "the same", "newer"),
+    Private("optimizers", "paddle.optimizer.Adam", ("_already_create_accumulater",), "the same in 2.6", "older"),
+    Private(
+        "optimizers", "paddle.optimizer.Optimizer", ("_default_dict", "_grad_clip", "_learning_rate"),
+        "its settings, and the scheduler. `get_lr` has the rate only",
+    ),
+    Private("optimizers", "paddle.optimizer.Adam", ("_amsgrad",), "a setting that is not in `_default_dict`", "newer"),
+    Private(
+        "optimizers", "paddle.optimizer.AdamW", ("_apply_decay_param_fun", "_lr_ratio"),
+        "settings of each parameter that are not in `_default_dict`",
+    ),
+    Private("optimizers", "paddle.regularizer.L2Decay", ("_coeff",), "`str` has six digits of it"),
+    Private(
+        "layers", "paddle.nn.Conv2D",
+        ("_data_format", "_dilation", "_groups", "_padding", "_padding_mode", "_stride"),
+        "settings, which `extra_repr` leaves out where they are the usual ones",
     ),
     Private(
-        "paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess",
-        ("_thread_done_event", "_try_shutdown_all", "_thread_loop", "_exit_thread_unexpectedly"), "the same",
+        "layers", "paddle.nn.BatchNorm2D", ("_epsilon", "_momentum", "_use_global_stats"),
+        "the same; `paddle.nn.BatchNorm` has no `extra_repr`",
     ),
+    Private("layers", "paddle.nn.BatchNorm", ("_act",), "the same"),
+    Private("layers", "paddle.nn.Embedding", ("_padding_idx",), "the same"),
+    Private("layers", "paddle.nn.Embedding", ("_max_norm",), "the same", "newer"),
     Private(
-        "paddle.nn.Layer", ("_forward_pre_hooks", "_forward_post_hooks"),
+        "layers", "paddle.nn.Layer", ("_forward_pre_hooks", "_forward_post_hooks"),
         "whether a weight norm makes the weight, and whether hooks change what a layer gives",
     ),
-    Private("paddle.nn.layer.conv", ("_ConvNd",), "what a layer computes"),
+    Private("layers", "paddle.nn.Layer", ("_sub_layers",), "`named_children` has a layer once that is there twice"),
+    # a dataset that raises hangs the loader without workers; with them, the loop has a SystemError that says nothing
     Private(
-        "paddle.nn.layer.conv._ConvNd",
-        ("_dilation", "_groups", "_kernel_size", "_padding_mode", "_stride", "_padding"),
-        "the same",
+        "data loaders", "paddle.io.dataloader.dataloader_iter", ("_DataLoaderIterMultiProcess",),
+        "the error of a dataset is lost between the loader's thread and the loop",
     ),
-    Private("paddle.nn.layer.norm", ("_BatchNormBase",), "the same"),
-    Private("paddle.nn.Layer", ("_sub_layers",), "whether a layer holds others"),
-    Private("paddle.optimizer.Optimizer", ("_param_groups",), "an optimizer that keeps tensors elsewhere is refused"),
-    Private("paddle.nn.AdaptiveAvgPool2D", ("_output_size",), "what a layer without parameters is set to"),
-    Private("paddle.nn.ELU", ("_alpha",), "the same"),
-    Private("paddle.nn.GELU", ("_approximate",), "the same"),
-    Private("paddle.nn.Hardshrink", ("_threshold",), "the same"),
-    Private("paddle.nn.Hardtanh", ("_max", "_min"), "the same"),
-    Private("paddle.nn.LeakyReLU", ("_negative_slope",), "the same"),
-    Private("paddle.nn.Pad2D", ("_mode",), "the same"),
-    Private("paddle.nn.PixelShuffle", ("_upscale_factor",), "the same"),
-    Private("paddle.nn.PixelUnshuffle", ("_downscale_factor",), "the same"),
-    Private("paddle.nn.SELU", ("_scale",), "the same"),
-    Private("paddle.nn.Softmax", ("_axis",), "the same"),
-    Private("paddle.nn.Softplus", ("_beta",), "the same"),
     Private(
-        "paddle.nn.layer.norm._BatchNormBase",
-        ("_epsilon", "_momentum", "_mean", "_variance", "_use_global_stats"),
-        "the same",
+        "data loaders", "paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess",
+        ("_exit_thread_unexpectedly", "_thread_done_event", "_thread_loop", "_try_shutdown_all"), "the same",
     ),
-    Private("paddle.nn.BatchNorm", ("_act",), "the same"),
-    Private("paddle.nn.layer.norm", ("_InstanceNormBase",), "the same"),
-    Private("paddle.nn.GroupNorm", ("_num_groups",), "the same"),
-    Private("paddle.nn.TransformerEncoderLayer", ("_config",), "the same: which activation"),
-    Private("paddle.nn.LayerNorm", ("_normalized_shape",), "the same"),
-    Private("paddle.nn.Embedding", ("_max_norm", "_padding_idx"), "the same"),
-    Private("paddle.nn.PReLU", ("_weight",), "the same"),
+    Private(
+        "several processes", "paddle.Tensor", ("_register_backward_hook",),
+        "when a gradient is there: `register_hook` is called before",
+    ),
+    # init_parallel_env keeps one store for the process, which could join others only once
+    Private(
+        "several processes", "paddle.base.core", ("TCPStore", "ProcessGroupGloo"), "groups that can be left again"
+    ),
+    Private("several processes", "paddle.base.core", ("ProcessGroupNCCL",), "the same", "CUDA"),
+    Private(
+        "parallel", "paddle.base.framework", ("_dygraph_tracer",),
+        "AMP is a setting of a thread, of which `paddle.amp` does not say the level",
+    ),
+    Private("parallel", "paddle.base.dygraph.tracer.Tracer", ("_amp_dtype", "_amp_level", "_use_promote"), "the same"),
+    Private(
+        "nn", "paddle._C_ops", ("adam_",),
+        "a step of Adam in one kernel. Without it the core computes it by the formula",
+    ),
+    Private(
+        "nn", "paddle._C_ops", ("cross_entropy_with_softmax",),
+        "what `functional.softmax_with_cross_entropy` calls, in a quarter of its time",
+    ),
+    Private(
+        "compile", "paddle.jit.sot.opcode_translator.skip_files", ("setup_skip_files",), "makes a new list count",
+        "newer",
+    ),
 )  # fmt: skip
+
+private: Final = Names("paddle", TESTED, PRIVATE, PATCHES)

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import paddle
 import paddle.distributed as dist
-from paddle.base import core
 from paddle.distributed.communication.group import Group as Members
 
 from xdevice.base.dtypes import dtype_name
@@ -34,12 +33,17 @@ from xdevice.base.floats import PARTS
 from xdevice.contract.collectives import free_port, own_part, refusal_of_order, require_fit
 from xdevice.contract.processes import Engine, Processes
 
+from .private import private
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from xdevice.contract.processes import Group
 
-_KINDS: Final = {"nccl": "ProcessGroupNCCL", "gloo": "ProcessGroupGloo"}
+_Store: Any = private["paddle.base.core.TCPStore"]
+_KINDS: Final = {
+    "nccl": private.get("paddle.base.core.ProcessGroupNCCL"), "gloo": private.get("paddle.base.core.ProcessGroupGloo")
+}  # fmt: skip
 """Paddle's class for each engine, the best engine first. A build of Paddle only has the classes for its devices."""
 _OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 _REDUCED_AS: Final = {"float16": "float32", "bfloat16": "float32", "int16": "int32", "bool": "uint8"}
@@ -52,7 +56,7 @@ class PaddleProcesses(Processes):
 
     def engines(self) -> Sequence[str]:
         has_gpus = self._gpu == "gpu" and self.count("gpu") > 0
-        return tuple(name for name, kind in _KINDS.items() if hasattr(core, kind) and (has_gpus or name != "nccl"))
+        return tuple(name for name, kind in _KINDS.items() if kind is not None and (has_gpus or name != "nccl"))
 
     def start_engine(self, name: str, group: Group) -> Engine:
         require_fit(self, name, group.device)
@@ -141,7 +145,7 @@ class PaddleEngine(Engine):
     # the groups
 
     def _made(self, number: int, ranks: Sequence[int]) -> Members:
-        kind = getattr(core, _KINDS["gloo" if self._is_gloo else "nccl"])
+        kind = _KINDS["gloo" if self._is_gloo else "nccl"]
         rank = ranks.index(self._rank)
         with _as_trainer(self._rank):
             made = kind.create(self._store, rank, len(ranks), number)
@@ -192,7 +196,7 @@ def _store(group: Group) -> tuple[Any, int]:
     if group.rank:
         time.sleep(0.2)  # rank 0 needs a moment to listen; a rank that comes too early loses 3 s
     seconds = max(1, int(group.timeout))
-    return core.TCPStore(host, int(port_of_first), group.rank == 0, group.size, seconds), int(number_of_first)
+    return _Store(host, int(port_of_first), group.rank == 0, group.size, seconds), int(number_of_first)
 
 
 def _compact(x: paddle.Tensor) -> paddle.Tensor:

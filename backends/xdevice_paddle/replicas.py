@@ -6,7 +6,6 @@ import copy
 from typing import TYPE_CHECKING
 
 import paddle
-from paddle.base.framework import EagerParamBase
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.contract.replicas import Replicas, add_up
@@ -42,7 +41,7 @@ class PaddleReplicas(Replicas):
         return self.full(shape, 0, place, dtype_name(parts[0].dtype))
 
     def leaf(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        if isinstance(x, EagerParamBase):
+        if hasattr(x, "optimize_attr"):  # a parameter
             twin = copy.deepcopy(x)
             if self.device_of(twin) is not device:
                 copying.relocate(twin, self.to_native(device))

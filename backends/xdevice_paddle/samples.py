@@ -10,7 +10,7 @@ import paddle
 from xdevice.base import devices
 from xdevice.contract.samples import Samples, Work
 
-from . import virtual_gpus
+from . import copying, models, virtual_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -75,7 +75,7 @@ class PaddleSamples(Samples):
 
     def variables(self, model: Any) -> Mapping[str, paddle.Tensor]:
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        return {name: x for name, x in tensors.items() if x._is_initialized()}
+        return {name: x for name, x in tensors.items() if models.has_memory(x)}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
         first, second = _on_cpu(lambda: (paddle.nn.Linear(3, 3), paddle.nn.Linear(3, 3)))
@@ -111,18 +111,20 @@ class PaddleSamples(Samples):
 
     def pinned_copies(self, x: paddle.Tensor) -> tuple[Callable[[], Any], Callable[[], Any]]:
         pinned = paddle.CUDAPinnedPlace()
-        host = x._copy_to(pinned, True)
-        return lambda: host._copy_to(x.place, False), lambda: x._copy_to(pinned, False)
+        host = copying.copy_to(x, pinned)
+        return lambda: copying.copy_to(host, x.place, is_blocking=False), lambda: copying.copy_to(
+            x, pinned, is_blocking=False
+        )
 
     def long_work(self, device: Device) -> Work | None:
         if device.kind != "gpu" or virtual_gpus.registered():
             return None
         # copies, because they need no kernel, and Paddle may not be built with kernels for this GPU
         place = paddle.CUDAPlace(device.index)
-        x = paddle.to_tensor([0.0] * 1024, place=paddle.CPUPlace()).tile([1 << 18])._copy_to(place, True)
+        x = copying.copy_to(paddle.to_tensor([0.0] * 1024, place=paddle.CPUPlace()).tile([1 << 18]), place)
         result = x
         for _ in range(400):
-            result = x._copy_to(place, False)
+            result = copying.copy_to(x, place, is_blocking=False)
         return Work(result, paddle.device.current_stream(place).query)
 
 

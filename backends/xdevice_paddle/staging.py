@@ -19,11 +19,14 @@ from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.contract import staging
 from xdevice.cuda import ring
 
+from .private import private
+
 if TYPE_CHECKING:
     from collections.abc import Container
 
     import numpy as np
 
+_empty = private.get("paddle._C_ops.empty")
 TO_HOST: Final = 32 << 20
 TO_GPU: Final = 16 << 20
 """The sizes in bytes from which a copy by the ring (of page-locked buffers) is faster than Paddle's own: `TO_HOST` for
@@ -44,7 +47,7 @@ def put(values: np.ndarray[Any, Any], place: Any, dtypes: Container[str]) -> pad
         return None
     if values.dtype.name not in dtypes or not _is_possible():
         return None
-    made = paddle._C_ops.empty(list(values.shape), getattr(paddle, values.dtype.name), place)
+    made = _empty(list(values.shape), getattr(paddle, values.dtype.name), place)
     return made if _to_gpu(values, values.ctypes.data, made, place) else None
 
 
@@ -55,7 +58,7 @@ def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
         return None
     if not _is_possible():
         return None
-    made = paddle._C_ops.empty(x.shape, x.dtype, place)
+    made = _empty(x.shape, x.dtype, place)
     return _flagged(made, x) if _to_gpu(x, x.data_ptr(), made, place) else None
 
 
@@ -77,13 +80,13 @@ def moved(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
 
 
 def is_host(place: Any) -> bool:
-    return isinstance(place, paddle.CPUPlace) or (isinstance(place, paddle.base.core.Place) and place.is_cpu_place())
+    return isinstance(place, paddle.CPUPlace) or (hasattr(place, "is_cpu_place") and place.is_cpu_place())
 
 
 def _on_host(x: paddle.Tensor) -> paddle.Tensor | None:
     if not _is_read(x):
         return None
-    made = paddle._C_ops.empty(x.shape, x.dtype, paddle.CPUPlace())
+    made = _empty(x.shape, x.dtype, paddle.CPUPlace())
     is_done = ring.to_host(x, x.data_ptr(), made, made.data_ptr(), size(x), _stream(_gpu(x.place)))
     return _flagged(made, x) if is_done else None
 
@@ -91,7 +94,7 @@ def _on_host(x: paddle.Tensor) -> paddle.Tensor | None:
 def _gpu(place: Any) -> Any | None:
     """Returns the place of a GPU as a `CUDAPlace`, the class that `current_stream` takes, while `Tensor.place` is of
     another class. None if the place is not that of a GPU."""
-    if isinstance(place, paddle.base.core.Place) and place.is_gpu_place():
+    if hasattr(place, "is_gpu_place") and place.is_gpu_place():
         return paddle.CUDAPlace(place.gpu_device_id())
     return place if isinstance(place, paddle.CUDAPlace) else None
 
@@ -123,7 +126,7 @@ def _is_plain(x: paddle.Tensor, least: int) -> bool:
 
 
 def _is_possible() -> bool:
-    return paddle.in_dynamic_mode() and ring.is_measured()
+    return _empty is not None and paddle.in_dynamic_mode() and ring.is_measured()
 
 
 def size(x: paddle.Tensor) -> int:

@@ -13,7 +13,7 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from paddle.base import core
+import paddle
 
 from xdevice.contract.streams import Streams
 
@@ -22,11 +22,8 @@ from . import driver
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import paddle
-
     from xdevice.base.devices import Device
 
-_set_current: Any = core._set_current_stream  # type: ignore[attr-defined]
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 
@@ -117,11 +114,11 @@ class PaddleStreams(Streams):
     @contextmanager
     def stream_scope(self, stream: Any) -> Iterator[None]:
         # not paddle.device.stream_guard, which may also change the default GPU of all threads
-        before = _set_current(stream.stream_base)
+        before = paddle.device.set_stream(stream)
         try:
             yield
         finally:
-            _set_current(before)
+            paddle.device.set_stream(before)
 
     def stream_wait(self, stream: Any, event: Any) -> None:
         event.block(stream)

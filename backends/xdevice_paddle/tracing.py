@@ -7,7 +7,6 @@ of their module, so those of xdevice would fail with a TypeError or an ImportErr
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,8 @@ import paddle
 
 from xdevice import errors
 from xdevice.base import devices
+
+from .private import private
 
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
@@ -28,6 +29,10 @@ SYMBOLS: tuple[type, ...] = tuple(
 )
 
 
+_skipped = private.get("paddle.jit.sot.opcode_translator.skip_files.skip_file_names")
+_skip = private.get("paddle.jit.sot.opcode_translator.skip_files.setup_skip_files")
+
+
 def keep_out() -> None:
     """Tells Paddle not to rewrite the functions of xdevice and of this adapter."""
     stand_ins = []
@@ -36,11 +41,9 @@ def keep_out() -> None:
         stand_ins.append(ModuleType(name))
         stand_ins[-1].__file__ = str(Path(file).with_name("__init__.py"))
     paddle.jit.ignore_module(stand_ins)
-    with suppress(ImportError, AttributeError):  # private, and not in 2.6: the tracer of to_static(full_graph=False)
-        from paddle.jit.sot.opcode_translator import skip_files
-
-        skip_files.skip_file_names |= {str(one.__file__).removesuffix("__init__.py") for one in stand_ins}
-        skip_files.setup_skip_files()
+    if _skipped is not None and _skip is not None:  # the tracer of to_static(full_graph=False), not in 2.6
+        _skipped.update(str(one.__file__).removesuffix("__init__.py") for one in stand_ins)
+        _skip()
 
 
 def copied(x: Any, device: Device, backend: Backend) -> Any:

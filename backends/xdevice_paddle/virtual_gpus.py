@@ -1,29 +1,19 @@
-"""Virtual GPUs for Paddle: devices that a plugin adds to Paddle, which use the host's memory and have no kernels.
+"""Virtual GPUs for Paddle. The module `plugin` makes them; it makes machine code, so only a program that wants virtual
+GPUs loads it.
 
-If a plugin has no kernel for an operation, Paddle computes it on the CPU, and copies operands and results. A plugin is
-a table of C functions. The module `machine_code` makes these functions. Where each of them stands in the table is read
-from the header in Paddle's wheel, because it differs between versions. Paddle must get the table before `import paddle`
-ends, because that lists the devices.
-
-So importing this module must not import Paddle.
+Paddle lists its devices at its import, so importing this module must not import Paddle.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
-import re
 import sys
 from contextlib import contextmanager
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base import devices
 from xdevice.contract.virtual_gpus import VirtualGpus
 
-from . import machine_code
-from .machine_code import Argument
+from .private import private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,23 +22,6 @@ if TYPE_CHECKING:
 
 KIND: Final = "vgpu"
 """Paddle's name for the kind of virtual GPUs: the first is "vgpu:0"."""
-
-_WORD: Final = ctypes.sizeof(ctypes.c_void_p)
-_HEADER: Final = "include/paddle/phi/backends/device_ext.h"
-_LIBRARY: Final = "base/libpaddle.so"
-_LOAD: Final = (
-    "_ZN3phi20LoadCustomRuntimeLibERK19CustomRuntimeParamsSt10unique_ptrI17C_DeviceInterfaceSt14default_deleteIS4_EE"
-    "RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPv"
-)
-"""The mangled name, in Paddle's library, of the function phi::LoadCustomRuntimeLib of CustomRuntimeParams,
-std::unique_ptr<C_DeviceInterface>, std::string and void*."""
-_VERSION: Final = (0, 1, 1)
-"""The version of Paddle's plugin interface in which functions take the arguments that `_functions` assumes."""
-
-_MOST: Final = 16
-"""The greatest number of virtual GPUs: Paddle counts the memory of 16 devices, and allocates no memory on further ones
-(3.3.1)."""
-_ALIGNMENT: Final = 256
 
 _TOO_LATE: Final = (
     "Paddle is imported already, and it lists its devices at its import; move `import xdevice`, with "
@@ -70,172 +43,19 @@ def name_of(device: Device) -> str:
     return f"{KIND}:{device.index}" if device.kind == "gpu" and _registered else str(device)
 
 
-def why_not() -> str | None:
-    """Returns why Paddle has no virtual GPUs; None if it has some."""
-    return _why_not
-
-
 @contextmanager
 def importing(n: int) -> Iterator[None]:
     """A block around `import paddle`, which gives Paddle `n` virtual GPUs. With 0 it changes nothing."""
-    if not n:
+    global _registered, _why_not
+    if not n or "paddle" in sys.modules:
         yield
         return
-    global _registered, _why_not
-    _why_not = _impossible(n)
-    with _environment(_variables()):
-        if _why_not is None:
-            try:
-                _register(n)
-                _registered = n
-            except (OSError, LookupError, AttributeError) as error:
-                _why_not = f"this Paddle cannot be given them ({type(error).__name__}: {error}); 2.6.2 and 3.3.1 can"
+    from . import plugin
+
+    with plugin.environment():
+        _why_not = plugin.register(n, KIND)
+        _registered = 0 if _why_not else n
         yield
-
-
-def _impossible(n: int) -> str | None:
-    if "paddle" in sys.modules:
-        return _TOO_LATE
-    if n > _MOST:
-        return f"Paddle takes {_MOST} devices of a plugin at most, not {n}"
-    return machine_code.why_not()
-
-
-def _variables() -> dict[str, str]:
-    # Paddle lists the devices of plugins only if it has a folder in which to look for plugins: this one is without any
-    wanted = {"CUSTOM_DEVICE_ROOT": str(Path(__file__).parent)}
-    is_verbose = os.environ.get("GLOG_v")  # noqa: SIM112  # glog's own spelling
-    # at glog's usual level Paddle would print five lines about the plugin
-    return wanted if is_verbose else {**wanted, "GLOG_minloglevel": "1"}
-
-
-@contextmanager
-def _environment(wanted: dict[str, str]) -> Iterator[None]:
-    """While this block is open, the environment variables in `wanted` have these values, unless they were set. A
-    variable that is empty counts as not set, because Paddle leaves empty ones to child processes."""
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update({name: value for name, value in wanted.items() if not before[name]})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-def _register(n: int) -> None:
-    spec = find_spec("paddle")
-    assert spec is not None, "the adapter is loaded only where Paddle is installed"
-    root = Path(str(spec.origin)).parent
-    header = (root / _HEADER).read_text(encoding="utf-8")
-    version = _version(header)
-    if version != _VERSION:
-        raise LookupError(f"its interface for devices has version {version}, not {_VERSION}")
-    # with the flags that `import paddle` will have: after TensorFlow, those that prefer Paddle's own symbols
-    load = getattr(ctypes.CDLL(str(root / _LIBRARY), mode=sys.getdlopenflags()), _LOAD)
-    load.argtypes, load.restype = [ctypes.c_void_p] * 4, None
-    interface = _interface(_Slots(header), n)
-    parameters = _Parameters(ctypes.sizeof(_Parameters), interface, _VERSION, KIND.encode(), b"virtual")
-    owner, origin = ctypes.c_void_p(interface), b"xdevice"
-    load(ctypes.byref(parameters), ctypes.byref(owner), ctypes.byref(_String(origin, len(origin))), None)
-
-
-class _Parameters(ctypes.Structure):
-    """The C struct `CustomRuntimeParams` of Paddle's plugin interface."""
-
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("interface", ctypes.c_void_p),
-        ("version", ctypes.c_size_t * 3),
-        ("device_type", ctypes.c_char_p),
-        ("sub_device_type", ctypes.c_char_p),
-        ("reserved", ctypes.c_char * 40),
-    )
-
-
-class _String(ctypes.Structure):
-    """A `std::string` as libstdc++ lays it out in memory. C++ may only read it."""
-
-    _fields_ = (("text", ctypes.c_char_p), ("length", ctypes.c_size_t), ("short", ctypes.c_char * 16))
-
-
-def _version(header: str) -> tuple[int, ...]:
-    return tuple(int(x) for x in re.findall(r"#define PADDLE_CUSTOM_RUNTIME_[A-Z]+_VERSION (\d+)", header))
-
-
-class _Slots:
-    """The offset of each member of the C struct `C_DeviceInterface`, by its name, counted in words (pointer sizes)."""
-
-    def __init__(self, header: str) -> None:
-        body = header.partition("struct C_DeviceInterface {")[2].partition("\n};")[0]
-        body = re.sub(r"/\*.*?\*/|//[^\n]*", "", body, flags=re.DOTALL)
-        self.words = 0
-        self.places: dict[str, int] = {}
-        for name, length in re.findall(r"(?:\(\s*\*\s*|\bsize_t |\bvoid\* )(\w+)(?:\[(\d+)\])?(?:;|\)\()", body):
-            self.places[name] = self.words
-            self.words += int(length or 1)
-
-
-def _interface(slots: _Slots, n: int) -> int:
-    """Makes and fills a `C_DeviceInterface`, which Paddle will own and free, and returns its address."""
-    page = machine_code.Page()
-    functions = _functions(page, n)
-    page.finish()
-    interface: int = _allocate(slots.words * _WORD)
-    words = (ctypes.c_size_t * slots.words).from_address(interface)
-    words[slots.places["size"]] = slots.words * _WORD
-    for name, address in functions.items():
-        words[slots.places[name]] = address
-    return interface
-
-
-def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
-    """Makes the C functions of a device without kernels, and returns their addresses, by the names in the interface.
-
-    All except `set_device` and `get_device` ignore the device, because all memory is the host's. The current device is
-    each thread's own, as CUDA's is: Paddle sets it in a thread, and expects it there. The functions for streams are
-    left out, so that copies are synchronous. Paddle does not need the others that are left out.
-    """
-    done = page.success()
-    set_device, get_device = page.per_thread()
-    count = page.keep(_words(n))
-    indices = page.keep(_words(*range(n)))
-    alignment = page.keep(_words(_ALIGNMENT))
-    event = page.keep(_words(1))
-    copy = page.call("memmove", Argument(1), Argument(2), Argument(3))
-    return {
-        "set_device": set_device,
-        "get_device": get_device,
-        "synchronize_device": done,
-        "create_event": page.call("memcpy", Argument(1), event, _WORD),
-        "record_event": done,
-        "destroy_event": done,
-        "synchronize_event": done,
-        "device_memory_allocate": page.call("posix_memalign", Argument(1), _ALIGNMENT, Argument(2), is_status=True),
-        "device_memory_deallocate": page.call("free", Argument(1)),
-        "device_memory_set": page.call("memset", Argument(1), Argument(2), Argument(3)),
-        "memory_copy_h2d": copy,
-        "memory_copy_d2h": copy,
-        "memory_copy_d2d": copy,
-        "memory_copy_p2p": page.call("memmove", Argument(2), Argument(3), Argument(4)),
-        "get_device_count": page.call("memcpy", Argument(0), count, _WORD),
-        "get_device_list": page.call("memcpy", Argument(0), indices, n * _WORD),
-        "device_min_chunk_size": page.call("memcpy", Argument(1), alignment, _WORD),
-    }
-
-
-def _words(*values: int) -> bytes:
-    return bytes((ctypes.c_size_t * len(values))(*values))
-
-
-def _allocate(size: int) -> int:
-    """Allocates memory that is filled with zeros and that Paddle can free by `delete`, and returns its address."""
-    calloc = ctypes.CDLL(None).calloc
-    calloc.argtypes, calloc.restype = [ctypes.c_size_t] * 2, ctypes.c_void_p
-    address: int = calloc(1, size)
-    return address
 
 
 class PaddleVirtualGpus(VirtualGpus):
@@ -248,13 +68,14 @@ class PaddleVirtualGpus(VirtualGpus):
 
         if registered() and KIND not in (paddle.device.get_all_custom_device_type() or ()):
             return "Paddle does not list them; GLOG_v=3 makes it print why"
-        return why_not()
+        return _why_not
 
     def make_virtual_gpus(self, n: int) -> None:
         import paddle
 
         from . import virtual_operations
 
+        private.require("virtual GPUs")
         paddle.set_flags({"FLAGS_use_stride_kernel": False})
         paddle.set_device("cpu")
         self._natives = {devices.CPU: self._natives[devices.CPU]}

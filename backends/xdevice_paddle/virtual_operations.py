@@ -12,32 +12,27 @@ from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any
 
 import paddle
-from paddle import _C_ops, _legacy_C_ops
 
 from xdevice.errors import DeviceMismatchError
 
 from . import copying
+from .private import CHECKED, NEWER_CHECKED, private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _MOVES = ("copy_to", "memcpy", "assign_")
-METHODS = (
-    *(f"__{side}{name}__" for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "matmul")
-      for side in ("", "r")),
-    "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "_getitem_dygraph", "_setitem_dygraph", "clone",
-)  # fmt: skip
 
 
 def refuse_mixed_devices() -> None:
     """Makes Paddle's operations refuse tensors of two virtual GPUs, until the process ends, by replacing the functions
     and methods through which Paddle's Python calls them."""
 
-    for module in (_C_ops, _legacy_C_ops):
+    for module in (private["paddle._C_ops"], private["paddle._legacy_C_ops"]):
         for name, call in list(vars(module).items()):
             if isinstance(call, BuiltinFunctionType) and not any(move in name for move in _MOVES):
                 setattr(module, name, _checked(name, call))
-    for name in METHODS:
+    for name in (*CHECKED, *NEWER_CHECKED):
         method: Any = getattr(paddle.Tensor, name, None)
         if type(method) is _Method:
             setattr(paddle.Tensor, name, _checked(name, method))

@@ -32,6 +32,7 @@ ONLY = {
     "CUDA": " (in a build with CUDA)",
     "virtual GPUs": " (with virtual GPUs)",
     "older": " (in older versions)",
+    "newer": " (in newer versions)",
 }
 
 
@@ -48,8 +49,12 @@ def inventory_of(name):
 def is_promised(row):
     """Whether the framework that is installed must have the names of a row."""
     if row.only == "CUDA":
-        return import_module(row.owner.partition(".")[0]).backends.cuda.is_built()
-    return not row.only
+        framework = import_module(row.owner.partition(".")[0])
+        is_built = (
+            framework.backends.cuda.is_built if framework.__name__ == "torch" else framework.is_compiled_with_cuda
+        )
+        return is_built()
+    return row.only in ("", "newer")
 
 
 def test_the_framework_has_each_name(inventory):

@@ -293,6 +293,21 @@ def test_a_paddle_with_another_interface_is_refused(old, new, expected):
     assert expected in done.stdout
 
 
+def test_without_virtual_gpus_no_machine_code_is_loaded():
+    code = """
+        import sys
+        import xdevice
+        xdevice.set_backend("paddle")
+        net = xdevice.to_device(xdevice.backend().framework.nn.Linear(2, 2), "cpu")
+        xdevice.memory("cpu"), xdevice.num_gpus(), xdevice.backend().samples().other_device()
+        xdevice.sync(net(xdevice.ones(1, 2)))
+        assert xdevice.backend().why_no_virtual_gpus().startswith("Paddle is imported already")
+        own = {name.partition(".")[2] for name in sys.modules if name.startswith("xdevice_paddle.")}
+        print(own & {"machine_code", "plugin", "virtual_operations"} or "done")
+    """
+    assert_done(run(code, start=""))
+
+
 def test_the_machine_code_calls_what_it_says():
     import xdevice
 

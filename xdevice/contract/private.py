@@ -18,6 +18,7 @@ If the installed framework lacks a name, its capability is refused by name, and 
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from functools import partial
@@ -30,16 +31,17 @@ from xdevice.errors import ContractError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-Only = Literal["", "CUDA", "virtual GPUs", "older"]
-"""Where the framework has the names: everywhere, in builds with CUDA, with virtual GPUs, in older versions."""
+Only = Literal["", "CUDA", "virtual GPUs", "older", "newer"]
+"""Where the framework has the names: everywhere, in builds with CUDA, with virtual GPUs, in older versions, or
+from some version on up to the tested one and beyond."""
 
 CORE: Final = ("tensors", "containers", "models", "conversion", "random numbers", "waiting")
 """The capabilities of the device layer, which is to need few private names."""
 
 CAPABILITIES: Final = (
     *CORE, "optimizers", "layers", "layers' calls", "saving", "data loaders", "gradients", "arithmetic", "nn",
-    "compile", "streams", "graphs", "parallel", "prefetch", "blocking", "transfers", "replicas", "several processes",
-    "virtual GPUs", "--xd-cuda", "samples",
+    "compile", "memory", "streams", "graphs", "parallel", "prefetch", "blocking", "transfers", "replicas",
+    "several processes", "virtual GPUs", "--xd-cuda", "samples",
 )  # fmt: skip
 """The closed list of words by which errors and `xdevice info` say what needs a name."""
 
@@ -92,7 +94,7 @@ class Names:
         self.framework = framework
         self.tested = tested
         self.rows = tuple(row for table in rows for row in table)
-        self._of = {f"{row.owner}.{name}": row for row in reversed(self.rows) for name in row.names}
+        self._of = {dotted: row for row in reversed(self.rows) for dotted in spelled(row)}
         self._lacking: dict[str, list[str]] = {}
         unknown = {word for row in self.rows for word in words(row)} - {*CAPABILITIES}
         if unknown:
@@ -137,7 +139,7 @@ class Names:
 
     def absent(self, capability: str, only: Only = "") -> list[str]:
         """Returns the names that a capability needs and the framework lacks."""
-        rows = [row for row in self.rows if capability in words(row) and row.only in ("", only)]
+        rows = [row for row in self.rows if capability in words(row) and (row.only == only or self._is_promised(row))]
         return [dotted for row in rows for dotted in spelled(row) if not is_there(dotted)]
 
     def lacking(self) -> list[str]:
@@ -152,6 +154,12 @@ class Names:
             f"{capability} {verb} {', '.join(lacking)}, which {self._installed()} does not have; it was tested up to "
             f"{self.framework} {self.tested}: install that version, or a newer xdevice"
         )
+
+    def _is_promised(self, row: Private | Patch) -> bool:
+        if row.only == "newer":
+            installed = getattr(sys.modules.get(self.framework), "__version__", self.tested)
+            return _numbers(installed) >= _numbers(self.tested)
+        return not row.only
 
     def _installed(self) -> str:
         version = getattr(sys.modules.get(self.framework), "__version__", None)
@@ -214,6 +222,12 @@ class Field:
         except AttributeError:
             raise self._error() from None
 
+    def get(self, x: Any, default: Any = None) -> Any:
+        """Returns the attribute, or `default` for an object of a class without it."""
+        if self._is_absent:
+            raise self._error()
+        return getattr(x, self._name, default)
+
     def set(self, x: Any, value: Any) -> None:
         """Writes the attribute, which must be there: under another name the framework would not see the value."""
         self(x)
@@ -221,6 +235,10 @@ class Field:
 
 
 _ABSENT: Final = object()
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:2]]
 
 
 def spelled(row: Private | Patch) -> Iterator[str]:

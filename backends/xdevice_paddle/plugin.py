@@ -1,0 +1,195 @@
+"""Gives Paddle virtual GPUs: devices of a plugin, which use the host's memory and have no kernels.
+
+If a plugin has no kernel for an operation, Paddle computes it on the CPU, and copies operands and results. A plugin is
+a table of C functions. The module `machine_code` makes these functions. Where each of them stands in the table is read
+from the header in Paddle's wheel, because it differs between versions. Paddle must get the table before `import paddle`
+ends, because that lists the devices.
+
+So importing this module must not import Paddle; and it is imported only where virtual GPUs are wanted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from . import machine_code
+from .machine_code import Argument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_WORD: Final = ctypes.sizeof(ctypes.c_void_p)
+_HEADER: Final = "include/paddle/phi/backends/device_ext.h"
+_LIBRARY: Final = "base/libpaddle.so"
+_LOAD: Final = (
+    "_ZN3phi20LoadCustomRuntimeLibERK19CustomRuntimeParamsSt10unique_ptrI17C_DeviceInterfaceSt14default_deleteIS4_EE"
+    "RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPv"
+)
+"""The mangled name, in Paddle's library, of the function phi::LoadCustomRuntimeLib of CustomRuntimeParams,
+std::unique_ptr<C_DeviceInterface>, std::string and void*."""
+_VERSION: Final = (0, 1, 1)
+"""The version of Paddle's plugin interface in which functions take the arguments that `_functions` assumes."""
+
+_MOST: Final = 16
+"""The greatest number of virtual GPUs: Paddle counts the memory of 16 devices, and allocates no memory on further ones
+(3.3.1)."""
+_ALIGNMENT: Final = 256
+
+
+def register(n: int, kind: str) -> str | None:
+    """Gives Paddle `n` virtual GPUs, devices of this kind. Returns why Paddle cannot have them; None if it has them."""
+    if n > _MOST:
+        return f"Paddle takes {_MOST} devices of a plugin at most, not {n}"
+    reason = machine_code.why_not()
+    if reason is not None:
+        return reason
+    try:
+        _register(n, kind)
+    except (OSError, LookupError, AttributeError) as error:
+        return f"this Paddle cannot be given them ({type(error).__name__}: {error}); 2.6.2 and 3.3.1 can"
+    return None
+
+
+@contextmanager
+def environment() -> Iterator[None]:
+    """A block in which `import paddle` lists the devices of plugins. In it, environment variables of Paddle have values
+    unless they were set; one that is empty counts as not set, because Paddle leaves empty ones to child processes."""
+    wanted = _variables()
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update({name: value for name, value in wanted.items() if not before[name]})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _variables() -> dict[str, str]:
+    # Paddle lists the devices of plugins only if it has a folder in which to look for plugins: this one is without any
+    wanted = {"CUSTOM_DEVICE_ROOT": str(Path(__file__).parent)}
+    is_verbose = os.environ.get("GLOG_v")  # noqa: SIM112  # glog's own spelling
+    # at glog's usual level Paddle would print five lines about the plugin
+    return wanted if is_verbose else {**wanted, "GLOG_minloglevel": "1"}
+
+
+def _register(n: int, kind: str) -> None:
+    spec = find_spec("paddle")
+    assert spec is not None, "the adapter is loaded only where Paddle is installed"
+    root = Path(str(spec.origin)).parent
+    header = (root / _HEADER).read_text(encoding="utf-8")
+    version = _version(header)
+    if version != _VERSION:
+        raise LookupError(f"its interface for devices has version {version}, not {_VERSION}")
+    # with the flags that `import paddle` will have: after TensorFlow, those that prefer Paddle's own symbols
+    load = getattr(ctypes.CDLL(str(root / _LIBRARY), mode=sys.getdlopenflags()), _LOAD)
+    load.argtypes, load.restype = [ctypes.c_void_p] * 4, None
+    interface = _interface(_Slots(header), n)
+    parameters = _Parameters(ctypes.sizeof(_Parameters), interface, _VERSION, kind.encode(), b"virtual")
+    owner, origin = ctypes.c_void_p(interface), b"xdevice"
+    load(ctypes.byref(parameters), ctypes.byref(owner), ctypes.byref(_String(origin, len(origin))), None)
+
+
+class _Parameters(ctypes.Structure):
+    """The C struct `CustomRuntimeParams` of Paddle's plugin interface."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("interface", ctypes.c_void_p),
+        ("version", ctypes.c_size_t * 3),
+        ("device_type", ctypes.c_char_p),
+        ("sub_device_type", ctypes.c_char_p),
+        ("reserved", ctypes.c_char * 40),
+    )
+
+
+class _String(ctypes.Structure):
+    """A `std::string` as libstdc++ lays it out in memory. C++ may only read it."""
+
+    _fields_ = (("text", ctypes.c_char_p), ("length", ctypes.c_size_t), ("short", ctypes.c_char * 16))
+
+
+def _version(header: str) -> tuple[int, ...]:
+    return tuple(int(x) for x in re.findall(r"#define PADDLE_CUSTOM_RUNTIME_[A-Z]+_VERSION (\d+)", header))
+
+
+class _Slots:
+    """The offset of each member of the C struct `C_DeviceInterface`, by its name, counted in words (pointer sizes)."""
+
+    def __init__(self, header: str) -> None:
+        body = header.partition("struct C_DeviceInterface {")[2].partition("\n};")[0]
+        body = re.sub(r"/\*.*?\*/|//[^\n]*", "", body, flags=re.DOTALL)
+        self.words = 0
+        self.places: dict[str, int] = {}
+        for name, length in re.findall(r"(?:\(\s*\*\s*|\bsize_t |\bvoid\* )(\w+)(?:\[(\d+)\])?(?:;|\)\()", body):
+            self.places[name] = self.words
+            self.words += int(length or 1)
+
+
+def _interface(slots: _Slots, n: int) -> int:
+    """Makes and fills a `C_DeviceInterface`, which Paddle will own and free, and returns its address."""
+    page = machine_code.Page()
+    functions = _functions(page, n)
+    page.finish()
+    interface: int = _allocate(slots.words * _WORD)
+    words = (ctypes.c_size_t * slots.words).from_address(interface)
+    words[slots.places["size"]] = slots.words * _WORD
+    for name, address in functions.items():
+        words[slots.places[name]] = address
+    return interface
+
+
+def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
+    """Makes the C functions of a device without kernels, and returns their addresses, by the names in the interface.
+
+    All except `set_device` and `get_device` ignore the device, because all memory is the host's. The current device is
+    each thread's own, as CUDA's is: Paddle sets it in a thread, and expects it there. The functions for streams are
+    left out, so that copies are synchronous. Paddle does not need the others that are left out.
+    """
+    done = page.success()
+    set_device, get_device = page.per_thread()
+    count = page.keep(_words(n))
+    indices = page.keep(_words(*range(n)))
+    alignment = page.keep(_words(_ALIGNMENT))
+    event = page.keep(_words(1))
+    copy = page.call("memmove", Argument(1), Argument(2), Argument(3))
+    return {
+        "set_device": set_device,
+        "get_device": get_device,
+        "synchronize_device": done,
+        "create_event": page.call("memcpy", Argument(1), event, _WORD),
+        "record_event": done,
+        "destroy_event": done,
+        "synchronize_event": done,
+        "device_memory_allocate": page.call("posix_memalign", Argument(1), _ALIGNMENT, Argument(2), is_status=True),
+        "device_memory_deallocate": page.call("free", Argument(1)),
+        "device_memory_set": page.call("memset", Argument(1), Argument(2), Argument(3)),
+        "memory_copy_h2d": copy,
+        "memory_copy_d2h": copy,
+        "memory_copy_d2d": copy,
+        "memory_copy_p2p": page.call("memmove", Argument(2), Argument(3), Argument(4)),
+        "get_device_count": page.call("memcpy", Argument(0), count, _WORD),
+        "get_device_list": page.call("memcpy", Argument(0), indices, n * _WORD),
+        "device_min_chunk_size": page.call("memcpy", Argument(1), alignment, _WORD),
+    }
+
+
+def _words(*values: int) -> bytes:
+    return bytes((ctypes.c_size_t * len(values))(*values))
+
+
+def _allocate(size: int) -> int:
+    """Allocates memory that is filled with zeros and that Paddle can free by `delete`, and returns its address."""
+    calloc = ctypes.CDLL(None).calloc
+    calloc.argtypes, calloc.restype = [ctypes.c_size_t] * 2, ctypes.c_void_p
+    address: int = calloc(1, size)
+    return address
