@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 
 import xdevice
-from xdevice.contract import layouts
+from xdevice.twins.contract import layouts
 
 IMAGE = np.random.default_rng(0).normal(size=(2, 4, 7, 7)).astype("float32")
 SEQUENCE = np.random.default_rng(1).normal(size=(2, 5, 4)).astype("float32")

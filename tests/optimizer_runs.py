@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import xdevice
-from xdevice.contract import optimizers as terms
+from xdevice.twins.contract import optimizers as terms
 
 STEPS, NUMBERS = 10, 16
 _RNG = np.random.default_rng(0)
@@ -87,7 +87,7 @@ _MAKERS = {"torch": _torch, "paddle": _paddle, "mxnet": _mxnet, "tensorflow": _t
 
 
 def formula(kind, settings, weights=WEIGHTS, gradients=GRADIENTS):
-    """The weights after these gradients, as `xdevice.contract.optimizers` says they are."""
+    """The weights after these gradients, as `xdevice.twins.contract.optimizers` says they are."""
     s, w = settings, weights.astype("float64")
     rule = _RULES[kind](s)
     for t, gradient in enumerate(gradients.astype("float64"), start=1):

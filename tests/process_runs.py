@@ -413,7 +413,7 @@ def record(
     found: dict[str, Any] = {}
 
     def of(backend: str) -> None:
-        with Zygote(backend, "xdevice_torch.processes") as zygote:
+        with Zygote(backend, "xdevice_torch.distributed.processes") as zygote:
             for name in failures:
                 found[f"{backend}, {name}"] = cell = _cell(zygote, name, runs)
                 say(f"{backend}, {name}: {cell['good']} of {runs}, at most {cell['longest']:.2f} s")

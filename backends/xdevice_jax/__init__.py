@@ -46,47 +46,22 @@ with importing():
 
     from . import accelerators, staging, unstarted
     from .blocking import JaxBlocking
-    from .calls import JaxCalls
-    from .compiling import JaxCompiling
     from .conversion import JaxConversion, held, require_values
-    from .gradients import JaxGradients
-    from .layers import JaxLayers
-    from .modules import JaxModels
-    from .optimizers import JaxOptimizers
-    from .parallel import JaxParallel
     from .private import private
-    from .processes import JaxProcesses
     from .replicas import JaxReplicas
-    from .transfers import JaxTransfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from types import FrameType, ModuleType
+    from types import ModuleType
 
     from xdevice.base.devices import Device
-
-    from .samples import JaxSamples
 
 
 _DEVICE = "_device" if private.has("jax.sharding.SingleDeviceSharding._device") else ""
 
 
-class JaxBackend(
-    JaxConversion,
-    JaxModels,
-    JaxLayers,
-    JaxCalls,
-    JaxOptimizers,
-    JaxGradients,
-    JaxReplicas,
-    JaxProcesses,
-    JaxCompiling,
-    JaxParallel,
-    JaxBlocking,
-    JaxTransfers,
-    Backend,
-):
+class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     name = "jax"
     modules = ("jax", "jaxlib")
     minimum = (0, 6, 2)
@@ -242,18 +217,6 @@ class JaxBackend(
     def tracing(self) -> str | None:
         return "jax.jit or another transformation" if isinstance(_nothing(), jax.core.Tracer) else None
 
-    # arithmetic
-
-    def namespace(self) -> ModuleType:
-        from . import arithmetic
-
-        return arithmetic
-
-    def nn(self) -> ModuleType:
-        from . import nn
-
-        return nn
-
     # containers
 
     def container_way(self, x: Any) -> Way | None:
@@ -263,10 +226,6 @@ class JaxBackend(
             return Way(_items, lambda old, items: _one_level(old)[1].unflatten(items.values()))
         way = Way(lambda x: _one_level(x)[0], lambda old, children: _one_level(old)[1].unflatten(children))
         return way._replace(dense="make it dense first: x.todense()") if _is_sparse(x) else way
-
-    # graphs
-
-    compiler = "jax.jit"
 
     # copying in the background
 
@@ -287,32 +246,6 @@ class JaxBackend(
         free = None if total is None or used is None else total - used
         return Memory(total, free, used, stats.get("peak_bytes_in_use"))
 
-    # virtual GPUs
-
-    def why_no_virtual_gpus(self) -> str | None:
-        if not unstarted.is_started():
-            return None
-        return (
-            "JAX has run something, and its devices are fixed after that; move `import xdevice`, with "
-            "XDEVICE_VIRTUAL_GPUS set, above `import jax`, or xdevice.virtual_gpus(n) above what JAX runs"
-        )
-
-    def make_virtual_gpus(self, n: int) -> None:
-        jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", n + 1)
-
-    def take_for_cuda(self, device: Device, has_default: Callable[[FrameType], bool] | None = None) -> bool:
-        find, chosen = jax.devices, self.to_native(device)
-
-        def devices(backend: Any = None) -> list[Any]:
-            if backend not in ("cuda", "gpu"):
-                return find(backend)
-            others = [native for native in (self._natives or self._start())["gpu"] if native != chosen]
-            return [chosen, *others]
-
-        jax.devices = devices
-        return True
-
     # floats of a parity run
 
     def default_to_float64(self) -> None:
@@ -327,11 +260,6 @@ class JaxBackend(
             "jax was started before this process was forked, and its threads do not survive a fork: calls would hang; "
             "use spawn: multiprocessing.get_context('spawn')"
         )
-
-    def samples(self) -> JaxSamples:
-        from .samples import JaxSamples
-
-        return JaxSamples(self)
 
     def _start(self) -> dict[str, list[Any]]:
         jax.local_devices()  # raises an error with the cause if JAX cannot start; the next lines would hide it

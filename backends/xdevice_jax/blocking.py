@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from xdevice.contract.blocking import Blocking
-from xdevice.contract.hooks import Patches
+from xdevice.contract.patching import Patches
 
 from .private import private
 

@@ -47,20 +47,12 @@ with importing(), restored("mxnet"):
 
 from . import models, semantics, staging
 from .blocking import MxnetBlocking
-from .calls import MxnetCalls
 from .conversion import MxnetConversion
-from .gradients import MxnetGradients
-from .layers import MxnetLayers
 from .models import MxnetModels
-from .operations import MxnetOperations
 from .operators import at_once
-from .optimizers import MxnetOptimizers
-from .parallel import MxnetParallel
 from .prefetch import MxnetPrefetch
 from .private import private
 from .replicas import MxnetReplicas
-from .transfers import MxnetTransfers
-from .virtual_gpus import MxnetVirtualGpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +61,6 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
 
-    from .samples import MxnetSamples
 
 _CPUS = 16
 """How many CPU devices there are: `kMaxDevID` in MXNet's base.h, the "maximal device index". All of them are the same
@@ -100,22 +91,7 @@ class _Buffers(threading.local):
 _buffers = _Buffers()
 
 
-class MxnetBackend(
-    MxnetConversion,
-    MxnetGradients,
-    MxnetModels,
-    MxnetLayers,
-    MxnetOperations,
-    MxnetCalls,
-    MxnetOptimizers,
-    MxnetReplicas,
-    MxnetParallel,
-    MxnetPrefetch,
-    MxnetBlocking,
-    MxnetTransfers,
-    MxnetVirtualGpus,
-    Backend,
-):
+class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetPrefetch, MxnetBlocking, Backend):
     name = "mxnet"
     modules = ("mxnet",)
     private_names = private
@@ -253,34 +229,10 @@ class MxnetBackend(
             frame = frame.f_back
         return None if frame is None else "a hybridized Gluon block"
 
-    # arithmetic
-
-    def namespace(self) -> ModuleType:
-        from . import arithmetic
-
-        return arithmetic
-
-    def nn(self) -> ModuleType:
-        from . import nn
-
-        return nn
-
     # several devices
 
     def is_dense(self, x: Any) -> bool:
         return type(x) is mx.np.ndarray or bool(x.stype == "default")  # an mxnet.np array is never sparse
-
-    # graphs
-
-    compiler = "net.hybridize()"
-
-    # several processes
-
-    def why_no_engine(self) -> str:
-        return (
-            "its key-value store sends float64 through float32, overwrites what it is given, and its server aborts on "
-            "integers while the workers wait for ever"
-        )
 
     # memory
 
@@ -290,15 +242,16 @@ class MxnetBackend(
         free, total = mx.context.gpu_memory_info(device.index)
         return Memory(int(total), int(free), None, None)
 
+    # floats of a parity run
+
+    def default_to_float64(self) -> None:
+        """Does nothing, because MXNet 1.9 has no default dtype to change: its functions and layers use float32, until
+        net.cast("float64")."""
+
     # the process
 
     def on_choice(self) -> None:
         semantics.chosen()
-
-    def samples(self) -> MxnetSamples:
-        from .samples import MxnetSamples
-
-        return MxnetSamples(self)
 
     def _copied(self, x: Any, device: Device, stage: Callable[[Any, Any, Backend], Any | None]) -> Any:
         if isinstance(x, mx.sym.Symbol):

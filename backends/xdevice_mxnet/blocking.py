@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from xdevice.contract.blocking import Blocking
-from xdevice.contract.hooks import Patches
+from xdevice.contract.patching import Patches
 
 from .operators import library
 from .private import CALLS, private

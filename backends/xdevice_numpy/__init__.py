@@ -21,23 +21,19 @@ with importing():
     import numpy as np
 
 from .conversion import NumpyConversion, detached
-from .processes import NumpyProcesses
 from .replicas import NumpyReplicas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import AbstractContextManager
     from types import ModuleType
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Transfer
 
-    from .samples import NumpySamples
 
 _CPU = devices.CPU
 
 
-class NumpyBackend(NumpyConversion, NumpyReplicas, NumpyProcesses, Backend):
+class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     name = "numpy"
     modules = ("numpy",)
     minimum = (1, 24)
@@ -110,18 +106,6 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, NumpyProcesses, Backend):
             draw = np.floor(draw * steps) / steps
         return draw.astype(host_dtype(dtype))
 
-    # arithmetic
-
-    def namespace(self) -> ModuleType:
-        from . import arithmetic
-
-        return arithmetic
-
-    def nn(self) -> ModuleType:
-        from . import nn
-
-        return nn
-
     # containers
 
     def container_way(self, x: Any) -> Way | None:
@@ -142,22 +126,10 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, NumpyProcesses, Backend):
     def blocking(self) -> AbstractContextManager[Any]:
         return nullcontext()  # NumPy computes synchronously
 
-    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        return nullcontext()  # NumPy has no devices, so nothing is transferred
-
     # memory
 
     def memory(self, device: Device) -> Memory:
         return Memory(None, None, None, None)
-
-    # virtual GPUs
-
-    def why_no_virtual_gpus(self) -> None:
-        """Returns None although NumPy cannot have virtual GPUs: it is loaded beside other backends, and must not make
-        their virtual GPUs fail. `count` raises when NumPy itself is asked for GPUs."""
-
-    def make_virtual_gpus(self, n: int) -> None:
-        """Does nothing. The core sets `virtual` after this call, and from then on `count` raises for GPUs."""
 
     # floats of a parity run
 
@@ -168,10 +140,3 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, NumpyProcesses, Backend):
 
     def why_no_gpu(self) -> str:
         return "NumPy computes on the CPU only"
-
-    # the process
-
-    def samples(self) -> NumpySamples:
-        from .samples import NumpySamples
-
-        return NumpySamples()

@@ -32,28 +32,19 @@ from xdevice.contract.environment import virtual_gpus_wanted
 from xdevice.contract.loader import importing
 from xdevice.errors import NotBuiltError
 
-from . import virtual_gpus
-from .virtual_gpus import PaddleVirtualGpus
+from . import virtual_devices
 
-with importing(own_symbols_after="tensorflow"), virtual_gpus.importing(virtual_gpus_wanted()):
+with importing(own_symbols_after="tensorflow"), virtual_devices.importing(virtual_gpus_wanted()):
     import paddle
 
     from . import accelerators, conversion, copying, scopes, staging, tracing
     from .blocking import PaddleBlocking
-    from .calls import PaddleCalls
     from .conversion import PaddleConversion
-    from .gradients import PaddleGradients
-    from .layers import PaddleLayers
     from .memory import PaddleMemory
     from .models import PaddleModels
-    from .operations import PaddleOperations
-    from .optimizers import PaddleOptimizers
-    from .parallel import PaddleParallel
     from .prefetch import PaddlePrefetch
-    from .processes import PaddleProcesses
     from .replicas import PaddleReplicas
     from .streams import PaddleStreams
-    from .transfers import PaddleTransfers
 
 from . import driver
 from .private import private
@@ -65,7 +56,6 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
 
-    from .samples import PaddleSamples
 
 _CPU = devices.CPU
 _is_cpu_place = methodcaller("is_cpu_place")
@@ -75,23 +65,7 @@ _uniform = private["paddle._C_ops.uniform"]
 
 
 class PaddleBackend(
-    PaddleConversion,
-    PaddleGradients,
-    PaddleModels,
-    PaddleLayers,
-    PaddleOperations,
-    PaddleCalls,
-    PaddleOptimizers,
-    PaddleReplicas,
-    PaddleStreams,
-    PaddleProcesses,
-    PaddleParallel,
-    PaddlePrefetch,
-    PaddleBlocking,
-    PaddleTransfers,
-    PaddleMemory,
-    PaddleVirtualGpus,
-    Backend,
+    PaddleConversion, PaddleModels, PaddleReplicas, PaddleStreams, PaddlePrefetch, PaddleBlocking, PaddleMemory, Backend
 ):
     name = "paddle"
     modules = ("paddle",)
@@ -243,26 +217,15 @@ class PaddleBackend(
     def tracing(self) -> str | None:
         return None if paddle.in_dynamic_mode() else "paddle.jit.to_static"
 
-    # arithmetic
-
-    def namespace(self) -> ModuleType:
-        from . import arithmetic
-
-        return arithmetic
-
-    def nn(self) -> ModuleType:
-        from . import nn
-
-        return nn
-
     # several devices
 
     def is_dense(self, x: paddle.Tensor) -> bool:
         return not isinstance(x, paddle.Tensor) or bool(x.is_dense())  # to_static passes symbols
 
-    # graphs
+    # floats of a parity run
 
-    compiler = "paddle.jit.to_static"
+    def default_to_float64(self) -> None:
+        paddle.set_default_dtype("float64")
 
     # what people ask
 
@@ -270,13 +233,6 @@ class PaddleBackend(
         if not paddle.is_compiled_with_cuda() and not paddle.is_compiled_with_rocm():
             return f"paddle {self.version} is a build without CUDA or ROCm"
         return "paddle sees no GPU: no driver, or CUDA_VISIBLE_DEVICES hides them"
-
-    # the process
-
-    def samples(self) -> PaddleSamples:
-        from .samples import PaddleSamples
-
-        return PaddleSamples(self)
 
     def _drawn(self, shape: tuple[int, ...], device: Device, dtype: Any) -> paddle.Tensor:
         native = self.to_native(device)

@@ -12,7 +12,7 @@ from xdevice.contract.accelerators import choose
 from xdevice.contract.environment import virtual_gpus_wanted
 from xdevice.cuda import nvidia
 
-from . import virtual_gpus
+from . import virtual_devices
 
 
 def detect() -> tuple[str, int]:
@@ -22,7 +22,7 @@ def detect() -> tuple[str, int]:
     if paddle.is_compiled_with_xpu():
         counts["xpu"] = len(paddle.static.xpu_places())
     for name in paddle.device.get_all_custom_device_type() or ():
-        if name != virtual_gpus.KIND or not virtual_gpus_wanted():
+        if name != virtual_devices.KIND or not virtual_gpus_wanted():
             there = paddle.device.get_available_custom_device() or ()
             counts[name] = sum(one.partition(":")[0] == name for one in there)
     names = [name for name, count in counts.items() if count]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import paddle
 
 from xdevice.contract.blocking import Blocking
-from xdevice.contract.hooks import Shared
+from xdevice.contract.patching import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable

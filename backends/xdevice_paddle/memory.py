@@ -9,7 +9,7 @@ import paddle
 from xdevice.contract import Memory
 from xdevice.contract.primitives import Primitives
 
-from . import driver, virtual_gpus
+from . import driver, virtual_devices
 from .private import private
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ class PaddleMemory(Primitives):
     def memory(self, device: Device) -> Memory:
         if device.kind != "gpu":
             return Memory(None, None, _allocated(_KIND, 0), _peak(_KIND, 0))
-        if self._gpu not in ("gpu", virtual_gpus.KIND):
+        if self._gpu not in ("gpu", virtual_devices.KIND):
             return Memory(None, None, None, None)  # Paddle counts the memory of GPUs only
         index = device.index
-        if virtual_gpus.registered():
+        if virtual_devices.registered():
             if not _COUNTS_PLUGINS:
                 return Memory(None, None, None, None)
-            name = virtual_gpus.name_of(device)
+            name = virtual_devices.name_of(device)
             return Memory(None, None, paddle.device.memory_allocated(name), paddle.device.max_memory_allocated(name))
         if driver.is_there():
             free, total = driver.free_and_total(index)
@@ -53,7 +53,7 @@ class PaddleMemory(Primitives):
             super().reset_peak(device)
         elif device.kind != "gpu":
             _reset_peak(_KIND, 0)
-        elif virtual_gpus.registered():
-            paddle.device.reset_max_memory_allocated(virtual_gpus.name_of(device))
+        elif virtual_devices.registered():
+            paddle.device.reset_max_memory_allocated(virtual_devices.name_of(device))
         else:
             paddle.device.cuda.reset_max_memory_allocated(device.index)

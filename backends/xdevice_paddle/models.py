@@ -12,7 +12,8 @@ from xdevice.contract import Way
 from xdevice.contract.models import Models
 from xdevice.contract.stored import GradientWatch
 
-from . import copying, optimizers
+from . import copying
+from . import optimizer_states as optimizers
 from .private import private
 
 if TYPE_CHECKING:

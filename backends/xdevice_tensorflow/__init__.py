@@ -22,7 +22,7 @@ The rules that it must keep, and the facts behind them:
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
@@ -41,24 +41,15 @@ with importing():
 
     from . import accelerators, models, staging
     from .blocking import TensorflowBlocking
-    from .calls import TensorflowCalls
-    from .compiling import TensorflowCompiling
     from .conversion import COMPOSITES, TensorflowConversion
-    from .gradients import TensorflowGradients
-    from .layers import TensorflowLayers
     from .models import TensorflowModels
-    from .operations import TensorflowOperations
-    from .optimizers import TensorflowOptimizers
     from .placing import moved
     from .prefetch import TensorflowPrefetch
     from .private import private
-    from .processes import TensorflowProcesses
     from .replicas import TensorflowReplicas
-    from .transfers import TensorflowTransfers
-    from .virtual_gpus import HERE, TensorflowVirtualGpus, address, is_started
+    from .runtime import HERE, address, is_started
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -66,7 +57,6 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
 
-    from .samples import TensorflowSamples
 
 _CONFIG = (tf.config.LogicalDevice, tf.config.PhysicalDevice)
 _AUTOGRAPH, _RULES = private.place("tensorflow.python.autograph.core.config.CONVERSION_RULES")
@@ -74,21 +64,7 @@ _Rule = private.get("tensorflow.python.autograph.core.config.DoNotConvert")
 
 
 class TensorflowBackend(
-    TensorflowConversion,
-    TensorflowGradients,
-    TensorflowModels,
-    TensorflowLayers,
-    TensorflowOperations,
-    TensorflowCalls,
-    TensorflowCompiling,
-    TensorflowOptimizers,
-    TensorflowReplicas,
-    TensorflowProcesses,
-    TensorflowPrefetch,
-    TensorflowBlocking,
-    TensorflowTransfers,
-    TensorflowVirtualGpus,
-    Backend,
+    TensorflowConversion, TensorflowModels, TensorflowReplicas, TensorflowPrefetch, TensorflowBlocking, Backend
 ):
     name = "tensorflow"
     private_names = private
@@ -97,6 +73,7 @@ class TensorflowBackend(
     dtypes = frozenset(DTYPES)
     short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(tf.dtypes.experimental, name))
     guests = ("keras",)
+    computes_on = "scope"
 
     def __init__(self) -> None:
         self._places: dict[str, Device] = {}
@@ -264,24 +241,6 @@ class TensorflowBackend(
     def tracing(self) -> str | None:
         return None if tf.executing_eagerly() else "tf.function"
 
-    # arithmetic
-
-    def namespace(self) -> ModuleType:
-        from . import arithmetic
-
-        return arithmetic
-
-    def operand_device(self, x: Any) -> Device:
-        # an int32 tensor "on" a GPU has its memory on the host, and the GPU's kernels read int32 from the host
-        if x.dtype == tf.int32 and hasattr(x, "backing_device"):
-            return self._place(x.device)
-        return self.device_of(x)
-
-    def nn(self) -> ModuleType:
-        from . import nn
-
-        return nn
-
     # several devices
 
     def is_dense(self, x: Any) -> bool:
@@ -289,16 +248,6 @@ class TensorflowBackend(
 
     def is_host_bound(self, x: Any) -> bool:
         return bool(x.dtype == tf.string)
-
-    # graphs
-
-    compiler = "tf.function"
-
-    # threads
-
-    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        place = tf.__internal__.eager_context.get_device_name()
-        return (lambda: tf.device(place)) if place else nullcontext
 
     # memory
 
@@ -318,6 +267,11 @@ class TensorflowBackend(
                 "set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported",
             ) from None
 
+    # floats of a parity run
+
+    def default_to_float64(self) -> None:
+        tf.keras.backend.set_floatx("float64")  # TensorFlow itself has no default: tf.Variable(1.0) stays float32
+
     # the process
 
     def after_fork(self) -> str | None:
@@ -328,11 +282,6 @@ class TensorflowBackend(
             "tensorflow was used, or its GPUs were counted, before this process was forked, and it hangs or fails in "
             "the child; start the child by spawn: multiprocessing.get_context('spawn')"
         )
-
-    def samples(self) -> TensorflowSamples:
-        from .samples import TensorflowSamples
-
-        return TensorflowSamples(self)
 
     def _place(self, name: str) -> Device:
         found = self._places.get(name)

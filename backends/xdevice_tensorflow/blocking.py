@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from xdevice.contract.blocking import Blocking
-from xdevice.contract.hooks import Shared
+from xdevice.contract.patching import Shared
 
 from . import accelerators
 from .callbacks import call_back

@@ -27,22 +27,12 @@ with importing():
 
     from . import accelerators, batches, conversion, staging
     from .blocking import TorchBlocking
-    from .calls import TorchCalls
-    from .compiling import Symbol, TorchCompiling, is_recording
     from .conversion import TorchConversion
-    from .gradients import TorchGradients
-    from .graphs import TorchGraphs
-    from .layers import TorchLayers
     from .models import TorchModels
-    from .operations import TorchOperations
-    from .optimizers import TorchOptimizers
-    from .parallel import TorchParallel
     from .prefetch import TorchPrefetch
     from .private import private
     from .replicas import TorchReplicas
     from .streams import TorchStreams
-    from .transfers import TorchTransfers
-    from .virtual_gpus import TorchVirtualGpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,9 +42,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xdevice.base.devices import Device
-    from xdevice.contract.processes import Engine, Group, NativeGroup
 
-    from .samples import TorchSamples
 
 _CPU = devices.CPU
 _HOST = torch.device("cpu")
@@ -91,25 +79,7 @@ def _is_exporting() -> bool:
     return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()  # not in 2.6
 
 
-class TorchBackend(
-    TorchConversion,
-    TorchGradients,
-    TorchModels,
-    TorchLayers,
-    TorchOperations,
-    TorchCalls,
-    TorchOptimizers,
-    TorchReplicas,
-    TorchStreams,
-    TorchGraphs,
-    TorchCompiling,
-    TorchParallel,
-    TorchPrefetch,
-    TorchBlocking,
-    TorchTransfers,
-    TorchVirtualGpus,
-    Backend,
-):
+class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, TorchPrefetch, TorchBlocking, Backend):
     name = "torch"
     modules = ("torch",)
     minimum = (2, 6)
@@ -137,7 +107,7 @@ class TorchBackend(
 
     def classify(self, cls: type) -> Kind | None:
         if issubclass(cls, torch.Tensor):
-            return "symbol" if cls is Symbol else "tensor"
+            return "tensor"
         return "model" if issubclass(cls, torch.nn.Module | torch.optim.Optimizer) else None
 
     # devices
@@ -329,24 +299,10 @@ class TorchBackend(
             return "torch.export"
         if torch.jit.is_tracing():
             return "torch.jit.trace"
-        if is_recording():
-            return "xdevice.compile"
         return "torch.fx" if _is_fx_tracing() else None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:
         return torch.compiler.disable(function)() if torch.compiler.is_dynamo_compiling() else function()
-
-    # arithmetic
-
-    def namespace(self) -> ModuleType:
-        from . import arithmetic
-
-        return arithmetic
-
-    def nn(self) -> ModuleType:
-        from . import nn
-
-        return nn
 
     # several devices
 
@@ -354,27 +310,6 @@ class TorchBackend(
         if x.layout is not torch.strided or x.is_nested:
             return False
         return type(x) in _PLAIN or conversion.is_plain(type(staging.arrive(x)))
-
-    # several processes
-
-    def engines(self) -> Sequence[str]:
-        from . import processes  # torch.distributed takes 50 ms to import, and few ask for it
-
-        return processes.names(self._gpu == "cuda" and self._gpus > 0 and not self.virtual)
-
-    def start_engine(self, name: str, group: Group) -> Engine:
-        from . import processes
-
-        if name not in self.engines():
-            raise self.unsupported(f"an engine {name!r} here", f"choose one of {', '.join(self.engines()) or 'none'}")
-        return processes.TorchEngine(name, group, self.to_native(group.device))
-
-    def start_native_group(self, group: Group) -> NativeGroup:
-        from . import native_group
-
-        if not self.engines():
-            raise self.unsupported("a process group here", f"install a build that has: {self.why_no_engine()}")
-        return native_group.start_native_group(group, self.to_native(group.device))
 
     # memory
 
@@ -395,6 +330,11 @@ class TorchBackend(
             return
         reset(device.index)
 
+    # floats of a parity run
+
+    def default_to_float64(self) -> None:
+        torch.set_default_dtype(torch.float64)
+
     # what people ask
 
     def why_no_gpu(self) -> str:
@@ -407,11 +347,6 @@ class TorchBackend(
     def after_fork(self) -> None:
         # OpenMP's threads do not survive a fork, and the first parallel loop in the child would wait for them
         torch.set_num_threads(1)
-
-    def samples(self) -> TorchSamples:
-        from .samples import TorchSamples
-
-        return TorchSamples(self)
 
     def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """Returns `new`, which was made as a copy of `x`. Raises `UnsupportedError` if both share memory: the `clone`

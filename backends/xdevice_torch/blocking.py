@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from xdevice.contract.blocking import Blocking
-from xdevice.contract.hooks import Shared
+from xdevice.contract.patching import Shared
 
 from .modes import Mode, put_on
 from .private import private

@@ -30,7 +30,7 @@ from xdevice.contract.models import Models
 from xdevice.contract.stored import GradientWatch
 from xdevice.errors import FileFormatError, NotBuiltError, UnsupportedError
 
-from . import extra_state, optimizers, staging, tensordicts
+from . import extra_state, staging, tensordicts
 from .private import private
 from .trees import leaves, replaced
 
@@ -308,7 +308,7 @@ class TorchModels(Models):
 
     def variables(self, model: Any) -> Iterable[tuple[str, torch.Tensor]]:
         if isinstance(model, torch.optim.Optimizer):
-            return optimizers.variables(model, self)
+            return optimizer_state(model, self)
         state: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)
         for name, value in state.items():
             if not isinstance(value, torch.Tensor):
@@ -389,3 +389,24 @@ class TorchModels(Models):
             return node.unflatten_fn(children, node.flatten_fn(old)[1])
 
         return Way(lambda x: list(node.flatten_fn(x)[0]), rebuild)
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer, backend: Models) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, value in _named(optimizer.state_dict()["state"]):
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif value is not None:
+            raise backend.unsupported(
+                f"saving this {type(optimizer).__name__}, whose {name} is {value!r:.40} and not a tensor",
+                "torch.save(optimizer.state_dict(), path), and optimizer.load_state_dict(torch.load(path))",
+            )
+
+
+def _named(state: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Yields each value in the nested dicts and lists of an optimizer's state, named by the keys that lead to it, with
+    dots between them."""
+    if not isinstance(state, dict | list):
+        yield prefix, state
+        return
+    for key, value in state.items() if isinstance(state, dict) else enumerate(state):
+        yield from _named(value, f"{prefix}.{key}" if prefix else str(key))

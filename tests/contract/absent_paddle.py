@@ -104,7 +104,7 @@ def ending(xd: Any, loader: Any) -> bool:
 
 
 def processes(xd: Any) -> Any:
-    from xdevice.contract.processes import Group
+    from xdevice.distributed.contract.processes import Group
 
     backend = xd.backend()
     group = Group(0, 1, 0, 1, xd.cpu(), "127.0.0.1", 20.0, lambda text: [text])

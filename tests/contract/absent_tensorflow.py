@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from xdevice.contract.processes import Group
+from xdevice.distributed.contract.processes import Group
 
 
 def moved_trace(xd: Any) -> Any:

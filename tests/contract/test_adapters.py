@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support import FRAMEWORKS, printed, python
 
-from xdevice.contract.backend import CAPABILITIES
 from xdevice.contract.primitives import Primitives
+from xdevice.testing.suite.capabilities import CAPABILITIES
 
 GOOD = """
 import types
@@ -232,7 +232,7 @@ def test_what_an_adapter_leaves_out_is_said(machine):
     machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=GOOD, toyframe=FRAMEWORK)
     code = """
 import inspect, xdevice
-from xdevice.contract.backend import HOOKS
+from xdevice.testing.suite.capabilities import HOOKS
 toy = xdevice.backend("toyframe")
 for name, method in HOOKS.items():
     if inspect.isfunction(method) and name not in vars(type(toy)):

@@ -15,9 +15,9 @@ from support import ROOT
 from toy_faults import FAULTS, HOMES
 
 import xdevice
-from xdevice.contract.backend import CAPABILITIES, HOOKS
 from xdevice.contract.primitives import Primitives
 from xdevice.testing import Conformance
+from xdevice.testing.suite.capabilities import CAPABILITIES, HOOKS
 
 DOCS = ROOT / "docs" / "reference" / "adapters.md"
 

@@ -50,7 +50,8 @@ LOCKS = """
 import os, threading
 import xdevice
 from xdevice.base import devices
-from xdevice.contract import environment, hooks
+from xdevice.contract import environment
+from xdevice.performance.contract import hooks
 from xdevice.core import blocks
 locks = [module._lock for module in (blocks, devices, environment, hooks)]
 threads = [threading.Thread(target=lock.acquire) for lock in locks]

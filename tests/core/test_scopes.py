@@ -13,26 +13,26 @@ import pytest
 from support import BACKENDS
 
 import xdevice
-from xdevice.contract import hooks
+from xdevice.contract import patching
 from xdevice.core import scopes
 
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_patched():
-    before = dict(hooks._set)
+    before = dict(patching._set)
     yield
-    assert hooks._set == before
+    assert patching._set == before
 
 
 def patched(backend):
     """What a block has replaced, and what the framework keeps for it in this thread."""
     if backend.name == "torch":
-        return len(hooks._set), backend.framework._C._len_torch_dispatch_stack()
+        return len(patching._set), backend.framework._C._len_torch_dispatch_stack()
     if backend.name == "tensorflow":
         from tensorflow.python.eager import context, execute
 
-        return len(hooks._set), len(context.context().op_callbacks), execute.execute
-    return len(hooks._set), None
+        return len(patching._set), len(context.context().op_callbacks), execute.execute
+    return len(patching._set), None
 
 
 def other(backend):

@@ -13,7 +13,7 @@ import numpy as np
 from process_runs import LATE, met, report
 
 import xdevice
-import xdevice_torch.processes
+import xdevice_torch.distributed.processes
 from xdevice.distributed import (
     averaging,
     carrying,
@@ -147,7 +147,8 @@ def errors_are_swallowed():
         return found
 
     runner.Runner.result = result
-    xdevice_torch.processes.TorchEngine.in_steps = ()  # in the program's own thread it would not be swallowed
+    # in the program's own thread it would not be swallowed
+    xdevice_torch.distributed.processes.TorchEngine.in_steps = ()
 
 
 def open_again():
@@ -170,7 +171,7 @@ def first_waits_for_nobody():
 
 
 def not_divided():
-    xdevice_torch.processes.TorchEngine.over = lambda self, x, divisor: x
+    xdevice_torch.distributed.processes.TorchEngine.over = lambda self, x, divisor: x
 
 
 def after_the_pass():

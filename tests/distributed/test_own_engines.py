@@ -15,9 +15,9 @@ from support import printed, python
 
 import xdevice
 from xdevice.base import devices
-from xdevice.contract.collectives import free_port, own_part, refusal_of_order, require_fit
 from xdevice.cuda import nvidia
 from xdevice.distributed import engines
+from xdevice.distributed.contract.collectives import free_port, own_part, refusal_of_order, require_fit
 
 SCRIPT = Path(__file__).with_name("own_engine.py")
 OWN = {"torch": "gloo", "paddle": "gloo", "jax": "gloo", "tensorflow": "ring"}
@@ -135,7 +135,7 @@ def test_a_gpu_is_known_whatever_it_is_called():
 def test_a_call_that_ends_just_after_the_wait_for_it_is_done():
     """Of 64 processes one ended by this."""
     pytest.importorskip("torch")
-    from xdevice_torch.processes import is_done
+    from xdevice_torch.distributed.processes import is_done
 
     class Work:
         def __init__(self, completes, error=None):
@@ -275,7 +275,7 @@ def test_only_the_service_sees_that_jax_has_left(monkeypatch):
     if "jax" not in xdevice.backends():
         pytest.skip("no jax")
     xdevice.backend("jax")
-    relay = sys.modules["xdevice_jax.relay"]
+    relay = sys.modules["xdevice_jax.distributed.relay"]
     monkeypatch.setattr(relay, "_has_left", threading.Event())
     monkeypatch.setattr(relay, "_to_service", [])
     with socket.create_server(("127.0.0.1", 0)) as service:

@@ -24,7 +24,12 @@ def path():
 @pytest.fixture(scope="module")
 def zygote():
     with Zygote(
-        "numpy", "xdevice_torch.processes", "world_cases", "process_faults", "averaging_cases", PYTHONPATH=path()
+        "numpy",
+        "xdevice_torch.distributed.processes",
+        "world_cases",
+        "process_faults",
+        "averaging_cases",
+        PYTHONPATH=path(),
     ) as found:
         yield found
 

@@ -34,7 +34,7 @@ def trained(request, tmp_path):
     """The state after training by so many processes, and what rank 0 printed."""
     backend, floats = request.param
     needs(backend, "torch")
-    modules = ("xdevice_torch.processes", "sklearn.datasets", "several_processes")
+    modules = ("xdevice_torch.distributed.processes", "sklearn.datasets", "several_processes")
     with Zygote(backend, *modules, PYTHONPATH=path(), XDEVICE_FLOATS=floats) as zygote:
 
         def run(size, *arguments, checkpoint=None):

@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from support import NEEDS_PROC, family, needs, python, wait_for
 
 from xdevice.cli import main as cli
-from xdevice.contract.collectives import address, free_port
 from xdevice.distributed import screens, spawning
+from xdevice.distributed.contract.collectives import address, free_port
 
 SCRIPT = """
 import os, signal, subprocess, sys, time

@@ -32,7 +32,7 @@ def of(module, code, name=None):
 
 def test_what_a_test_asks_for_is_named(said):
     assert said(of("test_something", IMPORT)) == "mxnet"
-    assert said(of("xdevice_mxnet.layers", IMPORT)) == "mxnet"
+    assert said(of("xdevice_mxnet.twins.layers", IMPORT)) == "mxnet"
     assert said(of("xdevice.core.registry", LOAD, name="mxnet")) == "mxnet"
 
 

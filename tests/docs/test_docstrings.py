@@ -11,7 +11,8 @@ import xdevice
 import xdevice.contract
 import xdevice.errors
 import xdevice.testing
-from xdevice.contract.backend import Backend
+from xdevice.contract.primitives import Primitives
+from xdevice.testing.suite.capabilities import CAPABILITIES
 
 LINES = 25
 """At most so many, without the rows of a table that says what each backend does."""
@@ -30,7 +31,7 @@ def public():
         for name in getattr(module, "__all__", dir(module)):
             if getattr(getattr(module, name), "__module__", "").startswith(module.__name__) and name[0] != "_":
                 yield from documented(f"xdevice.{public_name}.{name}", getattr(module, name))
-    for capability in Backend.__mro__[:-1]:
+    for capability in (Primitives, *CAPABILITIES):
         yield from documented(capability.__name__, capability)
 
 

@@ -6,7 +6,7 @@ import re
 
 from support import ROOT
 
-from xdevice.contract.backend import HOOKS
+from xdevice.testing.suite.capabilities import HOOKS
 
 SECTION = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The words")[2].partition("\n## ")[0]
 ROWS = re.findall(r"^\| ([^|]+) \| [^|]+ \|([^|]*)\|$", SECTION, re.MULTILINE)[1:]

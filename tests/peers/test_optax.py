@@ -7,7 +7,7 @@ import optimizer_runs as runs
 import pytest
 
 import xdevice
-from xdevice.contract import optimizers as terms
+from xdevice.twins.contract import optimizers as terms
 
 optax = pytest.importorskip("optax")
 

@@ -194,7 +194,7 @@ def storage(x):
 
 
 def test_what_a_task_reads_is_kept_and_what_it_makes_is_not(torch):
-    from xdevice_torch.graphs import Inputs
+    from xdevice_torch.performance.graphs import Inputs
 
     w, b, mask = torch.ones(3, 3, requires_grad=True), torch.ones(3), torch.ones(3).to_sparse()
     with Inputs() as inputs:
@@ -209,7 +209,7 @@ def test_what_a_task_reads_is_kept_and_what_it_makes_is_not(torch):
 
 
 def test_what_is_kept_outlives_its_names(torch):
-    from xdevice_torch.graphs import Inputs
+    from xdevice_torch.performance.graphs import Inputs
 
     x = torch.ones(3)
     memory = weakref.ref(x)
@@ -226,7 +226,7 @@ def test_what_is_kept_outlives_its_names(torch):
 
 
 def test_work_on_another_device_is_refused_before_it_is_done(torch):
-    from xdevice_torch.graphs import OnlyOn
+    from xdevice_torch.performance.graphs import OnlyOn
 
     x, w = torch.ones(3, device="meta"), torch.ones(3, 3, device="meta", requires_grad=True)
     counter, rate = torch.zeros(()), torch.tensor(0.1)
@@ -246,7 +246,7 @@ def test_work_on_another_device_is_refused_before_it_is_done(torch):
 
 
 def test_what_an_operation_makes_elsewhere_beside_its_result_is_its_own(torch):
-    from xdevice_torch.graphs import OnlyOn
+    from xdevice_torch.performance.graphs import OnlyOn
 
     x = torch.ones(3, device="meta")
     with OnlyOn(torch.device("meta")):
@@ -256,7 +256,7 @@ def test_what_an_operation_makes_elsewhere_beside_its_result_is_its_own(torch):
 
 
 def test_optimizers_want_to_be_capturable(torch):
-    from xdevice_torch.graphs import OnlyOn
+    from xdevice_torch.performance.graphs import OnlyOn
 
     w = torch.nn.Parameter(torch.ones(3, device="meta"))
     w.grad = torch.ones_like(w)
@@ -269,7 +269,7 @@ def test_optimizers_want_to_be_capturable(torch):
 def test_a_compiled_function_stays_compiled(torch):
     from torch._dynamo.testing import CompileCounter
 
-    from xdevice_torch.graphs import Inputs
+    from xdevice_torch.performance.graphs import Inputs
 
     counter = CompileCounter()
     compiled = torch.compile(lambda x: x * 2 + 1, backend=counter)

@@ -12,10 +12,10 @@ import pytest
 from support import BACKENDS, framework, python, sampled, with_64_bit
 
 import xdevice
-from xdevice.contract.samples import Samples
 from xdevice.core import scopes
 from xdevice.performance import parallel
 from xdevice.performance.pool import MOST
+from xdevice.testing.contract.samples import Samples
 
 variable: ContextVar[str] = ContextVar("variable", default="not carried")
 

@@ -17,7 +17,7 @@ from support import BACKENDS, FRAMEWORKS, any_framework, python
 
 import xdevice
 from xdevice import transfers
-from xdevice.contract import hooks
+from xdevice.performance.contract import hooks
 
 READS = {
     "item": lambda x: x.item(),

@@ -293,7 +293,7 @@ def watch_leaves_its_hooks(adapter, patch, suite):
 
 @contextlib.contextmanager
 def _verbs_only(adapter, report):
-    from xdevice.contract.hooks import Hooks
+    from xdevice.performance.contract.hooks import Hooks
 
     with Hooks(adapter, report, lambda x: x._values.nbytes) as hooks:
         hooks.verbs()

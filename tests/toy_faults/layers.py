@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
-from xdevice.contract import calls as common
-from xdevice.contract import layouts
+from xdevice.twins.contract import calls as common
+from xdevice.twins.contract import layouts
 
 from .planting import (
     HOMES,

@@ -312,7 +312,7 @@ def test_the_machine_code_calls_what_it_says():
     import xdevice
 
     xdevice.backend("paddle")
-    from xdevice_paddle.machine_code import Argument, Page, why_not
+    from xdevice_paddle.virtual.machine_code import Argument, Page, why_not
 
     if why_not() is not None:
         pytest.skip(str(why_not()))

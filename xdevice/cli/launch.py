@@ -80,8 +80,8 @@ def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
 
 def _run_via(via: str, program: Sequence[str], is_module: bool, size: int, host: str, told: Mapping[str, str]) -> int:
     """Runs the program by the command of the launcher `via`, which it prints first. Returns the exit status."""
-    from xdevice.contract.collectives import address
     from xdevice.distributed import spawning
+    from xdevice.distributed.contract.collectives import address
 
     command = _command(via, program, is_module, size)
     with spawning.reserve(host) as port:

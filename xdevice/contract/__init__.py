@@ -1,11 +1,14 @@
 """What the author of an adapter (the package that makes a framework a backend) imports: the contract, which is the
-class `Backend` with its methods, and the types that these methods take and return."""
+class `Backend` with its methods, and the types that these methods take and return. What a product adds to the contract
+is in its folder `contract`: `xdevice.math.contract`, `xdevice.testing.contract`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
 
 from .backend import Backend, check
 from .conversion import Takes
 from .primitives import VIRTUAL_GPU, DeviceInfo, Kind, Memory, Way
-from .samples import Samples, Work
-from .transfers import Transfer
 
 __all__ = [
     "VIRTUAL_GPU",
@@ -13,10 +16,21 @@ __all__ = [
     "DeviceInfo",
     "Kind",
     "Memory",
-    "Samples",
     "Takes",
-    "Transfer",
     "Way",
-    "Work",
     "check",
 ]
+
+_MOVED: Final = {
+    "Samples": "xdevice.testing.contract.samples",
+    "Work": "xdevice.testing.contract.samples",
+    "Transfer": "xdevice.performance.contract.transfers",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if (
+        name in _MOVED
+    ):  # adapters of others import them; an ImportError reaches them as it is, an AttributeError does not
+        raise ImportError(f"{name} is in {_MOVED[name]} now: from {_MOVED[name]} import {name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,21 +1,20 @@
-"""The contract as a whole: the class `Backend`, which has all capabilities, and `check`, which tests an adapter's class
-when the adapter is loaded. A capability is a part of the contract that an adapter may leave out.
+"""The contract as a whole: the class `Backend`, and `check`, which tests an adapter's class when it is loaded.
+
+A capability is a part of the contract that an adapter may leave out. Those of the device layer are here:
 
 | capability | what it offers |
 |---|---|
 | `primitives.Primitives` | what every adapter has: devices, tensors, values, waiting |
 | `conversion.Conversion` | memory shared with other frameworks |
-| `arithmetic.Arithmetic` | the kernels of `array_namespace` and of `nn` |
-| `gradients.Gradients` | gradients, and steps made with them |
-| `models.Models`, `optimizers.Optimizers` | the framework's own models and optimizers |
-| `layers.Layers`, `layers.Operations`, `layers.Calls` | what the layers of models are, compute, and are called with |
+| `models.Models` | the framework's own models and optimizers, moved and copied |
 | `replicas.Replicas` | several devices in one process |
-| `processes.Processes` | engines for several processes |
-| `streams.Streams`, `graphs.Graphs` | streams and events; recorded work |
-| `compiling.Compiling` | functions as programs of the framework |
-| `parallel.Parallel`, `prefetch.Prefetch` | tasks in threads; copies in the background |
-| `blocking.Blocking`, `transfers.Transfers` | waiting after each operation; seeing what crosses the bus |
-| `virtual_gpus.VirtualGpus` | several devices on a machine with one |
+| `streams.Streams` | streams and events |
+| `prefetch.Prefetch` | copies in the background |
+| `blocking.Blocking` | waiting after each operation |
+
+Each product lists its own in its folder `contract`, as `CAPABILITIES`. An adapter has a folder for each product too,
+which lists its classes for these capabilities as `MIXINS`. Nobody loads them before they are needed: when a method of
+a product is first called on a backend, the backend's class gets the product's capabilities (`Backend.__getattr__`).
 
 The class of a capability has defaults for its methods. Most of them raise `UnsupportedError`, which names what is
 missing.
@@ -23,56 +22,50 @@ missing.
 
 from __future__ import annotations
 
+import copyreg
+import threading
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
 from xdevice.errors import ContractError
 
-from .arithmetic import Arithmetic
 from .blocking import Blocking
-from .compiling import Compiling
 from .conversion import Conversion
-from .gradients import Gradients
-from .graphs import Graphs
-from .layers import Calls, Layers, Operations
 from .models import Models
-from .optimizers import Optimizers
-from .parallel import Parallel
 from .prefetch import Prefetch
 from .primitives import Kind, Primitives
-from .processes import Processes
 from .replicas import Replicas
 from .streams import Streams
-from .transfers import Transfers
-from .virtual_gpus import VirtualGpus
 
 CAPABILITIES: Final[tuple[type[Primitives], ...]] = (
-    Conversion,
-    Arithmetic,
-    Gradients,
-    Models,
-    Layers,
-    Operations,
-    Calls,
-    Optimizers,
-    Replicas,
-    Processes,
-    Streams,
-    Graphs,
-    Compiling,
-    Parallel,
-    Prefetch,
-    Blocking,
-    Transfers,
-    VirtualGpus,
-)
+    Conversion, Models, Replicas, Streams, Prefetch, Blocking,
+)  # fmt: skip
+"""Those of the device layer."""
+
+PRODUCTS: Final = ("math", "performance", "twins", "distributed", "virtual", "testing")
+"""The folders of xdevice, and of an adapter, that may extend a backend. One that is not there extends nothing."""
+
+_extending = threading.RLock()
 
 
-class Backend(
-    Arithmetic, Gradients, Operations, Calls, Layers, Optimizers, Models, Conversion, Replicas, Processes, Streams,
-    Graphs, Compiling, Parallel, Prefetch, Blocking, Transfers, VirtualGpus,
-):  # fmt: skip
+class Backend(Models, Conversion, Replicas, Streams, Prefetch, Blocking):
     """One framework, as xdevice sees it. The class of an adapter inherits from `Backend`, and usually also from classes
     of the adapter's own, one for each capability (optional part of the contract) that the framework has."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for what the class does not have: extends the class by the product whose method it is."""
+        is_lacking = not name.startswith("_") and not hasattr(
+            type(self), name
+        )  # else a property of it raised the error
+        product = next((one for one in PRODUCTS if name in hooks_of(one)), None) if is_lacking else None
+        if product is None:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self)
+        with _extending:  # two threads may call a product's methods for the first time
+            if not hasattr(type(self), name):
+                self.__class__ = extended(type(self), product)
+        return getattr(self, name)
 
 
 class Owned(NamedTuple):
@@ -83,13 +76,71 @@ class Owned(NamedTuple):
     kind: Kind
 
 
-HOOKS: Final[dict[str, Any]] = {
-    name: value
-    for part in (Primitives, *CAPABILITIES)
-    for name, value in vars(part).items()
-    if not name.startswith("_") and (callable(value) or isinstance(value, property))
-}
-"""Every method and property of the contract by its name, in the contract's order."""
+def methods_of(*parts: type[Primitives]) -> dict[str, Any]:
+    """Every method and property of capabilities by its name, in the contract's order."""
+    return {
+        name: value
+        for part in parts
+        for name, value in vars(part).items()
+        if not name.startswith("_") and (callable(value) or isinstance(value, property))
+    }
+
+
+HOOKS: Final = methods_of(Primitives, *CAPABILITIES)
+"""Every method and property of the device layer's contract by its name, in the contract's order."""
+
+
+@cache
+def capabilities_of(product: str) -> tuple[type[Primitives], ...]:
+    """Returns the capabilities that a product adds to the contract; none if it is not installed."""
+    name = f"xdevice.{product}"
+    if find_spec(name) is None or find_spec(f"{name}.contract") is None:
+        return ()
+    parts: tuple[type[Primitives], ...] = import_module(f"{name}.contract").CAPABILITIES
+    return parts
+
+
+@cache
+def hooks_of(product: str) -> frozenset[str]:
+    """Returns the names of the methods and attributes that a product adds to the contract."""
+    return frozenset(name for part in capabilities_of(product) for name in vars(part) if not name.startswith("_"))
+
+
+@cache
+def extended(cls: type[Backend], product: str) -> type[Backend]:
+    """Returns the class of a backend with the capabilities of a product: those of the adapter's folder of that name,
+    then what the class has itself, then the defaults."""
+    parts = capabilities_of(product)
+    defaults = [part for part in parts if not any(part in other.__mro__[1:] for other in (cls, *parts))]
+    made: type[Backend] = type(cls)(
+        cls.__name__,
+        (*_mixins(cls, product), cls, *defaults),
+        {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__},
+    )
+    wrong = _faults(made, parts)
+    if wrong:
+        raise ContractError(f"the adapter {cls.name!r} ({cls.__module__}.{product}) " + "; ".join(wrong))
+    if cls in copyreg.dispatch_table:
+        copyreg.dispatch_table[made] = copyreg.dispatch_table[cls]
+    return made
+
+
+def whole(cls: type[Backend]) -> type[Backend]:
+    """Returns the class of a backend with the capabilities of all products, for tests."""
+    for product in PRODUCTS:
+        cls = extended(cls, product)
+    return cls
+
+
+def _mixins(cls: type[Backend], product: str) -> tuple[type[Primitives], ...]:
+    """Returns the classes that an adapter's folder of this name has for the capabilities of the product."""
+    package = cls.__module__
+    spec = find_spec(package)
+    if spec is None or spec.submodule_search_locations is None or find_spec(f"{package}.{product}") is None:
+        return ()
+    mixins: tuple[type[Primitives], ...] = getattr(import_module(f"{package}.{product}"), "MIXINS", ())
+    return mixins
+
 
 _STATED: Final = ("name", "modules", "minimum", "dtypes")
 
@@ -97,20 +148,20 @@ _STATED: Final = ("name", "modules", "minimum", "dtypes")
 def check(cls: object, claimed: str, source: str) -> type[Backend]:
     """Returns the class `cls` if it keeps the contract. Otherwise raises `ContractError`, which names the adapter, each
     method that is wrong, and the signature that it should have. `claimed` is the adapter's entry-point name, and
-    `source` says in errors which class of which distribution that is."""
+    `source` says in errors which class of which distribution that is.
+
+    A class that has methods of products itself, as those of other people do, is checked for these too. What an adapter
+    has in folders is checked when a product is first used."""
     import inspect
 
     if not (inspect.isclass(cls) and issubclass(cls, Backend)):
         raise ContractError(f"{source} is not a subclass of xdevice.contract.Backend: {cls!r}")
-    own = _own(cls)
     wrong = [f"does not state the class attribute {name!r}" for name in _STATED if not hasattr(cls, name)]
-    wrong += [f"lacks the method {_signature(name)}" for name in sorted(cls.__abstractmethods__)]
-    wrong += [
-        f"defines {name}{inspect.signature(mine)}, expected {_signature(name)}"
-        for name, mine in own.items()
-        if name in HOOKS and _arity(mine) != _arity(HOOKS[name])
-    ]
-    wrong += [text for part in CAPABILITIES for text in _half(part, own)]
+    wrong += [f"lacks the method {_signature(name, HOOKS)}" for name in sorted(cls.__abstractmethods__)]
+    parts = (Primitives, *CAPABILITIES)
+    if any(name not in HOOKS and not name.startswith("_") and callable(value) for name, value in _own(cls).items()):
+        parts += tuple(part for product in PRODUCTS for part in capabilities_of(product))
+    wrong += _faults(cls, parts)
     if not wrong and cls.name != claimed:
         wrong = [f"calls itself {cls.name!r}"]
     if wrong:
@@ -118,27 +169,41 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
     return cls
 
 
+def _faults(cls: type[Backend], parts: tuple[type[Primitives], ...]) -> list[str]:
+    """Returns a text for each method of these capabilities that a class defines with other arguments, and for each
+    capability of which it has only a part."""
+    import inspect
+
+    own, hooks = _own(cls), methods_of(*parts)
+    wrong = [
+        f"defines {name}{inspect.signature(mine)}, expected {_signature(name, hooks)}"
+        for name, mine in own.items()
+        if name in hooks and _arity(mine) != _arity(hooks[name])
+    ]
+    return wrong + [text for part in parts if part is not Primitives for text in _half(part, own, hooks)]
+
+
 def _own(cls: type) -> dict[str, Any]:
     """Returns the attributes, methods above all, that an adapter defines in its class and in its own base classes."""
-    parts = [base for base in reversed(cls.__mro__) if base not in Backend.__mro__]
+    parts = [base for base in reversed(cls.__mro__) if not base.__module__.startswith(("xdevice.", "builtins"))]
     return {name: value for part in parts for name, value in vars(part).items()}
 
 
-def _half(part: type[Primitives], own: dict[str, Any]) -> list[str]:
+def _half(part: type[Primitives], own: dict[str, Any], hooks: dict[str, Any]) -> list[str]:
     """Returns an error text, in a list, if an adapter has some but not all of the methods that the capability `part`
     needs, because the first use of the capability would fail; otherwise an empty list."""
     needs: tuple[str, ...] = vars(part)["needs"]
     has = [name for name in needs if name in own]
     if not has or len(has) == len(needs):
         return []
-    missing = ", ".join(_signature(name) for name in needs if name not in own)
+    missing = ", ".join(_signature(name, hooks) for name in needs if name not in own)
     return [f"has {has[0]} of {part.__name__}, and lacks {missing}"]
 
 
-def _signature(name: str) -> str:
+def _signature(name: str, hooks: dict[str, Any]) -> str:
     import inspect
 
-    wanted = HOOKS[name]
+    wanted = hooks.get(name, HOOKS.get(name))
     return f"{name} (a property)" if isinstance(wanted, property) else f"{name}{inspect.signature(wanted)}"
 
 

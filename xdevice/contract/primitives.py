@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from .private import Names
-    from .samples import Samples
 
 Kind = Literal["tensor", "symbol", "model"]
 """What a framework's type is: a tensor, which moves to a new object; a symbol, which stands for a tensor while a
@@ -130,6 +129,10 @@ class Primitives(ABC):
     answered: frozenset[str] = frozenset()
     """The words for hardware that `answers_to` has said yes to, so that `hardware` is not asked again: which
     accelerator `gpu:i` is does not change, unless GPUs become virtual, and then every word is right."""
+    computes_on: ClassVar[Literal["operands", "scope"]] = "operands"
+    """On which device the framework's operations compute: on that of their operands, or, wherever these are, on that of
+    the innermost `scope`, outside of one on the framework's default. In the second case a process that has a GPU of its
+    own is in the scope of that one, and errors for tensors on two devices say where operators compute."""
     most_axes: int = 64
     """How many axes a tensor may have; values come through NumPy, which does not allow more."""
     longest_axis: int = 2**63 - 1
@@ -328,9 +331,9 @@ class Primitives(ABC):
         """Called in a forked child. Returns why this backend cannot be used there, or None if it can."""
         return None
 
-    def samples(self) -> Samples:
-        """Returns what the conformance suite needs beside the contract: a network, a gradient, a second device."""
-        raise self.unsupported("samples", "override Backend.samples() to run the conformance suite")
+    def default_to_float64(self) -> None:
+        """Makes float64 the framework's default dtype of floats, in the whole process."""
+        raise self.unsupported("a run in float64", "leave it out of xdevice parity --float64")
 
     # the same for every backend
 

@@ -325,17 +325,6 @@ def kind_of(cls: type) -> Owned | None:
     return found if found is not None and found.kind is not None else None
 
 
-def backend_of_model(x: object) -> Backend | None:
-    """Returns the backend whose model `x` is; None if it is none. Also an object that moves as a container may be one
-    for its layers and variables, as modules of Flax and Equinox are."""
-    found = kind_of(type(x))
-    if found is not None:
-        return found.backend if found.kind == "model" else None
-    for root in {base.__module__.partition(".")[0] for base in type(x).__mro__} & set(frameworks.LIBRARIES):
-        load(frameworks.LIBRARIES[root])  # else nobody may have needed it yet
-    return next((backend for backend in list_loaded() if backend.has_layers(x)), None)
-
-
 def _from_native(native: object) -> devices.Device | None:
     owner = owner_of(type(native))
     return owner.from_native(native) if owner is not None else None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
-    from xdevice.contract.processes import Engine
+    from xdevice.distributed.contract.processes import Engine
     from xdevice.replicas.operands import Operand
 
 OPS: Final = ("sum", "mean", "max", "min")

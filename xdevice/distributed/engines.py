@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xdevice.base.devices import Device
-    from xdevice.contract.processes import Engine, Group
+    from xdevice.distributed.contract.processes import Engine, Group
 
 
 def candidates(asked: str, own: Backend, device: Device) -> list[str]:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from xdevice.base.dtypes import host_dtype
-from xdevice.contract.processes import Group
 from xdevice.core import selection
+from xdevice.distributed.contract.processes import Group
 from xdevice.errors import (
     ArgumentError,
     CollectiveMismatchError,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from xdevice.base.devices import Device
-    from xdevice.contract.processes import NativeGroup
+    from xdevice.distributed.contract.processes import NativeGroup
     from xdevice.replicas.operands import Operand
 
     from .control import Line

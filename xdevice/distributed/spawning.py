@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from xdevice.base.statuses import status_text
-from xdevice.contract.collectives import address
+from xdevice.distributed.contract.collectives import address
 
 from . import screens
 

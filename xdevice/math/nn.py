@@ -15,7 +15,6 @@ from __future__ import annotations
 from functools import partial
 
 from xdevice.base import floats
-from xdevice.contract.nn import COMPILED, ENDS, REFUSES
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, shown
 from xdevice.math.arithmetic import by_hand
@@ -23,6 +22,7 @@ from xdevice.math.arithmetic.doors import Door, Doors
 from xdevice.math.arithmetic.dtypes import BOOL, REAL_FLOATING
 from xdevice.math.arithmetic.ground import shape_of
 from xdevice.math.arithmetic.namespace import array_namespace
+from xdevice.math.contract.nn import COMPILED, ENDS, REFUSES
 from xdevice.tensors.creation import listed
 from xdevice.tensors.verbs import check_same_device
 

@@ -13,11 +13,12 @@ from contextlib import ExitStack
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Literal, overload
 
-from xdevice.contract import hooks
-from xdevice.contract.transfers import Transfer
+from xdevice.contract.patching import listening
 from xdevice.core import registry, workers
 from xdevice.core.blocks import Entered
 from xdevice.errors import ArgumentError, TransferError, shown
+from xdevice.performance.contract import hooks
+from xdevice.performance.contract.transfers import Transfer
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -167,9 +168,9 @@ class _Block:
             raise
         registry.on_load.append(self._watch_loaded)
         _open.append(self)
-        self._was_listening = hooks.listening.get()
+        self._was_listening = listening.get()
         _logs.set((*_logs.get(), self.log))
-        hooks.listening.set(True)
+        listening.set(True)
 
     def end(self) -> None:
         """Ends the block. If a thread or task ends it that did not enter it, the log stays in the list of the context
@@ -183,7 +184,7 @@ class _Block:
         still_open = tuple(log for log in logs if log._open)
         _logs.set(still_open)
         if logs and logs[-1] is self.log:
-            hooks.listening.set(self._was_listening and bool(still_open))
+            listening.set(self._was_listening and bool(still_open))
         self._watches.close()
 
     def _watch_loaded(self, backend: Backend) -> None:

@@ -10,9 +10,9 @@ import pytest
 from support import ROOT, SHIMS, sampled, with_64_bit
 
 import xdevice
-from xdevice.contract import arithmetic
 from xdevice.math.arithmetic import elementwise
 from xdevice.math.arithmetic.dtypes import kind_of
+from xdevice.math.contract import arithmetic
 
 BACKENDS = sampled(xdevice.backends(), each_time=("numpy", "torch"), slow=SHIMS, others="long")
 PAGE = (ROOT / "docs" / "reference" / "arithmetic.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 from support import ROOT, printed, python, sampled
 
 import xdevice
-from xdevice.contract import nn as contract
+from xdevice.math.contract import nn as contract
 
 WORDS = sorted({*contract.KERNELS, *contract.OPTIONAL, "binary_cross_entropy_with_logits", "mse_loss", "moments"})
 WORDS = [name for name in WORDS if name not in ("binary_cross_entropies", "cross_entropies", "erf")]

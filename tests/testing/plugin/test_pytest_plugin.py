@@ -10,7 +10,7 @@ from support import ROOT
 
 import xdevice
 from xdevice import transfers
-from xdevice.contract import hooks
+from xdevice.performance.contract import hooks
 from xdevice.testing import plugin as pytest_plugin
 from xdevice.testing.plugin import recordings as pytest_recording
 from xdevice.testing.plugin.markers import MARKERS

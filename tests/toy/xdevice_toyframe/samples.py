@@ -7,7 +7,7 @@ import toyframe
 
 import xdevice
 from xdevice.base import devices
-from xdevice.contract.samples import Samples, Work
+from xdevice.testing.contract.samples import Samples, Work
 
 
 class ToySamples(Samples):

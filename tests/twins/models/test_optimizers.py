@@ -11,7 +11,7 @@ import pytest
 from support import ROOT, sampled
 
 import xdevice
-from xdevice.contract import optimizers as terms
+from xdevice.twins.contract import optimizers as terms
 
 FRAMEWORKS = ("torch", "paddle", "mxnet", "tensorflow")
 RATE, DECAY, EPS = 0.05, 0.1, 1e-3

@@ -12,8 +12,8 @@ from models_side_by_side import IMAGE, SEQUENCE, VECTORS, error, outputs, ported
 from support import ROOT, WITH_MODELS, framework, python, sampled
 
 import xdevice
-from xdevice.contract import layouts
 from xdevice.core import registry
+from xdevice.twins.contract import layouts
 
 INDICES = np.array([[0, 2, 4], [1, 1, 3]])
 
@@ -268,17 +268,17 @@ def test_nothing_is_left_over_and_back_is_what_it_was(build, name):
 
 
 def test_a_square_linear_without_its_transpose_is_seen(monkeypatch):
-    import xdevice_paddle.layers
-    import xdevice_tensorflow.layers
+    import xdevice_paddle.twins.layers
+    import xdevice_tensorflow.twins.layers
 
-    for module, there in ((xdevice_paddle.layers, "paddle"), (xdevice_tensorflow.layers, "tensorflow")):
+    for module, there in ((xdevice_paddle.twins.layers, "paddle"), (xdevice_tensorflow.twins.layers, "tensorflow")):
         monkeypatch.setitem(module._RULES, "linear", {"weight": layouts.SAME})
         assert error(linear, "torch", there, VECTORS) > 0.01
 
 
 @pytest.mark.parametrize("rule", ["GATES_ZRN", "BIASES_ZRN", "SUMMED", "KERNEL_FIRST"])
 def test_a_wrong_rule_is_seen(monkeypatch, rule):
-    import xdevice_tensorflow.layers as keras_layers
+    import xdevice_tensorflow.twins.layers as keras_layers
 
     wrong = {
         "GATES_ZRN": layouts.TRANSPOSED,

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from xdevice.contract.layouts import Layer
+from xdevice.twins.contract.layouts import Layer
 from xdevice.twins.tracing import distances, layerwise
 from xdevice.twins.tracing.traces import LayerCall
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice.contract import calls
 from xdevice.errors import NotATensorError, NotBuiltError, UnsupportedError
+from xdevice.twins.contract import calls
 
 IMAGE = np.random.default_rng(0).normal(size=(2, 3, 8, 8)).astype("float32")
 

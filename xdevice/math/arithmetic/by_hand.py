@@ -1,5 +1,5 @@
 """Kernels of `xdevice.nn` written on the namespace, for adapters that have none of their own: `OPTIONAL` in
-`xdevice.contract.nn` lists them, and what they are promised.
+`xdevice.math.contract.nn` lists them, and what they are promised.
 
 Each takes the adapter's other kernels first.
 """

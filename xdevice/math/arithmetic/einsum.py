@@ -10,8 +10,8 @@ import re
 from string import ascii_letters
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.contract.arithmetic import EINSUM
 from xdevice.errors import ArgumentError, NotATensorError, ShapeError, shown
+from xdevice.math.contract.arithmetic import EINSUM
 
 from .dtypes import REAL_FLOATING
 from .ground import Ground

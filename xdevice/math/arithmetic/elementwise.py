@@ -6,9 +6,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.contract.arithmetic import SETTLED
 from xdevice.core import registry
 from xdevice.errors import DTypeError, XDeviceError, shown
+from xdevice.math.contract.arithmetic import SETTLED
 
 from . import dtypes
 from .dtypes import ANY, BITS, BOOL, COMPLEX, FLOATING, INTEGER, NUMERIC, REAL, REAL_FLOATING

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.contract import Backend
-from xdevice.contract.arithmetic import DENSE, FUSED, HOST, ONE_DEVICE, PLACES, WIDER
 from xdevice.core import registry
 from xdevice.errors import (
     ArgumentError,
@@ -20,6 +19,7 @@ from xdevice.errors import (
     UnsupportedError,
     shown,
 )
+from xdevice.math.contract.arithmetic import DENSE, FUSED, HOST, ONE_DEVICE, PLACES, WIDER
 from xdevice.tensors.creation import listed, to_numpy
 from xdevice.tensors.refusals import operators_compute_elsewhere
 

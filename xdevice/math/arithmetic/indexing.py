@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xdevice.contract.arithmetic import PUT
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, shown
+from xdevice.math.contract.arithmetic import PUT
 from xdevice.tensors.creation import to_numpy
 
 from . import dtypes

@@ -8,9 +8,9 @@ from functools import partial, update_wrapper
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.contract.arithmetic import FFT, HOST, LINALG
 from xdevice.core import selection
 from xdevice.errors import ArgumentError, UnsupportedError
+from xdevice.math.contract.arithmetic import FFT, HOST, LINALG
 
 from . import elementwise, reducing
 from .creation import Creation, Types

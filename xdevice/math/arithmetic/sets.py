@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from xdevice.contract import Backend
 from xdevice.core import registry
 from xdevice.errors import ShapeError
+from xdevice.math.contract.gradients import Gradients
 from xdevice.tensors import refusals
 
 from .ground import Ground
@@ -36,7 +36,8 @@ class Sets:
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
-        self._has_gradients = type(ground.backend).value_and_grad is not Backend.value_and_grad
+        own = getattr(ground.backend.value_and_grad, "__func__", None)
+        self._has_gradients = own is not Gradients.value_and_grad
 
     def nonzero(self, x: Any, /) -> tuple[Any, ...]:
         import numpy as np

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from xdevice.base.devices import CPU
 from xdevice.base.dtypes import dtype_name
 from xdevice.contract import dlpack
-from xdevice.contract.arithmetic import HOST
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, DTypeError, ShapeError, SharingError, UnsupportedError, shown
+from xdevice.math.contract.arithmetic import HOST
 from xdevice.tensors import creation, verbs
 
 from .ground import NUMBERS, Ground, shape_of

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.containers.trees import Tree, flatten, have_same_keys, rebuild
-from xdevice.contract.nn import TRACED
 from xdevice.core import registry
 from xdevice.errors import ContainerError, DeviceMismatchError, DTypeError, NotATensorError, ShapeError, shown
+from xdevice.math.contract.nn import TRACED
 
 from .gradients import inside, known, no_function, parameters, two_backends
 

@@ -228,7 +228,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def _tell_kernels(item: pytest.Item, when: Literal["ENTER", "LEAVE"]) -> None:
     """Calls what the backend's arithmetic functions need to be called in this thread: `ENTER` before a test's first
     fixture, `LEAVE` at the test's end, so that the next test is not affected."""
-    from xdevice.contract import arithmetic
+    from xdevice.math.contract import arithmetic
 
     for backend in registry.list_loaded():
         if backend.name == backend_of(item):
@@ -362,11 +362,11 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
 
     def assert_parity(actual: object, expected: object, **arguments: Any) -> None:
         __tracebackhide__ = True
-        from xdevice.contract import hooks
+        from xdevice.contract import patching
         from xdevice.twins.parity.comparing import assert_parity as check
 
         given = {**defaults, **arguments}
-        with hooks.unseen():
+        with patching.unseen():
             if recordings is not None:
                 recordings.see(actual, expected, given)
             check(actual, expected, **given)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import xdevice
-from xdevice.contract import arithmetic
 from xdevice.errors import UnsupportedError
+from xdevice.math.contract import arithmetic
 
 from .base import Suite, in_thread
 from .capabilities import needs

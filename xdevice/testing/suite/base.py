@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
-    from xdevice.contract.samples import Samples
+    from xdevice.testing.contract.samples import Samples
 
 HOMES = ("cpu:0", "gpu:0")
 """The devices on which the suite runs if a subclass does not set `home`."""

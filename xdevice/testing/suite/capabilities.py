@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from xdevice.contract.backend import CAPABILITIES, HOOKS
+from xdevice.contract import backend as contract
+from xdevice.contract.primitives import Primitives
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,6 +14,15 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
     Checks = TypeVar("Checks", bound=Any)
+
+CAPABILITIES: Final = (
+    *contract.CAPABILITIES,
+    *(part for product in contract.PRODUCTS for part in contract.capabilities_of(product)),
+)
+"""Those of the device layer and of all products."""
+
+HOOKS: Final = contract.methods_of(Primitives, *CAPABILITIES)
+"""Every method and property of the whole contract by its name, in the contract's order."""
 
 _HOOKS: Final[dict[str, tuple[str, ...]]] = {part.__name__: vars(part)["needs"] for part in CAPABILITIES}
 

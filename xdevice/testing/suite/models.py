@@ -10,7 +10,7 @@ import pytest
 
 import xdevice
 from xdevice.base import devices
-from xdevice.contract import layouts
+from xdevice.twins.contract import layouts
 
 from .base import Suite, assert_same, need
 from .capabilities import needs

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import xdevice
-from xdevice.contract import nn as contract
 from xdevice.errors import UnsupportedError
+from xdevice.math.contract import nn as contract
 
 from .base import Suite, in_thread
 from .capabilities import needs

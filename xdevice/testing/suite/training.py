@@ -10,7 +10,7 @@ import pytest
 import xdevice
 from xdevice.base import devices
 from xdevice.contract import Backend
-from xdevice.contract import optimizers as terms
+from xdevice.twins.contract import optimizers as terms
 
 from .base import Suite, assert_same, need
 from .capabilities import needs

@@ -20,6 +20,7 @@ from xdevice.base.dtypes import dtype_name
 from xdevice.contract import Backend
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, StateError, listed
+from xdevice.twins import owners
 from xdevice.twins.weights.added_parameters import advice, lora_in
 
 from . import flat_states, plain_layers, reading
@@ -145,7 +146,7 @@ def _read(
     wanted = None
     if like is not None:
         wanted = reading.read_like(like, target, {names.get(path, path): kind for path, kind in kinds.items()})
-    owner = registry.backend_of_model(source)
+    owner = owners.backend_of_model(source)
     if owner is not None:
         origin = reading.read_model(owner, source, kinds)
         _require_merged(origin.variables, wanted)

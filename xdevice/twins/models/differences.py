@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from xdevice.contract import layouts
-from xdevice.contract.operations import OTHER
+from xdevice.twins.contract import layouts
+from xdevice.twins.contract.operations import OTHER
 from xdevice.twins.weights.added_parameters import advice
 
 from . import layer_settings
@@ -17,7 +17,7 @@ from .twin import SHAPING, parent_of, some_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from xdevice.contract.layouts import Layer
+    from xdevice.twins.contract.layouts import Layer
 
     from .by_inputs.runs import Runs
     from .plain_layers import PlainComparison

@@ -8,9 +8,9 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.contract import layouts
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
+from xdevice.twins.contract import layouts
 from xdevice.twins.weights.added_parameters import advice
 from xdevice.twins.weights.checkpoints import is_state, open_checkpoint, state_in
 from xdevice.twins.weights.disk import path_text

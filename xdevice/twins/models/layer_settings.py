@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xdevice.contract import layouts
 from xdevice.contract.private import AbsentNameError
 from xdevice.errors import UnsupportedError
+from xdevice.twins.contract import layouts
 
 from .twin import SHAPING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from xdevice.contract import Backend
-    from xdevice.contract.layouts import Layer
+    from xdevice.twins.contract.layouts import Layer
 
 
 class SettingDifference(NamedTuple):

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from xdevice.base.dtypes import dtype_name
-from xdevice.contract import layouts
-from xdevice.contract import optimizers as terms
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
+from xdevice.twins.contract import layouts
+from xdevice.twins.contract import optimizers as terms
 
 from .reading import check_kinds, read_model
 from .twin import some_of
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from xdevice.contract import Backend
-    from xdevice.contract.layouts import Layer, Part
-    from xdevice.contract.optimizers import Optimizer, Parameter
+    from xdevice.twins.contract.layouts import Layer, Part
+    from xdevice.twins.contract.optimizers import Optimizer, Parameter
 
     from .state import State
     from .twin import Names, Twin

@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from xdevice.contract import layouts
 from xdevice.errors import StateError, shown
+from xdevice.twins.contract import layouts
 
 from .name_likeness import crossings, guess
 from .twin import SHAPING, name_in, some_of
@@ -16,7 +16,7 @@ from .unpairable import Unpaired, crossing, of_rows, unclear
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from xdevice.contract.layouts import Layer
+    from xdevice.twins.contract.layouts import Layer
 
     from .twin import Names, Pairs, Signature, Twin
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
-from xdevice.contract import layouts
-from xdevice.contract.operations import OTHER, WHOLE
+from xdevice.twins.contract import layouts
+from xdevice.twins.contract.operations import OTHER, WHOLE
 
 from .layer_settings import SettingDifference
 from .twin import parent_of
@@ -19,7 +19,7 @@ from .twin import parent_of
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
 
-    from xdevice.contract.layouts import Layer
+    from xdevice.twins.contract.layouts import Layer
     from xdevice.twins.tracing.model_runs import ModelRun
 
     from .twin import Pairs, Twin

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.contract import layouts
-from xdevice.contract.layouts import Layer, Part
 from xdevice.contract.private import AbsentNameError
-from xdevice.core import registry
 from xdevice.errors import ArgumentError, NotATensorError, StateError, UnsupportedError, shown
+from xdevice.twins import owners
+from xdevice.twins.contract import layouts
+from xdevice.twins.contract.layouts import Layer, Part
 
 from .twin import Twin, shapes_of, some_of
 
@@ -42,7 +42,7 @@ def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin
 
 
 def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
-    owner = registry.backend_of_model(like)
+    owner = owners.backend_of_model(like)
     if owner is not target:
         kind = type(like).__qualname__
         came = f"this {kind} is one of {owner.name}" if owner else f"got {shown(like, 60)} of type {kind}"

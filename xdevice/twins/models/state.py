@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base.dtypes import dtype_name
-from xdevice.contract import Backend, layouts
+from xdevice.contract import Backend
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
 from xdevice.tensors.refusals import lack_of_memory
+from xdevice.twins import owners
+from xdevice.twins.contract import layouts
 
 from .twin import some_of
 
@@ -143,7 +145,7 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
         Traceback (most recent call last):
         xdevice.errors.NotATensorError: expected a model to load into, not [] of type list
     """
-    backend = registry.backend_of_model(model)
+    backend = owners.backend_of_model(model)
     if backend is None:
         raise NotATensorError(
             f"expected a model to load into, not {shown(model, 60)} of type {type(model).__qualname__}"

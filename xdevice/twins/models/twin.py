@@ -8,7 +8,7 @@ import numpy as np
 
 from xdevice.base import devices
 from xdevice.base.dtypes import dtype_name, host_dtype
-from xdevice.contract import layouts
+from xdevice.twins.contract import layouts
 from xdevice.twins.weights.format import FileTensor
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
-    from xdevice.contract.layouts import Layer
+    from xdevice.twins.contract.layouts import Layer
 
     Array = np.ndarray[Any, Any]
     Names = Mapping[str, str]

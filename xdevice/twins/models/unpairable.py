@@ -14,7 +14,7 @@ from .name_likeness import guess
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from xdevice.contract.layouts import Layer
+    from xdevice.twins.contract.layouts import Layer
 
     from .twin import Names, Signature
 

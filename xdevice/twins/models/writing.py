@@ -14,10 +14,10 @@ import numpy as np
 
 from xdevice.base import devices, floats
 from xdevice.base.dtypes import FLOATS, dtype_name, host_dtype, name_of
-from xdevice.contract import layouts
 from xdevice.contract.conversion import owned
 from xdevice.errors import StateError
 from xdevice.tensors.refusals import require_dtype
+from xdevice.twins.contract import layouts
 
 from .forms import pixel_order
 from .state import tensors_are
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
-    from xdevice.contract.layouts import Layer, Part
+    from xdevice.twins.contract.layouts import Layer, Part
 
     from .state import State
     from .twin import Array, Twin

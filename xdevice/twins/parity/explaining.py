@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy
 
-from xdevice.contract.layouts import MEAN, VARIANCE
+from xdevice.twins.contract.layouts import MEAN, VARIANCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

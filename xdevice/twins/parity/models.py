@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xdevice.containers import trees
-from xdevice.contract import layouts
 from xdevice.contract.private import AbsentNameError
-from xdevice.core import registry
 from xdevice.errors import ArgumentError, StateError, UnsupportedError
+from xdevice.twins import owners
+from xdevice.twins.contract import layouts
 from xdevice.twins.models import layer_settings
 from xdevice.twins.models.converting import convert_state
 from xdevice.twins.models.state import State
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from xdevice.containers.trees import Leaf
     from xdevice.contract import Backend
-    from xdevice.contract.layouts import Layer
+    from xdevice.twins.contract.layouts import Layer
 
     from .readings import Reading
 
@@ -113,7 +113,7 @@ def _is_target(ours: _Model, theirs: _Model) -> bool:
 
 def _model(x: object) -> _Model | None:
     """The model `x` with its layers; None if `x` has no layers, as a tensor, a variable or an optimizer."""
-    backend = registry.backend_of_model(x)
+    backend = owners.backend_of_model(x)
     if backend is None:
         return None
     try:

@@ -10,6 +10,7 @@ from xdevice.containers import trees
 from xdevice.core import registry
 from xdevice.errors import UnsupportedError
 from xdevice.tensors.refusals import traced
+from xdevice.twins import owners
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,14 +60,14 @@ def read(x: object) -> list[Reading]:
 
 def leaves(x: object) -> list[trees.Leaf]:
     """The leaves of a container, of which a model is one; for a tensor or model `x`, `x` itself as the only leaf."""
-    is_leaf = registry.kind_of(type(x)) is not None or registry.backend_of_model(x) is not None
+    is_leaf = registry.kind_of(type(x)) is not None or owners.backend_of_model(x) is not None
     return [trees.Leaf("", x)] if is_leaf else trees.leaves(x)
 
 
 def read_leaf(path: str, x: Any) -> Iterator[Reading]:
     """Yields the readings of one leaf: a reading of each variable for a model, one reading for any other leaf."""
     found = registry.kind_of(type(x))
-    model_of = registry.backend_of_model(x)
+    model_of = owners.backend_of_model(x)
     if model_of is not None:
         for name, variable in model_of.variables(x):
             yield read_tensor(model_of, f"{path}.{name}".lstrip("."), variable)

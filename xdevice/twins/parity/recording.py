@@ -117,7 +117,7 @@ class Recorder:
 
     def add(self, name: str, value: object) -> None:
         """Writes a value as the next step of its name."""
-        from xdevice.contract import hooks
+        from xdevice.contract import patching
 
         from . import readings
 
@@ -128,7 +128,7 @@ class Recorder:
                 f"this process was forked from one that records into {self.folder}, and both would write there; "
                 f"record in the first one"
             )
-        with hooks.unseen():
+        with patching.unseen():
             leaves = [reading for leaf in readings.leaves(value) for reading in _read(leaf)]
         _refuse_unknown(name, leaves)
         where = _user_line()

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xdevice.contract import layouts
 from xdevice.errors import listed
+from xdevice.twins.contract import layouts
 
 from .comparison import Comparison, at, difference, source
 

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.base import floats
-from xdevice.contract import calls as common
 from xdevice.contract.private import AbsentNameError
 from xdevice.core import registry, selection
 from xdevice.errors import NotBuiltError, UnsupportedError, XDeviceError
+from xdevice.twins.contract import calls as common
 from xdevice.twins.models.reading import read_model
 from xdevice.twins.tracing.traces import Trace
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from xdevice.contract import Backend
-    from xdevice.contract.calls import Call
+    from xdevice.twins.contract.calls import Call
 
 FOLDER: Final = "trace"
 RUNS: Final = "runs.jsonl"

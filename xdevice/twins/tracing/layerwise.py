@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from xdevice.contract import layouts
+from xdevice.twins.contract import layouts
 
 from . import distances
 from .distances import apart, error_of, error_of_padded
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import numpy
 
-    from xdevice.contract.layouts import Layer
+    from xdevice.twins.contract.layouts import Layer
 
     from .traces import LayerCall
 

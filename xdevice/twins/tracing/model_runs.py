@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy
 
 from xdevice.base.devices import CPU
-from xdevice.contract import calls as layer_calls
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, NotATensorError, XDeviceError, shown
 from xdevice.tensors.refusals import require_dtype
+from xdevice.twins import owners
+from xdevice.twins.contract import calls as layer_calls
 
 from . import distances
 from .traces import trace
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xdevice.contract import Backend
-    from xdevice.contract.calls import Call
+    from xdevice.twins.contract.calls import Call
 
     from .traces import Trace
 
@@ -110,7 +111,7 @@ def _is_image(x: Array, first: ModelRun) -> bool:
 
 
 def _owner(model: Any) -> Backend:
-    owner = registry.backend_of_model(model)
+    owner = owners.backend_of_model(model)
     if owner is None:
         raise NotATensorError(
             f"with inputs= both values are models, not {shown(model, 60)} of type {type(model).__qualname__}"

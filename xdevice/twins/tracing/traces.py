@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy
 
-from xdevice.core import registry
 from xdevice.errors import NotATensorError, shown
+from xdevice.twins import owners
 
 from .distances import wide
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from xdevice.contract import Backend
-    from xdevice.contract.calls import Call
+    from xdevice.twins.contract.calls import Call
 
     Array = numpy.ndarray[Any, Any]
 
@@ -148,7 +148,7 @@ def trace(model: Any) -> Iterator[Trace]:
         Traceback (most recent call last):
         xdevice.errors.NotATensorError: trace takes a model, not ...
     """
-    backend = registry.backend_of_model(model)
+    backend = owners.backend_of_model(model)
     if backend is None:
         raise NotATensorError(f"trace takes a model, not {shown(model, 60)} of type {type(model).__qualname__}")
     with backend.calls(model) as seen:

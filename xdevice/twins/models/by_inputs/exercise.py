@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xdevice.contract import calls as layer_calls
 from xdevice.errors import ArgumentError
+from xdevice.twins.contract import calls as layer_calls
 from xdevice.twins.models.twin import some_of
 from xdevice.twins.tracing import distances, model_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xdevice.contract.calls import Call
+    from xdevice.twins.contract.calls import Call
 
     from .runs import Runs
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from xdevice.contract import calls as layer_calls
 from xdevice.errors import ArgumentError, StateError
+from xdevice.twins.contract import calls as layer_calls
 from xdevice.twins.models.name_likeness import likeness
 from xdevice.twins.tracing import distances, model_runs
 
@@ -27,7 +27,7 @@ from .same_inputs import LayerInput, as_input, is_same, similarity
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xdevice.contract.calls import Call
+    from xdevice.twins.contract.calls import Call
     from xdevice.twins.models.twin import Names
 
     from .runs import Runs

@@ -15,7 +15,7 @@ from xdevice.twins.tracing.layerwise import TracedRun, TwoRuns
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from xdevice.contract.calls import Call
+    from xdevice.twins.contract.calls import Call
     from xdevice.twins.models.twin import Pairs, Twin
     from xdevice.twins.tracing.model_runs import ModelRun
 

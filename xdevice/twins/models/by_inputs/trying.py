@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from xdevice.contract import layouts
 from xdevice.errors import StateError
+from xdevice.twins.contract import layouts
 from xdevice.twins.models.pairing import by_name, check_pair, pair_layers, pairs_in_order
 from xdevice.twins.models.twin import some_of
 from xdevice.twins.models.unpairable import MOST

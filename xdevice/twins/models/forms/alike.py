@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from xdevice.contract import layouts
-from xdevice.contract.layouts import Layer
+from xdevice.twins.contract import layouts
+from xdevice.twins.contract.layouts import Layer
 
 from . import attention, single_tensors
 from .replacing import joined, with_layers

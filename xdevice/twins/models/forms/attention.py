@@ -10,8 +10,8 @@ from __future__ import annotations
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Final
 
-from xdevice.contract import layouts
-from xdevice.contract.layouts import Layer, Part
+from xdevice.twins.contract import layouts
+from xdevice.twins.contract.layouts import Layer, Part
 from xdevice.twins.models.twin import name_in, parent_of
 
 from .replacing import joined

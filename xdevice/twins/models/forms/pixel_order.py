@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xdevice.contract import layouts
+from xdevice.twins.contract import layouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from xdevice.contract import Backend
-    from xdevice.contract.layouts import Layer
+    from xdevice.twins.contract.layouts import Layer
     from xdevice.twins.models.twin import Twin
 
 

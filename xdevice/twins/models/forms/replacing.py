@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from xdevice.contract.layouts import Layer
+    from xdevice.twins.contract.layouts import Layer
     from xdevice.twins.models.twin import Twin
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from xdevice.contract import layouts
 from xdevice.errors import StateError, shown
+from xdevice.twins.contract import layouts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from xdevice.contract.layouts import Layer
+    from xdevice.twins.contract.layouts import Layer
     from xdevice.twins.models.twin import Names, Twin
 
     Slices = Mapping[str, slice]

@@ -12,8 +12,8 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.contract import layouts
 from xdevice.errors import StateError
+from xdevice.twins.contract import layouts
 from xdevice.twins.models.name_likeness import crossings, guess
 from xdevice.twins.models.reading import declared_layer
 from xdevice.twins.models.twin import parent_of
@@ -21,7 +21,7 @@ from xdevice.twins.models.twin import parent_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from xdevice.contract.layouts import Layer
+    from xdevice.twins.contract.layouts import Layer
     from xdevice.twins.models.twin import Names, Pairs, Twin
 
 _NORMS: Final = ("rms_norm", "layer_norm")

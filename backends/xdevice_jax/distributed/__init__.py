@@ -1,0 +1,9 @@
+"""JAX's engine for several processes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .processes import JaxProcesses
+
+MIXINS: Final = (JaxProcesses,)

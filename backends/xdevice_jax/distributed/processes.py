@@ -1,0 +1,252 @@
+"""Moves arrays between processes with JAX's collectives: by gloo on the CPU, by NCCL on GPUs. Both need
+`jax.distributed`.
+
+Facts about JAX that the code depends on (measured on 0.7.1):
+
+- `jax.distributed.initialize` fails once JAX has started, and JAX cannot be started again. So a process has the same
+  rank in all groups that it joins later. Connections that exist still work after `jax.distributed.shutdown`, but new
+  ones cannot be made.
+- A process that has not called `jax.distributed.shutdown` waits at its exit for all others, so `close` calls it. Rank 0
+  serves the coordination service, and must end it last: a rank that has not left by then prints connection errors.
+- A process whose connection to the service is lost ends at once by SIGABRT, whatever `jax_enable_recoverability` says;
+  a Python callback for that ends it by std::bad_cast. So all ranks reach the service by way of `relay`, which hides
+  that it has ended: the PeerError comes by xdevice's own connection.
+- The coordinator listens on all addresses unless it is given one.
+- The maximum of complex numbers fails in the compiler. `psum_scatter` only sums. The parts of a spread array without
+  elements come back in the shape of the whole, so such arrays are not sent.
+- Adding zeros turns -0.0 into 0.0. A broadcast is a sum in which the other ranks add zeros, so it adds the bits of the
+  values as integers.
+- 64-bit may be on in the caller's thread only. The thread in which collectives run needs it too, otherwise JAX would
+  narrow the caller's arrays.
+- A call returns before its collective has run.
+- Each collective is compiled for each dtype and shape.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from xdevice.distributed.contract.collectives import address, free_port, own_part, refusal_of_order, require_fit
+from xdevice.distributed.contract.processes import Engine, Processes
+from xdevice.errors import LaunchError
+from xdevice_jax import conversion, unstarted
+from xdevice_jax.performance import parallel
+from xdevice_jax.private import private
+
+from . import relay
+
+try:
+    from jax import shard_map
+except ImportError:
+    from jax.experimental.shard_map import shard_map
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from xdevice.contract.primitives import Primitives
+    from xdevice.distributed.contract.processes import Group
+
+_State = private["jax._src.distributed.State"]
+_global_state = private["jax._src.distributed.global_state"]
+_SPREAD = PartitionSpec("rank")
+_REDUCED_BY: Final = {"sum": jax.lax.psum, "max": jax.lax.pmax, "min": jax.lax.pmin}
+
+
+class JaxProcesses(Processes):
+    def engines(self) -> Sequence[str]:
+        return ("nccl", "gloo") if self.count("gpu") > self.virtual else ("gloo",)
+
+    def start_engine(self, name: str, group: Group) -> Engine:
+        private.require("several processes")
+        require_fit(self, name, group.device)
+        return JaxEngine(name, group, self)
+
+
+class JaxEngine(Engine):
+    def __init__(self, name: str, group: Group, backend: Primitives) -> None:
+        self.name = f"jax:{name}"
+        self._rank = group.rank
+        self._exchange = group.exchange
+        self._is_first = _initialize(group)
+        own = backend.to_native(group.device)
+        numbers = group.exchange(str(own.id))
+        everywhere = {native.id: native for native in jax.devices(own.platform)}
+        self._natives = tuple(everywhere[int(number)] for number in numbers)
+        self.all_reduce(backend.full((1,), 0, group.device, "float32"), "sum")  # connects all ranks
+
+    def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
+        if verb in ("send", "recv") and not self._is_first:
+            return "it connects two processes in the first world of a process only"
+        return refusal_of_order(verb, op, dtype)
+
+    def all_reduce(self, x: jax.Array, op: str) -> jax.Array:
+        return self._called(_all_reduce, op, x) if x.size else x
+
+    def broadcast(self, x: jax.Array, root: int) -> jax.Array:
+        return self._called(_broadcast, root, x) if x.size else x
+
+    def all_gather(self, x: jax.Array) -> list[jax.Array]:
+        count = len(self._natives)
+        return list(self._called(_all_gather, count, x)) if x.size else [x] * count
+
+    def reduce_scatter(self, x: jax.Array, op: str) -> jax.Array:
+        return self._called(_reduce_scatter, op, x) if x.size else own_part(x, self._rank, len(self._natives))
+
+    def send(self, x: jax.Array, to: int) -> None:
+        pair = (self._natives[self._rank], self._natives[to])
+        if x.size:
+            self._called(_broadcast, 0, x, pair)
+
+    def recv(self, like: jax.Array, source: int) -> jax.Array:
+        pair = (self._natives[source], self._natives[self._rank])
+        return self._called(_broadcast, 0, like, pair) if like.size else like
+
+    # single tensors
+
+    def cast(self, x: jax.Array, dtype: str) -> jax.Array:
+        return x.astype(dtype)
+
+    # the end
+
+    def close(self) -> None:
+        leaving = _taken_from_jax()
+        service, leaving.service = leaving.service, None
+        leaving.shutdown()
+        relay.leave()
+        self._exchange("")  # all have left the service
+        if service is not None:
+            service.shutdown()
+
+    def _called(self, verb: Any, how: object, x: jax.Array, natives: tuple[Any, ...] | None = None) -> Any:
+        with _64_bit(x):
+            function, sharding = _compiled(verb, how, natives or self._natives)
+            count = len(natives or self._natives)
+            part = _on(self._natives[self._rank], x if x.ndim else x.reshape(1))  # the host's arrays go by the GPU
+            whole = (count * part.shape[0], *part.shape[1:])
+            spread = function(jax.make_array_from_single_device_arrays(whole, sharding, [part]))
+            # waits in this thread, which may hang if a peer has died: otherwise the caller's thread would wait and hang
+            jax.block_until_ready(spread)
+            return jax.tree.map(lambda y: _own(y, x), spread)
+
+
+def _own(y: jax.Array, x: jax.Array) -> jax.Array:
+    (place,) = x.devices()
+    found = _on(place, y.addressable_data(0))
+    return found if x.ndim else found.reshape(())
+
+
+def _on(native: Any, x: jax.Array) -> jax.Array:
+    return x if x.devices() == {native} else jax.device_put(x, native)
+
+
+def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
+    if x.dtype.name not in conversion.WIDE or jax.config.jax_enable_x64:
+        return nullcontext()
+    return parallel.enable_x64(True)
+
+
+# the start and the end
+
+
+def _taken_from_jax() -> Any:
+    """What `jax.distributed.shutdown` would end. JAX's own exit hook must not find it: a program may end while `close`
+    still waits for another rank, and a second call would end the process by SIGABRT."""
+    taken, state = _State(), _global_state
+    for name in ("preemption_sync_manager", "client", "service"):
+        setattr(taken, name, getattr(state, name))
+        setattr(state, name, None)
+    return taken
+
+
+def _initialize(group: Group) -> bool:
+    """Starts `jax.distributed` if no rank has started JAX before, and returns whether it is running now. Raises
+    `LaunchError` if JAX has been started, except if that was for an earlier group in which each process had the same
+    rank."""
+    is_shared = unstarted.is_started() or jax.distributed.is_initialized()
+    said = group.exchange(f"{int(is_shared)} {address(group.host, 0 if group.rank else free_port(group.host))}")
+    _, _, coordinator = said[0].partition(" ")
+    started = [rank for rank, text in enumerate(said) if text.startswith("1")]
+    if not started:
+        # set, because the default differs between versions of JAX
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(
+            relay.to(coordinator),
+            group.size,
+            group.rank,
+            cluster_detection_method="deactivate",
+            initialization_timeout=max(1, int(group.timeout)),
+            coordinator_bind_address=coordinator if group.rank == 0 else None,
+        )
+        return True
+    is_ours = is_shared and (jax.process_index(), jax.process_count()) == (group.rank, group.size)
+    if "0" in group.exchange(str(int(is_ours))):
+        raise LaunchError(
+            f"JAX has run something already on rank {', '.join(map(str, started))}, and it meets other processes only "
+            "before its first array: enter xdevice.processes() first, or choose engine='torch:gloo'"
+        )
+    return jax.distributed.is_initialized()
+
+
+# the functions that each rank runs
+
+
+@lru_cache(256)
+def _compiled(verb: Any, how: Any, natives: tuple[Any, ...]) -> tuple[Callable[[jax.Array], Any], NamedSharding]:
+    mesh = Mesh(np.array(natives), ("rank",))
+    function = shard_map(verb(how), mesh=mesh, in_specs=_SPREAD, out_specs=_SPREAD)
+    return jax.jit(function), NamedSharding(mesh, _SPREAD)
+
+
+def _all_reduce(op: str) -> Callable[[jax.Array], jax.Array]:
+    return lambda x: _REDUCED_BY[op](x, "rank")
+
+
+def _broadcast(root: int) -> Callable[[jax.Array], jax.Array]:
+    def function(x: jax.Array) -> jax.Array:
+        bits = _bits(x)
+        sent = jnp.where(jax.lax.axis_index("rank") == root, bits, jnp.zeros_like(bits))
+        return _from_bits(jax.lax.psum(sent, "rank"), x.dtype)
+
+    return function
+
+
+def _all_gather(count: int) -> Callable[[jax.Array], tuple[jax.Array, ...]]:
+    def function(x: jax.Array) -> tuple[jax.Array, ...]:
+        gathered = jax.lax.all_gather(x, "rank")
+        return tuple(gathered[rank] for rank in range(count))
+
+    return function
+
+
+def _reduce_scatter(op: str) -> Callable[[jax.Array], jax.Array]:
+    def function(x: jax.Array) -> jax.Array:
+        if op == "sum":
+            return jax.lax.psum_scatter(x, "rank", tiled=True)
+        length = x.shape[0] // jax.lax.psum(1, "rank")
+        return jax.lax.dynamic_slice_in_dim(_REDUCED_BY[op](x, "rank"), jax.lax.axis_index("rank") * length, length)
+
+    return function
+
+
+def _bits(x: jax.Array) -> jax.Array:
+    if x.dtype == bool:
+        return x.astype("uint8")
+    if jnp.iscomplexobj(x):
+        return _bits(jnp.stack([x.real, x.imag]))
+    return jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
+
+
+def _from_bits(bits: jax.Array, dtype: Any) -> jax.Array:
+    if dtype == np.dtype(bool):
+        return bits.astype(bool)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return jax.lax.complex(*_from_bits(bits, np.empty(0, dtype).real.dtype))
+    return jax.lax.bitcast_convert_type(bits, dtype)

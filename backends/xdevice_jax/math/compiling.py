@@ -1,0 +1,45 @@
+"""Compiles functions by `jax.jit`, which computes where the committed arrays are that a function is given.
+
+Facts about JAX that the code depends on:
+- jit traces anew for other shapes, dtypes and settings, and compares them in C++.
+- It raises a ValueError for committed arrays on different devices, and moves others there silently.
+- It keeps the keys of dicts with the program, and puts them into each result.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from xdevice.errors import DeviceMismatchError
+from xdevice.math.contract.compiling import Compiling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.base.devices import Device
+    from xdevice.math.contract.compiling import Traced
+
+_is_committed = attrgetter("committed")
+
+
+class JaxCompiling(Compiling):
+    def compile(self, call: Traced, device: Device) -> Traced:
+        program: Callable[[list[Any]], dict[Any, list[Any]]] = jax.jit(lambda tensors: dict([call(tensors)]))
+
+        def compiled(tensors: list[Any]) -> tuple[Any, list[Any]]:
+            try:
+                return program(tensors).popitem()
+            except ValueError as error:
+                if len(self.devices_of(jax.Array, tensors)) == 1:
+                    raise
+                raise DeviceMismatchError(str(error)) from None
+
+        return compiled
+
+    def common_device(self, tensors: list[Any]) -> Device | None:
+        if all(map(_is_committed, tensors)):
+            return self.device_of(tensors[0])
+        return super().common_device(tensors)

@@ -1,0 +1,54 @@
+"""Computes gradients with `jax.value_and_grad`.
+
+Facts about JAX that the code depends on:
+
+- The inputs are passed as a list and not as a dict, because JAX would return the gradients with sorted keys.
+- A gradient that does not depend on values is made on the default device, wherever its input is. So gradients are moved
+  to the devices of their inputs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from xdevice.math.contract.gradients import Gradients
+from xdevice_jax.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_trace = private.field("jax.core.Tracer._trace")
+
+
+class JaxGradients(Gradients):
+    def value_and_grad(
+        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
+    ) -> tuple[Any, list[Any], list[Any]]:
+        depends = False
+
+        def traced(inputs: list[Any]) -> tuple[Any, list[Any]]:
+            nonlocal depends
+            loss, rest = call(inputs)
+            depends = isinstance(loss, jax.core.Tracer) and _trace(loss) is _trace(inputs[0])
+            return loss, rest
+
+        (loss, rest), gradients = jax.value_and_grad(traced, has_aux=True)(leaves)
+        if not depends:
+            return loss, [None] * len(leaves), rest
+        return loss, [_beside(x, g) for x, g in zip(leaves, gradients, strict=True)], rest
+
+    def stop_gradient(self, x: Any) -> Any:
+        return jax.lax.stop_gradient(x)
+
+    def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
+        return [rule(*row) for row in rows]
+
+
+def _beside(x: Any, g: Any) -> Any:
+    """Returns `g`, the gradient for the input `x`, on the device of `x`; unchanged if one of them is traced, and so has
+    no device."""
+    if isinstance(g, jax.core.Tracer) or isinstance(x, jax.core.Tracer) or g.sharding == x.sharding:
+        return g
+    return jax.device_put(g, x.sharding)

@@ -1,0 +1,34 @@
+"""Carries the settings that JAX keeps for each thread, such as the default device, into the threads of tasks."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.experimental
+
+from xdevice.performance.contract.parallel import Parallel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+
+
+class JaxParallel(Parallel):
+    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        place, precision = jax.config.jax_default_device, jax.config.jax_default_matmul_precision
+        is_64_bit = jax.config.jax_enable_x64
+
+        @contextmanager
+        def state() -> Iterator[None]:
+            with ExitStack() as stack:
+                if jax.config.jax_enable_x64 != is_64_bit:
+                    stack.enter_context(enable_x64(is_64_bit))
+                stack.enter_context(jax.default_device(place))
+                stack.enter_context(jax.default_matmul_precision(precision))
+                yield
+
+        return state

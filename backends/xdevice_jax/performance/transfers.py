@@ -1,0 +1,50 @@
+"""Sees JAX's transfers (arrays read by the host, and copies between devices) by replacing methods of its private class
+of arrays, and `jax.device_put`."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from xdevice.performance.contract.hooks import Hooks
+from xdevice.performance.contract.transfers import Transfers
+from xdevice_jax.private import READS, private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xdevice.base.devices import Device
+    from xdevice.performance.contract.transfers import Transfer
+
+
+_Array = private["jax._src.array.ArrayImpl"]
+
+
+class JaxTransfers(Transfers):
+    @contextmanager
+    def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        private.require("transfers")
+
+        def place(x: Any) -> Device | None:
+            # an array may be spread over several devices: the first one stands for them
+            native = min(x.sharding.device_set, key=lambda native: native.id)
+            return self.from_native(native)
+
+        def target(x: Any, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
+            if isinstance(device, jax.sharding.Sharding):
+                if not isinstance(x, jax.Array):
+                    return None  # `x` is data of the host, which is no transfer from a device
+                others = device.device_set - x.sharding.device_set
+                device = min(others or device.device_set, key=lambda native: native.id)
+            return self.from_native(device)
+
+        with Hooks(self, report, lambda x: int(x.nbytes), place) as hooks:
+            hooks.verbs()
+            hooks.numpy_reads()
+            hooks.reads(_Array, *READS)
+            hooks.reads(_Array, "_value", how="value")
+            hooks.moves(_Array, "to_device", target)
+            hooks.moves(jax, "device_put", target)
+            yield

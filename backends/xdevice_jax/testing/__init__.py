@@ -1,0 +1,21 @@
+"""JAX's samples for the conformance suite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from xdevice.testing.contract.samples import Sampling
+
+if TYPE_CHECKING:
+    from .samples import JaxSamples
+
+
+class JaxSampling(Sampling):
+    def samples(self) -> JaxSamples:
+
+        from .samples import JaxSamples
+
+        return JaxSamples(self)
+
+
+MIXINS: Final = (JaxSampling,)

@@ -1,0 +1,69 @@
+"""Arrays, gradients and other samples, written with JAX alone, for the conformance suite: the tests in
+`xdevice.testing` that every adapter must pass.
+
+There are no models among them, because JAX has none: its users keep parameters in containers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xdevice.base import devices
+from xdevice.testing.contract.samples import Samples, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+
+class JaxSamples(Samples):
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def other_device(self) -> Device | None:
+        if self._backend.virtual:
+            return devices.of("gpu")
+        if self._backend.count("cpu") == 1:
+            try:
+                jax.config.update("jax_num_cpu_devices", 2)
+            except RuntimeError:  # JAX is started
+                return None
+        return devices.of("cpu", 1) if self._backend.count("cpu") > 1 else None
+
+    def native_ones(self, *shape: int) -> jax.Array:
+        return jnp.ones(shape)
+
+    def address(self, x: jax.Array) -> int:
+        return x.block_until_ready().unsafe_buffer_pointer()
+
+    def gradient(self, function: Callable[[Any], Any], x: jax.Array) -> jax.Array:
+        gradient: jax.Array = jax.grad(lambda v: function(v).sum())(x)
+        return gradient
+
+    def seed(self, number: int) -> None:
+        np.random.seed(number)
+
+    def failing_work(self) -> jax.Array:
+        size = 20_000_000  # its square does not fit into any memory
+        with jax.default_device(jax.devices("cpu")[0]):
+            return jnp.ones((size, 1)) @ jnp.ones((1, size))
+
+    def pinned_copies(self, x: jax.Array) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        pinned = x.sharding.with_memory_kind("pinned_host")
+        host = jax.device_put(x, pinned)
+        return lambda: jax.device_put(host, x.sharding), lambda: jax.device_put(x, pinned)
+
+    def long_work(self, device: Device) -> Work:
+        native = self._backend.to_native(device)
+        size, steps = (1024, 30) if native.platform == "cpu" else (8192, 100)
+        x = jax.device_put(jnp.full((size, size), 1 / size), native)
+        work = jax.jit(lambda v: jax.lax.fori_loop(0, steps, lambda _, y: y @ y, v)).lower(x).compile()
+        x.block_until_ready()
+        result = work(x)
+        return Work(result, result.is_ready)

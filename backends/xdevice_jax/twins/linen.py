@@ -1,0 +1,149 @@
+"""The variables of bound modules of Flax's linen, and which layers they belong to.
+
+Facts that the code depends on:
+- A module of linen holds no values. `module.bind(variables)` gives one that does; it keeps the dicts that it is given,
+  except those of collections that it is told to be mutable, which it copies.
+- Most modules make their layers anew in each call, which needs inputs. So the kind of a layer is told by the names and
+  shapes of its parameters, and its settings are unknown.
+- The cell of an LSTM has a kernel for each gate and side: `ii`, `if`, `ig`, `io` for the inputs and `hi` to `ho`, with
+  biases, for the state. Here those of a side are one variable, with the names that nnx has.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import jax
+
+from xdevice.errors import NotBuiltError
+from xdevice.twins.contract import layouts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator
+    from contextlib import AbstractContextManager
+
+_COLLECTIONS: Final = ("params", "batch_stats")
+_GATES: Final = "ifgo"
+_CELL: Final = frozenset(side + gate for side in "ih" for gate in _GATES)
+_GRU: Final = ("ir", "iz", "in", "hr", "hz", "hn")
+_PROJECTIONS: Final = ("query", "key", "value", "out")
+
+
+class Found(NamedTuple):
+    """A layer: its path, its kind, and of an attention its heads and the numbers of a head."""
+
+    path: str
+    kind: str
+    heads: tuple[int, ...] = ()
+
+
+def is_linen(x: object) -> bool:
+    library: Any = sys.modules.get("flax.linen")
+    return library is not None and isinstance(x, library.Module)
+
+
+def is_frozen(module: Any) -> bool:
+    return any(not isinstance(module.variables.get(name, {}), dict) for name in _COLLECTIONS)
+
+
+def arrays(module: Any) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], None]]]:
+    """Yields name, value and writer of each array of a bound module."""
+    groups = _groups(module)
+    for path, leaves in groups.items():
+        owner, _, last = path.rpartition(".")
+        for name, holder in leaves.items():
+            if last not in _CELL or not _is_cell(owner, groups):
+                yield layouts.join(path, name), holder[name], _into([holder], name)
+            elif last[1] == _GATES[0]:
+                holders = [groups[layouts.join(owner, last[0] + gate)][name] for gate in _GATES]
+                whole = jax.numpy.concatenate([one[name] for one in holders], axis=-1)
+                yield layouts.join(owner, f"dense_{last[0]}.{name}"), whole, _into(holders, name)
+
+
+def layers(module: Any) -> Iterator[Found]:
+    """Yields the layers whose kind the names and shapes of their parameters tell."""
+    groups = _groups(module)
+    for path, leaves in groups.items():
+        owner, _, last = path.rpartition(".")
+        if last in _CELL and _is_cell(owner, groups):
+            if last == "ii":
+                yield Found(owner.removesuffix(".cell"), "lstm")
+        elif last in _GRU and all(layouts.join(owner, name) in groups for name in _GRU):
+            continue  # which has a bias less than a GRU elsewhere
+        elif last in _PROJECTIONS and _is_attention(owner, groups):
+            if last == "query":
+                yield Found(owner, layouts.ATTENTION, leaves["kernel"]["kernel"].shape[1:])
+        elif kind := _kind_of(last, leaves):
+            yield Found(path, kind)
+
+
+def intercepting(known: Container[str], run: Callable[..., Any]) -> AbstractContextManager[None]:
+    """Returns a context manager. While its block is open, `run` makes the calls of the layers at the paths of `known`,
+    but not those in a `scan`, as of the cell of an LSTM, where there are no values."""
+
+    def intercept(go: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+        path = ".".join(context.module.path)
+        is_traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs)))
+        if is_traced or context.method_name != "__call__" or path not in known:
+            return go(*args, **kwargs)
+        return run(context.module, path, (args, kwargs), lambda arguments: go(*arguments[0], **arguments[1]))
+
+    library: Any = sys.modules["flax.linen"]
+    blocks: AbstractContextManager[None] = library.intercept_methods(intercept)
+    return blocks
+
+
+def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
+    known = set(leaves)
+    if known == {"embedding"}:
+        return "embedding"
+    if "kernel" in known and known <= {"kernel", "bias"} and not name.startswith("ConvTranspose"):
+        return "linear" if leaves["kernel"]["kernel"].ndim == 2 else "conv"
+    if {"mean", "var"} <= known <= {"mean", "var", "scale", "bias"}:
+        return "batch_norm"
+    if "scale" in known and known <= {"scale", "bias"}:
+        is_of_groups = name.lower().startswith(("group", "gn"))
+        return "group_norm" if is_of_groups else "layer_norm" if "bias" in known else "rms_norm"
+    return ""
+
+
+def _is_cell(owner: str, groups: Mapping[str, Any]) -> bool:
+    return all(layouts.join(owner, name) in groups for name in _CELL)
+
+
+def _is_attention(owner: str, groups: Mapping[str, Any]) -> bool:
+    four = [groups.get(layouts.join(owner, name), {}) for name in _PROJECTIONS]
+    return all("kernel" in leaves and leaves["kernel"]["kernel"].ndim == 3 for leaves in four)
+
+
+def _groups(module: Any) -> dict[str, dict[str, Any]]:
+    """For the path of each layer, the dicts that hold its arrays, by their names."""
+    if module.scope is None:
+        raise NotBuiltError(
+            f"a {type(module).__qualname__} of Flax's linen holds no parameters: give module.bind(variables)"
+        )
+    groups: dict[str, dict[str, Any]] = {}
+    for collection in _COLLECTIONS:
+        _gather("", module.variables.get(collection, {}), groups)
+    return groups
+
+
+def _gather(path: str, here: Mapping[str, Any], groups: dict[str, dict[str, Any]]) -> None:
+    for name, value in here.items():
+        if isinstance(value, Mapping):
+            _gather(layouts.join(path, name), value, groups)
+        else:
+            groups.setdefault(path, {})[name] = here
+
+
+def _into(holders: list[Any], name: str) -> Callable[[jax.Array], None]:
+    """Writes equal parts of a value, along its last axis, into the dicts that hold them."""
+
+    def write(value: jax.Array) -> None:
+        parts = [value] if len(holders) == 1 else jax.numpy.split(value, len(holders), axis=-1)
+        for holder, part in zip(holders, parts, strict=True):
+            holder[name] = part
+
+    return write

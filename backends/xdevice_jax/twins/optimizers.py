@@ -1,0 +1,147 @@
+"""Reads what optax's optimizers compute out of the closures of their functions: optax keeps no object with settings.
+
+Facts about optax that the code depends on:
+- An optimizer is a chain of steps. A step is known by the name of the function that made it, and its settings are the
+  variables in the closure of its `update`.
+- In RMSprop momentum comes after the learning rate, so it holds steps; in SGD it comes before.
+- A schedule, and settings that `inject_hyperparams` keeps in the state, are not constants; the latter are refused.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from xdevice.twins.contract import optimizers as terms
+from xdevice.twins.contract.optimizers import Optimizer, Optimizers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    _Values = dict[str, Any]
+
+_ARGUMENTS: Final = {
+    "lr": "learning_rate", "beta1": "b1", "beta2": "b2", "alpha": "decay", "eps": "eps", "momentum": "momentum",
+    "nesterov": "nesterov", "centered": "centered", "initial_accumulator_value": "initial_accumulator_value",
+    "weight_decay": "weight_decay", "clip": "optax.clip_by_global_norm, clip_by_block_rms and clip clip",
+}  # fmt: skip
+_ROOT: Final = {"eps_enters": "eps_in_sqrt=False adds it to the root"}
+
+
+def _adam(values: _Values) -> dict[str, object]:
+    _require(values, eps_root=0.0, nesterov=False)
+    return {"kind": "adam", "beta1": values["b1"], "beta2": values["b2"], "eps": values["eps"]}
+
+
+def _rms(values: _Values) -> dict[str, object]:
+    _require(values, bias_correction=False, initial_scale=0.0)
+    inside = values.get("eps_in_sqrt", True)
+    where = terms.INSIDE if inside else terms.ADDED
+    return {"kind": "rmsprop", "alpha": values["decay"], "eps": values["eps"], "eps_enters": where}
+
+
+def _rss(values: _Values) -> dict[str, object]:
+    return {
+        "kind": "adagrad", "eps": values["eps"], "eps_enters": terms.INSIDE,
+        "initial_accumulator_value": values["initial_accumulator_value"],
+    }  # fmt: skip
+
+
+_STEPS: Final[dict[str, Callable[[_Values], dict[str, object]]]] = {
+    "identity": lambda _: {},
+    "scale_by_adam": _adam,
+    "scale_by_rms": _rms,
+    "scale_by_stddev": lambda values: _rms(values) | {"centered": True},
+    "scale_by_rss": _rss,
+    "trace": lambda values: {"momentum": values["decay"], "nesterov": values["nesterov"]},
+    "add_decayed_weights": lambda values: {"weight_decay": values["weight_decay"]},
+    "scale": lambda values: {"lr": -values["step_size"]},
+    "scale_by_schedule": lambda values: {
+        "lr": -float(values["step_size_fn"](0)), "schedule": "a function of the step",
+    },
+    "clip_by_global_norm": lambda values: {"clip": f"to a norm of all of {values['max_norm']:.6g}"},
+    "clip_by_block_rms": lambda values: {"clip": f"to a root mean square of each of {values['threshold']:.6g}"},
+    "clip": lambda values: {"clip": f"to values from {-values['max_delta']:.6g} to {values['max_delta']:.6g}"},
+}  # fmt: skip
+
+
+class _UnknownError(Exception):
+    """Something in an optimizer that is not among the known formulas."""
+
+
+def _require(values: _Values, **wanted: object) -> None:
+    for name, value in wanted.items():
+        if values.get(name, value) != value:
+            raise _UnknownError(f"{name}={values[name]!r:.40}")
+
+
+def _steps(transformation: Any) -> Iterator[tuple[str, _Values]]:
+    """Yields name and settings of each step of a transformation, in order."""
+    update = getattr(transformation.update, "__func__", transformation.update)
+    values = _closure(update)
+    name = update.__qualname__.partition(".")[0]
+    if name == "with_extra_args_support":
+        yield from _steps(values["tx"])
+    elif name == "chain":
+        for inner in values["update_fns"]:
+            yield from _steps(_Step(inner))
+    else:
+        yield name, _closure(transformation.init) | values
+
+
+class _Step:
+    """A step of a chain, which keeps the functions apart."""
+
+    def __init__(self, update: Any) -> None:
+        self.update = update
+        self.init = lambda: None
+
+
+def _closure(function: Any) -> _Values:
+    code = getattr(function, "__code__", None)
+    names = code.co_freevars if code is not None else ()
+    return dict(zip(names, (cell.cell_contents for cell in getattr(function, "__closure__", None) or ()), strict=True))
+
+
+def _settings(transformation: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, values in _steps(transformation):
+        if name not in _STEPS:
+            raise _UnknownError(name)
+        step = _STEPS[name](values)
+        if "momentum" in step:
+            step["momentum_holds"] = terms.STEPS if "lr" in found else terms.GRADIENTS
+        if "weight_decay" in step:
+            step["decay"] = terms.DECOUPLED if "kind" in found or "momentum" in found else terms.COUPLED
+        if twice := found.keys() & step.keys():
+            raise _UnknownError(f"{name}, which sets {', '.join(sorted(twice))} a second time")
+        found |= step
+    if "lr" not in found:
+        raise _UnknownError("no learning rate")
+    if found.setdefault("kind", "sgd") != "sgd" and found.pop("nesterov", False):
+        raise _UnknownError(f"nesterov in {found['kind']}")
+    return found
+
+
+class JaxOptimizers(Optimizers):
+    def has_optimizer(self, x: object) -> bool:
+        library = sys.modules.get("optax")
+        return library is not None and isinstance(x, library.GradientTransformation)
+
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        if not self.has_optimizer(optimizer):
+            raise self.unsupported(
+                f"reading what a {type(optimizer).__qualname__} computes", "give a transformation of optax"
+            )
+        try:
+            found = _settings(optimizer)
+        except (_UnknownError, LookupError, AttributeError, TypeError) as error:
+            raise self.unsupported(
+                f"reading what a chain of optax computes that has {error}", f"it knows {', '.join(_STEPS)}"
+            ) from error
+        kind = found.pop("kind")
+        plain = {name: float(x) if isinstance(x, int) and not isinstance(x, bool) else x for name, x in found.items()}
+        settings = terms.settings(kind, **plain)
+        arguments = {name: own for name, own in _ARGUMENTS.items() if name in settings}
+        arguments |= _ROOT if kind == "rmsprop" else {}
+        return Optimizer(kind, "GradientTransformation", settings, (), arguments)

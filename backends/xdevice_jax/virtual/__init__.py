@@ -1,0 +1,45 @@
+"""Virtual GPUs for JAX: further CPU devices, which JAX makes itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+
+from xdevice.virtual.contract.virtual_gpus import VirtualGpus
+from xdevice_jax import unstarted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from xdevice.base.devices import Device
+
+
+class JaxVirtualGpus(VirtualGpus):
+    def why_no_virtual_gpus(self) -> str | None:
+        if not unstarted.is_started():
+            return None
+        return (
+            "JAX has run something, and its devices are fixed after that; move `import xdevice`, with "
+            "XDEVICE_VIRTUAL_GPUS set, above `import jax`, or xdevice.virtual_gpus(n) above what JAX runs"
+        )
+
+    def make_virtual_gpus(self, n: int) -> None:
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", n + 1)
+
+    def take_for_cuda(self, device: Device, has_default: Callable[[FrameType], bool] | None = None) -> bool:
+        find, chosen = jax.devices, self.to_native(device)
+
+        def devices(backend: Any = None) -> list[Any]:
+            if backend not in ("cuda", "gpu"):
+                return find(backend)
+            others = [native for native in map(self.to_native, self.devices()[1:]) if native != chosen]
+            return [chosen, *others]
+
+        jax.devices = devices
+        return True
+
+
+MIXINS: Final = (JaxVirtualGpus,)

@@ -1,0 +1,459 @@
+"""MXNet's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core calls
+them, and what they have to return.
+
+Facts about MXNet that the code depends on:
+- Without NumPy's semantics, a setting of each thread, arrays without dimensions (0-d) or without elements do not exist.
+  And a loss that is recorded with these semantics and differentiated without them crashes the process. So the first
+  call of a kernel in a thread switches them on for good, or raises an error.
+- For some operations MXNet has no kernel or a wrong one, and NumPy computes them on the host. Their gradient is 0, or
+  they have none.
+- `abs`, `square`, `pow` and `mod` of integers compute in floats.
+- `where` with a number in place of an array gives the gradient to the elements that were not taken.
+- `where` of empty arrays crashes the process. The mean of an empty array is 0. Integers are divided as float32.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+import numpy as np
+
+from xdevice.base.dtypes import dtype_name, host_dtype
+from xdevice.errors import UnsupportedError
+from xdevice.math.contract.arithmetic import OF_NUMBERS
+from xdevice_mxnet import semantics, sums
+from xdevice_mxnet.operators import operator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+TAKE_NUMBERS = frozenset(["add", "divide", "greater", "greater_equal", "less", "less_equal", "multiply", "subtract"])
+ONE_DEVICE = True
+RESHAPE_IS_VIEW = False
+TAKES_MASKS = True
+WIDER = dict.fromkeys(OF_NUMBERS, dict.fromkeys(("uint8", "int8"), "int32"))
+
+_np = mx.np
+
+
+# the semantics of the thread
+
+enter = semantics.enter
+leave = semantics.leave
+
+
+def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    is_on, switch = mx.util.is_np_shape, semantics.require
+
+    @wraps(function)
+    def kernel(*arguments: Any) -> Any:
+        if not is_on():
+            switch()
+        return function(*arguments)
+
+    return kernel
+
+
+def _elementwise(name: str) -> Callable[..., Any]:
+    return _kernel(operator("npi", name))
+
+
+def _beside_numbers(name: str) -> Callable[..., Any]:
+    own = getattr(_np, name)
+    of_number = operator("npi", name, "scalar", own=lambda x, scalar: own(x, scalar))
+
+    def of_others(x1: Any, x2: Any) -> Any:
+        return of_number(x1, scalar=x2) if type(x2) is float else own(x1, x2)
+
+    return _kernel(operator("npi", name, own=of_others))
+
+
+def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a kernel of a function of NumPy: it computes on the host, and its result is on the device of `x`."""
+
+    @wraps(function)
+    def kernel(x: Any, *rest: Any) -> Any:
+        if [part for part in rest if isinstance(part, mx.nd.NDArray) and part.ctx != x.ctx]:  # `any` is a kernel here
+            raise ValueError("tensors on two devices")
+        values = (part.asnumpy() if isinstance(part, mx.nd.NDArray) else part for part in (x, *rest))
+        with np.errstate(all="ignore"):
+            return constant(np.asarray(function(*values)), x)
+
+    return _kernel(kernel)
+
+
+def _of_bits(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a kernel for tensors of bool of one of MXNet's bitwise functions, which do not take bool: it computes in
+    int8."""
+
+    def kernel(x1: Any, x2: Any) -> Any:
+        return function(x1.astype("int8"), x2.astype("int8")).astype("bool")
+
+    return _kernel(kernel)
+
+
+def _shaping(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a kernel of a function that only rearranges values. If the function does not take bool, as many of MXNet's,
+    the kernel does: it rearranges bools as int8."""
+
+    @wraps(function)
+    def kernel(x: Any, *rest: Any) -> Any:
+        return function(x, *rest) if x.dtype != np.bool_ else function(x.astype("int8"), *rest).astype("bool")
+
+    return _kernel(kernel)
+
+
+def _is_float(x: Any) -> bool:
+    return bool(np.dtype(x.dtype).kind == "f")
+
+
+# making
+
+dtype = host_dtype
+
+
+@_kernel
+def astype(x: Any, name: str) -> Any:
+    if name == "bool":
+        return _np.not_equal(x, 0) if x.dtype != np.bool_ else x.copy()
+    if _is_float(x) and not name.startswith("float"):
+        x = x.detach()  # integers have no gradient, but MXNet would pass one through them
+    return x.astype(name)
+
+
+@_kernel
+def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
+    return _np.array(array, dtype=array.dtype, ctx=like.ctx)
+
+
+copy = _kernel(operator("np", "copy", own=lambda x: x.copy()))
+
+
+@_kernel
+def full_like(x: Any, value: complex, name: str) -> Any:
+    return constant(np.full(x.shape, value, host_dtype(name)), x)
+
+
+def number(value: complex, name: str, like: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return constant(np.asarray(value).astype(host_dtype(name)), like)
+
+
+# of each element
+
+acos = _elementwise("arccos")
+acosh = _elementwise("arccosh")
+add = _beside_numbers("add")
+asin = _elementwise("arcsin")
+asinh = _elementwise("arcsinh")
+atan = _elementwise("arctan")
+atan2 = _elementwise("arctan2")
+atanh = _elementwise("arctanh")
+bitwise_invert = _by_numpy(np.invert)
+bitwise_left_shift = _by_numpy(np.left_shift)
+bitwise_right_shift = _by_numpy(np.right_shift)
+ceil = _elementwise("ceil")
+copysign = _elementwise("copysign")
+cos = _elementwise("cos")
+cosh = _elementwise("cosh")
+divide = _beside_numbers("true_divide")
+equal = _elementwise("equal")
+exp = _elementwise("exp")
+expm1 = _elementwise("expm1")
+floor = _elementwise("floor")
+floor_divide = _by_numpy(np.floor_divide)
+greater = _beside_numbers("greater")
+greater_equal = _beside_numbers("greater_equal")
+hypot = _elementwise("hypot")
+isfinite = _elementwise("isfinite")
+isinf = _elementwise("isinf")
+isnan = _elementwise("isnan")
+less = _beside_numbers("less")
+less_equal = _beside_numbers("less_equal")
+log = _elementwise("log")
+log10 = _elementwise("log10")
+log1p = _elementwise("log1p")
+log2 = _elementwise("log2")
+logaddexp = _by_numpy(np.logaddexp)
+logical_and = _of_bits(_np.bitwise_and)
+logical_not = _elementwise("logical_not")
+logical_or = _of_bits(_np.bitwise_or)
+logical_xor = _of_bits(_np.bitwise_xor)
+maximum = _elementwise("maximum")
+minimum = _elementwise("minimum")
+multiply = _beside_numbers("multiply")
+negative = _elementwise("negative")
+nextafter = _by_numpy(np.nextafter)
+not_equal = _elementwise("not_equal")
+reciprocal = _elementwise("reciprocal")
+signbit = _by_numpy(np.signbit)
+sin = _elementwise("sin")
+sinh = _elementwise("sinh")
+sqrt = _elementwise("sqrt")
+subtract = _beside_numbers("subtract")
+tan = _elementwise("tan")
+tanh = _elementwise("tanh")
+trunc = _elementwise("trunc")
+
+
+@_kernel
+def bitwise_and(x1: Any, x2: Any) -> Any:
+    return (logical_and if x1.dtype == np.bool_ else _np.bitwise_and)(x1, x2)
+
+
+@_kernel
+def bitwise_or(x1: Any, x2: Any) -> Any:
+    return (logical_or if x1.dtype == np.bool_ else _np.bitwise_or)(x1, x2)
+
+
+@_kernel
+def bitwise_xor(x1: Any, x2: Any) -> Any:
+    return (logical_xor if x1.dtype == np.bool_ else _np.bitwise_xor)(x1, x2)
+
+
+@_kernel
+def abs(x: Any) -> Any:
+    return _np.abs(x) if _is_float(x) else _np.maximum(x, _np.negative(x))
+
+
+@_kernel
+def pow(x1: Any, x2: Any) -> Any:
+    return _np.power(x1, x2) if _is_float(x1) else _whole_power(x1, x2)
+
+
+_whole_power = _by_numpy(np.power)
+
+
+@_kernel
+def remainder(x1: Any, x2: Any) -> Any:
+    if not _is_float(x1):
+        return _whole_remainder(x1, x2)
+    # MXNet's own `mod` is 0 for a divisor of 0 and for infinities
+    return where(logical_or(x2 == 0, _np.isinf(x1)), number(np.nan, dtype_name(x1.dtype), x1), _np.mod(x1, x2))
+
+
+_whole_remainder = _by_numpy(np.remainder)
+
+
+@_kernel
+def round(x: Any) -> Any:
+    low = _np.floor(x)
+    rest = x - low
+    is_up = logical_or(rest > 0.5, logical_and(rest == 0.5, _np.mod(low, 2) != 0))
+    return where(is_up, low + 1, low)
+
+
+@_kernel
+def sign(x: Any) -> Any:
+    made = _np.sign(x)
+    return where(_np.isnan(x), x, made) if _is_float(x) else made
+
+
+@_kernel
+def square(x: Any) -> Any:
+    return _np.square(x) if _is_float(x) else _np.multiply(x, x)
+
+
+@_kernel
+def where(condition: Any, x1: Any, x2: Any) -> Any:
+    shape = np.broadcast_shapes(condition.shape, x1.shape, x2.shape)
+    return _where(condition, x1, x2) if 0 not in shape else _nothing(shape, x1)
+
+
+_where = operator("npi", "where")
+
+
+def _nothing(shape: tuple[int, ...], like: Any) -> Any:
+    return constant(np.zeros(shape, host_dtype(dtype_name(like.dtype))), like)
+
+
+# of many elements
+
+
+def _reducing(function: Callable[..., Any], of_nothing: Any) -> Callable[..., Any]:
+    @wraps(function)
+    def kernel(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
+        if x.size:
+            return function(x, axis=axes, keepdims=keepdims)
+        kept = np.sum(np.zeros(x.shape), axes, keepdims=keepdims)
+        return constant(np.full(kept.shape, of_nothing, host_dtype(dtype_name(x.dtype))), x)
+
+    return _kernel(kernel)
+
+
+all = _by_numpy(lambda x, axes, keepdims: np.all(x, axes, keepdims=keepdims))
+any = _by_numpy(lambda x, axes, keepdims: np.any(x, axes, keepdims=keepdims))
+
+
+def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    total = sum(x, axis, keepdims)
+    return total / (x.size // total.size)
+
+
+max = _reducing(operator("np", "max"), 0)
+mean = _reducing(_mean, np.nan)
+min = _reducing(operator("np", "min"), 0)
+prod = _reducing(operator("np", "prod"), 1)
+
+
+@_kernel
+def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
+    shape = x.shape  # read once: MXNet builds the tuple each time
+    if 0 in shape:
+        return (_linked_sum_of_nothing if mx.autograd.is_recording() else _sum_of_nothing)(x, axes, keepdims)
+    if not shape:
+        return copy(x)
+    total = sums.total(x, shape, tuple(range(len(shape))) if axes is None else axes)
+    return total if not keepdims else total.reshape(tuple(1 if i in (axes or ()) else n for i, n in enumerate(shape)))
+
+
+_sum_of_nothing = _reducing(_np.sum, 0)
+
+
+def _linked_sum_of_nothing(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
+    """Returns the sum of `x`, which has no elements, computed by operations on `x`, so that a loss that contains the
+    sum has a gradient. For that, zeros are appended to `x` and summed, and cut off where the result has to be empty."""
+    kept = [slice(0) if not n and axes is not None and i not in axes else slice(None) for i, n in enumerate(x.shape)]
+    for axis, length in enumerate(x.shape):
+        if not length:
+            blank = _np.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), dtype=x.dtype, ctx=x.ctx)
+            x = _np.concatenate([x, blank], axis)
+    total = sum(x, axes, keepdims)
+    return total[tuple(one for i, one in enumerate(kept) if keepdims or (axes is not None and i not in axes))]
+
+
+argmax = _by_numpy(np.argmax)
+argmin = _by_numpy(np.argmin)
+
+
+@_by_numpy
+def argsort(x: Any, axis: int, descending: bool) -> Any:
+    if not descending:
+        return np.argsort(x, axis, kind="stable")
+    mirrored = np.argsort(np.flip(x, axis), axis, kind="stable")
+    return x.shape[axis] - 1 - np.flip(mirrored, axis)
+
+
+cumulative_prod = _by_numpy(np.cumprod)
+cumulative_sum = _kernel(_np.cumsum)
+searchsorted = _by_numpy(np.searchsorted)
+
+
+@_kernel
+def sliced(x: Any, axis: int, start: int, stop: int) -> Any:
+    return x[(slice(None),) * axis + (slice(start, stop),)]
+
+
+def sort(x: Any, axis: int, descending: bool) -> Any:
+    return take_along_axis(x, argsort(x, axis, descending), axis)
+
+
+@_kernel
+def take(x: Any, indices: Any, axis: int) -> Any:
+    if not x.size or not indices.size:
+        return _nothing((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x)
+    return _np.take(x, indices, axis, mode="clip")
+
+
+@_kernel
+def einsum(subscripts: str, tensors: Sequence[Any]) -> Any:
+    return _np.einsum(subscripts, *tensors, optimize=len(tensors) > 2)
+
+
+@_kernel
+def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
+    if not indices.size:
+        return _nothing(indices.shape, x)
+    places = list(np.ogrid[tuple(map(slice, indices.shape))])
+    places[axis] = indices.asnumpy()
+    flat = np.ravel_multi_index(np.broadcast_arrays(*places), x.shape)
+    return _np.take(x.reshape((-1,)), constant(flat, x), 0, mode="clip")
+
+
+# of shapes
+
+
+@_shaping
+def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
+    return _np.broadcast_to(x, shape) if 0 not in shape else _nothing(shape, x)
+
+
+@_kernel
+def concat(tensors: Sequence[Any], axis: int) -> Any:
+    return _np.concatenate(list(tensors), axis)
+
+
+expand_dims = _shaping(_np.expand_dims)
+
+
+@_shaping
+def flip(x: Any, axes: tuple[int, ...]) -> Any:
+    return _np.flip(x, axes) if x.size else x.copy()
+
+
+@_kernel
+def matmul(x1: Any, x2: Any) -> Any:
+    dtype = np.dtype(x1.dtype)  # read once, as the shapes: MXNet makes each anew, in a microsecond
+    if dtype.kind != "f":
+        return _whole_product(x1, x2)
+    is_plain = len(x2.shape) == 2 <= len(x1.shape) and dtype != np.float16
+    return _dot(x1, x2) if is_plain else _np.matmul(x1, x2)  # the gradient of `matmul` takes twice as long
+
+
+_dot = operator("np", "dot")
+_whole_product = _by_numpy(np.matmul)
+
+_reshaped = operator("np", "reshape")
+_transposed = operator("np", "transpose")
+permute_dims = _shaping(lambda x, axes: _transposed(x, axes=axes))
+reshape = _shaping(lambda x, shape: _reshaped(x, newshape=shape))
+
+
+@_shaping
+def roll(x: Any, shifts: tuple[int, ...], axes: tuple[int, ...]) -> Any:
+    return _np.roll(x, shifts, axes) if x.size else x.copy()
+
+
+squeeze = _shaping(_np.squeeze)
+
+
+@_kernel
+def stack(tensors: Sequence[Any], axis: int) -> Any:
+    return _np.stack(list(tensors), axis)
+
+
+@_kernel
+def unstack(x: Any, axis: int) -> list[Any]:
+    return [squeeze(sliced(x, axis, i, i + 1), (axis,)) for i in range(x.shape[axis])]
+
+
+view = reshape
+
+# the extension
+
+
+@_kernel
+def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
+    rows, columns = x.shape[-2:]
+    if full_matrices and rows != columns:
+        raise UnsupportedError("mxnet does not support linalg.svd with full matrices; say full_matrices=False")
+    if rows <= columns:  # MXNet takes no others
+        return tuple(_np.linalg.svd(x))
+    v, values, uh = _np.linalg.svd(_np.swapaxes(x, -1, -2))
+    return _np.swapaxes(uh, -1, -2), values, _np.swapaxes(v, -1, -2)
+
+
+linalg = SimpleNamespace(
+    cholesky=_kernel(_np.linalg.cholesky),
+    det=_kernel(_np.linalg.det),
+    eigh=_kernel(_np.linalg.eigh),
+    eigvalsh=_kernel(_np.linalg.eigvalsh),
+    inv=_kernel(_np.linalg.inv),
+    slogdet=_kernel(_np.linalg.slogdet),
+    solve=_kernel(_np.linalg.solve),
+    svd=_svd,
+    svdvals=lambda x: _svd(x, False)[1],
+)

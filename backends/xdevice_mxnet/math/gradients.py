@@ -1,0 +1,100 @@
+"""Computes gradients with `mx.autograd.grad`.
+
+Rules for this module, and why:
+- NumPy's shape semantics (a flag of each thread) must be the same while a function is recorded and while it is
+  differentiated. Otherwise the process crashes by a segmentation fault.
+- `backward()` is not used, because it would write into the `.grad` of every array that the loss depends on. The
+  function that is used, `autograd.grad`, requires that the loss depends on each input, so it is called again without
+  those on which the loss does not depend.
+- Nested gradients are refused, because hardly any operation has a second gradient.
+- MXNet asks for an array for each gradient, into which only `backward()` writes. So there is one for all, without
+  elements, and `backward()` within the function that is differentiated raises an error. Each thread has its own,
+  because MXNet writes into the object.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+
+from xdevice.math.contract.gradients import Gradients
+from xdevice_mxnet import operators
+
+from . import arithmetic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.base.devices import Device
+
+_UNREACHABLE = re.compile(r"with respect to the (\d+)-th variable because it is unreachable")
+
+
+class _Blanks(threading.local):
+    """Each thread's arrays without elements, by their devices."""
+
+    def __init__(self) -> None:
+        self.made: dict[Device, Any] = {}
+
+
+_blanks = _Blanks()
+
+
+def _blank(device: Device, x: Any) -> Any:
+    made = _blanks.made
+    if device not in made:
+        made[device] = mx.np.zeros((0,), ctx=x.ctx)
+    return made[device]
+
+
+def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
+    found: list[Any] = [None] * len(inputs)
+    asked = list(range(len(inputs)))
+    while asked:
+        try:
+            given = operators.gradients(loss, [inputs[i] for i in asked])
+        except mx.MXNetError as error:
+            if "not in a computational graph" in str(error):
+                return found
+            unreachable = _UNREACHABLE.search(str(error))
+            if unreachable is None:
+                raise
+            del asked[int(unreachable[1]) - 1]
+            continue
+        for i, g in zip(asked, given, strict=True):
+            found[i] = g.as_np_ndarray() if isinstance(inputs[i], mx.np.ndarray) else g
+        break
+    return found
+
+
+class MxnetGradients(Gradients):
+    def value_and_grad(
+        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
+    ) -> tuple[Any, list[Any], list[Any]]:
+        if nested or mx.autograd.is_recording():
+            raise self.unsupported(
+                "gradients while it records: for most operations it has no second gradient",
+                "take them outside of value_and_grad and autograd.record(), or inside of autograd.pause()",
+            )
+        arithmetic.enter()
+        if not mx.util.is_np_shape():
+            with mx.util.np_shape(True):
+                return self.value_and_grad(leaves, call, nested)
+        inputs = list(map(arithmetic.copy, leaves))  # MXNet refuses writes in place only after it has written
+        mx.autograd.mark_variables(inputs, [_blank(self.device_of(x), x) for x in inputs])
+        with mx.autograd.record():
+            loss, rest = call(inputs)
+        gradients = _gradients(loss, inputs)
+        return loss.detach(), gradients, [x.detach() if isinstance(x, mx.nd.NDArray) else x for x in rest]
+
+    def stop_gradient(self, x: Any) -> Any:
+        return x.detach()
+
+    def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
+        arithmetic.enter()
+        with mx.util.np_shape(True), nullcontext() if nested else mx.autograd.pause():
+            return [rule(*map(arithmetic.copy, row)) if writes else rule(*row) for row in rows]

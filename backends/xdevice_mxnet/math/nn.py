@@ -1,0 +1,162 @@
+"""MXNet's kernels for `xdevice.nn`. `xdevice.contract.nn` says with which arguments the core calls them, and what they
+have to return.
+
+Facts that the code depends on:
+- NumPy's semantics are on in this thread, because the core has called `arithmetic.enter` before.
+- `log_softmax` of float32 has errors up to 5e-6. MXNet can compute it exactly, but that takes up to 17 times as long.
+- Convolutions and pools of an empty batch fail later, in their gradients or when MXNet computes them in the background.
+  So an image of zeros is added to an empty batch.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache, wraps
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+from numpy import finfo, float32
+
+from xdevice.contract.patching import unseen
+from xdevice_mxnet.operators import operator
+
+from . import arithmetic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_np, _npx = mx.np, mx.npx
+
+Pair = tuple[int, int]
+
+relu = operator("npx", "relu")
+sigmoid = operator("npx", "sigmoid")
+erf = operator("npx", "erf")
+
+_softmax = operator("npx", "softmax")
+_log_softmax = operator("npx", "log_softmax")
+_pick = operator("npx", "pick")
+_mean = operator("npi", "mean")
+_embedding = operator("npx", "embedding")
+_leaky_relu = operator("npx", "leaky_relu")
+_layer_norm = operator("npx", "layer_norm")
+_convolution = operator("npx", "convolution")
+_pooling = operator("npx", "pooling")
+_product = operator("npx", "batch_dot")
+_where = operator("npi", "where")
+_adam = operator("nd", "adam_update")
+
+
+def softmax(x: Any, axis: int) -> Any:
+    return _softmax(x, axis=axis)
+
+
+def log_softmax(x: Any, axis: int) -> Any:
+    return _log_softmax(x, axis=axis)
+
+
+def cross_entropy(logits: Any, labels: Any) -> Any:
+    return _mean(cross_entropies(logits, labels))
+
+
+def cross_entropies(logits: Any, labels: Any) -> Any:
+    return arithmetic.negative(_pick(_log_softmax(logits), labels))  # both along the last axis
+
+
+def embedding(indices: Any, table: Any) -> Any:
+    rows, features = table.shape
+    return _embedding(indices, table, input_dim=rows, output_dim=features)
+
+
+def gelu(x: Any, approximate: bool) -> Any:
+    if approximate or x.dtype != "float32" or not x.ndim:  # it computes in float32, and takes no 0-d array
+        return NotImplemented
+    return _leaky_relu(x, act_type="gelu")
+
+
+def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    if x.dtype != "float32":  # its eps is a float32
+        return NotImplemented
+    weight = _np.ones(x.shape[-1:], dtype=x.dtype, ctx=x.ctx) if weight is None else weight
+    bias = _np.zeros(x.shape[-1:], dtype=x.dtype, ctx=x.ctx) if bias is None else bias
+    return _layer_norm(x, weight, bias, eps=eps)
+
+
+def one_hot(indices: Any, n: int, name: str) -> Any:
+    if name == "bool":
+        return one_hot(indices, n, "int8").astype(name)
+    return _npx.one_hot(indices, n, dtype=name)
+
+
+def _of_some(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(kernel)
+    def run(x: Any, *rest: Any) -> Any:
+        if x.shape[0]:
+            return kernel(x, *rest)
+        blank = _np.zeros((1, *x.shape[1:]), dtype=x.dtype, ctx=x.ctx)
+        return kernel(_np.concatenate([x, blank]), *rest)[:0]
+
+    return run
+
+
+@_of_some
+def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
+    filters, _, *size = kernel.shape
+    given = (x, kernel) if bias is None else (x, kernel, bias)
+    return _convolution(
+        *given, kernel=tuple(size), stride=stride, pad=padding, num_filter=filters, no_bias=bias is None
+    )
+
+
+@_of_some
+def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
+    return _pooling(x, kernel=size, stride=stride, pad=padding, pool_type="max")
+
+
+@_of_some
+def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
+    return _pooling(x, kernel=size, stride=stride, pad=padding, pool_type="avg")
+
+
+@lru_cache(4)
+def _before(queries: int, keys: int, device: Any) -> Any:
+    return _np.tril(_np.ones((queries, keys), ctx=device)).astype("bool")
+
+
+def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
+    shape, least = (*q.shape[:-1], k.shape[-2]), float(finfo(q.dtype).min)
+    size = q.shape[-1]
+    q, k, values = (arithmetic.reshape(part, (-1, *part.shape[-2:])) for part in (q, k, v))  # what batch_dot takes
+    scores = arithmetic.reshape(arithmetic.divide(_product(q, k, transpose_b=True), size**0.5), shape)
+    before = _before(*shape[-2:], q.ctx).detach() if causal else None  # an object for this thread, as in `sums`
+    seen = before if mask is None else mask if before is None else arithmetic.logical_and(mask, before)
+    if seen is not None:
+        scores = _where(seen, scores, _np.full_like(scores, least))  # with -inf: gradients of NaN without keys
+    weights = _softmax(scores)
+    if mask is not None:
+        weights = _where(seen, weights, _np.zeros_like(weights))
+    made = _product(arithmetic.reshape(weights, (-1, *shape[-2:])), values)
+    return arithmetic.reshape(made, (*shape[:-1], v.shape[-1]))
+
+
+def dropout(x: Any, mask: Any, keep: float) -> Any:
+    return x * mask / keep
+
+
+def adam(rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float) -> Any:
+    if step.ctx.device_type != "cpu":  # the kernel takes its numbers from the host, which would wait for a GPU
+        return NotImplemented
+    with mx.autograd.pause(), unseen():
+        steps, rate = step.item() + 1, float(rate)
+        corrected, root = (1 - beta**steps for beta in betas)
+        # 1 - beta of a float32 is off by 1e-5 for the squares
+        scale = sqrt((1 - betas[1]) / (1 - float(float32(betas[1]))))
+        settings = {
+            "lr": rate / corrected * sqrt(root) / scale,
+            "rescale_grad": scale, "beta1": betas[0], "beta2": betas[1], "epsilon": eps * sqrt(root),
+        }  # fmt: skip
+        made = []
+        for p, g, m, v in rows:
+            m, v = arithmetic.copy(m), arithmetic.copy(v)
+            made.append((_adam(p, g, m, v, **settings), m, v))
+    return made

@@ -1,0 +1,41 @@
+"""Carries the state that MXNet keeps for each thread, such as recording and NumPy's semantics, into the threads of
+tasks."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+
+from xdevice.performance.contract.parallel import Parallel
+from xdevice_mxnet import semantics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+
+class _State:
+    """The state of the thread in which this object is made. Calling the object returns a context manager by which
+    another thread takes over that state."""
+
+    def __init__(self) -> None:
+        self._scope = mx.autograd.record if mx.autograd.is_recording() else mx.autograd.pause
+        self._is_training = mx.autograd.is_training()
+        self._here = mx.current_context()
+        self._semantics = semantics.Carried()
+        self.rejoin = self._semantics.rejoin
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        here = mx.Context(self._here.device_type, self._here.device_id)
+        with self._semantics.entered(), here, self._scope(self._is_training):
+            yield
+
+
+class MxnetParallel(Parallel):
+    threads = "one"
+
+    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        return _State()

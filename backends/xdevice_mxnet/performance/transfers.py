@@ -1,0 +1,49 @@
+"""Sees MXNet's transfers (arrays read by the host, and copies between devices) by replacing methods of its array
+classes."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+import numpy as np
+
+from xdevice.performance.contract.hooks import Hooks
+from xdevice.performance.contract.transfers import Transfers
+from xdevice_mxnet.private import MOVES, NUMPY_MOVES, NUMPY_READS, READS, private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xdevice.base.devices import Device
+    from xdevice.performance.contract.transfers import Transfer
+
+
+def _family(cls: type) -> list[type]:
+    inner: list[type] = cls.__subclasses__()
+    return [cls, *(found for one in inner for found in _family(one))]
+
+
+def _size(x: Any) -> int:
+    with mx.util.np_shape(True):
+        return int(x.size) * np.dtype(x.dtype).itemsize
+
+
+class MxnetTransfers(Transfers):
+    @contextmanager
+    def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        private.require("transfers")
+
+        def target(x: Any, other: Any) -> Device | None:
+            return self.device_of(other) if isinstance(other, mx.nd.NDArray) else self.from_native(other)
+
+        with Hooks(self, report, _size) as hooks:
+            hooks.verbs()
+            hooks.numpy_reads()
+            for cls in _family(mx.nd.NDArray):
+                hooks.reads(cls, *(name for name in (*READS, *NUMPY_READS) if name in vars(cls)))
+                for name in (*MOVES, *NUMPY_MOVES):
+                    if name in vars(cls):
+                        hooks.moves(cls, name, target)
+            yield

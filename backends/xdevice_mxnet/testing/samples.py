@@ -1,0 +1,200 @@
+"""Networks, gradients and other samples, written with MXNet alone, for the conformance suite: the tests in
+`xdevice.testing` that every adapter must pass.
+
+NumPy's semantics are a flag of each thread. The samples switch the flag on by `use_np`, so that they run in any thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+from mxnet.gluon import Trainer, nn
+from mxnet.util import use_np
+
+from xdevice.base import devices
+from xdevice.testing.contract.samples import Samples, Work
+from xdevice_mxnet.operators import library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+
+class MxnetSamples(Samples):
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def other_device(self) -> Device:
+        return devices.of("gpu") if self._backend.virtual else devices.of("cpu", 1)
+
+    @use_np  # type: ignore[untyped-decorator]
+    def native_ones(self, *shape: int) -> Any:
+        return mx.np.ones(shape)
+
+    def floats(self) -> None:
+        return None
+
+    @use_np  # type: ignore[untyped-decorator]
+    def add(self, x: Any, y: Any) -> Any:
+        return x + y
+
+    def address(self, x: Any) -> int | None:
+        x.wait_to_read()  # before the array is computed it has no memory
+        pointer = ctypes.c_void_p()
+        mx.base.check_call(library.MXNDArrayGetData(x.handle, ctypes.byref(pointer)))
+        return pointer.value
+
+    @use_np  # type: ignore[untyped-decorator]
+    def gradient(self, function: Callable[[Any], Any], x: Any) -> Any:
+        leaf = x.copy()
+        leaf.attach_grad()
+        with mx.autograd.record():
+            total = function(leaf).sum()
+        total.backward()
+        return leaf.grad
+
+    def requires_grad(self, x: Any) -> bool:
+        return x.grad is not None
+
+    @use_np  # type: ignore[untyped-decorator]
+    def marked(self, x: Any) -> Any:
+        leaf = x.copy()
+        leaf.attach_grad()
+        return leaf
+
+    def modes(self) -> Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], bool]]]:
+        return {"record": (mx.autograd.record, mx.autograd.is_recording)}
+
+    def seed(self, number: int) -> None:
+        mx.random.seed(number)
+
+    def network(self, inputs: int, outputs: int) -> Any:
+        return _built(nn.Dense(outputs, in_units=inputs))
+
+    def settings(self) -> Any:
+        block = nn.HybridSequential()
+        block.add(nn.Dropout(0.375), nn.MaxPool2D((3, 2), (1, 2)))
+        return _built(nn.Dense(4, in_units=3, flatten=False), nn.LeakyReLU(0.25), block)
+
+    def models(self) -> Mapping[str, Callable[[], Any]]:
+        return {
+            "layer": lambda: _built(nn.Dense(1, in_units=4)),
+            "running statistics": lambda: _built(nn.Dense(3, in_units=4), nn.BatchNorm(in_channels=3)),
+            "hybridized": _hybridized,
+            "deferred": lambda: _run(_built(nn.Dense(3))),
+            "legacy arrays": _legacy,
+            "constant": _Scaled,
+            "Parameter": lambda: _built(nn.Dense(1, in_units=4))[0].weight,
+            "ParameterDict": lambda: _built(nn.Dense(1, in_units=4)).collect_params(),
+        }
+
+    @use_np  # type: ignore[untyped-decorator]
+    def variables(self, model: Any) -> Mapping[str, Any]:
+        if isinstance(model, mx.gluon.Parameter):
+            return {model.name: model.data()}
+        parameters = model.collect_params() if isinstance(model, mx.gluon.Block) else model
+        return {name: parameter.data() for name, parameter in parameters.items()}
+
+    def tied(self) -> tuple[Any, Callable[[Any], bool]]:
+        first = nn.Dense(3, in_units=3)
+        second = nn.Dense(3, in_units=3, params=first.params)
+        return _built(first, second), lambda net: net[0].weight is net[1].weight
+
+    def spread(self, device: Device) -> Any:
+        net = _built(nn.Dense(3, in_units=4), nn.Dense(2, in_units=3))
+        net[1].collect_params().reset_ctx(self._backend.to_native(device))
+        return net
+
+    def unbuilt(self) -> Any:
+        return nn.Dense(3)
+
+    @use_np  # type: ignore[untyped-decorator]
+    def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]]:
+        net = _built(nn.Dense(1, in_units=4, weight_initializer=mx.init.Constant(0.1)))
+        net.hybridize(static_alloc=True, static_shape=True)
+        trainer = Trainer(net.collect_params(), "adam", {"learning_rate": 0.1})
+        return net, trainer, lambda x, y: _step(net, trainer, x, y)
+
+    @use_np  # type: ignore[untyped-decorator]
+    def failing_work(self) -> Any:
+        return mx.np.linalg.cholesky(-mx.np.eye(3))
+
+    @use_np  # type: ignore[untyped-decorator]
+    def pinned_copies(self, x: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        host, there = x.copyto(mx.cpu_pinned(x.ctx.device_id)), x.copyto(x.ctx)
+        return lambda: host.copyto(there), lambda: x.copyto(host)
+
+    def long_work(self, device: Device) -> Work | None:
+        context = self._backend.to_native(device)
+        if context.device_type == "gpu":
+            return None  # MXNet's last wheel for GPUs has no kernels for GPUs made after 2020
+        x = mx.np.ones((1200, 1200), ctx=context)
+        mx.nd.waitall()
+        for _ in range(10):
+            x = mx.np.dot(x, x) / 1200
+        # MXNet cannot be asked whether an array is computed, so a thread waits for it
+        waiting = threading.Thread(target=x.wait_to_read, daemon=True)
+        waiting.start()
+
+        def is_done() -> bool:
+            waiting.join(0.02)
+            return not waiting.is_alive()
+
+        return Work(x, is_done)
+
+
+@use_np
+class _Net(nn.HybridSequential):  # type: ignore[misc]
+    """A sequence of layers that works with `mx.np` arrays in any thread."""
+
+
+def _built(*layers: Any) -> Any:
+    net = _Net()
+    net.add(*layers)
+    net.initialize()
+    return net
+
+
+def _run(net: Any) -> Any:
+    net(mx.np.ones((2, 4)))
+    return net
+
+
+def _hybridized() -> Any:
+    net = _built(nn.Dense(3, in_units=4), nn.BatchNorm(in_channels=3))
+    net.hybridize(static_alloc=True, static_shape=True)
+    return _run(net)
+
+
+def _legacy() -> Any:
+    with mx.util.np_array(False):
+        net = nn.Dense(1, in_units=4)
+        net.initialize()
+        net(mx.nd.ones((2, 4)))
+    return net
+
+
+@use_np
+class _Scaled(mx.gluon.HybridBlock):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = self.params.get_constant("scale", mx.np.arange(4))
+        self.initialize()
+
+    def hybrid_forward(self, F: Any, x: Any, scale: Any) -> Any:  # noqa: N803
+        return x * scale
+
+
+@use_np  # type: ignore[untyped-decorator]
+def _step(net: Any, trainer: Any, x: Any, y: Any) -> float:
+    with mx.autograd.record():
+        loss = ((net(x) - y) ** 2).mean()
+    loss.backward()
+    trainer.step(1)
+    return float(loss.item())

@@ -1,0 +1,12 @@
+"""What Gluon's blocks and optimizers are, compute, and are called with."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .calls import MxnetCalls
+from .layers import MxnetLayers
+from .operations import MxnetOperations
+from .optimizers import MxnetOptimizers
+
+MIXINS: Final = (MxnetLayers, MxnetOperations, MxnetCalls, MxnetOptimizers)

@@ -1,0 +1,99 @@
+"""Records the calls of Gluon's blocks (its layers) while a model runs.
+
+Facts about MXNet that the code depends on:
+- A Dense or a convolution with an activation has the activation as a child, and returns the activation's output.
+- A hybridized (compiled) block does not call its children, so a model with one is refused.
+- Without NumPy's semantics a block takes legacy `mx.nd` arrays only, and with these semantics `mx.np` arrays only.
+- MXNet does not hand out the gradients of intermediate results. So each output passes through a `_Teller`, which does
+  not change it and receives its gradient.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+from mxnet.gluon import Block, HybridBlock, nn
+
+from xdevice.twins.contract import calls as common
+from xdevice.twins.contract.layers import Calls
+from xdevice_mxnet.private import private
+
+from .layers import CONVOLUTIONS, POOLS, blocks, children, options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from xdevice.twins.contract.calls import Around, Call
+
+
+def _told(result: Any, numbers: Iterator[int], put: Callable[[int, Any], None]) -> Any:
+    if isinstance(result, list | tuple):
+        return type(result)(_told(x, numbers, put) for x in result)
+    return _Teller(next(numbers), put)(result) if isinstance(result, mx.nd.NDArray) else result
+
+
+_is_active = private.field("mxnet.gluon.HybridBlock._active")
+
+
+class _Teller(mx.autograd.Function):  # type: ignore[misc]
+    """Returns its input unchanged, and in the backward pass calls `put` with the gradient of that input."""
+
+    def __init__(self, number: int, put: Callable[[int, Any], None]) -> None:
+        super().__init__()
+        self._number, self._put = number, put
+
+    def forward(self, x: Any) -> Any:
+        return x.detach()  # another array with the same memory
+
+    def backward(self, dy: Any) -> Any:
+        self._put(self._number, dy)
+        return dy
+
+
+class MxnetCalls(Calls):
+    @contextmanager
+    def calls(self, model: Any) -> Iterator[list[Call]]:
+        private.require("layers' calls")
+        known = {layer.path for layer in self.layers(model)}
+        paths, activations = {}, []
+        for path, block in blocks(model):
+            if isinstance(block, HybridBlock) and _is_active(block):
+                raise self.unsupported(
+                    f"seeing the layers of {path or 'the model'}, a hybridized {type(block).__name__}",
+                    "call model.hybridize(False) first",
+                )
+            if path in known or not children(block):
+                paths[id(block)] = path
+            if isinstance(block, (nn.Dense, *CONVOLUTIONS)) and block.act is not None:
+                activations.append(block.act)
+
+        def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
+            if not mx.autograd.is_recording():
+                return result
+            numbers = iter(range(len(list(common.tensors(self, result)))))
+            return _told(result, numbers, put)
+
+        watch = common.Watch(self, paths, activations, follow)
+        with common.watching(watch, Block):
+            yield watch.calls
+            mx.nd.waitall()  # gradients are reported by MXNet's threads
+
+    def outermost(self, around: Around) -> AbstractContextManager[Any]:
+        return common.outermost(Block, around)
+
+    def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        if named:  # `Block.__call__` takes none
+            raise self.unsupported("calling models with keywords", "give inputs= as a tuple")
+        held = next((each for parameter in model.collect_params().values() for each in parameter.list_data()), None)
+        # a block takes the kind of arrays that its parameters are: legacy ones or mx.np's
+        is_np = mx.util.is_np_array() if held is None else isinstance(held, mx.np.ndarray)
+        given = [x.as_np_ndarray() if is_np else x.as_nd_ndarray() for x in inputs]
+        with mx.autograd.pause(train_mode=False):
+            return model(*given)
+
+    def has_channels_last(self, model: Any) -> bool | None:
+        ordered = (block for _, block in blocks(model) if isinstance(block, (*CONVOLUTIONS, *POOLS)))
+        return next((not options(block)["layout"].startswith("NC") for block in ordered), None)

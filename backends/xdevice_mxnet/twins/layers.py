@@ -1,0 +1,166 @@
+"""Reads the layers with parameters out of Gluon's models. Their weights are laid out as PyTorch's, under other names.
+
+Facts about Gluon that the code depends on:
+- The parameters of an LSTM or GRU have the names that they would have in single cells, as in `save_parameters`.
+- Gluon's `momentum` is the weight of the old value, PyTorch's is that of the new one.
+- A BatchNorm with `scale=False` has a gamma, but computes as if gamma were 1.
+- A GroupNorm has one gamma and beta for each group, where other frameworks have one for each channel. It does not know
+  how many channels there are.
+- An LSTM with a projection cannot run on the CPU, and is left out. MXNet 1.9.1 has no attention layer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mxnet.gluon import Block, nn, rnn
+
+from xdevice.twins.contract import layouts
+from xdevice.twins.contract.layers import Layers
+from xdevice.twins.contract.layouts import Part
+from xdevice_mxnet.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from xdevice.twins.contract.layouts import Layer
+
+_NORM: Final = {"weight": "gamma", "bias": "beta"}
+_NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
+    "batch_norm": {**_NORM, layouts.COUNTER: None},
+    "layer_norm": _NORM,
+    "group_norm": _NORM,
+    "instance_norm": {**_NORM, "running_mean": None, "running_var": None, layouts.COUNTER: None},
+    "prelu": {"weight": "alpha"},
+}
+_CELL: Final = {"weight_ih": "i2h_weight", "weight_hh": "h2h_weight", "bias_ih": "i2h_bias", "bias_hh": "h2h_bias"}
+_RECURRENT: Final = {rnn.RNN: "rnn", rnn.LSTM: "lstm", rnn.GRU: "gru"}
+_TRANSPOSED: Final = (nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose)
+CONVOLUTIONS: Final = (nn.Conv1D, nn.Conv2D, nn.Conv3D, *_TRANSPOSED)
+POOLS: Final = (
+    nn.MaxPool1D, nn.MaxPool2D, nn.MaxPool3D, nn.GlobalMaxPool1D, nn.GlobalMaxPool2D, nn.GlobalMaxPool3D,
+    nn.AvgPool1D, nn.AvgPool2D, nn.AvgPool3D, nn.GlobalAvgPool1D, nn.GlobalAvgPool2D, nn.GlobalAvgPool3D,
+)  # fmt: skip
+
+children: Final = private.field("mxnet.gluon.Block._children")
+function: Final = private.field("mxnet.gluon.nn.Activation._act_type")
+options: Final = private.field("mxnet.gluon.nn.Conv2D._kwargs")
+_dropout = private.field("mxnet.gluon.rnn.LSTM._dropout")
+_layout = private.field("mxnet.gluon.rnn.LSTM._layout")
+_mode = private.field("mxnet.gluon.rnn.LSTM._mode")
+
+
+def _refused(own: Sequence[Part], why: str) -> tuple[Part, ...]:
+    return tuple(part._replace(rule=layouts.refused(part.rule, why)) for part in own)
+
+
+def blocks(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yields path and block of every block in a model, once, beginning with the model itself."""
+    return _blocks(model, "", set())
+
+
+def _blocks(block: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    if id(block) in seen:
+        return
+    seen.add(id(block))
+    yield path, block
+    for name, child in children(block).items():
+        yield from _blocks(child, layouts.join(path, name), seen)
+
+
+def _kind(block: Any) -> tuple[str, Mapping[str, object]] | None:
+    if isinstance(block, nn.Dense):
+        return "linear", {"activation": _activation(block)}
+    if isinstance(block, CONVOLUTIONS):
+        return ("conv_transpose" if isinstance(block, _TRANSPOSED) else "conv"), _of_conv(block)
+    if isinstance(block, nn.BatchNorm):
+        kwargs = options(block)
+        settings = {"eps": kwargs["eps"], "momentum": 1 - kwargs["momentum"], **_axis_of_norm(kwargs["axis"], 1)}
+        return "batch_norm", settings | ({"weight": "1, whatever gamma is"} if kwargs["fix_gamma"] else {})
+    if isinstance(block, nn.Embedding):
+        return "embedding", {"padding_idx": None, "max_norm": None}
+    if isinstance(block, nn.LayerNorm):
+        return "layer_norm", {"eps": options(block)["eps"], **_axis_of_norm(options(block)["axis"], -1)}
+    if isinstance(block, nn.PReLU):
+        return "prelu", {"axis": "channels"}
+    if isinstance(block, nn.GroupNorm):
+        return "group_norm", {name: options(block)[name] for name in ("eps", "num_groups")}
+    if isinstance(block, nn.InstanceNorm):
+        settings = {"eps": options(block)["eps"], "running_stats": False}
+        return "instance_norm", settings | _axis_of_norm(options(block)["axis"], 1)
+    kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(block, cls)), None)
+    return None if kind is None or hasattr(block, "l0_h2r_weight") else (kind, _of_recurrent(block))
+
+
+def _axis_of_norm(axis: int, usual: int) -> dict[str, object]:
+    return {} if axis == usual else {"axis": axis}
+
+
+def _of_recurrent(block: Any) -> dict[str, object]:
+    is_twofold = hasattr(block, "r0_i2h_weight")
+    layers = block.state_info()[0]["shape"][0] // (2 if is_twofold else 1)
+    settings: dict[str, object] = {
+        "layers": layers,
+        "bidirectional": is_twofold,
+        "projection": 0,
+        "batch_first": _layout(block) == "NTC",
+        "dropout": layouts.between(layers, _dropout(block)),
+    }
+    mode = _mode(block).removeprefix("rnn_")  # rnn_relu, rnn_tanh, lstm, gru
+    return settings | ({"nonlinearity": mode} if isinstance(block, rnn.RNN) else {})
+
+
+def _of_conv(block: Any) -> dict[str, object]:
+    kwargs = options(block)
+    settings: dict[str, object] = {
+        "stride": tuple(kwargs["stride"]),
+        "padding": tuple(kwargs["pad"]),
+        "dilation": tuple(kwargs["dilate"]),
+        "groups": kwargs["num_group"],
+        "padding_mode": "zeros",
+        "activation": _activation(block),
+    }
+    return settings | ({"output_padding": tuple(kwargs["adj"])} if isinstance(block, _TRANSPOSED) else {})
+
+
+def _activation(block: Any) -> str | None:
+    return function(block.act) if block.act is not None else None
+
+
+def _of_cells(settings: Mapping[str, object]) -> Iterator[Part]:
+    for suffix in layouts.suffixes(settings):
+        number, _, backwards = suffix[1:].partition("_")
+        side = f".{'r' if backwards else 'l'}_cell" if settings.get("bidirectional") else ""
+        for name, own in _CELL.items():
+            yield Part(f"_unfused.{number}{side}.{own}", (f"{name}_{suffix}",), layouts.SAME)
+
+
+class MxnetLayers(Layers):
+    def layers(self, model: Any) -> Iterable[Layer]:
+        if not isinstance(model, Block):
+            raise self.unsupported(f"layers in a {type(model).__qualname__}", "give the Block itself")
+        names = dict(self.variables(model))
+        for path, block in blocks(model):
+            found = _kind(block)
+            if found is None:
+                continue
+            kind, settings = found
+            own = self.parts(kind, settings)
+            layout = options(block)["layout"] if kind.startswith("conv") else "NC"
+            if not layout.startswith("NC"):
+                why = f"in {layout} the weight of a Gluon convolution has another layout; build it in NCHW"
+                own = _refused(own, why)
+            layer = layouts.bound(path, kind, own, names, settings)
+            if layer is not None:
+                yield layer
+
+    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
+        if kind in layouts.RECURRENT:
+            return tuple(_of_cells(settings))
+        own = layouts.parts(kind, settings, _NAMES)
+        if kind == layouts.ATTENTION:
+            return _refused(own, "Gluon has no attention; build it from Dense layers")
+        groups = settings.get("num_groups")
+        if kind != "group_norm" or not isinstance(groups, int):
+            return own
+        return tuple(part._replace(rule=layouts.per_group(groups)) for part in own)

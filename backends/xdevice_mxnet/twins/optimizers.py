@@ -1,0 +1,169 @@
+"""Reads what Gluon's Trainers compute, and gives them the state of another optimizer.
+
+Facts about MXNet that the code depends on:
+- `create_state_multi_precision` makes the state that the first step would make.
+- `step(n)` sets the optimizer's `rescale_grad` to the Trainer's own factor divided by n, and leaves it there.
+- Adam and RMSProp clip the sum of gradient and weight decay, the others clip the gradient alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import mxnet as mx
+
+from xdevice.errors import UnsupportedError
+from xdevice.twins.contract import optimizers as terms
+from xdevice.twins.contract.optimizers import Optimizers
+from xdevice_mxnet import models, trainers
+from xdevice_mxnet.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from xdevice.twins.contract.optimizers import Optimizer
+
+
+_start_store = private.field("mxnet.gluon.Trainer._init_kvstore")
+_compression = private.field("mxnet.gluon.Trainer._compression_params")
+
+
+def _made(trainer: Any, index: int) -> Any:
+    with mx.autograd.pause(), mx.util.np_shape(True):
+        weight = trainers.parameters(trainer)[index].data().as_nd_ndarray()
+        return trainer.optimizer.create_state_multi_precision(index, weight)
+
+
+# what they compute
+
+_KINDS: Final = {
+    mx.optimizer.SGD: "sgd", mx.optimizer.NAG: "sgd", mx.optimizer.Adam: "adam", mx.optimizer.RMSProp: "rmsprop",
+    mx.optimizer.AdaGrad: "adagrad",
+}  # fmt: skip
+_NAMES: Final = {
+    "sgd": {"momentum": "momentum"},
+    "adam": {"beta1": "beta1", "beta2": "beta2", "eps": "epsilon"},
+    "rmsprop": {"alpha": "gamma1", "eps": "epsilon", "centered": "centered"},
+    "adagrad": {"eps": "eps"},
+}
+_COMMON_NAMES: Final = {
+    "lr": "learning_rate", "weight_decay": "wd", "gradient_scale": "step(n) divides gradients by n: step(1) does not",
+}  # fmt: skip
+
+
+def _require_plain(trainer: Any, backend: Optimizers) -> None:
+    if _compression(trainer):
+        raise backend.unsupported("reading a Trainer that compresses gradients", "make one without compression_params")
+
+
+def _parameter(optimizer: Any, kind: str, shared: Mapping[str, Any], index: int, parameter: Any) -> terms.Parameter:
+    settings: dict[str, object] = {
+        **shared,
+        "lr": shared["lr"] * parameter.lr_mult,
+        "weight_decay": shared["weight_decay"] * parameter.wd_mult,
+    }
+    variable = models.array_of(parameter)
+    half = optimizer.multi_precision and str(parameter.dtype) == "float16"
+    slots = {} if half else _slots(optimizer, kind)  # a 16-bit parameter has the state of its 32-bit copy
+    return terms.Parameter(variable, settings, {slot: f"{index}.{own}" for slot, own in slots.items()})
+
+
+def _settings(optimizer: Any, kind: str) -> dict[str, object]:
+    found: dict[str, Any] = {
+        "lr": float(optimizer.learning_rate),
+        "weight_decay": float(optimizer.wd),
+        "gradient_scale": float(optimizer.rescale_grad),
+        "clip": _clip(optimizer),
+    }
+    if optimizer.lr_scheduler is not None:
+        found["schedule"] = f"mx.lr_scheduler.{type(optimizer.lr_scheduler).__name__}"
+    for name, own in _NAMES[kind].items():
+        value = getattr(optimizer, "float_stable_eps" if own == "eps" else own)
+        found[name] = value if isinstance(value, bool) else float(value)
+    return terms.settings(kind, **found, **_OWN[type(optimizer)], **_chosen(optimizer))
+
+
+def _clip(optimizer: Any) -> str | None:
+    limit = optimizer.clip_gradient
+    if not limit:
+        return None
+    together = optimizer.wd and isinstance(optimizer, mx.optimizer.Adam | mx.optimizer.RMSProp)
+    return f"to values from {-limit:.6g} to {limit:.6g}" + (", together with the decay" if together else "")
+
+
+_OWN: Final[Mapping[type, Mapping[str, object]]] = {
+    mx.optimizer.SGD: {"momentum_holds": terms.STEPS},
+    mx.optimizer.NAG: {"momentum_holds": terms.STEPS, "nesterov": True},
+    mx.optimizer.Adam: {"eps_enters": terms.UNCORRECTED},
+    mx.optimizer.RMSProp: {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS},
+    mx.optimizer.AdaGrad: {"eps_enters": terms.INSIDE, "decay": terms.DECOUPLED},
+}
+
+
+def _chosen(optimizer: Any) -> dict[str, object]:
+    """Returns the settings that follow from an optimizer's arguments, and not only from its class as those in
+    `_OWN`."""
+    if isinstance(optimizer, mx.optimizer.NAG):
+        return {"decay": terms.BEHIND if optimizer.momentum else terms.COUPLED}
+    if not isinstance(optimizer, mx.optimizer.RMSProp):
+        return {}
+    if optimizer.clip_weights:
+        raise UnsupportedError("mxnet does not support reading an RMSProp with clip_weights; clip the weights yourself")
+    return {"momentum": float(optimizer.gamma2) if optimizer.centered else 0.0}
+
+
+def _slots(optimizer: Any, kind: str) -> dict[str, str]:
+    """Returns what each array of a parameter's state holds: a dict from PyTorch's name to the number of the array."""
+    if kind == "sgd":
+        return {"-lr * momentum_buffer": "0"} if optimizer.momentum else {}
+    if kind == "adam":
+        return {"exp_avg": "0", "exp_avg_sq": "1", terms.STEP: trainers.UPDATES}
+    if kind == "adagrad":
+        return {"sum": "0"}
+    return {"square_avg": "0"} | ({"grad_avg": "1", "-lr * momentum_buffer": "2"} if optimizer.centered else {})
+
+
+class MxnetOptimizers(Optimizers):
+    def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
+        if not isinstance(optimizer, mx.gluon.Trainer):
+            return {}
+        asked = {name.partition(".")[0] for name in names}
+        known = {name.partition(".")[0] for name, _ in trainers.variables(optimizer)}
+        found: dict[str, Any] = {}
+        for index, parameter in enumerate(trainers.parameters(optimizer)):
+            if str(index) in asked - known and parameter.grad_req != "null":
+                found.update(trainers.named(index, _made(optimizer, index), 0))
+        return found
+
+    def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
+        if not isinstance(optimizer, mx.gluon.Trainer):
+            return
+        private.require("optimizers")
+        if trainers.store(optimizer) is None:  # before the first step, or for good: starting it again makes none then
+            _start_store(optimizer)()
+        updater, rule = trainers.updater(optimizer), optimizer.optimizer
+        own = trainers.parameters(optimizer)
+        for index in {int(name.partition(".")[0]) for name in state}:
+            if index not in updater.states:
+                updater.states[index], updater.states_synced[index] = _made(optimizer, index), True
+                for part, array in enumerate(trainers.arrays(updater.states[index])):
+                    state[f"{index}.{part}"].copyto(array)
+            for context in own[index].list_ctx():
+                seen = trainers.counts(rule).setdefault(context.device_id, {})
+                seen[index] = int(state[f"{index}.{trainers.UPDATES}"].asscalar())
+        rule.num_update = max([rule.begin_num_update, *trainers.steps(rule).values()])
+
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        rule = optimizer.optimizer if isinstance(optimizer, mx.gluon.Trainer) else optimizer
+        kind = terms.kind_of(rule, _KINDS, self.unsupported)
+        settings = _settings(rule, kind)
+        parameters: list[terms.Parameter] = []
+        if rule is not optimizer:
+            _require_plain(optimizer, self)
+            parameters += (
+                _parameter(rule, kind, settings, index, parameter)
+                for index, parameter in enumerate(trainers.parameters(optimizer))
+                if parameter.grad_req != "null"
+            )
+        arguments = _NAMES[kind] | _COMMON_NAMES | {"clip": "clip_gradient is the value to clip to"}
+        return terms.Optimizer(kind, type(rule).__name__, settings, tuple(parameters), arguments)

@@ -1,0 +1,9 @@
+"""Virtual GPUs for MXNet: `cpu(1)` and the following."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .virtual_gpus import MxnetVirtualGpus
+
+MIXINS: Final = (MxnetVirtualGpus,)

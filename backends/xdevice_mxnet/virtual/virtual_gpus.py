@@ -1,0 +1,133 @@
+"""Virtual GPUs for MXNet: its CPU devices, `mx.cpu(1)` for gpu:0. This module makes them refuse what real GPUs refuse.
+
+MXNet's operators compare only the kind of memory of their arrays, so they silently take arrays of `cpu(0)` and `cpu(1)`
+together. With real GPUs, operators refuse an array on the CPU together with one on a GPU, and one GPU may be unable to
+read the memory of another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+
+from xdevice.base import devices
+from xdevice.errors import DeviceNotFoundError
+from xdevice.virtual.contract.virtual_gpus import VirtualGpus
+from xdevice_mxnet.operators import library
+from xdevice_mxnet.private import private
+
+if TYPE_CHECKING:
+    from xdevice.base.devices import Device
+
+_get_context = ctypes.PyDLL(library._name).MXNDArrayGetContext  # an object of its own, because of its types
+_get_context.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+
+_CPU = mx.Context.devstr2type["cpu"]
+"""MXNet's number for the kind of device "cpu". Arrays on "cpu_pinned" are not checked, because a key-value store passes
+them to an operator together with arrays on devices."""
+
+
+def refuse_mixed_devices() -> None:
+    """Makes MXNet's operators refuse arrays on two different devices, until the process ends.
+
+    All operators are called through one function of MXNet's library, and two other functions take gradients. These
+    three functions are replaced. A hybridized block refuses two devices by itself.
+    """
+    call = library.MXImperativeInvokeEx
+    if hasattr(call, "refuses_mixed"):
+        return
+
+    def invoke(operator: Any, count: Any, handles: Any, outputs: Any, results: Any, *rest: Any) -> int:
+        given = outputs._obj.value  # the number of arrays in `out=`, which MXNet would write to on any device
+        if count.value + given > 1:
+            arrays = handles if not given else [*handles[: count.value], *results._obj[:given]]
+            places = _places(arrays)
+            if len(places) > 1 and not (given and _is_copy(operator)):
+                raise _mixed(f"operator {_name(operator)}", places)
+        return int(call(operator, count, handles, outputs, results, *rest))
+
+    invoke.refuses_mixed = True  # type: ignore[attr-defined]
+    library.MXImperativeInvokeEx = invoke
+    library.MXAutogradBackwardEx = _with_gradients(library.MXAutogradBackwardEx, "backward", 0)
+    library.MXAutogradMarkVariables = _with_gradients(library.MXAutogradMarkVariables, "mark_variables", 1)
+
+
+def _is_null(pointer: object) -> bool:
+    return isinstance(pointer, ctypes.c_void_p)
+
+
+def _with_gradients(call: Any, name: str, at: int) -> Any:
+    """Wraps a function of MXNet's library that takes arrays and their gradients (`rest[at]`, after the arrays), so that
+    it raises an error if an array and its gradient are on two devices."""
+
+    def checked(count: int, arrays: Any, *rest: Any) -> int:
+        gradients = rest[at]
+        for i in range(0 if _is_null(gradients) else count):
+            places = _places([arrays[i], gradients[i]] if gradients[i] else [])
+            if len(places) > 1:
+                raise _mixed(name, places)
+        return int(call(count, arrays, *rest))
+
+    return checked
+
+
+def _places(handles: list[int]) -> list[int]:
+    """Returns the indices of the CPU devices on which these arrays are, each once."""
+    return sorted({index for kind, index in map(_place, handles) if kind == _CPU})
+
+
+def _place(handle: int) -> tuple[int, int]:
+    """Returns MXNet's number for the kind of an array's device, and the device's index."""
+    kind, index = ctypes.c_int(), ctypes.c_int()
+    _get_context(handle, ctypes.byref(kind), ctypes.byref(index))
+    return kind.value, index.value
+
+
+def _name(operator: Any) -> str:
+    name = ctypes.c_char_p()
+    mx.base.check_call(library.MXSymbolGetAtomicSymbolName(operator, ctypes.byref(name)))
+    return (name.value or b"").decode()
+
+
+def _is_copy(operator: Any) -> bool:
+    return "copyto" in _name(operator)
+
+
+def _mixed(what: str, places: list[int]) -> Exception:
+    found = " and ".join(f"cpu({index})" for index in places)
+    error: Exception = mx.MXNetError(
+        f"{what} requires all its arrays on one device, but they are on {found}, "
+        f"where cpu(1) is the virtual gpu:0; move them with xdevice.to_device"
+    )
+    return error
+
+
+class MxnetVirtualGpus(VirtualGpus):
+    _cpus: int
+    _gpus: int | None
+    _places: dict[int, Device]
+
+    def why_no_virtual_gpus(self) -> None:
+        """Returns None, because MXNet can always have virtual GPUs: it has 16 CPU devices."""
+
+    def make_virtual_gpus(self, n: int) -> None:
+        private.require("virtual GPUs")
+        self._cpus, self._gpus = 1, n
+        self._places.clear()
+        refuse_mixed_devices()
+
+    def _virtual_gpu(self, native: Any) -> Device | None:
+        """Returns the virtual GPU that a context stands for; None if the context is one of the host. Raises an error
+        for a real GPU, and for a CPU device beyond the virtual GPUs."""
+
+        if native.device_type == "gpu":
+            raise self.unsupported(f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native")
+        is_gpu = native.device_type == "cpu" and native.device_id > 0
+        if is_gpu and native.device_id > self.virtual:
+            raise DeviceNotFoundError(
+                f"{native} does not exist on mxnet beside {self.virtual} virtual GPUs, which are cpu(1) to "
+                f"cpu({self.virtual}); use xdevice.gpu(i).native"
+            )
+        return devices.of("gpu", native.device_id - 1) if is_gpu else None

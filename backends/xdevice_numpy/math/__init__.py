@@ -1,0 +1,25 @@
+"""Arrays on NumPy, which has no gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from xdevice.math.contract.arithmetic import Arithmetic
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+class NumpyArithmetic(Arithmetic):
+    def namespace(self) -> ModuleType:
+        from . import arithmetic
+
+        return arithmetic
+
+    def nn(self) -> ModuleType:
+        from . import nn
+
+        return nn
+
+
+MIXINS: Final = (NumpyArithmetic,)

@@ -1,0 +1,20 @@
+"""NumPy's samples for the conformance suite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from xdevice.testing.contract.samples import Sampling
+
+if TYPE_CHECKING:
+    from .samples import NumpySamples
+
+
+class NumpySampling(Sampling):
+    def samples(self) -> NumpySamples:
+        from .samples import NumpySamples
+
+        return NumpySamples()
+
+
+MIXINS: Final = (NumpySampling,)

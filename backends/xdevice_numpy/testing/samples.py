@@ -1,0 +1,30 @@
+"""Arrays, written with NumPy alone, for the conformance suite: the tests in `xdevice.testing` that every adapter must
+pass. NumPy has neither networks nor gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xdevice.testing.contract.samples import Samples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class NumpySamples(Samples):
+    def other_device(self) -> None:
+        return None
+
+    def native_ones(self, *shape: int) -> np.ndarray[Any, Any]:
+        return np.ones(shape)
+
+    def address(self, x: np.ndarray[Any, Any]) -> int:
+        return int(x.ctypes.data)
+
+    def gradient(self, function: Callable[[Any], Any], x: np.ndarray[Any, Any]) -> None:
+        return None
+
+    def seed(self, number: int) -> None:
+        np.random.seed(number)

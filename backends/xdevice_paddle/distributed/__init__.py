@@ -1,0 +1,9 @@
+"""Paddle's engines for several processes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .processes import PaddleProcesses
+
+MIXINS: Final = (PaddleProcesses,)

@@ -1,0 +1,211 @@
+"""Moves tensors between processes with Paddle's collectives: by gloo on the CPU, by NCCL on GPUs.
+
+Facts about Paddle that the code depends on (measured on 3.3.1 with gloo, on 2.6.2 with NCCL):
+
+- gloo's sum of float16 is inf on all ranks, without an error. So 16-bit floats are added in float32.
+- A dtype that gloo does not support (int16, complex64) ends the process with status 255. So tensors that are only sent
+  are sent as bytes, and tensors that are reduced are converted to a dtype that gloo supports.
+- gloo fails for tensors without elements, and does not have reduce_scatter.
+- Each rank counts the calls of a group by itself: after a send between two of four ranks, the next collective of all
+  hangs until it times out. So each pair of ranks that sends has a group of its own.
+- gloo gives up after 30 s, which no setting changes.
+- A rank that connects to the store (where the ranks find each other) before rank 0 has opened it sleeps for 3 s.
+- `init_parallel_env` keeps one store for the whole process, so a process could join other processes only once. So the
+  groups are made here, by the classes that this function uses, which read the rank from the environment.
+- NCCL's calls make their results on the current GPU, and fail if the tensor is on another one. So the GPU of this rank
+  is made the current one for the whole process, as in `init_parallel_env`.
+- The store listens on all addresses, and accepts anybody who connects.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import paddle
+import paddle.distributed as dist
+from paddle.distributed.communication.group import Group as Members
+
+from xdevice.base.dtypes import dtype_name
+from xdevice.base.floats import PARTS
+from xdevice.distributed.contract.collectives import free_port, own_part, refusal_of_order, require_fit
+from xdevice.distributed.contract.processes import Engine, Processes
+from xdevice_paddle.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from xdevice.distributed.contract.processes import Group
+
+_Store: Any = private["paddle.base.core.TCPStore"]
+_KINDS: Final = {
+    "nccl": private.get("paddle.base.core.ProcessGroupNCCL"), "gloo": private.get("paddle.base.core.ProcessGroupGloo")
+}  # fmt: skip
+"""Paddle's class for each engine, the best engine first. A build of Paddle only has the classes for its devices."""
+_OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+_REDUCED_AS: Final = {"float16": "float32", "bfloat16": "float32", "int16": "int32", "bool": "uint8"}
+_GLOO_GIVES_UP: Final = 30.0
+
+
+class PaddleProcesses(Processes):
+    _gpu: str
+    """Paddle's own name for the kind of device that xdevice calls `gpu`."""
+
+    def engines(self) -> Sequence[str]:
+        has_gpus = self._gpu == "gpu" and self.count("gpu") > 0
+        return tuple(name for name, kind in _KINDS.items() if kind is not None and (has_gpus or name != "nccl"))
+
+    def start_engine(self, name: str, group: Group) -> Engine:
+        require_fit(self, name, group.device)
+        return PaddleEngine(name, group, self.to_native(group.device))
+
+
+class PaddleEngine(Engine):
+    def __init__(self, name: str, group: Group, native: Any) -> None:
+        self.name = f"paddle:{name}"
+        self._native = native
+        self._rank, self._size = group.rank, group.size
+        self._is_short_of_time = name == "gloo" and group.timeout > _GLOO_GIVES_UP
+        self._is_gloo = name == "gloo"
+        if not self._is_gloo:
+            paddle.set_device(str(group.device))
+        self._store, self._number = _store(group)
+        self._members = self._made(self._number, range(group.size))
+        self._pairs: dict[int, Members] = {}
+
+    def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
+        if self._is_short_of_time:
+            return "Paddle's gloo gives up after 30 s whatever the timeout, so it takes none that is longer"
+        return refusal_of_order(verb, op, dtype)
+
+    def all_reduce(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
+        if 0 in x.shape:
+            return x
+        dtype = dtype_name(x.dtype)
+        if dtype in PARTS:
+            parts = _compact(x).reshape([-1]).view(PARTS[dtype])
+            return self._reduced(parts.clone(), op).view(dtype).reshape(x.shape)
+        if dtype in _REDUCED_AS:
+            return self._reduced(x.astype(_REDUCED_AS[dtype]), op).astype(dtype)
+        return self._reduced(_compact(x), op)
+
+    def broadcast(self, x: paddle.Tensor, root: int) -> paddle.Tensor:
+        if 0 in x.shape:
+            return x
+        sent = _bytes(x)
+        dist.broadcast(sent, src=root, group=self._members)
+        self._wait()
+        return _from_bytes(sent, x)
+
+    def all_gather(self, x: paddle.Tensor) -> list[paddle.Tensor]:
+        if 0 in x.shape:
+            return [x.clone() for _ in range(self._size)]
+        found: list[paddle.Tensor] = []
+        dist.all_gather(found, _bytes(x), group=self._members)
+        self._wait()
+        return [_from_bytes(one, x) for one in found]
+
+    def reduce_scatter(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
+        return own_part(self.all_reduce(x, op), self._rank, self._size).clone()
+
+    def send(self, x: paddle.Tensor, to: int) -> None:
+        if 0 not in x.shape:
+            pair = self._pair(self._rank, to)
+            with _as_trainer(self._rank):
+                dist.send(_bytes(x), dst=to, group=pair)
+            self._wait()
+
+    def recv(self, like: paddle.Tensor, source: int) -> paddle.Tensor:
+        if 0 in like.shape:
+            return like
+        found = _bytes(like)
+        pair = self._pair(source, self._rank)
+        with _as_trainer(self._rank):
+            dist.recv(found, src=source, group=pair)
+        self._wait()
+        return _from_bytes(found, like)
+
+    # single tensors
+
+    def cast(self, x: paddle.Tensor, dtype: str) -> paddle.Tensor:
+        return x.astype(dtype)
+
+    def reshaped(self, x: paddle.Tensor, shape: tuple[int, ...]) -> paddle.Tensor:
+        return _compact(x).reshape(list(shape))
+
+    # the end
+
+    def close(self) -> None:
+        self._pairs.clear()
+        del self._members, self._store
+
+    # the groups
+
+    def _made(self, number: int, ranks: Sequence[int]) -> Members:
+        kind = _KINDS["gloo" if self._is_gloo else "nccl"]
+        rank = ranks.index(self._rank)
+        with _as_trainer(self._rank):
+            made = kind.create(self._store, rank, len(ranks), number)
+        return Members(rank, number, list(ranks), pg=made, name=f"xdevice {number}")
+
+    def _pair(self, source: int, to: int) -> Members:
+        number = self._number + 1 + source * self._size + to
+        if number not in self._pairs:
+            self._pairs[number] = self._made(number, (source, to))
+        return self._pairs[number]
+
+    def _reduced(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
+        dist.all_reduce(x, op=_OPS[op], group=self._members)
+        self._wait()
+        return x
+
+    def _wait(self) -> None:
+        """Waits for NCCL, whose calls return before they have run. The wait must be in this thread, because xdevice
+        gives the thread up if another process has died. It polls, because Paddle's own wait would hold Python's
+        lock."""
+        if not self._is_gloo:
+            stream = paddle.device.current_stream(self._native)
+            while not stream.query():
+                time.sleep(0.0001)
+
+
+@contextmanager
+def _as_trainer(rank: int) -> Iterator[None]:
+    """While this block is open, the environment variable from which Paddle reads the rank is set. Paddle reads it when
+    a group is made, and in 2.6 also at each send and recv by NCCL."""
+    before = os.environ.get("PADDLE_TRAINER_ID")
+    os.environ["PADDLE_TRAINER_ID"] = str(rank)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PADDLE_TRAINER_ID"]
+        else:
+            os.environ["PADDLE_TRAINER_ID"] = before
+
+
+def _store(group: Group) -> tuple[Any, int]:
+    """Returns Paddle's key-value store, which rank 0 serves, and a random number for the group of all ranks. Because
+    the number is random, two groups that a process joins in turn do not have the same one."""
+    port = free_port(group.host) if group.rank == 0 else 0
+    number = 1 + int.from_bytes(os.urandom(2), "big") << 14
+    host, port_of_first, number_of_first = group.exchange(f"{group.host} {port} {number}")[0].split()
+    if group.rank:
+        time.sleep(0.2)  # rank 0 needs a moment to listen; a rank that comes too early loses 3 s
+    seconds = max(1, int(group.timeout))
+    return _Store(host, int(port_of_first), group.rank == 0, group.size, seconds), int(number_of_first)
+
+
+def _compact(x: paddle.Tensor) -> paddle.Tensor:
+    return x if x.is_contiguous() else x.clone()
+
+
+def _bytes(x: paddle.Tensor) -> paddle.Tensor:
+    return _compact(x).reshape([-1]).view("uint8")
+
+
+def _from_bytes(found: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
+    """Returns the bytes `found` as a tensor with the shape and dtype of `x`: `x` itself if they are in its memory."""
+    return x if found.data_ptr() == x.data_ptr() else found.view(x.dtype).reshape(x.shape)

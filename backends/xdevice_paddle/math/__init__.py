@@ -1,0 +1,27 @@
+"""Arrays and gradients on Paddle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from xdevice.math.contract.arithmetic import Arithmetic
+
+from .gradients import PaddleGradients
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+class PaddleArithmetic(Arithmetic):
+    def namespace(self) -> ModuleType:
+        from . import arithmetic
+
+        return arithmetic
+
+    def nn(self) -> ModuleType:
+        from . import nn
+
+        return nn
+
+
+MIXINS: Final = (PaddleArithmetic, PaddleGradients)

@@ -1,0 +1,237 @@
+"""Paddle's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core
+calls them, and what they have to return.
+
+What Paddle's own functions do, and the kernels here correct:
+- On the CPU, `sqrt` of infinity in float32 is NaN if the tensor has eight elements or more.
+- `equal` takes floats that differ by 1e-8 for equal.
+- `pow` and `full_like` of integers compute in float64.
+- `argmax` and `argmin` skip NaN.
+- `matmul` of two stacks of integer matrices that are broadcast writes outside of its memory, which crashes the process
+  later (3.3.1).
+- A reduction with `axis=[]` works over all axes. This is not corrected, because the core never passes `axis=[]`.
+"""
+
+from __future__ import annotations
+
+import builtins
+from operator import matmul as product
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import paddle
+
+from xdevice.math.contract.arithmetic import OF_NUMBERS
+from xdevice_paddle.private import private
+
+# operators and Paddle's own functions that are kernels as they are: the operators are C++, without checks in Python
+from operator import add, mul as multiply, sub as subtract, truediv as divide  # isort: skip  # noqa: F401
+from paddle import (  # isort: skip  # noqa: F401
+    abs, acos, acosh, all, any, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert,
+    bitwise_left_shift, bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, conj, copysign, cos, cosh,
+    exp, expm1, fft, flip, floor, greater_equal, hypot, imag, isfinite, isinf, isnan, less_equal, log, log10,
+    log1p, log2, logaddexp, logical_and, logical_not, logical_or, logical_xor, maximum, mean, minimum,
+    nextafter, prod, real, reciprocal, reshape, roll, round, sign, signbit, sin, sinh, square, squeeze, tan,
+    tanh, trunc, where,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+
+TAKE_NUMBERS = frozenset[str]()
+RESHAPE_IS_VIEW = False
+TAKES_MASKS = True
+WIDER = dict.fromkeys(OF_NUMBERS, dict.fromkeys(("uint8", "int8", "int16"), "int32"))
+
+_full = private.get("paddle._C_ops.full")
+
+# making
+
+
+def dtype(name: str) -> Any:
+    return getattr(paddle, name)
+
+
+def astype(x: Any, name: str) -> Any:
+    if paddle.is_floating_point(x) and not name.startswith(("float", "bfloat", "complex")):
+        x = x.detach()  # integers and bool have no gradient, but Paddle would pass one through them
+    return paddle.cast(x, name)
+
+
+def _where(x: Any) -> Any:
+    return x.place if isinstance(x, paddle.Tensor) else None  # None for a traced tensor
+
+
+def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
+    return paddle.to_tensor(array, place=_where(like))
+
+
+copy = paddle.assign
+
+
+def full_like(x: Any, value: complex, name: str) -> Any:
+    if isinstance(value, int) and builtins.abs(value) > 2**53:
+        return paddle.add(paddle.full_like(x, 0, name), number(value, name, x))
+    return paddle.full_like(x, value, name)
+
+
+def number(value: complex, name: str, like: Any) -> Any:
+    place = _where(like)
+    if _full is None or place is None or type(value) is complex:
+        return paddle.to_tensor(value, name, place=place)
+    return _full([], value, dtype(name), place)  # to_tensor takes ten times as long
+
+
+# of each element
+
+greater = paddle.greater_than
+less = paddle.less_than
+negative = paddle.neg
+
+
+def equal(x1: Any, x2: Any) -> Any:
+    if not paddle.is_floating_point(x1):
+        return paddle.equal(x1, x2)
+    return paddle.logical_and(paddle.less_equal(x1, x2), paddle.greater_equal(x1, x2))
+
+
+def not_equal(x1: Any, x2: Any) -> Any:
+    return paddle.logical_not(equal(x1, x2))
+
+
+def floor_divide(x1: Any, x2: Any) -> Any:
+    return _divided(paddle.floor_divide, x1, x2)
+
+
+def remainder(x1: Any, x2: Any) -> Any:
+    return _divided(paddle.remainder, x1, x2)
+
+
+def _divided(function: Callable[..., Any], x1: Any, x2: Any) -> Any:
+    """Returns the quotient or the remainder, as `function` computes it. Integers divided by 0 give 0. On the CPU,
+    Paddle would crash the process for a division of integers by 0, and for the least integer divided by -1."""
+    if paddle.is_floating_point(x1):
+        return function(x1, x2)
+    by_zero, by_minus_one, one = x2 == 0, x2 == -1, paddle.ones_like(x2)
+    x1 = paddle.where(by_minus_one, paddle.neg(x1), x1)
+    made = function(x1, paddle.where(paddle.logical_or(by_zero, by_minus_one), one, x2))
+    return paddle.where(by_zero, paddle.zeros_like(made), made)
+
+
+def pow(x1: Any, x2: Any) -> Any:
+    return paddle.pow(x1, x2) if x1.dtype != paddle.int64 else _whole_power(x1, x2)
+
+
+def _whole_power(x: Any, exponent: Any) -> Any:
+    """Returns an integer power, computed by squaring. An even exponent above 63 is replaced by 62, an odd one by 63.
+    With such exponents only the powers of 0, 1 and -1 do not overflow, and the replacement does not change these."""
+    two = number(2, "int64", x)  # a 0-d tensor and a Python number would give a vector
+    left = paddle.where(exponent > 63, paddle.remainder(exponent, two) + 62, exponent)
+    made = paddle.ones_like(x)
+    for _ in range(6):
+        made = paddle.where(paddle.remainder(left, two) == 1, made * x, made)
+        x, left = x * x, paddle.floor_divide(left, two)
+    return made
+
+
+def sqrt(x: Any) -> Any:
+    if x.dtype != paddle.float32:
+        return paddle.sqrt(x)
+    return paddle.cast(paddle.sqrt(paddle.cast(x, "float64")), "float32")
+
+
+# of many elements
+
+max = paddle.amax
+min = paddle.amin
+
+
+def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
+    return paddle.sum(x) if axes is None else paddle.sum(x, axes, keepdim=keepdims)
+
+
+def argmax(x: Any, axis: int) -> Any:
+    return _place(paddle.argmax, x, axis)
+
+
+def argmin(x: Any, axis: int) -> Any:
+    return _place(paddle.argmin, x, axis)
+
+
+def _place(find: Callable[..., Any], x: Any, axis: int) -> Any:
+    found = find(x, axis)
+    if not paddle.is_floating_point(x):
+        return found
+    is_nan = paddle.isnan(x)
+    return paddle.where(paddle.any(is_nan, axis), paddle.argmax(paddle.cast(is_nan, "int32"), axis), found)
+
+
+def argsort(x: Any, axis: int, descending: bool) -> Any:
+    return paddle.argsort(x, axis, descending, stable=True)
+
+
+cumulative_prod = paddle.cumprod
+cumulative_sum = paddle.cumsum
+
+
+def searchsorted(x1: Any, x2: Any, side: str) -> Any:
+    return paddle.searchsorted(x1, x2, right=side == "right")
+
+
+def sliced(x: Any, axis: int, start: int, stop: int) -> Any:
+    return paddle.slice(x, [axis], [start], [stop])
+
+
+def sort(x: Any, axis: int, descending: bool) -> Any:
+    return paddle.sort(x, axis, descending, stable=True)
+
+
+take = paddle.index_select
+
+
+def einsum(subscripts: str, tensors: Sequence[Any]) -> Any:
+    return paddle.einsum(subscripts, *tensors)
+
+
+def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
+    if x.dtype == paddle.bool:
+        return paddle.cast(take_along_axis(paddle.cast(x, "int32"), indices, axis), "bool")
+    if paddle.is_complex(x):
+        parts = (take_along_axis(part, indices, axis) for part in (paddle.real(x), paddle.imag(x)))
+        return paddle.complex(*parts)
+    return paddle.take_along_axis(x, indices, axis, broadcast=False)
+
+
+# of shapes
+
+
+def concat(tensors: Sequence[Any], axis: int) -> Any:
+    return paddle.concat(list(tensors), axis)
+
+
+expand_dims = paddle.unsqueeze
+
+
+def matmul(x1: Any, x2: Any) -> Any:
+    if x1.dtype is paddle.float32 or paddle.is_floating_point(x1):  # `is` first: the call takes as long as the product
+        return product(x1, x2)
+    if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-2]:  # `multiply` would broadcast
+        raise ValueError(f"no product of {x1.shape} and {x2.shape}")
+    return paddle.sum(paddle.multiply(paddle.unsqueeze(x1, -1), paddle.unsqueeze(x2, -3)), -2, dtype=x1.dtype)
+
+
+permute_dims = paddle.transpose
+
+
+def stack(tensors: Sequence[Any], axis: int) -> Any:
+    return paddle.stack(list(tensors), axis)
+
+
+unstack = paddle.unbind
+view = reshape
+
+# the extensions
+
+linalg = SimpleNamespace(**vars(paddle.linalg))
+linalg.slogdet = lambda x: tuple(paddle.unbind(paddle.linalg.slogdet(x), 0))

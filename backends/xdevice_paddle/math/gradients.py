@@ -1,0 +1,106 @@
+"""Computes gradients with `paddle.grad`.
+
+Rules for this module, and why:
+- `backward()` is not used, because it would write into the `.grad` of every tensor with `stop_gradient=False` that the
+  loss depends on.
+- The function to be differentiated is called on a detached alias of each input. If an input is itself a result of
+  recorded operations, or if gradients are nested, it is called on the result of `clone` instead, through which
+  gradients flow on.
+- One thread calls `paddle.grad` at a time. It uses state of the whole process, and lets other threads run meanwhile:
+  two calls at once crash the process by a segmentation fault (3.3.1).
+- Many operations have no second gradient. Paddle's RuntimeError for these becomes an `UnsupportedError`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import nullcontext
+from inspect import signature
+from operator import attrgetter, methodcaller
+from typing import TYPE_CHECKING, Any
+
+import paddle
+
+from xdevice.math.contract.gradients import Gradients
+from xdevice_paddle.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_kernel = private.place("paddle.base.core.eager.run_partial_grad")  # got at each call: `parallel` replaces it
+_nothing = nullcontext()
+_is_leaf = attrgetter("is_leaf")
+_clone = methodcaller("clone")
+_one_at_a_time = threading.RLock()
+_ARGUMENTS = (
+    "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs", "allow_unused", "no_grad_vars",
+    "dump_backward_graph_path",
+)  # fmt: skip
+_HAS_KERNEL = (
+    private.has("paddle.base.core.eager.run_partial_grad") and tuple(signature(paddle.grad).parameters) == _ARGUMENTS
+)
+"""Whether Paddle has `run_partial_grad`, and `paddle.grad` takes these arguments and hands them on to it: with fewer it
+crashes the process."""
+
+
+def _new_lock() -> None:
+    """Replaces the lock in a forked child: the thread that held it does not exist there."""
+    global _one_at_a_time
+    _one_at_a_time = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)
+
+
+def _inputs(leaves: list[Any], goes_on: bool) -> list[Any]:
+    inputs = [x.clone() if goes_on and not x.stop_gradient else x.detach() for x in leaves]
+    for x in inputs:
+        x.stop_gradient = False
+    return inputs
+
+
+def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Gradients) -> list[Any]:
+    try:
+        with _one_at_a_time:
+            if not _HAS_KERNEL:
+                return paddle.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
+            # what paddle.grad calls after its checks, which take a twentieth of a small step
+            return getattr(*_kernel)([loss], inputs, [], goes_on, goes_on, True, True, [], None)
+    except RuntimeError as error:
+        if "doesn't have any grad op" not in str(error):
+            raise
+        raise backend.unsupported(
+            "the gradient of this gradient: " + str(error).partition("(Unavailable) ")[2].partition(".")[0],
+            "write the function in operations that have one (x * x for x ** 2)",
+        ) from error
+
+
+class PaddleGradients(Gradients):
+    def value_and_grad(
+        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
+    ) -> tuple[Any, list[Any], list[Any]]:
+        if not paddle.in_dynamic_mode():
+            raise self.unsupported(
+                "gradients inside a function that paddle.jit.to_static traces",
+                "trace the function that they are taken of",
+            )
+        was_on = paddle.is_grad_enabled()
+        goes_on = was_on and (nested or not all(map(_is_leaf, leaves)))
+        with _nothing if was_on else paddle.enable_grad():
+            inputs = _inputs(leaves, goes_on)
+            loss, rest = call(inputs)
+            gradients: list[Any] = [None] * len(inputs)
+            if not loss.stop_gradient:
+                gradients = _gradients(loss, inputs, goes_on, self)
+        if goes_on:
+            return loss, gradients, rest
+        return loss.detach(), gradients, [x.detach() if isinstance(x, paddle.Tensor) else x for x in rest]
+
+    def stop_gradient(self, x: Any) -> Any:
+        return x.detach()
+
+    def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
+        with paddle.set_grad_enabled(nested and paddle.is_grad_enabled()):
+            return [rule(*map(_clone, row)) if writes else rule(*row) for row in rows]

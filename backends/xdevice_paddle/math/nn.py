@@ -1,0 +1,146 @@
+"""Paddle's kernels for `xdevice.nn`. `xdevice.contract.nn` says with which arguments the core calls them, and what they
+have to return.
+
+What Paddle's own kernels for the CPU do (3.3.1), and the functions here correct:
+- In `log_softmax` and `cross_entropy`, the logarithm of a probability is never below -64.
+- `cross_entropy` takes labels modulo 2**32, and passes over those that are its label to ignore.
+- `embedding` reads outside of its memory for the index -1, and raises for all others that do not exist.
+- A tensor of numbers cannot be multiplied with a tensor of bools.
+"""
+
+from __future__ import annotations
+
+from math import log, sqrt
+from typing import TYPE_CHECKING, Any
+
+import paddle
+from numpy import float32
+from paddle.nn import functional
+
+from xdevice.contract.patching import listening
+from xdevice_paddle.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Pair = tuple[int, int]
+
+_losses_and_softmax = private.get("paddle._C_ops.cross_entropy_with_softmax")
+_adam = private.get("paddle._C_ops.adam_")
+
+_NO_LABEL = -100
+"""The label that Paddle's kernel is told to ignore. No label has this value, because those below 0 are refused."""
+
+_HAS_ADAM = _adam is not None and paddle.__version__[0] == "3"
+"""Whether the kernel takes the arguments that it is given here: before, there was no `amsgrad`."""
+_ADAM = (False, True, False)
+"""In one precision; the powers of beta stay as they are; no `amsgrad`."""
+
+relu = functional.relu
+sigmoid = functional.sigmoid
+softmax = functional.softmax
+
+
+def log_softmax(x: Any, axis: int) -> Any:
+    x = x - paddle.max(x.detach(), axis, keepdim=True)
+    return x - paddle.logsumexp(x, axis, keepdim=True)  # five times as fast as Paddle's own with 1000 classes
+
+
+def refuses(labels: Any) -> bool:
+    if listening.get():  # then the core reads the labels itself, so that `transfers` sees the read
+        return False
+    return paddle.in_dynamic_mode() and labels.place.is_cpu_place()
+
+
+def cross_entropy(logits: Any, labels: Any) -> Any:
+    if paddle.in_dynamic_mode():
+        column = paddle.unsqueeze(labels, 1)
+        losses = _losses(logits, column)
+        if losses.place.is_gpu_place():  # this kernel has no bound, and the core has read the labels
+            return paddle.mean(losses)
+        _checked(paddle.index_sample, logits.detach(), column)  # raises for each label that is no class
+        if not _may_be_at_the_bound(losses):
+            return paddle.mean(losses)
+    # the loss for the most probable classes, which is never near the bound, plus how far the labels' logits are off
+    top = paddle.argmax(logits, 1, keepdim=True)
+    apart = paddle.index_sample(logits, top) - paddle.index_sample(logits, paddle.unsqueeze(labels, 1))
+    return functional.cross_entropy(logits, top) + paddle.mean(apart)
+
+
+def _losses(logits: Any, column: Any) -> Any:
+    if _losses_and_softmax is None:
+        return functional.softmax_with_cross_entropy(logits, column, ignore_index=_NO_LABEL)
+    return _losses_and_softmax(logits, column, False, True, True, _NO_LABEL, -1)[1]
+
+
+def embedding(indices: Any, table: Any) -> Any:
+    if refuses(indices) and indices.size and _value(paddle.min(indices)) < 0:
+        raise IndexError("an index below 0")
+    return _checked(functional.embedding, indices, table)
+
+
+gelu = functional.gelu
+
+
+def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    if len(x.shape) == 1 or eps > 1e-3:  # it refuses both
+        return NotImplemented
+    return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def one_hot(indices: Any, n: int, name: str) -> Any:
+    made = functional.one_hot(indices, n)
+    return made if name == "float32" else paddle.cast(made, name)
+
+
+conv2d = functional.conv2d
+max_pool2d = functional.max_pool2d
+
+
+def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
+    return functional.avg_pool2d(x, size, stride, padding, exclusive=False)
+
+
+def dropout(x: Any, mask: Any, keep: float) -> Any:
+    return x * paddle.cast(mask, x.dtype) / keep
+
+
+def adam(rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float) -> Any:
+    if not _HAS_ADAM or not step.place.is_cpu_place() or 0 in betas:
+        return NotImplemented
+    with paddle.no_grad():
+        steps = paddle.cast(step, "float32") + 1.0
+        corrected, root = (-paddle.expm1(steps * log(beta)) for beta in betas)
+        power, nothing = paddle.exp(steps * log(betas[1])), steps * 0.0
+        # the kernel takes `sqrt(1 - power)`, which has lost half of its digits, for the root
+        # and 1 - beta of a float32, which is off by 1e-5 for the squares
+        scale = sqrt((1 - betas[1]) / (1 - float(float32(betas[1]))))
+        rate = rate * paddle.sqrt(root / (1.0 - power)) / (corrected * scale)
+        made = [(p.clone(), g * scale, m.clone(), v.clone()) for p, g, m, v in rows]
+        for p, g, m, v in made:
+            _adam(p, g, rate, m, v, None, nothing, power, None, None, *betas, eps, False, 1000, *_ADAM)
+    return [(p, m, v) for p, _, m, v in made]
+
+
+def _checked(kernel: Callable[..., Any], *given: Any) -> Any:
+    """Returns what a kernel gives that raises ValueError for an index that does not exist; then raises IndexError."""
+    try:
+        return kernel(*given)
+    except ValueError as error:
+        raise IndexError(str(error)) from error
+
+
+def _may_be_at_the_bound(losses: Any) -> bool:
+    """Whether Paddle's kernel may have cut off one of these losses at its bound of 64. If so, they have to be computed
+    in another way, which is exact and takes three times as long."""
+    return not _value(paddle.max(losses.detach())) < 63
+
+
+def _value(x: Any) -> Any:
+    """Returns the number in a tensor without dimensions. With the kernel that made it, this takes half of the time of
+    NumPy's `max` of all numbers."""
+    token = listening.set(False)  # what `hooks.unseen` does, in a tenth of its time
+    try:
+        return x.numpy().item()
+    finally:
+        listening.reset(token)

@@ -1,0 +1,17 @@
+"""Tasks side by side and transfers on Paddle, which records no work."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from xdevice.performance.contract.graphs import Graphs
+
+from .parallel import PaddleParallel
+from .transfers import PaddleTransfers
+
+
+class PaddleGraphs(Graphs):
+    compiler = "paddle.jit.to_static"
+
+
+MIXINS: Final = (PaddleGraphs, PaddleParallel, PaddleTransfers)

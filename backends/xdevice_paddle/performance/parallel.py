@@ -1,0 +1,101 @@
+"""Carries the state that Paddle keeps for each thread, such as `no_grad` and AMP, into the threads of tasks, and puts a
+lock around `paddle.grad`, the one function that two threads may not call at once."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import paddle
+
+from xdevice.performance.contract.parallel import Parallel
+from xdevice_paddle.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+
+_GRADIENTS = private.place("paddle.base.core.eager.run_partial_grad")
+_dygraph_tracer = private["paddle.base.framework._dygraph_tracer"]
+_CAST = (
+    private.field("paddle.base.dygraph.tracer.Tracer._amp_level"),
+    private.field("paddle.base.dygraph.tracer.Tracer._amp_dtype"),
+    private.field("paddle.base.dygraph.tracer.Tracer._use_promote"),
+)
+
+
+@contextmanager
+def _cast(state: tuple[Any, ...] | None) -> Iterator[None]:
+    """While this block is open, this thread has the settings `state` of another thread for AMP (automatic mixed
+    precision). The lists of operators to cast are common to all threads anyway."""
+    tracer = _dygraph_tracer()
+    if state is None or tracer is None:
+        yield
+        return
+    before = [field(tracer) for field in _CAST]
+    for field, value in zip(_CAST, state, strict=True):
+        field.set(tracer, value)
+    try:
+        yield
+    finally:
+        for field, value in zip(_CAST, before, strict=True):
+            field.set(tracer, value)
+
+
+class _InTurn:
+    """A context manager for all threads: while it is open in any of them, `paddle.grad` runs in one thread at a time,
+    because two calls at once segfault (3.3.1).
+
+    The lock is around the C++ function that `paddle.grad` calls, so that `from paddle import grad` is covered too. The
+    lock is reentrant, because a `PyLayer` may compute a gradient in its backward. `backward()` needs no lock.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.RLock()
+        self._counting = threading.Lock()
+        self._inside = 0
+        self._plain: Any = None
+
+    def __enter__(self) -> None:
+        with self._counting:
+            self._inside += 1
+            if self._inside == 1:
+                self._plain = getattr(*_GRADIENTS)
+                setattr(*_GRADIENTS, self._locked(self._plain))
+
+    def __exit__(self, *_: object) -> None:
+        with self._counting:
+            self._inside -= 1
+            if self._inside == 0:
+                setattr(*_GRADIENTS, self._plain)
+
+    def _locked(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def run_partial_grad(*args: Any, **kwargs: Any) -> Any:
+            with self._turn:
+                return plain(*args, **kwargs)
+
+        return run_partial_grad
+
+
+_gradients_in_turn = _InTurn()
+
+
+class PaddleParallel(Parallel):
+    scope_reach = "process"
+
+    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        private.require("parallel")
+        grad = paddle.is_grad_enabled()
+        tracer = _dygraph_tracer()
+        cast = None if tracer is None else tuple(field(tracer) for field in _CAST)
+
+        @contextmanager
+        def state() -> Iterator[None]:
+            # in a new thread the CUDA device is 0 until the place that is current in the process is set again
+            paddle.set_device(paddle.get_device())
+            with _gradients_in_turn, _cast(cast), paddle.set_grad_enabled(grad):
+                yield
+
+        return state

@@ -1,0 +1,31 @@
+"""Sees Paddle's transfers (tensors read by the host, and copies between devices) by replacing methods of
+`paddle.Tensor`."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from xdevice.performance.contract.hooks import Hooks
+from xdevice.performance.contract.transfers import Transfers
+from xdevice_paddle import staging
+from xdevice_paddle.private import NEWER_READS, READS, private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xdevice.performance.contract.transfers import Transfer
+
+
+_tensor, _move = private.place("paddle.Tensor._copy_to")
+
+
+class PaddleTransfers(Transfers):
+    @contextmanager
+    def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        private.require("transfers")
+        with Hooks(self, report, staging.size) as hooks:
+            hooks.verbs()
+            hooks.reads(_tensor, *READS, *NEWER_READS)
+            hooks.moves(_tensor, _move, lambda x, place, *args, **kwargs: self.from_native(place), how="to")
+            yield

@@ -1,0 +1,137 @@
+"""Networks, gradients and other samples, written with Paddle alone, for the conformance suite: the tests in
+`xdevice.testing` that every adapter must pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import paddle
+
+from xdevice.base import devices
+from xdevice.testing.contract.samples import Samples, Work
+from xdevice_paddle import copying, models
+from xdevice_paddle.virtual import virtual_gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+
+class PaddleSamples(Samples):
+    makes_memory_first = True
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def other_device(self) -> Device | None:
+        return devices.of("gpu") if paddle.device.cuda.device_count() or virtual_gpus.registered() else None
+
+    def native_ones(self, *shape: int) -> paddle.Tensor:
+        return paddle.ones(shape)
+
+    def address(self, x: paddle.Tensor) -> int:
+        return int(x.data_ptr())
+
+    def gradient(self, function: Callable[[Any], Any], x: paddle.Tensor) -> paddle.Tensor:
+        leaf = self.marked(x)
+        function(leaf).sum().backward()
+        assert leaf.grad is not None
+        return leaf.grad.detach()  # Paddle's gradients have stop_gradient=False, although their graph is gone
+
+    def requires_grad(self, x: paddle.Tensor) -> bool:
+        return not x.stop_gradient
+
+    def marked(self, x: paddle.Tensor) -> paddle.Tensor:
+        leaf = x.detach()
+        leaf.stop_gradient = False
+        return leaf
+
+    def modes(self) -> Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], bool]]]:
+        return {"no_grad": (paddle.no_grad, lambda: not paddle.is_grad_enabled())}
+
+    def seed(self, number: int) -> None:
+        paddle.seed(number)
+
+    def network(self, inputs: int, outputs: int) -> paddle.nn.Layer:
+        return _on_cpu(lambda: paddle.nn.Sequential(paddle.nn.Linear(inputs, outputs)))
+
+    def settings(self) -> paddle.nn.Layer:
+        nn = paddle.nn
+        return _on_cpu(
+            lambda: nn.Sequential(
+                nn.Linear(3, 4), nn.LeakyReLU(0.25), nn.Sequential(nn.Dropout(0.375), nn.MaxPool2D((3, 2), (1, 2)))
+            )
+        )
+
+    def models(self) -> Mapping[str, Callable[[], Any]]:
+        return {
+            "linear": lambda: _on_cpu(lambda: paddle.nn.Linear(4, 1)),
+            "buffers": lambda: _on_cpu(lambda: paddle.nn.Sequential(paddle.nn.Linear(4, 3), paddle.nn.BatchNorm1D(3))),
+            "recurrent": lambda: _on_cpu(lambda: paddle.nn.LSTM(4, 3)),
+        }
+
+    def variables(self, model: Any) -> Mapping[str, paddle.Tensor]:
+        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        return {name: x for name, x in tensors.items() if models.has_memory(x)}
+
+    def tied(self) -> tuple[Any, Callable[[Any], bool]]:
+        first, second = _on_cpu(lambda: (paddle.nn.Linear(3, 3), paddle.nn.Linear(3, 3)))
+        second.weight = first.weight
+        return paddle.nn.Sequential(first, second), lambda net: net[0].weight is net[1].weight
+
+    def spread(self, device: Device) -> paddle.nn.Layer:
+        first, second = _on_cpu(lambda: (paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 2)))
+        second.to(device=virtual_gpus.name_of(device))
+        return paddle.nn.Sequential(first, second)
+
+    def unbuilt(self) -> paddle.nn.Layer:
+        with paddle.LazyGuard():
+            return paddle.nn.Linear(4, 1)
+
+    def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]]:
+        half = paddle.nn.initializer.Constant(0.5)
+        net = _on_cpu(lambda: paddle.nn.Linear(4, 1, weight_attr=half))
+        optimizer = paddle.optimizer.Momentum(learning_rate=0.1, momentum=0.9, parameters=net.parameters())
+
+        def step(x: paddle.Tensor, y: paddle.Tensor) -> float:
+            # as in a user's own loop: after the model has been moved, the optimizer is moved
+            place = self._backend.from_native(net.weight.place)
+            if place is not None and not self._backend.is_all_on(optimizer, place):
+                self._backend.move_model(optimizer, place)
+            loss = paddle.nn.functional.mse_loss(net(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.clear_grad()
+            return float(loss)
+
+        return net, optimizer, step
+
+    def pinned_copies(self, x: paddle.Tensor) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        pinned = paddle.CUDAPinnedPlace()
+        host = copying.copy_to(x, pinned)
+        return lambda: copying.copy_to(host, x.place, is_blocking=False), lambda: copying.copy_to(
+            x, pinned, is_blocking=False
+        )
+
+    def long_work(self, device: Device) -> Work | None:
+        if device.kind != "gpu" or virtual_gpus.registered():
+            return None
+        # copies, because they need no kernel, and Paddle may not be built with kernels for this GPU
+        place = paddle.CUDAPlace(device.index)
+        x = copying.copy_to(paddle.to_tensor([0.0] * 1024, place=paddle.CPUPlace()).tile([1 << 18]), place)
+        result = x
+        for _ in range(400):
+            result = copying.copy_to(x, place, is_blocking=False)
+        return Work(result, paddle.device.current_stream(place).query)
+
+
+def _on_cpu(make: Callable[[], Any]) -> Any:
+    before = paddle.get_device()
+    paddle.set_device("cpu")
+    try:
+        return make()
+    finally:
+        paddle.set_device(before)

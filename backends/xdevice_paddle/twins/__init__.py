@@ -1,0 +1,12 @@
+"""What Paddle's layers and optimizers are, compute, and are called with."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .calls import PaddleCalls
+from .layers import PaddleLayers
+from .operations import PaddleOperations
+from .optimizers import PaddleOptimizers
+
+MIXINS: Final = (PaddleLayers, PaddleOperations, PaddleCalls, PaddleOptimizers)

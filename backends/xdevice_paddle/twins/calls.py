@@ -1,0 +1,84 @@
+"""Records the calls of Paddle's layers while a model runs.
+
+`paddle.jit.to_static` replaces the `forward` of a layer by an object that runs a compiled program, which makes no calls
+that Python could see. So a model with such a layer is refused.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import paddle
+from paddle.nn import Layer
+
+from xdevice.twins.contract import calls as common
+from xdevice.twins.contract.layers import Calls
+from xdevice_paddle.private import private
+
+from .layers import AVERAGES, BATCH_NORMS, data_format, use_global_stats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from xdevice.twins.contract.calls import Around, Call
+
+
+class PaddleCalls(Calls):
+    @contextmanager
+    def calls(self, model: Any) -> Iterator[list[Call]]:
+        private.require("layers' calls")
+        known = {layer.path for layer in self.layers(model)}
+        paths = {}
+        for path, layer in model.named_sublayers(include_self=True):
+            if hasattr(type(layer.forward), "concrete_program"):
+                name = f"{path or 'the model'}, a {type(layer).__name__}"
+                raise self.unsupported(
+                    f"seeing the layers of {name} that paddle.jit.to_static has compiled",
+                    "trace it before, or a second one",
+                )
+            if path in known or next(iter(layer.children()), None) is None:
+                paths[id(layer)] = path
+        with ExitStack() as stack:
+
+            def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
+                for number, x in enumerate(common.tensors(self, result)):
+                    if not getattr(x, "stop_gradient", True):
+                        stack.callback(x.register_hook(partial(put, number)).remove)
+                return result
+
+            watch = common.Watch(self, paths, follow=follow)
+            stack.enter_context(common.watching(watch, Layer))
+            yield watch.calls
+
+    def outermost(self, around: Around) -> AbstractContextManager[Any]:
+        private.require("layers' calls")
+        return common.outermost(Layer, around)
+
+    def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        layers = model.sublayers(include_self=True)
+        training = [layer for layer in layers if layer.training]
+        # a BatchNorm with use_global_stats=False updates its averages even in evaluation mode: they are put back
+        kept = [
+            (x, x.clone())
+            for layer in layers
+            if isinstance(layer, BATCH_NORMS) and use_global_stats(layer) is False
+            for x in map(layer.state_dict(include_sublayers=False).get, AVERAGES)
+        ]
+        model.eval()
+        try:
+            with paddle.no_grad():
+                return model(*inputs, **named)
+        finally:
+            for layer in training:
+                layer.training = True
+            with paddle.no_grad():
+                for x, own in kept:
+                    x.copy_(own, True)
+
+    def has_channels_last(self, model: Any) -> bool | None:
+        private.require("layers")
+        formats = (data_format.get(layer) for layer in model.sublayers(include_self=True))
+        return next((not name.startswith("NC") for name in formats if isinstance(name, str)), None)

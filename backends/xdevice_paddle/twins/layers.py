@@ -1,0 +1,267 @@
+"""Reads the layers with parameters out of Paddle's models, and states how their weights are laid out compared with
+PyTorch's.
+
+Facts about Paddle that the code depends on:
+- A LayerNorm over several axes has a flat weight and bias.
+- The weight of a Linear is the transpose of PyTorch's. The weight of a convolution is laid out as PyTorch's, whatever
+  the data format.
+- An RNN, LSTM or GRU has each of its parameters twice: under a name of its own and in its cells. With `proj_size` the
+  names of its own belong to the wrong parameters (3.3.1), so the names in the cells are used.
+- A MultiHeadAttention contains four Linears, which are not layers by themselves here.
+- Paddle's `momentum` is the weight of the old value, PyTorch's is that of the new one.
+"""
+
+from __future__ import annotations
+
+import re
+from ast import literal_eval
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Final
+
+import paddle
+from paddle import nn
+from paddle.nn.utils import weight_norm_hook
+
+from xdevice.errors import UnsupportedError
+from xdevice.twins.contract import layouts
+from xdevice.twins.contract.layers import Layers
+from xdevice.twins.contract.layouts import Part
+from xdevice_paddle.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from xdevice.twins.contract.layouts import Layer
+
+data_format = private.field("paddle.nn.Conv2D._data_format")
+_dilation = private.field("paddle.nn.Conv2D._dilation")
+_groups = private.field("paddle.nn.Conv2D._groups")
+_pad = private.field("paddle.nn.Conv2D._padding")
+_padding_mode = private.field("paddle.nn.Conv2D._padding_mode")
+_stride = private.field("paddle.nn.Conv2D._stride")
+_epsilon = private.field("paddle.nn.BatchNorm2D._epsilon")
+_momentum = private.field("paddle.nn.BatchNorm2D._momentum")
+use_global_stats = private.field("paddle.nn.BatchNorm2D._use_global_stats")
+_act = private.field("paddle.nn.BatchNorm._act")
+_index = private.field("paddle.nn.Embedding._padding_idx")
+_max_norm = private.field("paddle.nn.Embedding._max_norm")
+_HAS_MAX_NORM: Final = "max_norm" in signature(nn.Embedding).parameters  # from 3.3 on
+forward_pre_hooks = private.field("paddle.nn.Layer._forward_pre_hooks")
+
+AVERAGES: Final = ("_mean", "_variance")
+"""The running averages of a batch norm, as its state names them."""
+_NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
+    "batch_norm": {"running_mean": AVERAGES[0], "running_var": AVERAGES[1], layouts.COUNTER: None},
+    "instance_norm": {"weight": "scale", "running_mean": None, "running_var": None, layouts.COUNTER: None},
+    "prelu": {"weight": "_weight"},
+    layouts.ATTENTION: {"bias_k": None, "bias_v": None},
+}
+_RULES: Final = {
+    "linear": {"weight": layouts.TRANSPOSED},
+    "layer_norm": {"weight": layouts.FLAT, "bias": layouts.FLAT},
+    layouts.ATTENTION: {f"{name}_proj.weight": layouts.TRANSPOSED for name in ("q", "k", "v", "out")},
+}
+_TRANSPOSED: Final = (nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose)
+CONVS: Final = (nn.Conv1D, nn.Conv2D, nn.Conv3D, *_TRANSPOSED)
+_BY_MODE: Final = (nn.BatchNorm1D, nn.BatchNorm2D, nn.BatchNorm3D, nn.SyncBatchNorm)
+BATCH_NORMS: Final = (*_BY_MODE, nn.BatchNorm)
+INSTANCE_NORMS: Final = (nn.InstanceNorm1D, nn.InstanceNorm2D, nn.InstanceNorm3D)
+_NORMS: Final = (*_BY_MODE, *INSTANCE_NORMS, nn.GroupNorm, nn.PReLU)
+_RECURRENT: Final = {nn.SimpleRNN: "rnn", nn.LSTM: "lstm", nn.GRU: "gru"}
+_BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+_CELL: Final = {name: name for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")} | {"weight_hr": "weight_ho"}
+
+
+def setting(layer: Any, name: str) -> Any:
+    """Returns a setting that Paddle's own class of a layer states in its `extra_repr`, which has all digits of it."""
+    cls = next(cls for cls in type(layer).__mro__ if cls.__module__.partition(".")[0] == "paddle")
+    stated = re.search(rf"(?:^|, ){name}=(\[.*?\]|\(.*?\)|[^,]*)", cls.extra_repr(layer))
+    if stated is None:
+        raise UnsupportedError(
+            f"reading the {name} of a paddle.nn.{cls.__name__} is not supported: the extra_repr of "
+            f"paddle {paddle.__version__} does not state it; it was tested up to {private.tested}"
+        )
+    try:
+        return literal_eval(stated[1])
+    except (ValueError, SyntaxError):
+        return stated[1]
+
+
+def parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
+    if settings.get("projection"):
+        return tuple(_of_cells(settings))
+    return layouts.parts(kind, settings, _NAMES, _RULES)
+
+
+def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
+    """Yields the layers of a model in the order of their definition. Also fills `blocks`: for the path of each
+    Transformer layer, the names of the layers inside it in the order in which they are called."""
+    owned: set[int] = set()
+    told = _axes_of_norms(model)
+    for path, layer in model.named_sublayers(include_self=True):
+        if isinstance(layer, _BLOCKS):
+            told |= _of_block(layer)
+            blocks[path] = _order(layer)
+        found = _kind(layer)
+        if found is None or id(layer) in owned:
+            continue
+        kind, settings = found
+        if kind == layouts.ATTENTION:
+            owned |= {id(inner) for inner in layer.sublayers()}
+        own = parts(kind, settings)
+        if kind == "layer_norm":
+            own = tuple(part._replace(rule=layouts.flat(setting(layer, "normalized_shape"))) for part in own)
+        norm = next((hook for hook in forward_pre_hooks(layer).values() if _is_norm(hook)), None)
+        if norm is not None:
+            axes = range(layer.weight_v.ndim)
+            shape = [layer.weight_v.shape[axis] if axis == norm.dim else 1 for axis in axes]
+            own = layouts.normed(own, layouts.NORMED, shape, layer.weight_g.shape)
+        bound = layouts.bound(path, kind, own, names, {**settings, **told.get(id(layer), {})})
+        if bound is not None:
+            yield bound
+
+
+def _axes_of_norms(model: Any) -> dict[int, Mapping[str, object]]:
+    """Returns which axis a norm layer works over, by the `id` of the layer. Left out are norms over the axis on which
+    all convolutions of the model have their channels; in a model without convolutions, norms over the second axis."""
+    every = model.sublayers(include_self=True)
+    convs = {_has_channels_last(layer) for layer in every if isinstance(layer, CONVS)} or {False}
+    return {
+        id(layer): {layouts.AXIS: "the last" if _has_channels_last(layer) else "the second"}
+        for layer in every
+        if isinstance(layer, _NORMS) and convs != {_has_channels_last(layer)}
+    }
+
+
+def _has_channels_last(layer: Any) -> bool:
+    return not (data_format.get(layer) or "NC").startswith("NC")
+
+
+def _is_norm(hook: Any) -> bool:
+    """Whether a hook of a layer is the one by which Paddle applies a weight norm to the parameter `weight`."""
+    return isinstance(hook, weight_norm_hook.WeightNorm) and hook.name == "weight"
+
+
+def _kind(layer: Any) -> tuple[str, Mapping[str, object]] | None:
+    if isinstance(layer, nn.Linear):
+        return "linear", {"activation": None}
+    if isinstance(layer, CONVS):
+        return ("conv_transpose" if isinstance(layer, _TRANSPOSED) else "conv"), _of_conv(layer)
+    if isinstance(layer, BATCH_NORMS):
+        settings = {"eps": _epsilon(layer), "momentum": 1 - _momentum(layer), "activation": _act.get(layer)}
+        always = use_global_stats(layer)
+        # with None, the layer's mode decides, as in other frameworks; in the older nn.BatchNorm, which has another base
+        # class, with False too
+        by_mode = always is None or (not always and not isinstance(layer, _BY_MODE))
+        return "batch_norm", settings | ({} if by_mode else {"use_global_stats": always})
+    if isinstance(layer, nn.Embedding):
+        settings = {"padding_idx": _padding_idx(layer), "max_norm": _max_norm(layer) if _HAS_MAX_NORM else None}
+        return "embedding", settings | ({} if settings["padding_idx"] is None else {layouts.PADDED: layouts.ZEROS})
+    if isinstance(layer, nn.LayerNorm):
+        return "layer_norm", {"eps": setting(layer, "epsilon")}
+    if isinstance(layer, nn.GroupNorm):
+        return "group_norm", {"eps": setting(layer, "epsilon"), "num_groups": setting(layer, "num_groups")}
+    if isinstance(layer, INSTANCE_NORMS):
+        return "instance_norm", {"eps": setting(layer, "epsilon"), "running_stats": False}
+    if isinstance(layer, nn.PReLU):
+        return "prelu", {"axis": "channels"}
+    if isinstance(layer, nn.MultiHeadAttention):
+        return layouts.ATTENTION, _of_attention(layer)
+    kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), None)
+    return None if kind is None else (kind, _of_recurrent(layer))
+
+
+def _of_recurrent(layer: Any) -> dict[str, object]:
+    settings: dict[str, object] = {
+        "layers": layer.num_layers,
+        "bidirectional": layer.num_directions == 2,
+        "projection": getattr(layer, "proj_size", 0),
+        "batch_first": not layer.time_major,
+        "dropout": layouts.between(layer.num_layers, layer.dropout),
+    }
+    return settings | ({"nonlinearity": layer.activation} if isinstance(layer, nn.SimpleRNN) else {})
+
+
+def _of_cells(settings: Mapping[str, object]) -> Iterator[Part]:
+    for suffix in layouts.suffixes(settings):
+        number, _, backwards = suffix[1:].partition("_")
+        cell = f"cell_{'bw' if backwards else 'fw'}" if settings.get("bidirectional") else "cell"
+        for name, own in _CELL.items():
+            rule = layouts.TRANSPOSED if own == "weight_ho" else layouts.SAME
+            yield Part(f"{number}.{cell}.{own}", (f"{name}_{suffix}",), rule)
+
+
+def _of_attention(layer: Any) -> dict[str, object]:
+    return {
+        "num_heads": layer.num_heads,
+        "packed": layer.embed_dim == layer.kdim == layer.vdim,
+        "dropout": float(layer.dropout),
+        "batch_first": True,
+    }
+
+
+def _order(layer: Any) -> tuple[str, ...]:
+    between = ("cross_attn",) if isinstance(layer, nn.TransformerDecoderLayer) else ()
+    return layouts.order_of_block(layer.normalize_before, "self_attn", *between)
+
+
+def _of_block(layer: Any) -> dict[int, Mapping[str, object]]:
+    """Returns settings of a whole Transformer layer, by the `id` of the layer inside it under which they are listed."""
+    return {
+        id(layer.norm1): {"norm_first": layer.normalize_before, "block_dropout": float(layer.dropout1.p)},
+        id(layer.linear1): {"activation": layer.activation.__name__.lstrip("_")},
+    }
+
+
+def _padding_idx(layer: Any) -> int | None:
+    # before Paddle 3.3, which brought max_norm, -1 meant no padding
+    index = _index(layer)
+    is_none = index is None or (index == -1 and not _HAS_MAX_NORM)
+    return None if is_none else index % layer.weight.shape[0]
+
+
+def _of_conv(layer: Any) -> dict[str, object]:
+    axes = layer.weight.ndim - 2
+    settings: dict[str, object] = {
+        "stride": layouts.per_axis(_stride(layer), axes),
+        "padding": _padding(layer, axes),
+        # Paddle's "SAME" sets the dilation to 1
+        "dilation": (1,) * axes if _is_same(layer) else layouts.per_axis(_dilation(layer), axes),
+        "groups": _groups(layer),
+        "padding_mode": _padding_mode(layer),
+    }
+    if isinstance(layer, _TRANSPOSED):
+        settings["output_padding"] = layouts.per_axis(layer.output_padding, axes)
+    return settings
+
+
+def _padding(layer: Any, axes: int) -> object:
+    padding = _pad(layer)
+    if isinstance(padding, str):
+        padding = padding.lower()
+    if padding == "valid":
+        return (0,) * axes
+    if padding == "same":
+        return layouts.same_padding(layer.weight.shape[2:], layouts.per_axis(_stride(layer), axes), (1,) * axes)
+    if isinstance(padding, list | tuple) and not isinstance(
+        padding[0], int
+    ):  # a pair for each axis, also for batch and channels
+        padding = padding[1:-1] if data_format(layer).endswith("C") else padding[2:]
+    return layouts.sides(padding, axes)
+
+
+def _is_same(layer: Any) -> bool:
+    return str(_pad(layer)).lower() == "same"
+
+
+class PaddleLayers(Layers):
+    def layers(self, model: Any) -> Iterable[Layer]:
+        if not isinstance(model, nn.Layer):
+            raise self.unsupported(f"layers in a {type(model).__qualname__}", "give the model itself")
+        private.require("layers")
+        blocks: dict[str, tuple[str, ...]] = {}
+        found = list(_layers(model, dict(self.variables(model)), blocks))
+        return iter(layouts.in_order(found, blocks))
+
+    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
+        return parts(kind, settings)

@@ -1,0 +1,180 @@
+"""Reads what Paddle's optimizers compute, and names their state so that it can be saved to files: "0.moment1_0" is the
+state `moment1_0` of the first parameter.
+
+Facts about Paddle that the code depends on:
+- Paddle's own names, such as `linear_0.w_0_moment1_0`, are numbered through the whole process, so they differ in
+  another process or for a second optimizer. So a parameter is named by its place in the optimizer.
+- `_create_accumulators` (2.6 and 3.3) makes the state that the first step would make and that does not exist yet. It is
+  called on a copy of the optimizer: if loading failed after a call on the optimizer itself, that would keep outdated
+  copies of its 16-bit parameters.
+- The learning rate of a group is a factor of the optimizer's learning rate. Like the group's weight decay, it is stored
+  in the parameters. Other settings of a group are written into the optimizer's attributes during a step, so the
+  attributes have the values of the last group.
+- The powers of the betas are multiplied after use: after t steps they are beta^(t + 1).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Final
+
+import paddle
+
+from xdevice.twins.contract import optimizers as terms
+from xdevice.twins.contract.optimizers import Optimizers
+from xdevice_paddle import optimizer_states as states
+from xdevice_paddle.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from xdevice.twins.contract.optimizers import Optimizer
+
+_grad_clip = private.field("paddle.optimizer.Optimizer._grad_clip")
+_learning_rate = private.field("paddle.optimizer.Optimizer._learning_rate")
+_amsgrad = private.field("paddle.optimizer.Adam._amsgrad")
+_apply_decay_param_fun = private.field("paddle.optimizer.AdamW._apply_decay_param_fun")
+_lr_ratio = private.field("paddle.optimizer.AdamW._lr_ratio")
+_coeff = private.field("paddle.regularizer.L2Decay._coeff")
+
+
+# what they compute
+
+_KINDS: Final = {
+    paddle.optimizer.SGD: "sgd", paddle.optimizer.Momentum: "sgd", paddle.optimizer.Adam: "adam",
+    paddle.optimizer.AdamW: "adam", paddle.optimizer.RMSProp: "rmsprop", paddle.optimizer.Adagrad: "adagrad",
+}  # fmt: skip
+_NAMES: Final = {
+    "momentum": "momentum", "nesterov": "use_nesterov", "beta1": "beta1", "beta2": "beta2", "eps": "epsilon",
+    "amsgrad": "amsgrad", "alpha": "rho", "centered": "centered",
+    "initial_accumulator_value": "initial_accumulator_value",
+}  # fmt: skip
+"""The argument of an optimizer's class for each setting."""
+_COMMON_NAMES: Final = {"lr": "learning_rate", "weight_decay": "weight_decay"}
+_CLIP: Final = {"clip": "grad_clip takes a paddle.nn.ClipGradByGlobalNorm, ClipGradByNorm or ClipGradByValue"}
+_DECAY: Final = {"decay": "paddle.optimizer.Adam couples it, and paddle.optimizer.AdamW does not"}
+_SLOTS: Final = {
+    "sgd": {"momentum_buffer": "velocity"},
+    "adam": {
+        "exp_avg": "moment1", "exp_avg_sq": "moment2", "max_exp_avg_sq": "moment2_max", "beta1_power": "beta1_pow_acc",
+        "beta2_power": "beta2_pow_acc",
+    },
+    "rmsprop": {"square_avg": "mean_square", "lr * momentum_buffer": "momentum", "grad_avg": "mean_grad"},
+    "adagrad": {"sum": "moment"},
+}  # fmt: skip
+
+
+def _settings(optimizer: Any, kind: str, p: Any, group: Mapping[str, Any], backend: Optimizers) -> dict[str, object]:
+    stated = _stated(optimizer) | group
+    if stated.get("rescale_grad", 1.0) != 1:
+        raise backend.unsupported("reading rescale_grad, which does nothing on the CPU", "multiply the loss instead")
+    found: dict[str, object] = {}
+    for name, own in _NAMES.items():
+        if name in terms.settings_of(kind) and own in stated:
+            found[name] = bool(stated[own]) if name in ("nesterov", "centered", "amsgrad") else float(stated[own])
+    if kind == "rmsprop":
+        found |= {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS}
+    found["lr"] = optimizer.get_lr() * p.optimize_attr["learning_rate"]
+    scheduler = _learning_rate(optimizer)
+    if isinstance(scheduler, paddle.optimizer.lr.LRScheduler):
+        found["schedule"] = f"paddle.optimizer.lr.{type(scheduler).__name__}"
+    clip = group.get("grad_clip", _grad_clip(optimizer))
+    if clip is not None and getattr(p, "need_clip", True):
+        found["clip"] = _clip(clip, backend)
+    decayed = _decoupled if type(optimizer) is paddle.optimizer.AdamW else _coupled
+    return terms.settings(kind, **found, **decayed(optimizer, p, group, found, backend))
+
+
+def _stated(optimizer: Any) -> dict[str, Any]:
+    """Returns the settings that an optimizer has for the parameters of groups without their own."""
+    stated = dict(states.default_dict(optimizer))
+    if "amsgrad" in signature(type(optimizer)).parameters:  # from 3.0 on
+        stated["amsgrad"] = _amsgrad(optimizer)
+    return stated
+
+
+def _coupled(optimizer: Any, p: Any, group: Any, found: Any, backend: Optimizers) -> dict[str, object]:
+    decay = p.regularizer if p.regularizer is not None else optimizer.regularization
+    if decay is None:  # Momentum keeps the coefficient of its L2Decay instead
+        return {"weight_decay": float((states.default_dict(optimizer) | group).get("regularization_coeff", 0.0))}
+    if not isinstance(decay, paddle.regularizer.L1Decay | paddle.regularizer.L2Decay):
+        raise backend.unsupported(f"reading a {type(decay).__qualname__}", "it knows L1Decay and L2Decay")
+    sign = isinstance(decay, paddle.regularizer.L1Decay)
+    return {"weight_decay": float(_coeff(decay)), "decay": terms.SIGN if sign else terms.COUPLED}
+
+
+def _decoupled(optimizer: Any, p: Any, group: Any, found: dict[str, object], backend: Optimizers) -> dict[str, object]:
+    if p.regularizer is not None:
+        raise backend.unsupported(
+            f"reading an AdamW whose parameter {p.name} has a regularizer too", "set its regularizer to None"
+        )
+    ratio, is_decayed = _lr_ratio(optimizer), _apply_decay_param_fun(optimizer)
+    if ratio is not None:
+        found["lr"] = found["lr"] * float(ratio(p))  # type: ignore[operator]
+    without = is_decayed is not None and not is_decayed(p.name)
+    decay = 0.0 if without else float((states.default_dict(optimizer) | group)["weight_decay"])
+    return {"weight_decay": decay, "decay": terms.DECOUPLED}
+
+
+def _clip(clip: Any, backend: Optimizers) -> str:
+    if type(clip) is paddle.nn.ClipGradByGlobalNorm:
+        return f"to a norm of all of {clip.clip_norm:.6g}"
+    if type(clip) is paddle.nn.ClipGradByNorm:
+        return f"to a norm of each of {clip.clip_norm:.6g}"
+    if type(clip) is paddle.nn.ClipGradByValue:
+        return f"to values from {clip.min:.6g} to {clip.max:.6g}"
+    raise backend.unsupported(f"reading a {type(clip).__qualname__}", "it knows the three of paddle.nn")
+
+
+def _state(kind: str, p: Any, number: int, settings: Mapping[str, object]) -> dict[str, str]:
+    if p.dtype in (paddle.float16, paddle.bfloat16):
+        return {}  # the state may be that of its copy in 32 bits, and have another dtype
+    return {slot: f"{number}.{own}" for slot, own in _SLOTS[kind].items() if terms.keeps(slot, settings)}
+
+
+class PaddleOptimizers(Optimizers):
+    def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, paddle.Tensor]:
+        if not isinstance(optimizer, paddle.optimizer.Optimizer):
+            return {}
+        asked = {name.partition(".")[0] for name in names}
+        known = {name.partition(".")[0] for name, _ in states.variables(optimizer)}
+        twin = copy.copy(optimizer)
+        states.accumulators.set(twin, defaultdict(dict))
+        states.master_weights.set(twin, {})
+        states.accumulators_holder.set(twin, {})
+        states.opti_name_list.set(twin, [])
+        states.already_created.set(twin, set())
+        states.make(
+            twin, [p for number, p in enumerate(states.parameters_of(optimizer)) if str(number) in asked - known]
+        )
+        return dict(states.variables(twin))
+
+    def take_state(self, optimizer: Any, state: Mapping[str, paddle.Tensor]) -> None:
+        if not isinstance(optimizer, paddle.optimizer.Optimizer):
+            return
+        parameters, weights = states.parameters_of(optimizer), states.master_weights(optimizer)
+        accumulators = states.accumulators(optimizer)
+        for name, value in state.items():
+            number, _, kind = name.partition(".")
+            parameter = parameters[int(number)]
+            if kind == states.MASTER:
+                weights[parameter.name] = value
+            else:
+                owner = state.get(f"{number}.{states.MASTER}", parameter)
+                accumulators[kind][owner.name] = value
+
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
+        groups = [group for group in states.parameter_list(optimizer) if isinstance(group, dict)]
+        grouped = [(p, group) for group in groups for p in group["params"]]
+        parameters = []
+        for number, (p, group) in enumerate(grouped or [(p, {}) for p in states.parameter_list(optimizer)]):
+            settings = _settings(optimizer, kind, p, group, self)
+            parameters.append(terms.Parameter(p, settings, _state(kind, p, number, settings)))
+        stated = _stated(optimizer)
+        arguments = {name: own for name, own in _NAMES.items() if name in terms.settings_of(kind) and own in stated}
+        arguments |= _COMMON_NAMES | _CLIP | (_DECAY if kind == "adam" else {})
+        first = parameters[0].settings
+        return terms.Optimizer(kind, type(optimizer).__name__, first, tuple(parameters), arguments)

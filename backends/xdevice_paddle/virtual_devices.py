@@ -1,0 +1,57 @@
+"""The kind of device that virtual GPUs are for Paddle, which lists its devices at its import: so this is needed before.
+
+Importing this module must not import Paddle. Only where virtual GPUs are wanted does it load what makes them.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xdevice.base.devices import Device
+
+KIND: Final = "vgpu"
+"""Paddle's name for the kind of virtual GPUs: the first is "vgpu:0"."""
+
+_TOO_LATE: Final = (
+    "Paddle is imported already, and it lists its devices at its import; move `import xdevice`, with "
+    "XDEVICE_VIRTUAL_GPUS set, or xdevice.virtual_gpus(n) above `import paddle`"
+)
+_registered = 0
+_why_not: str | None = _TOO_LATE
+
+
+def registered() -> int:
+    """Returns how many virtual GPUs Paddle was given."""
+    return _registered
+
+
+def why_not() -> str | None:
+    """Returns why Paddle has no virtual GPUs; None if it has them."""
+    return _why_not
+
+
+def name_of(device: Device) -> str:
+    """Returns Paddle's name for a device: "cpu", "gpu:1", or "vgpu:1" for a virtual GPU."""
+    if device.kind == "cpu":
+        return "cpu"
+    return f"{KIND}:{device.index}" if device.kind == "gpu" and _registered else str(device)
+
+
+@contextmanager
+def importing(n: int) -> Iterator[None]:
+    """A block around `import paddle`, which gives Paddle `n` virtual GPUs. With 0 it changes nothing."""
+    global _registered, _why_not
+    if not n or "paddle" in sys.modules:
+        yield
+        return
+    plugin: Any = import_module(f"{__package__}.virtual.plugin")  # the folder of a product, which needs this module
+    with plugin.environment():
+        _why_not = plugin.register(n, KIND)
+        _registered = 0 if _why_not else n
+        yield

@@ -1,0 +1,9 @@
+"""TensorFlow's engines for several processes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .processes import TensorflowProcesses
+
+MIXINS: Final = (TensorflowProcesses,)

@@ -1,0 +1,227 @@
+"""Moves tensors between processes with TensorFlow's collectives: its "ring" on the CPU, NCCL on GPUs.
+
+Facts about TensorFlow that the code depends on (measured on 2.21):
+
+- The cluster (which processes there are) must be set before TensorFlow has run anything, and cannot be changed. So a
+  process has the same rank in all groups that it joins later.
+- After one collective has failed, all later ones fail. So none is called that could fail: a dtype that TensorFlow's
+  collectives do not support is sent as another one, without a change of its values.
+- NCCL's collectives do not support int32: "Collective all-reduce does not support datatype DT_INT32 on DEVICE_GPU".
+- A collective on a tensor without elements crashes the process by a segmentation fault.
+- `CollectiveReduceScatterV2` is not implemented for the CPU, and there are no collectives to send and receive. Instead
+  of these, the code takes its part of an all-reduce, and broadcasts in a group of two processes.
+- TensorFlow rounds the mean of integers down, so only sums are asked for.
+- TensorFlow matches the calls of different processes by their `instance_key`, which this module counts.
+- `MultiWorkerMirroredStrategy` also starts a service that ends processes whose peers have died. So the functions on
+  which it is built are called instead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import tensorflow as tf
+
+from xdevice.distributed.contract.collectives import address, free_port, own_part, refusal_of_order, require_fit
+from xdevice.distributed.contract.processes import Engine, Processes
+from xdevice.errors import LaunchError
+from xdevice_tensorflow import accelerators
+from xdevice_tensorflow.private import private
+from xdevice_tensorflow.runtime import is_started
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from xdevice.distributed.contract.processes import Group
+
+_context = private["tensorflow.python.eager.context.context"]
+_configure = private["tensorflow.python.eager.context.Context.configure_collective_ops"]
+_enable = private["tensorflow.python.eager.context.Context.enable_collective_ops"]
+_OPS: Final = {"sum": "Add", "max": "Max", "min": "Min"}
+_ALL: Final = 1000
+"""TensorFlow's key for the group of all processes; the groups of two processes have greater keys. TensorFlow's own
+strategies count their keys from 1."""
+
+As = tuple[str | None, str | None]
+"""How tensors of a dtype are sent: the dtype as which their bits are read, and the dtype to which they are then cast.
+None leaves out the step."""
+_PLAIN: Final[As] = (None, None)
+_SMALL: Final[dict[str, As]] = dict.fromkeys(("bool", "int8", "int16", "uint8", "uint16"), (None, "int32"))
+_REDUCED_AS: Final[dict[str, As]] = {
+    **_SMALL,
+    "float16": (None, "float32"),
+    "bfloat16": (None, "float32"),
+    "uint32": (None, "int64"),
+    "uint64": ("int64", None),
+    "complex64": ("float32", None),
+    "complex128": ("float64", None),
+}
+_MOVED_AS: Final[dict[str, As]] = {
+    **_SMALL,
+    "bfloat16": ("uint16", "int32"),
+    "uint32": ("int32", None),
+    "uint64": ("int64", None),
+    "complex64": ("int64", None),
+    "complex128": ("int64", None),
+}
+
+_cluster: list[tuple[int, int]] = []
+"""The rank of this process and the number of processes, once TensorFlow knows the cluster; empty before."""
+_calls: Counter[int] = Counter()
+"""How many collectives this process has called so far, by the key of the group."""
+
+
+def names(gpus: int) -> tuple[str, ...]:
+    return ("nccl", "ring") if gpus else ("ring",)
+
+
+class TensorflowEngine(Engine):
+    def __init__(self, name: str, group: Group, native: str, is_started: bool) -> None:
+        self.name = f"tensorflow:{name}"
+        self._hint, self._native = name, native
+        as_on_device = _on_gpu if name == "nccl" else dict
+        self._reduced_as: Mapping[str, As] = as_on_device(_REDUCED_AS)
+        self._moved_as: Mapping[str, As] = as_on_device(_MOVED_AS)
+        self._rank, self._size = group.rank, group.size
+        _join(group, name, is_started)
+
+    def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
+        if verb in ("all_reduce", "reduce_scatter") and op != "sum" and dtype == "uint64":
+            return "TensorFlow reduces no uint64, and the order of its bits is another in int64"
+        return refusal_of_order(verb, op, dtype)
+
+    def all_reduce(self, x: Any, op: str) -> Any:
+        if 0 in x.shape:
+            return x
+        with tf.device(self._native):
+            sent = _carried(x, self._reduced_as)
+            found = tf.raw_ops.CollectiveReduceV2(
+                input=sent, merge_op=_OPS[op], final_op="Id", ordering_token=[], **self._call(_ALL, self._size)
+            )
+            return self._done(_unpacked(found, x, self._reduced_as))
+
+    def broadcast(self, x: Any, root: int) -> Any:
+        return self._given(x, self._rank == root, _ALL, self._size)
+
+    def all_gather(self, x: Any) -> list[Any]:
+        if 0 in x.shape:
+            return [x] * self._size
+        with tf.device(self._native):
+            sent = _carried(x, self._moved_as)[tf.newaxis]
+            found = tf.raw_ops.CollectiveGatherV2(input=sent, ordering_token=[], **self._call(_ALL, self._size))
+            return self._done([_unpacked(one, x, self._moved_as) for one in tf.unstack(found)])
+
+    def reduce_scatter(self, x: Any, op: str) -> Any:
+        return own_part(self.all_reduce(x, op), self._rank, self._size)
+
+    def send(self, x: Any, to: int) -> None:
+        self._given(x, True, self._pair(self._rank, to), 2)
+
+    def recv(self, like: Any, source: int) -> Any:
+        return self._given(like, False, self._pair(source, self._rank), 2)
+
+    # single tensors
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        return tf.cast(x, dtype)
+
+    def reshaped(self, x: Any, shape: tuple[int, ...]) -> Any:
+        return tf.reshape(x, shape)
+
+    # the end
+
+    def close(self) -> None:
+        """Does nothing, because the cluster stays until the process ends."""
+
+    def _call(self, key: int, size: int) -> dict[str, Any]:
+        _calls[key] += 1
+        instance = _calls[key]
+        return {"group_size": size, "group_key": key, "instance_key": instance, "communication_hint": self._hint}
+
+    def _pair(self, source: int, to: int) -> int:
+        return _ALL + 1 + source * self._size + to
+
+    def _given(self, x: Any, is_source: bool, key: int, size: int) -> Any:
+        if 0 in x.shape:
+            return x
+        with tf.device(self._native):
+            sent, call = _carried(x, self._moved_as), self._call(key, size)
+            if is_source:
+                found = tf.raw_ops.CollectiveBcastSendV2(input=sent, **call)
+            else:
+                found = tf.raw_ops.CollectiveBcastRecvV2(shape=sent.shape, T=sent.dtype, **call)
+            return self._done(_unpacked(found, x, self._moved_as))
+
+    def _done(self, found: Any) -> Any:
+        """Returns `found`, the result of a collective. Waits for it with NCCL, whose calls return at once. The wait
+        must be in this thread, because xdevice gives the thread up if another process has died."""
+        if self._hint == "nccl":
+            tf.test.experimental.sync_devices()
+        return found
+
+
+def _on_gpu(table: Mapping[str, As]) -> dict[str, As]:
+    """Returns a table of dtypes for NCCL: int64 in place of int32, which NCCL does not support."""
+    wider = {dtype: (bits, "int64" if "int32" in (bits, wide) else wide) for dtype, (bits, wide) in table.items()}
+    return {**wider, "int32": (None, "int64")}
+
+
+def _carried(x: Any, table: Mapping[str, As]) -> Any:
+    bits, wide = table.get(x.dtype.name, _PLAIN)
+    x = x if bits is None else tf.bitcast(x, bits)
+    return x if wide is None else tf.cast(x, wide)
+
+
+def _unpacked(found: Any, x: Any, table: Mapping[str, As]) -> Any:
+    bits, wide = table.get(x.dtype.name, _PLAIN)
+    found = found if wide is None else tf.cast(found, bits or x.dtype)
+    return found if bits is None else tf.bitcast(found, x.dtype)
+
+
+def _join(group: Group, name: str, is_started: bool) -> None:
+    here = address(group.host, free_port(group.host))
+    is_ready = _cluster == [(group.rank, group.size)]
+    said = [text.split() for text in group.exchange(f"{int(is_ready)} {int(is_started)} {here}")]
+    if all(ready == "1" for ready, _, _ in said):
+        return
+    started = [str(rank) for rank, (_, started, _) in enumerate(said) if started == "1"]
+    if started:
+        raise LaunchError(
+            f"TensorFlow has run something already on rank {', '.join(started)}, and it meets other processes only "
+            "before its first tensor: enter xdevice.processes() first, or choose engine='torch:gloo'"
+        )
+    cluster = tf.train.ClusterSpec({"worker": [there for _, _, there in said]}).as_cluster_def()
+    _configure(
+        _context(),
+        collective_leader="/job:worker/replica:0/task:0",
+        use_nccl_communication=name == "nccl",
+        device_filters=(f"/job:worker/task:{group.rank}",),
+    )
+    _enable(
+        _context(),
+        tf.train.ServerDef(
+            cluster=cluster,
+            job_name="worker",
+            task_index=group.rank,
+            protocol="grpc",
+            default_session_config=tf.__internal__.eager_context.get_config(),  # without it the first collective hangs
+        ),
+    )
+    tf.config.list_logical_devices()  # starts the runtime
+    _cluster.append((group.rank, group.size))
+
+
+class TensorflowProcesses(Processes):
+    _counts: dict[str, int]
+
+    def engines(self) -> Sequence[str]:
+        return names(self.count("gpu") - self.virtual if accelerators.IS_NVIDIA_OR_AMD else 0)
+
+    def start_engine(self, name: str, group: Group) -> Engine:
+        private.require("several processes")
+        require_fit(self, name, group.device)
+        engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
+        if not self.virtual:  # TensorFlow sees other GPUs now; the number of virtual ones is set by the program
+            self._counts.clear()
+        return engine

@@ -1,0 +1,41 @@
+"""Arrays, gradients and compiled functions on TensorFlow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import tensorflow as tf
+
+from xdevice.math.contract.arithmetic import Arithmetic
+
+from .compiling import TensorflowCompiling
+from .gradients import TensorflowGradients
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from xdevice.base.devices import Device
+
+
+class TensorflowArithmetic(Arithmetic):
+    _place: Callable[[str], Device]
+
+    def namespace(self) -> ModuleType:
+        from . import arithmetic
+
+        return arithmetic
+
+    def operand_device(self, x: Any) -> Device:
+        # an int32 tensor "on" a GPU has its memory on the host, and the GPU's kernels read int32 from the host
+        if x.dtype == tf.int32 and hasattr(x, "backing_device"):
+            return self._place(x.device)
+        return self.device_of(x)
+
+    def nn(self) -> ModuleType:
+        from . import nn
+
+        return nn
+
+
+MIXINS: Final = (TensorflowArithmetic, TensorflowGradients, TensorflowCompiling)

@@ -1,0 +1,53 @@
+"""Compiles functions by `tf.function`.
+
+Facts about TensorFlow that the code depends on:
+- An operation of a graph runs on the device of the scope that is open while the function is traced.
+- AutoGraph would turn an `if` on a tensor into a graph's condition, where other frameworks raise: it is left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from xdevice.math.contract.compiling import Compiling
+from xdevice_tensorflow.private import private
+
+if TYPE_CHECKING:
+    from xdevice.base.devices import Device
+    from xdevice.math.contract.compiling import Traced
+
+_call_flat = private.get("tensorflow.python.eager.polymorphic_function.concrete_function.ConcreteFunction._call_flat")
+
+
+class TensorflowCompiling(Compiling):
+    def compile(self, call: Traced, device: Device) -> Traced:
+        native = self.to_native(device)
+        programs: dict[Any, tuple[Any, Any]] = {}
+
+        def compiled(tensors: list[Any]) -> tuple[Any, list[Any]]:
+            key = tuple([(x.shape, x.dtype) for x in tensors])
+            found = programs.get(key)
+            if found is None:
+                found = programs[key] = _traced(call, tensors, native)
+            note, program = found
+            if _call_flat is None:  # sorts arguments anew: 150 us of a call with four tensors, and 400 of 27
+                return note, program(tensors)
+            return note, _call_flat(program, tensors, program.captured_inputs)
+
+        return compiled
+
+
+def _traced(call: Traced, tensors: list[Any], native: str) -> tuple[Any, Any]:
+    """Returns the note of `call`, and its program for tensors of these shapes and dtypes."""
+    note: Any = None
+
+    def traced(tensors: list[Any]) -> list[Any]:
+        nonlocal note
+        with tf.device(native):
+            note, made = call(tensors)
+        return made
+
+    program = tf.function(traced, autograph=False).get_concrete_function(tensors)
+    return note, program

@@ -1,0 +1,65 @@
+"""Computes gradients with `tf.GradientTape`.
+
+Facts about TensorFlow that the code depends on:
+- An operation runs on the device of the open scope, not on that of its operands. So do the operations of its gradient.
+- A tape tells tensors apart by object, so each input is passed to it as a new object.
+- The gradient of `tf.gather` is a `tf.IndexedSlices`, which has to be made dense.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from xdevice.math.contract.gradients import Gradients
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+
+def _beside(x: Any) -> AbstractContextManager[Any]:
+    """Returns a scope with the device of `x`. For a traced tensor, which has no device, it changes nothing."""
+    place = getattr(x, "backing_device", None)
+    return nullcontext() if place is None else tf.device(place)
+
+
+def _input(x: Any) -> Any:
+    with _beside(x):
+        return tf.identity(x)
+
+
+def _settled(g: Any, x: Any, backend: Gradients) -> Any:
+    """Returns `g`, the gradient for the input `x`, made dense and on the device of `x`; None if `g` is None."""
+    if g is None:
+        return None
+    g = tf.convert_to_tensor(g)
+    if not hasattr(x, "backing_device") or backend.device_of(g) is backend.device_of(x):
+        return g
+    return backend.move(g, backend.device_of(x))
+
+
+class TensorflowGradients(Gradients):
+    def value_and_grad(
+        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
+    ) -> tuple[Any, list[Any], list[Any]]:
+        with _beside(leaves[0]):
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                inputs = [_input(x) for x in leaves]
+                tape.watch(inputs)
+                loss, rest = call(inputs)
+            found = tape.gradient(loss, inputs)
+        return loss, [_settled(g, x, self) for g, x in zip(found, leaves, strict=True)], rest
+
+    def stop_gradient(self, x: Any) -> Any:
+        with _beside(x):
+            return tf.stop_gradient(x)
+
+    def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
+        new = []
+        for row in rows:
+            with _beside(row[0]):
+                new.append(rule(*row))
+        return new

@@ -1,0 +1,120 @@
+"""TensorFlow's kernels for `xdevice.nn`. `xdevice.contract.nn` says with which arguments the core calls them, and what
+they have to return.
+
+Facts about TensorFlow that the code depends on:
+- It has kernels for images of the shape (N, C, H, W) on GPUs only. On the CPU, and in a traced function, whose device
+  is not known, `conv2d` transposes the images and the result. A pool treats each channel as an image, which is faster.
+- A convolution of an empty batch returns the batch unchanged (2.21), so an image of zeros is added to the batch.
+- An operation runs on the device of the open scope, not on that of its operands.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from xdevice_tensorflow.placing import placed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Pair = tuple[int, int]
+
+relu = placed(tf.nn.relu)
+sigmoid = placed(tf.sigmoid)
+erf = placed(tf.math.erf)
+softmax = placed(tf.nn.softmax)
+log_softmax = placed(tf.nn.log_softmax)
+
+
+@placed
+def cross_entropy(logits: Any, labels: Any) -> Any:
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
+
+@placed
+def cross_entropies(logits: Any, labels: Any) -> Any:
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+
+@placed
+def binary_cross_entropies(logits: Any, labels: Any) -> Any:
+    return tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
+
+
+@placed
+def embedding(indices: Any, table: Any) -> Any:
+    return tf.gather(table, indices)
+
+
+@placed
+def one_hot(indices: Any, n: int, name: str) -> Any:
+    if name == "bool":
+        return tf.one_hot(indices, n, True, False, dtype=name)
+    return tf.one_hot(indices, n, dtype=name)
+
+
+@placed
+def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
+    if x.shape[0] == 0:
+        blank = tf.zeros((1, *x.shape[1:]), x.dtype)
+        return conv2d(tf.concat([x, blank], 0), kernel, bias, stride, padding)[:0]
+    weights = tf.transpose(kernel, (2, 3, 1, 0))
+    if "GPU" in getattr(x, "backing_device", ""):
+        made = tf.nn.conv2d(x, weights, stride, _around(padding, "NCHW"), "NCHW")
+        return made if bias is None else tf.nn.bias_add(made, bias, "NCHW")
+    made = tf.nn.conv2d(_channels_last(x), weights, stride, _around(padding))
+    return _channels_first(made if bias is None else tf.nn.bias_add(made, bias))
+
+
+@placed
+def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
+    def pool(images: Any, data_format: str = "NHWC") -> Any:
+        return tf.nn.max_pool2d(images, size, stride, _around(padding, data_format), data_format)
+
+    return _each_channel(pool, x)
+
+
+@placed
+def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
+    if padding != (0, 0):
+        height, width = padding
+        x = tf.pad(
+            x, [[0, 0], [0, 0], [height, height], [width, width]]
+        )  # TensorFlow's own padding is left out of the mean
+    return _each_channel(partial(tf.nn.avg_pool2d, ksize=size, strides=stride, padding="VALID"), x)
+
+
+@placed
+def dropout(x: Any, mask: Any, keep: float) -> Any:
+    return x * tf.cast(mask, x.dtype) / keep
+
+
+def _channels_last(x: Any) -> Any:
+    return tf.transpose(x, (0, 2, 3, 1))
+
+
+def _channels_first(x: Any) -> Any:
+    return tf.transpose(x, (0, 3, 1, 2))
+
+
+def _each_channel(pool: Callable[..., Any], x: Any) -> Any:
+    if "GPU" in getattr(x, "backing_device", ""):
+        return pool(x, data_format="NCHW")
+    n, channels, height, width = _sizes(x)
+    made = pool(tf.reshape(x, (n * channels, height, width, 1)))
+    return tf.reshape(made, (n, channels, *_sizes(made)[1:3]))
+
+
+def _sizes(x: Any) -> Any:
+    return x.shape if x.shape.is_fully_defined() else tf.unstack(tf.shape(x))
+
+
+def _around(padding: Pair, data_format: str = "NHWC") -> Any:
+    height, width = padding
+    if padding == (0, 0):
+        return "VALID"  # with explicit zeros a pool takes three times as long
+    sides = [[height, height], [width, width]]
+    return [[0, 0], *sides, [0, 0]] if data_format == "NHWC" else [[0, 0], [0, 0], *sides]

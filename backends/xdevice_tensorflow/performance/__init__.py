@@ -1,0 +1,30 @@
+"""Threads and transfers on TensorFlow, which records no work: `tf.function` makes its programs."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+import tensorflow as tf
+
+from xdevice.performance.contract.graphs import Graphs
+from xdevice.performance.contract.parallel import Parallel
+
+from .transfers import TensorflowTransfers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+
+class TensorflowGraphs(Graphs):
+    compiler = "tf.function"
+
+
+class TensorflowParallel(Parallel):
+    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        place = tf.__internal__.eager_context.get_device_name()
+        return (lambda: tf.device(place)) if place else nullcontext
+
+
+MIXINS: Final = (TensorflowGraphs, TensorflowParallel, TensorflowTransfers)

@@ -1,0 +1,76 @@
+"""Sees TensorFlow's transfers: tensors read by the host, and copies between devices.
+
+Every method that reads a tensor calls `_numpy_internal`, which is replaced while transfers are watched. NumPy reads by
+the buffer protocol instead, so `numpy.asarray` and `numpy.array` are replaced too. An operation silently copies its
+operands to its own device. A callback, which TensorFlow keeps for each thread, sees that when the operation has ended.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from xdevice.base import devices
+from xdevice.contract.patching import Shared, listening
+from xdevice.performance.contract.hooks import Hooks
+from xdevice.performance.contract.transfers import Transfers
+from xdevice_tensorflow.callbacks import call_back
+from xdevice_tensorflow.private import READS, private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xdevice.base.devices import Device
+    from xdevice.contract.primitives import Primitives
+    from xdevice.performance.contract.transfers import Transfer
+
+
+_READ = private.place("tensorflow.__internal__.EagerTensor._numpy_internal")
+_COPY = private.place("tensorflow.__internal__.EagerTensor._copy")
+_ON_THE_HOST = {tf.int32, tf.int64, tf.string, tf.resource, tf.variant}
+"""The dtypes of shapes, axes, names and handles: operations on a GPU read such inputs from the host, and do not move
+them."""
+
+_seen = Shared(per_thread=True)
+"""The callback for TensorFlow's operations. A thread has only one, however many blocks are open in the thread: each
+further callback would report every transfer again."""
+
+
+def _is_number(backend: Primitives, x: Any) -> bool:
+    """Whether `x` is a 0-d tensor on the host, such as TensorFlow makes of the 0.5 in `x * 0.5`: its copy to a GPU is
+    not worth a report."""
+    return x.shape.rank == 0 and backend.device_of(x).kind == "cpu"
+
+
+def _size(x: Any) -> int:
+    if not hasattr(x, "backing_device"):  # a sparse or ragged tensor, made of several
+        return sum(map(_size, tf.nest.flatten(x, expand_composites=True)))
+    return int(x.shape.num_elements()) * int(x.dtype.size or 0)
+
+
+class TensorflowTransfers(Transfers):
+    @contextmanager
+    def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        private.require("transfers")
+
+        def target(x: Any, ctx: Any = None, device_name: str | None = None) -> Device | None:
+            return devices.parse(device_name) if device_name else None
+
+        def seen(op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
+            if graph is not None or not listening.get() or not outputs or not hasattr(outputs[0], "backing_device"):
+                return
+            here = devices.parse(outputs[0].device)
+            for x in inputs:
+                if hasattr(x, "backing_device") and x.dtype not in _ON_THE_HOST and not _is_number(self, x):
+                    hooks.tell(hooks.move(op_type, x, here))
+
+        with Hooks(self, report, _size) as hooks, _seen.on(partial(call_back, seen)):
+            hooks.verbs()
+            hooks.numpy_reads()
+            hooks.reads(tf.__internal__.EagerTensor, *READS)
+            hooks.reads(*_READ, how="numpy")
+            hooks.moves(*_COPY, target, how="copy")
+            yield

@@ -1,0 +1,25 @@
+"""Whether TensorFlow's runtime has started, and how it names this process."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import tensorflow as tf
+
+from .private import private
+
+HERE: Final = "/job:localhost/replica:0/task:0/device:"
+_KNOWS = not private.absent("waiting")
+_context = private["tensorflow.python.eager.context.context"]
+_initialized = private.field("tensorflow.python.eager.context.Context._initialized")
+
+
+def is_started() -> bool:
+    """Whether TensorFlow's runtime has started, after which its devices cannot change any more."""
+    return not _KNOWS or bool(_initialized(_context()))
+
+
+def address() -> str:
+    """Returns how TensorFlow names this process: "/job:localhost/replica:0/task:0", or by its job in a cluster."""
+    with tf.init_scope(), tf.device("/CPU:0"):
+        return str(tf.constant(0).backing_device).rpartition("/device:")[0]

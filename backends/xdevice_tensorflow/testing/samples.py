@@ -1,0 +1,253 @@
+"""Networks, gradients and other samples, written with TensorFlow and Keras alone, for the conformance suite: the tests
+in `xdevice.testing` that every adapter must pass."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from xdevice.base import devices
+from xdevice.contract.loader import importing
+from xdevice.testing.contract.samples import Samples, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+with importing():
+    import keras
+
+# not ctypes.pythonapi.PyCapsule_GetPointer: types set on that function hold for every library, and break MXNet's use
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+class Subclassed(keras.Model):  # type: ignore[misc]
+    """A model as in tutorials: not registered for saving, without `get_config`, with a seed generator in its
+    Dropout."""
+
+    def __init__(self, units: int = 3) -> None:
+        super().__init__()
+        self.blocks = [keras.layers.Dense(units), keras.layers.Dropout(0.5)]
+        self.scale = tf.Variable(2.0, name="scale")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        return x * self.scale
+
+
+class Module(tf.Module):  # type: ignore[misc]
+    """A plain TensorFlow module with a Keras layer inside."""
+
+    def __init__(self) -> None:
+        super().__init__(name="module")
+        self.weight = tf.Variable(tf.ones((4, 3)), name="weight")
+        self.inner = {"dense": keras.layers.Dense(2)}
+        self.inner["dense"].build((None, 3))
+
+    def __call__(self, x: Any) -> Any:
+        return self.inner["dense"](x @ self.weight)
+
+
+class TensorflowSamples(Samples):
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def other_device(self) -> Device | None:
+        if self._backend.virtual:
+            return devices.of("gpu")
+        cpus = tf.config.list_physical_devices("CPU")
+        if tf.config.get_logical_device_configuration(cpus[0]) is None:
+            two = [tf.config.LogicalDeviceConfiguration()] * 2
+            try:
+                tf.config.set_logical_device_configuration(cpus[0], two)
+            except RuntimeError:  # TensorFlow has started without it
+                return None
+        return devices.of("cpu", 1)
+
+    def native_ones(self, *shape: int) -> Any:
+        return tf.ones(shape)
+
+    def address(self, x: Any) -> int | None:
+        if x.dtype == tf.string:
+            return None  # `to_dlpack` of a string tensor crashes the process
+        capsule = tf.experimental.dlpack.to_dlpack(x)
+        return ctypes.c_void_p.from_address(_pointer(capsule, b"dltensor")).value
+
+    def gradient(self, function: Callable[[Any], Any], x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            total = tf.reduce_sum(function(x))
+        return tape.gradient(total, x)
+
+    def seed(self, number: int) -> None:
+        tf.random.set_seed(number)
+
+    def network(self, inputs: int, outputs: int) -> Any:
+        with tf.device("/CPU:0"):
+            return keras.Sequential([keras.Input((inputs,)), keras.layers.Dense(outputs)])
+
+    def settings(self) -> Any:
+        kl = keras.layers
+        with tf.device("/CPU:0"):
+            block = keras.Sequential([keras.Input((3, 3, 4)), kl.Dropout(0.375), kl.MaxPooling2D((3, 2), (1, 2))])
+            return keras.Sequential([keras.Input((3, 3, 3)), kl.Dense(4), kl.LeakyReLU(0.25), block])
+
+    def floats(self) -> Any:
+        return keras.ops.ones(2)
+
+    def models(self) -> Mapping[str, Callable[[], Any]]:
+        kinds: dict[str, Callable[[], Any]] = {
+            "tf.Variable": lambda: tf.Variable(tf.ones((2, 3)), name="weight"),
+            "tf.Module": Module,
+            "tf.random.Generator": lambda: tf.random.Generator.from_seed(1),
+            "keras.Variable": lambda: keras.Variable([1.0, 2.0]),
+            "keras.Layer": lambda: _built(keras.layers.LSTM(3), (None, 5, 4)),
+            "sequential": _sequential,
+            "functional": _functional,
+            "subclassed": _subclassed,
+            "compiled": _compiled,
+        }
+        return {name: _on_the_cpu(make) for name, make in kinds.items()}
+
+    def variables(self, model: Any) -> Mapping[str, Any]:
+        found = {}
+        for number, variable in enumerate(_variables(model)):
+            value = getattr(variable, "value", variable)
+            plain = variable if isinstance(variable, tf.Variable) else value
+            with tf.device(plain.device):
+                found[f"{number}.{getattr(variable, 'path', variable.name)}"] = plain.read_value()
+        return found
+
+    def tied(self) -> tuple[Any, Callable[[Any], bool]]:
+        with tf.device("/CPU:0"):
+            dense = keras.layers.Dense(3)
+            first, second = keras.Sequential([keras.Input((3,)), dense]), keras.Sequential([keras.Input((3,)), dense])
+            both = keras.Sequential([keras.Input((3,)), first, second])
+        return both, lambda net: net.layers[0].layers[0].kernel.value is net.layers[1].layers[0].kernel.value
+
+    def spread(self, device: Device) -> Any:
+        with tf.device("/CPU:0"):
+            first = _built(keras.layers.Dense(2), (None, 2))
+        with tf.device(self._backend.to_native(device)):
+            second = _built(keras.layers.Dense(2), (None, 2))
+        return keras.Sequential([keras.Input((2,)), first, second])
+
+    def unbuilt(self) -> Any:
+        return keras.Sequential([keras.layers.Dense(2)])
+
+    def trainable(self) -> tuple[Any, Callable[[Any, Any], float]]:
+        with tf.device("/CPU:0"):
+            net = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+            net.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss="mse")
+
+        def step(x: Any, y: Any) -> float:
+            net.reset_metrics()
+            return float(net.train_on_batch(x, y))
+
+        return net, step
+
+    def failing_work(self) -> Any:
+        _go_asynchronous()
+        with tf.device("/CPU:0"):
+            return _fail(tf.ones(4))
+
+    def settle(self) -> None:
+        config = tf.config.experimental
+        if not config.get_synchronous_execution():
+            with suppress(tf.errors.OpError):
+                tf.test.experimental.sync_devices()
+            tf.experimental.async_clear_error()
+            config.set_synchronous_execution(True)
+
+    def long_work(self, device: Device) -> Work:
+        _go_asynchronous()
+        done = threading.Event()
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def work(x: Any) -> Any:
+            return tf.numpy_function(lambda value: _slow(value, done), [x], tf.float32)
+
+        with tf.device(self._backend.to_native(device)):
+            x = tf.ones(4)
+            work.get_concrete_function(x)
+            return Work(work(x), done.is_set)
+
+
+def _slow(value: Any, done: threading.Event) -> Any:
+    time.sleep(0.3)
+    done.set()
+    return value
+
+
+@tf.function  # type: ignore[untyped-decorator]
+def _fail(x: Any) -> Any:
+    tf.debugging.Assert(tf.reduce_sum(x) < 0, [x])
+    return x + 1
+
+
+def _go_asynchronous() -> None:
+    tf.config.experimental.set_synchronous_execution(False)
+
+
+def _on_the_cpu(make: Callable[[], Any]) -> Callable[[], Any]:
+    def made() -> Any:
+        with tf.device("/CPU:0"):
+            return make()
+
+    return made
+
+
+def _built(layer: Any, shape: tuple[int | None, ...]) -> Any:
+    layer.build(shape)
+    return layer
+
+
+def _sequential() -> Any:
+    layers = [keras.layers.Dense(3), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)]
+    return keras.Sequential([keras.Input((4,)), *layers])
+
+
+def _functional() -> Any:
+    x = keras.Input((4,))
+    shared = keras.layers.Dense(4)
+    return keras.Model(x, keras.layers.Dense(1)(shared(shared(x)) + x))
+
+
+def _subclassed() -> Any:
+    net = Subclassed()
+    net(tf.ones((1, 4)))
+    return net
+
+
+def _compiled() -> Any:
+    net = _functional()
+    net.compile(
+        optimizer="adam", loss="mse", metrics=["mae"], run_eagerly=True
+    )  # compiling a trace would take half a second
+    net.train_on_batch(tf.ones((2, 4)), tf.ones((2, 1)))
+    return net
+
+
+def _variables(model: Any) -> list[Any]:
+    if isinstance(model, tf.Variable | keras.Variable):
+        return [model]
+    if isinstance(model, tf.random.Generator):
+        return [model.state]
+    if isinstance(model, Module):
+        return [model.weight, *model.inner["dense"].variables]
+    found = list(model.variables)
+    if isinstance(model, Subclassed):
+        found.append(model.scale)
+    if getattr(model, "optimizer", None) is not None:
+        found += [*model.metrics_variables, *model.optimizer.variables]
+    return found

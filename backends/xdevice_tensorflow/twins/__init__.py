@@ -1,0 +1,12 @@
+"""What Keras's layers and optimizers are, compute, and are called with."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .calls import TensorflowCalls
+from .layers import TensorflowLayers
+from .operations import TensorflowOperations
+from .optimizers import TensorflowOptimizers
+
+MIXINS: Final = (TensorflowLayers, TensorflowOperations, TensorflowCalls, TensorflowOptimizers)

@@ -1,0 +1,84 @@
+"""Finds the axis that a norm layer of Keras works over. In other frameworks that is always the second axis, which holds
+the channels.
+
+How the axis of the channels is found:
+- Next to a convolution, it is the axis on which the convolution has its channels.
+- Elsewhere the model does not tell, because the same model in another framework may permute the axes before the norm.
+  The norm is taken to work over the channels if its axis is the second or the last, and these two differ in size: then
+  the number of its parameters shows whether it fits the other framework's norm.
+- A Flatten, Reshape or Permute makes new axes, so a convolution before it says nothing about a norm after it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from keras import layers as kl
+
+from xdevice.twins.contract import layouts
+
+from . import pixels
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_NORMS: Final = (kl.BatchNormalization, kl.GroupNormalization, kl.PReLU)
+_MOVES: Final = ("Permute", "Transpose", "Swapaxes", "Moveaxis")
+
+
+def of_norms(model: Any) -> Mapping[int, Mapping[str, object]]:
+    """Returns a setting for each norm layer that is not known for certain to work over the axis of the channels, by the
+    `id` of the layer: the axis that it works over."""
+    every = list(pixels.in_order(model))
+    norms = [layer for layer in every if isinstance(layer, _NORMS) and len(_shape(layer)) > 2]
+    if not norms:
+        return {}
+    graph = pixels.graph_of(every)
+    return {id(layer): found for layer in norms if (found := _told(layer, _beside(layer, every, graph)))}
+
+
+def _told(layer: Any, beside: Sequence[Any]) -> Mapping[str, object]:
+    shape, axis = _shape(layer), _axis(layer)
+    if axis is None:
+        return {}
+    ends = (1, len(shape) - 1)
+    are_convs = bool(beside) and all(isinstance(found, pixels.CONVS) for found in beside)
+    is_other = axis not in ends or (are_convs and axis != ends[not pixels.is_first(beside[0])])
+    if is_other and not isinstance(layer, kl.PReLU):
+        return {"axis": axis}
+    sizes = {shape[end] for end in ends}
+    if not is_other and (are_convs or (len(sizes) == 2 and None not in sizes)):
+        return {}
+    return {layouts.AXIS: f"axis {axis} of {shape}"}
+
+
+def _shape(layer: Any) -> tuple[int | None, ...]:
+    """Returns the shape of a layer's input; () if the layer has not been built."""
+    return tuple((layer.get_build_config() or {}).get("input_shape") or ())
+
+
+def _axis(layer: Any) -> int | None:
+    """Returns the axis that a norm layer works over, counted from the front; None if it works over several."""
+    rank = len(_shape(layer))
+    if isinstance(layer, kl.PReLU):
+        own = [axis for axis in range(1, rank) if axis not in (layer.shared_axes or ())]
+        return own[0] if len(own) == 1 else None
+    axis = layer.axis[0] if isinstance(layer.axis, list | tuple) else layer.axis
+    return int(axis) % rank
+
+
+def _beside(layer: Any, every: Sequence[Any], graph: pixels.Graph) -> list[Any]:
+    """Returns the nearest layers before `layer` that make new features, such as convolutions and Dense layers; if there
+    are none, the nearest ones after it."""
+    if any(op is layer for op in graph.ops):
+        stops = {id(op) for op in graph.ops if pixels.is_reshape(op) or type(op).__name__ in _MOVES}
+        ways = (pixels.reached(layer, way, stops) for way in (graph.before, graph.after))
+    else:
+        place = next(number for number, other in enumerate(every) if other is layer)
+        ways = (_nearest(part) for part in (every[:place][::-1], every[place + 1 :]))
+    found = ([own for own in map(pixels.inner, way) if isinstance(own, pixels.MAKERS)] for way in ways)
+    return next(filter(None, found), [])
+
+
+def _nearest(layers: Sequence[Any]) -> list[Any]:
+    return [layer for layer in layers if isinstance(layer, pixels.MAKERS)][:1]

@@ -1,0 +1,107 @@
+"""Records the calls of Keras's layers while a model runs.
+
+How the calls are seen:
+
+- Keras has no hooks on layers, but functional and subclassed models both call their layers by `Layer.__call__`, which
+  is replaced while calls are recorded.
+- A layer calls its activation as `self.activation`. The output of the activation is seen by replacing that attribute.
+- The user asks a `tf.GradientTape` for gradients. `GradientTape.gradient` is replaced, so that it also computes the
+  gradients of the outputs of the layers.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial, wraps
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
+
+import keras
+import tensorflow as tf
+from keras import layers as kl
+
+from xdevice.contract.patching import Patches
+from xdevice.twins.contract import calls as common
+from xdevice.twins.contract.layers import Calls
+from xdevice_tensorflow import names
+from xdevice_tensorflow.parts import layers_in
+from xdevice_tensorflow.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from xdevice.twins.contract.calls import Around, Call
+
+_ACTIVATED: Final = (
+    kl.Dense, kl.Conv1D, kl.Conv2D, kl.Conv3D, kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose,
+    kl.DepthwiseConv1D, kl.DepthwiseConv2D,
+)  # fmt: skip
+_followed: Final[list[list[tuple[Any, Callable[[Any], None]]]]] = []
+"""For each open block of `calls`: the outputs of layers, each with a function that is called with the gradient of the
+output."""
+
+
+def _asking_for_more(original: Any) -> Any:
+    @wraps(original)
+    def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        if not tf.executing_eagerly():
+            return original(self, target, sources, *args, **kwargs)
+        asked = [pair for followed in _followed for pair in followed]
+        found, more = original(self, target, [sources, [x for x, _ in asked]], *args, **kwargs)
+        for (_, put), dy in zip(asked, more, strict=True):
+            if dy is not None:
+                put(dy)
+        return found
+
+    return gradient
+
+
+class TensorflowCalls(Calls):
+    @contextmanager
+    def calls(self, model: Any) -> Iterator[list[Call]]:
+        private.require("layers' calls")
+        known = {layer.path for layer in self.layers(model)}
+        paths, activated, activations = {}, [], []
+        for path, layer in names.layers(model):
+            if path in known or not layers_in(layer):
+                paths[id(layer)] = path
+            function = getattr(layer, "activation", None)
+            if isinstance(layer, _ACTIVATED) and function is not keras.activations.linear:
+                if isinstance(function, FunctionType):
+                    activated.append(layer)
+                elif function is not None:
+                    activations.append(function)
+        followed: list[tuple[Any, Callable[[Any], None]]] = []
+
+        def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
+            for number, x in enumerate(common.tensors(self, result)):
+                if isinstance(x, tf.Tensor) and x.dtype.is_floating:
+                    followed.append((x, partial(put, number)))
+            return result
+
+        watch = common.Watch(self, paths, activations, follow)
+        with Patches() as patches, common.watching(watch, keras.Layer):
+            for layer in activated:
+                patches.replace(layer, "activation", partial(common.activated, layer))
+            patches.replace(tf.GradientTape, "gradient", _asking_for_more)
+            _followed.append(followed)
+            try:
+                yield watch.calls
+            finally:
+                _followed.remove(followed)
+
+    def outermost(self, around: Around) -> AbstractContextManager[Any]:
+        return common.outermost(keras.Layer, around)
+
+    def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        is_functional = bool(getattr(model, "inputs", None))  # it takes its inputs in one container
+        if named and is_functional:
+            return model(named, training=False)
+        if len(inputs) > 1 and is_functional:
+            return model(keras.tree.pack_sequence_as(model.input, inputs), training=False)
+        return model(*inputs, **named, training=False)
+
+    def has_channels_last(self, model: Any) -> bool | None:
+        formats = (getattr(layer, "data_format", None) for _, layer in names.layers(model))
+        return next((name == "channels_last" for name in formats if isinstance(name, str)), None)

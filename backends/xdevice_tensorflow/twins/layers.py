@@ -1,0 +1,421 @@
+"""Reads the layers with parameters out of Keras's models, and states how their weights are laid out compared with
+PyTorch's.
+
+Facts about Keras that the code depends on:
+- The kernel of a convolution has the axes of the window first, then those of inputs and outputs, also with
+  `data_format="channels_first"`.
+- Keras's own names of variables are not unique: the module `names`, beside this one, gives each variable a name, which
+  is looked up by the `id` of the variable.
+- An LSTM or RNN has one bias where PyTorch has two. A GRU has its gates in the order z, r, n, and computes PyTorch's
+  formula only with `reset_after=True`, the default.
+- An EinsumDense that sums over the first axes of its kernel is a Linear whose features have several axes.
+- A MultiHeadAttention contains four EinsumDense layers, whose kernels have the axis of inputs first, then that of
+  heads. Its heads may be of any size.
+- Keras's `momentum` is the weight of the old value, PyTorch's is that of the new one.
+- Next to a Flatten or Reshape of an image, Keras orders features by rows, columns, channels, and other frameworks by
+  channels, rows, columns (module `pixels`).
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import keras
+from keras import layers as kl
+
+from xdevice.twins.contract import layouts
+from xdevice.twins.contract.layers import Layers
+from xdevice.twins.contract.layouts import Layer, Part
+from xdevice_tensorflow import parts as _parts
+
+from . import pixels
+from .axes import of_norms
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+
+_NORM: Final = {"weight": "gamma", "bias": "beta"}
+_NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
+    "linear": {"weight": "kernel"},
+    "conv": {"weight": "kernel"},
+    "conv_transpose": {"weight": "kernel"},
+    "batch_norm": {
+        **_NORM, "running_mean": "moving_mean", "running_var": "moving_variance", layouts.COUNTER: None,
+    },
+    "embedding": {"weight": "embeddings"},
+    "layer_norm": _NORM,
+    "rms_norm": {"weight": "scale"},
+    "group_norm": _NORM,
+    "instance_norm": {
+        **_NORM, "running_mean": None, "running_var": None, layouts.COUNTER: None,
+    },
+    "prelu": {"weight": "alpha"},
+}  # fmt: skip
+_RULES: Final = {
+    "linear": {"weight": layouts.TRANSPOSED},
+    "conv": {"weight": layouts.KERNEL_FIRST},
+    "conv_transpose": {"weight": layouts.KERNEL_FIRST},
+}
+_CONVS: Final = (kl.Conv1D, kl.Conv2D, kl.Conv3D)
+_TRANSPOSED: Final = (kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose)
+_DEPTHWISE: Final = (kl.DepthwiseConv1D, kl.DepthwiseConv2D)
+
+
+_RMS: Final = getattr(kl, "RMSNormalization", None)
+"""Keras's class of RMS norms; None in the first versions of Keras 3, which do not have it."""
+_RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
+_PROJECTIONS: Final = {"q": "query", "k": "key", "v": "value"}
+
+
+def parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
+    if kind in layouts.RECURRENT:
+        return _of_cell(kind, settings)
+    if kind == layouts.ATTENTION:
+        return tuple(_of_attention(settings))
+    own = layouts.parts(kind, settings, _NAMES, _RULES)
+    if kind == "conv_transpose" and settings.get("groups", 1) != 1:
+        return _refused(own, "Keras has no groups in a ConvTranspose; use one for each group")
+    return own
+
+
+def _bound(
+    layer: Any, kind: str, own: Sequence[Part], names: Mapping[int, str], settings: Mapping[str, object]
+) -> Layer | None:
+    there = []
+    for part in own:
+        variable = _variable(layer, part.name)
+        if variable is not None:
+            there.append(part._replace(name=names[id(_parts.held(variable))]))
+    if not there:
+        return None
+    # the layer's path is what is left of a variable's without its name, its cell, its projection or its direction
+    way = there[0].name.split("/")
+    inside = 1 + (kind in (*layouts.RECURRENT, layouts.ATTENTION)) + isinstance(layer, kl.Bidirectional)
+    return Layer(".".join(way[:-inside]), kind, tuple(there), settings)
+
+
+def _variable(layer: Any, name: str) -> Any:
+    for attribute in name.split("/"):
+        layer = getattr(layer, attribute, None)
+    return layer
+
+
+def _kind(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
+    settings: dict[str, object]
+    if isinstance(layer, kl.Dense):
+        settings = {"activation": _activation(layer)}
+        return "linear", parts("linear", settings), settings
+    if isinstance(layer, _DEPTHWISE):
+        return "conv", _of_depthwise(layer), _of_conv(layer) | {"groups": int(layer.kernel.shape[-2])}
+    if isinstance(layer, _CONVS):
+        settings = _of_conv(layer) | {"groups": layer.groups}
+        return "conv", parts("conv", settings), settings
+    if isinstance(layer, _TRANSPOSED):
+        settings = _of_conv(layer) | {"groups": 1, **_of_transposed(layer)}
+        return "conv_transpose", parts("conv_transpose", settings), settings
+    if isinstance(layer, kl.BatchNormalization):
+        settings = {"eps": layer.epsilon, "momentum": 1 - layer.momentum}
+        return "batch_norm", parts("batch_norm", settings), settings
+    if isinstance(layer, kl.Embedding):
+        settings = {"padding_idx": None, "max_norm": None}
+        settings |= {"mask_zero": True} if layer.mask_zero else {}
+        return "embedding", parts("embedding", {}), settings
+    if isinstance(layer, kl.LayerNormalization):
+        settings = {"eps": layer.epsilon, **_axes_of_norm(layer)}
+        settings |= {"rms_scaling": True} if getattr(layer, "rms_scaling", False) else {}
+        return "layer_norm", parts("layer_norm", settings), settings
+    if _RMS is not None and isinstance(layer, _RMS):
+        settings = {"eps": layer.epsilon, **_axes_of_norm(layer)}
+        return "rms_norm", parts("rms_norm", settings), settings
+    if isinstance(layer, kl.GroupNormalization):
+        return _of_groups(layer)
+    if isinstance(layer, kl.PReLU):
+        shape = tuple(layer.alpha.shape)
+        axis = "channels" if all(size == 1 for size in shape[:-1]) else f"those of {shape}"
+        return "prelu", (Part("alpha", ("weight",), layouts.shaped(shape)),), {"axis": axis}
+    if isinstance(layer, kl.EinsumDense):
+        return _of_einsum(layer)
+    if isinstance(layer, kl.MultiHeadAttention):
+        return _attention(layer)
+    return _recurrent(layer)
+
+
+def _refused(own: Sequence[Part], why: str, only: Container[str] | None = None) -> tuple[Part, ...]:
+    return tuple(
+        part._replace(rule=layouts.refused(part.rule, why)) if only is None or part.of[0] in only else part
+        for part in own
+    )
+
+
+def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[Part, ...]:
+    """Returns the parts (parameters) of a layer whose features are in Keras's order. Those whose numbers have another
+    order in other frameworks are every part if the outputs of the layer are in that order, and only its weights for
+    inputs if the inputs are. They get a rule that reorders them if it is certain which number is which pixel, and are
+    marked as refused otherwise."""
+    only: tuple[str, ...] | None = ("weight", "weight_ih_l0", "weight_ih_l0_reverse")
+    if order.outputs or kind in ("batch_norm", "layer_norm", "prelu"):
+        only = None
+    elif kind == "embedding":
+        only = ()
+    if not order.image:
+        return _refused(own, f"{order.why}; {layouts.BY_HAND}", only)
+    return tuple(
+        part._replace(rule=layouts.by_pixels(part.rule, order.image, order.why))
+        if only is None or part.of[0] in only
+        else part
+        for part in own
+    )
+
+
+# settings
+
+
+def _of_conv(layer: Any) -> dict[str, object]:
+    axes = layer.rank
+    stride = tuple(layouts.per_axis(layer.strides, axes))
+    dilation = tuple(layouts.per_axis(layer.dilation_rate, axes))
+    padding: object = layer.padding
+    if padding == "valid":
+        padding = (0,) * axes
+    elif padding == "same":
+        padding = layouts.same_padding(layer.kernel_size, stride, dilation, pixels.size_of_image(layer))
+    elif padding == "causal":
+        padding = layouts.sides([dilation[0] * (layer.kernel_size[0] - 1), 0], 1)
+    return {
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "padding_mode": "zeros",
+        "activation": _activation(layer),
+    }
+
+
+def _of_transposed(layer: Any) -> dict[str, object]:
+    """Returns `padding` and `output_padding` of a transposed convolution in PyTorch's terms. Keras determines the size
+    of the output, and TensorFlow cuts surplus elements off both ends of each axis; an odd one off the far end."""
+    axes = layer.rank
+    given = layouts.per_axis(layer.output_padding, axes) or (None,) * axes
+    stride, dilation = (layouts.per_axis(value, axes) for value in (layer.strides, layer.dilation_rate))
+    found = [_cut(layer.padding, *each) for each in zip(layer.kernel_size, stride, dilation, given, strict=True)]
+    if None in found:
+        return {"padding": layer.padding, "output_padding": tuple(size or 0 for size in given)}
+    return dict(zip(("padding", "output_padding"), zip(*filter(None, found), strict=True), strict=True))
+
+
+def _cut(padding: str, kernel: int, stride: int, dilation: int, given: int | None) -> tuple[int, int] | None:
+    """Returns PyTorch's padding and output_padding along one axis. None if no such numbers exist: TensorFlow cuts the
+    two ends of the axis differently, or the cut depends on the size of the input."""
+    kernel = dilation * (kernel - 1) + 1
+    if padding == "valid":
+        return 0, max(stride - kernel, 0) if given is None else given
+    # by how much the output is longer than the input times the stride
+    more = 0 if given is None else kernel % 2 + given - stride
+    cut = max(kernel - stride - more, 0)
+    if cut % 2 or not -stride < more <= 0:
+        return None
+    return cut // 2, stride - kernel + more + cut
+
+
+def _activation(layer: Any) -> str | None:
+    name = getattr(layer.activation, "__name__", str(layer.activation))
+    return None if name == "linear" else name
+
+
+def _of_depthwise(layer: Any) -> tuple[Part, ...]:
+    rule = layouts.depthwise(int(layer.kernel.shape[-1]))
+    return Part("kernel", ("weight",), rule), Part("bias", ("bias",), layouts.SAME)
+
+
+def _axes_of_norm(layer: Any) -> dict[str, object]:
+    """Returns the setting `axis` with the axes that a LayerNormalization works over; an empty dict if they are the last
+    axes, as in other frameworks."""
+    rank = len(layer.get_build_config()["input_shape"])
+    axes = sorted(axis - rank if axis >= 0 else axis for axis in layouts.per_axis(layer.axis, 1))
+    return {} if axes == list(range(-len(axes), 0)) else {"axis": tuple(axes)}
+
+
+def _of_image(layer: Any, own: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Returns the parts (parameters) of a LayerNormalization. If it works over rows, columns and channels of an image,
+    they get the conversion rule that puts the channels first, as in other frameworks."""
+    weights = [variable for variable in (layer.gamma, layer.beta) if variable is not None]
+    rank = len(layer.get_build_config()["input_shape"])
+    if rank < 4 or not weights or weights[0].ndim != rank - 1:
+        return own
+    return tuple(part._replace(rule=layouts.CHANNELS_LAST) for part in own)
+
+
+def _of_groups(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]:
+    # a layer made with groups=-1 has the number of channels as `groups` once it is built
+    channels = (layer.gamma if layer.gamma is not None else layer.beta).shape[0] if layer.weights else None
+    settings: dict[str, object] = {"eps": layer.epsilon}
+    if layer.groups in (-1, channels):
+        settings |= {"running_stats": False}
+        return "instance_norm", parts("instance_norm", settings), settings
+    settings |= {"num_groups": layer.groups}
+    return "group_norm", parts("group_norm", settings), settings
+
+
+# dense layers of several axes
+
+
+def _of_einsum(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
+    """Returns kind, parts and settings of an EinsumDense, described as a Linear. None if its kernel is not a matrix of
+    inputs by outputs, or its bias does not have one number for each output."""
+    taken, _, given = layer.equation.replace("...", "").partition("->")
+    taken, _, weights = taken.partition(",")
+    summed = "".join(axis for axis in weights if axis not in given)
+    kept = weights[len(summed) :]
+    is_matrix = bool(summed and kept) and weights.startswith(summed) and not set(kept) & set(taken)
+    is_last = taken.endswith(summed) and given.endswith(kept)
+    if not (is_matrix and is_last and layer.built) or (layer.bias is not None and layer.bias_axes != kept):
+        return None
+    shape = tuple(layer.kernel.shape)
+    inputs = len(summed)
+    own = (
+        Part("kernel", ("weight",), layouts.kernel(shape[:inputs], shape[inputs:])),
+        Part("bias", ("bias",), layouts.shaped(shape[inputs:])),
+    )
+    return "linear", own, {"activation": _activation(layer)}
+
+
+def _of_attention(settings: Mapping[str, object]) -> Iterator[Part]:
+    heads = int(str(settings.get("num_heads", 0)))
+    into, bias, out = (
+        layouts.kernel((-1,), (heads, -1)), layouts.shaped((heads, -1)), layouts.kernel((heads, -1), (-1,))
+    )  # fmt: skip
+    if not heads:
+        into, bias, out = (layouts.unfit(rule, "nothing says how many heads; give like=") for rule in (into, bias, out))
+    for short, name in _PROJECTIONS.items():
+        yield Part(f"{name}.kernel", (f"{short}_proj.weight",), into)
+        yield Part(f"{name}.bias", (f"{short}_proj.bias",), bias)
+    yield Part("attention_output.kernel", ("out_proj.weight",), out)
+    yield Part("attention_output.bias", ("out_proj.bias",), layouts.SAME)
+
+
+def _attention(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]:
+    settings: dict[str, object] = {
+        "num_heads": layer.num_heads,
+        "packed": _is_packed(layer),
+        "dropout": float(layer.dropout),
+        "batch_first": True,
+    }
+    sizes = {layer.num_heads * layer.key_dim, layer.num_heads * layer.value_dim}
+    if layer.built and sizes | {layer.output_dense.kernel.shape[-1]} != {layer.query_dense.kernel.shape[0]}:
+        settings["head_dim"] = (layer.key_dim, layer.value_dim)
+    axes = layer.attention_axes
+    settings |= {"attention_axes": tuple(axes)} if axes is not None and tuple(axes) != (1,) else {}
+    config = layer.get_config()
+    for name in ("use_gate", "sliding_window"):  # settings that Keras 3.0 does not have yet
+        settings |= {name: config[name]} if config.get(name) else {}
+    own = []
+    for part in _of_attention(settings):
+        name, _, what = part.name.rpartition(".")
+        own.append(part._replace(name=f"{'output' if 'output' in name else name}_dense/{what}"))
+    return layouts.ATTENTION, tuple(own), settings
+
+
+def _is_packed(layer: Any) -> bool:
+    dense = (layer.query_dense, layer.key_dense, layer.value_dense)
+    return layer.built and len({tuple(part.kernel.shape) for part in dense}) == 1
+
+
+# recurrent layers
+
+
+def _recurrent(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
+    if isinstance(layer, kl.Bidirectional):
+        return _both_ways(layer)
+    kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), None)
+    if kind is None:
+        return None
+    settings: dict[str, object] = {
+        "layers": 1, "bidirectional": False, "projection": 0, "batch_first": True, "dropout": 0.0,
+    }  # fmt: skip
+    own = tuple(part._replace(name=f"cell/{part.name}") for part in _cell(kind, "l0"))
+    if kind == "gru" and not layer.reset_after:
+        own = tuple(part._replace(rule=layouts.SUMMED) if len(part.of) == 2 else part for part in own)
+        return kind, _refused(own, "with reset_after=False it computes something other than a GRU elsewhere"), settings
+    return kind, own, settings | _of_recurrent(layer)
+
+
+def _both_ways(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
+    one = _recurrent(layer.forward_layer)
+    two = _recurrent(layer.backward_layer)
+    if one is None or two is None:
+        return None
+    kind, forward, settings = one
+    backward = tuple(
+        part._replace(name=f"backward_layer/{part.name}", of=tuple(f"{name}_reverse" for name in part.of))
+        for part in two[1]
+    )
+    ahead = tuple(part._replace(name=f"forward_layer/{part.name}") for part in forward)
+    return kind, tuple(chain(ahead, backward)), {**settings, "bidirectional": True}
+
+
+def _of_recurrent(layer: Any) -> dict[str, object]:
+    """Returns the settings in which a recurrent layer differs from PyTorch's. They have PyTorch's names if PyTorch has
+    such a setting, because layers of different frameworks are compared by them."""
+    activation = getattr(layer.activation, "__name__", str(layer.activation))
+    changed: dict[str, object] = {}
+    if isinstance(layer, kl.SimpleRNN):
+        changed["nonlinearity"] = activation
+    else:
+        gate = getattr(layer.recurrent_activation, "__name__", str(layer.recurrent_activation))
+        changed |= {"activation": activation} if activation != "tanh" else {}
+        changed |= {"recurrent_activation": gate} if gate != "sigmoid" else {}
+    # Keras drops inputs and state with one mask for all steps; PyTorch's `dropout` works between layers
+    dropped = {"dropout_of_inputs": layer.dropout, "recurrent_dropout": layer.recurrent_dropout}
+    changed |= {name: value for name, value in dropped.items() if value}
+    return changed | ({"go_backwards": True} if layer.go_backwards else {})
+
+
+def _of_cell(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
+    own = _cell(kind, "l0")
+    if settings.get("projection"):
+        return _refused(own, "Keras has no LSTM with a projection")
+    if settings.get("layers", 1) != 1 or settings.get("bidirectional"):
+        return _refused(own, "a Keras RNN, LSTM or GRU has one layer in one direction; give like=, a model of them")
+    return own
+
+
+def _cell(kind: str, suffix: str) -> tuple[Part, ...]:
+    biases = (f"bias_ih_{suffix}", f"bias_hh_{suffix}")
+    weight, bias = layouts.TRANSPOSED, layouts.SUMMED
+    if kind == "gru":
+        weight, bias = layouts.GATES_ZRN, layouts.BIASES_ZRN
+    return (
+        Part("kernel", (f"weight_ih_{suffix}",), weight),
+        Part("recurrent_kernel", (f"weight_hh_{suffix}",), weight),
+        Part("bias", biases, bias),
+    )
+
+
+class TensorflowLayers(Layers):
+    def layers(self, model: Any) -> Iterable[Layer]:
+        if not isinstance(model, keras.Layer):
+            raise self.unsupported(f"layers in a {type(model).__qualname__}", "give the Keras model itself")
+        names = {id(variable): name for name, variable in reversed(list(self.variables(model)))}
+        done: set[int] = set()
+        orders, norms = pixels.orders(model), of_norms(model)
+        has_images = any(isinstance(layer, pixels.CONVS) for layer in pixels.in_order(model))
+        for layer in pixels.in_order(model):
+            if id(layer) in done:
+                continue
+            found = _kind(layer)
+            if found is None:
+                continue
+            kind, own, settings = found
+            settings = {**settings, **norms.get(id(layer), {})}
+            if has_images and kind == "layer_norm":
+                own = _of_image(layer, own)
+            if id(layer) in orders:
+                own = _out_of_order(kind, own, orders[id(layer)])
+            if isinstance(layer, kl.Bidirectional | kl.MultiHeadAttention):
+                done |= {id(inner) for inner in pixels.in_order(layer)}
+            bound = _bound(layer, kind, own, names, settings)
+            if bound is not None:
+                yield bound
+
+    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
+        return parts(kind, settings)

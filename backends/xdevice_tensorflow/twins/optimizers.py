@@ -1,0 +1,135 @@
+"""Reads what Keras's optimizers compute, and finds their state among their variables.
+
+Facts about Keras that the code depends on:
+
+- What an optimizer computes is known only if its class is exactly one of `_KINDS`: AdamW derives from Adam, and a
+  user's class may derive from any.
+- In every class `weight_decay` is taken off the weight (decoupled), not added to the gradient. None, the default of
+  most classes, means 0.
+- `optimizer.variables` begins with `iteration` and, unless it is a schedule, the learning rate. The state of the
+  parameters follows, in an order that differs by class, but for each kind of state in that of the parameters. Its
+  name ends with the kind, as in Keras's files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import keras
+
+from xdevice.twins.contract import optimizers as terms
+from xdevice.twins.contract.optimizers import Optimizers
+from xdevice_tensorflow import parts
+from xdevice_tensorflow.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from xdevice.twins.contract.optimizers import Optimizer
+
+_learning_rate = private.field("keras.optimizers.Optimizer._learning_rate")
+_trainable_variables = private.field("keras.optimizers.Optimizer._trainable_variables")
+_use_weight_decay = private.field("keras.optimizers.Optimizer._use_weight_decay")
+_OPTIMIZERS: Final = keras.optimizers
+_KINDS: Final = {
+    _OPTIMIZERS.SGD: "sgd", _OPTIMIZERS.Adam: "adam", _OPTIMIZERS.AdamW: "adam", _OPTIMIZERS.RMSprop: "rmsprop",
+    _OPTIMIZERS.Adagrad: "adagrad",
+}  # fmt: skip
+_NAMES: Final = {
+    "sgd": {"momentum": "momentum", "nesterov": "nesterov"},
+    "adam": {"beta1": "beta_1", "beta2": "beta_2", "eps": "epsilon", "amsgrad": "amsgrad"},
+    "rmsprop": {"alpha": "rho", "eps": "epsilon", "momentum": "momentum", "centered": "centered"},
+    "adagrad": {"eps": "epsilon", "initial_accumulator_value": "initial_accumulator_value"},
+}
+_OWN: Final = {
+    "sgd": {"momentum_holds": terms.STEPS},
+    "adam": {"eps_enters": terms.UNCORRECTED},
+    "rmsprop": {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS},
+    "adagrad": {"eps_enters": terms.INSIDE},
+}
+_SLOTS: Final = {
+    "sgd": {"momentum": "-lr * momentum_buffer"},
+    "adam": {"momentum": "exp_avg", "velocity": "exp_avg_sq", "velocity_hat": "max_exp_avg_sq"},
+    "rmsprop": {"velocity": "square_avg", "momentum": "lr * momentum_buffer", "average_gradient": "grad_avg"},
+    "adagrad": {"accumulator": "sum"},
+}
+"""By the end of a variable's name: which state it is."""
+_NO_SLOTS: Final = {"iteration": terms.STEP, "learning_rate": None, "average": None, "gradient_accumulator": None}
+"""The same, for what is no state of a parameter, or none that another framework has."""
+_COMMON_NAMES: Final = {
+    "lr": "learning_rate", "weight_decay": "weight_decay", "accumulation": "gradient_accumulation_steps",
+    "moving_average": "use_ema and ema_momentum choose it",
+    "gradient_scale": "optimizer.scale_loss(loss) makes up for loss_scale_factor",
+    "clip": "global_clipnorm, clipnorm and clipvalue clip",
+}  # fmt: skip
+
+
+def _settings(optimizer: Any, kind: str) -> dict[str, object]:
+    found: dict[str, object] = {
+        "lr": float(optimizer.learning_rate),
+        "weight_decay": float(optimizer.weight_decay or 0.0),
+        "decay": terms.DECOUPLED,
+        "clip": _clip(optimizer),
+        "gradient_scale": 1 / (optimizer.loss_scale_factor or 1),
+        "accumulation": optimizer.gradient_accumulation_steps or 1,
+        "moving_average": float(optimizer.ema_momentum) if optimizer.use_ema else None,
+    }
+    schedule = _learning_rate(optimizer)
+    if not isinstance(schedule, keras.Variable):
+        found["schedule"] = f"keras.optimizers.schedules.{type(schedule).__name__}"
+    for name, own in _NAMES[kind].items():
+        value = getattr(optimizer, own)
+        found[name] = value if isinstance(value, bool) else float(value)
+    return terms.settings(kind, **found, **_OWN[kind])
+
+
+def _constraint(variable: Any) -> str | None:
+    """Returns the name and the settings of the constraint that Keras applies to a variable after each step; None if it
+    has no constraint."""
+    if variable.constraint is None:
+        return None
+    told = variable.constraint.get_config() if hasattr(variable.constraint, "get_config") else {}
+    given = ", ".join(f"{name}={value}" for name, value in sorted(told.items()))
+    return f"{type(variable.constraint).__name__}({given})"
+
+
+def _clip(optimizer: Any) -> str | None:
+    if optimizer.global_clipnorm is not None:
+        return f"to a norm of all of {optimizer.global_clipnorm:.6g}"
+    if optimizer.clipnorm is not None:
+        return f"to a norm of each of {optimizer.clipnorm:.6g}"
+    if optimizer.clipvalue is not None:
+        return f"to values from {-optimizer.clipvalue:.6g} to {optimizer.clipvalue:.6g}"
+    return None
+
+
+class TensorflowOptimizers(Optimizers):
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        private.require("optimizers")
+        kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
+        settings = _settings(optimizer, kind)
+        trained = _trainable_variables(optimizer)
+        numbers = self._numbers(optimizer, {**_SLOTS[kind], **_NO_SLOTS}, len(trained))
+        parameters = []
+        for place, variable in enumerate(trained):
+            is_free = not _use_weight_decay(optimizer)(variable)
+            own = {**settings, "constraint": _constraint(variable)} | ({"weight_decay": 0.0} if is_free else {})
+            state = {slot: of[place] for slot, of in numbers.items()}
+            parameters.append(terms.Parameter(parts.held(variable), own, state))
+        return terms.Optimizer(
+            kind, type(optimizer).__name__, settings, tuple(parameters), {**_NAMES[kind], **_COMMON_NAMES}
+        )
+
+    def _numbers(self, optimizer: Any, known: Mapping[str, str | None], count: int) -> dict[str, list[str]]:
+        """Returns the numbers of the variables of each kind of state, one for each of the `count` parameters."""
+        found: dict[str, list[str]] = {}
+        for number, variable in enumerate(optimizer.variables):
+            ends = [end for end in known if f"_{variable.name}".endswith(f"_{end}")]
+            if not ends:
+                raise self.unsupported(f"reading {variable.name!r} of this optimizer", "copy its state by hand")
+            slot = known[max(ends, key=len)]
+            if slot is not None:
+                found.setdefault(slot, []).extend([str(number)] * (count if slot == terms.STEP else 1))
+        if any(len(of) != count for of in found.values()):
+            raise self.unsupported("reading an optimizer some of whose parameters have no state", "copy it by hand")
+        return found

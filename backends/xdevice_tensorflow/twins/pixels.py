@@ -1,0 +1,358 @@
+"""Finds the layers of a Keras model whose features are in the order rows, columns, channels (here: Keras's order).
+Other frameworks have them in the order channels, rows, columns.
+
+A Flatten or Reshape of an image makes such features, and a Reshape to an image takes them; this module calls both a
+fold. The layers before or after a fold have their outputs or inputs in Keras's order. So have layers in between that
+keep the features as they are: a BatchNormalization, a PReLU.
+
+How the layers next to a fold are found:
+- In a functional model the graph is followed from layer to layer, also into a model inside it.
+- The layers of a subclassed model are called like functions, and nothing shows which of them follows which. There
+  every layer counts that has the right number of features to be next to the fold.
+- `Flatten(data_format="channels_first")` puts the channels last before it flattens.
+
+In a functional model it is certain which number is which pixel if only layers that move no axes are between the last
+convolutions and a fold into one axis, and between the fold and a layer behind it.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from keras import layers as kl
+
+from xdevice.twins.contract import operations
+from xdevice_tensorflow.parts import layers_in, nodes_of
+from xdevice_tensorflow.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    Shape = tuple[Any, ...]
+
+_history = private.field("keras.src.ops.node.Node._keras_history")
+_RESHAPES: Final = ("Flatten", "Reshape", "Ravel")
+"""The class names of layers that reshape, and of the objects that stand for such functions of `keras.ops`. They are
+known by name, because Keras's classes for functions are private."""
+CONVS: Final = (
+    kl.Conv1D, kl.Conv2D, kl.Conv3D, kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose,
+    kl.DepthwiseConv1D, kl.DepthwiseConv2D, kl.SeparableConv1D, kl.SeparableConv2D,
+)  # fmt: skip
+MAKERS: Final = (*CONVS, kl.Dense, kl.EinsumDense, kl.Embedding, kl.RNN, kl.Bidirectional, kl.MultiHeadAttention)
+"""Layers that compute new features, in an order of their own."""
+_KEEPERS: Final = (kl.BatchNormalization, kl.LayerNormalization, kl.PReLU)
+"""Layers that keep the features of their input, and have a parameter for each."""
+_STILL: Final = (
+    *_KEEPERS, kl.InputLayer, kl.Dropout, kl.Activation, kl.ReLU, kl.LeakyReLU, kl.ELU, kl.Identity,
+)  # fmt: skip
+"""Layers that move no axes and no features."""
+_OF_IMAGES: Final = (
+    *_STILL, kl.GroupNormalization, kl.MaxPooling1D, kl.MaxPooling2D, kl.MaxPooling3D, kl.AveragePooling1D,
+    kl.AveragePooling2D, kl.AveragePooling3D, kl.SpatialDropout1D, kl.SpatialDropout2D, kl.SpatialDropout3D,
+    kl.ZeroPadding1D, kl.ZeroPadding2D, kl.ZeroPadding3D, kl.Add, kl.Concatenate,
+)  # fmt: skip
+"""Layers that give an image with the axes of the one that they take."""
+
+
+class Order(NamedTuple):
+    """What `orders` says of a layer: that its outputs or its inputs are in Keras's order, and why."""
+
+    why: str
+    outputs: bool
+    """True if the outputs are in Keras's order; False if the inputs are."""
+    image: Shape = ()
+    """The rows, columns and channels that the inputs are for certain; () if they may be others."""
+
+
+class _Fold(NamedTuple):
+    """A Flatten or Reshape that turns the axes of an image into one axis of features, or the reverse."""
+
+    op: Any
+    shape: Shape
+    """The lengths of the image's axes; () if they are not known."""
+    size: int | None
+    """The number of features of the flat side; None if it is not known."""
+    opens: bool
+    """True if the image is the output of `op`; False if it is the input."""
+
+
+def in_order(model: Any) -> Iterator[Any]:
+    """Yields every layer of a model once, in the order of definition. Keras's own `_flatten_layers` reverses the layers
+    inside a layer."""
+    seen: dict[int, Any] = {}
+    waiting = [model]
+    while waiting:
+        layer = waiting.pop()
+        if id(layer) not in seen:
+            seen[id(layer)] = layer
+            waiting += reversed(layers_in(layer))
+    yield from seen.values()
+
+
+def orders(model: Any) -> dict[int, Order]:
+    """Returns the layers with features in Keras's order, by the `id` of the layer: whether the outputs or the inputs
+    are, and why."""
+    every = list(in_order(model))
+    graph = graph_of(every)
+    folds = [fold for op in graph.ops for node in nodes_of(op) if (fold := _fold_between(op, node, graph))]
+    folds.sort(key=_is_last)
+    found: dict[int, Order] = {}
+    for fold in folds:
+        stops = {id(other.op) for other in folds if other.opens != fold.opens}
+        for op in reached(fold.op, graph.before if fold.opens else graph.after, stops):
+            image = fold.shape if _is_image(fold, graph) and _is_right_behind(op, fold, graph) else ()
+            found.setdefault(id(inner(op)), _order(fold)._replace(image=image))
+    followed = {id(inner(op)) for op in graph.ops}
+    has_conv = any(isinstance(layer, CONVS) for layer in every)
+    loose = [fold for layer in every if id(layer) not in followed for fold in _loose_folds(layer, has_conv)]
+    for layer in every:
+        for fold in sorted(loose if id(layer) in followed else folds + loose, key=_is_last):
+            if _may_be_next(layer, fold):
+                found.setdefault(id(layer), _order(fold, "by its size "))
+    return found
+
+
+def _is_last(fold: _Fold) -> bool:
+    # folds whose image is the output come first: what concerns the outputs of a layer counts more than its inputs
+    return not fold.opens
+
+
+def _order(fold: _Fold, how: str = "") -> Order:
+    name = f"{type(fold.op).__name__}{f' of {fold.shape}' if fold.shape else ''} {fold.op.name!r}"
+    way, what = ("goes into", "outputs") if fold.opens else ("follows", "inputs")
+    return Order(
+        f"{how}it {way} the {name}: Keras counts its {what} by rows, columns, channels, others by channels, rows, "
+        "columns",
+        fold.opens,
+    )
+
+
+# functional models
+
+
+class Graph(NamedTuple):
+    ops: list[Any]
+    before: Callable[[Any], Iterable[Any]]
+    after: Callable[[Any], Iterable[Any]]
+
+
+def graph_of(layers: list[Any]) -> Graph:
+    """Returns the layers and functions (ops) of functional models as a graph. Its functions `before` and `after` give
+    the neighbours of an op."""
+    inputs: dict[int, list[Any]] = {}  # several models may begin with one Input
+    for layer in filter(_is_model, layers):
+        for tensor in layer.inputs:
+            inputs.setdefault(id(_history(tensor).operation), []).append(layer)
+
+    def before(op: Any) -> list[Any]:
+        nodes = chain.from_iterable(nodes_of(owner) for owner in inputs.get(id(op), [op]))
+        return list(chain.from_iterable(_ends(parent.operation) for node in nodes for parent in node.parent_nodes))
+
+    ops: dict[int, Any] = {}
+    following: dict[int, list[Any]] = {}
+    waiting = [layer for layer in layers if nodes_of(layer) and not _is_model(layer)]
+    while waiting:
+        op = waiting.pop()
+        if id(op) in ops:
+            continue
+        ops[id(op)] = op
+        for parent in before(op):
+            following.setdefault(id(parent), []).append(op)
+            waiting.append(parent)
+    return Graph(list(ops.values()), before, lambda op: following.get(id(op), []))
+
+
+def _is_model(op: Any) -> bool:
+    return bool(getattr(op, "outputs", None)) and hasattr(op, "inputs")
+
+
+def _ends(op: Any) -> Iterator[Any]:
+    """Yields the layers that give the outputs of `op` if it is a model, also inside inner models; otherwise `op`."""
+    if not _is_model(op):
+        yield op
+        return
+    for tensor in op.outputs:
+        yield from _ends(_history(tensor).operation)
+
+
+def _fold_between(op: Any, node: Any, graph: Graph) -> _Fold | None:
+    if not is_reshape(op) or len(node.input_tensors) != 1 or len(node.output_tensors) != 1:
+        return None
+    here, there = _put_last(op, tuple(node.input_tensors[0].shape[1:])), tuple(node.output_tensors[0].shape[1:])
+    if not here or not there or None in (here[-1], there[-1]) or here[-1] == there[-1]:
+        return None
+    opens = there[-1] < here[-1]
+    shape = _folded(there, here[-1]) if opens else _folded(here, there[-1])
+    beside = reached(op, graph.after if opens else graph.before, set())
+    convs = [conv for conv in map(inner, beside) if isinstance(conv, CONVS)]
+    is_channels_first = bool(convs) and all(map(is_first, convs)) and not is_first(op)
+    if is_channels_first or not _has_channels(shape, bool(convs)):
+        return None
+    return _Fold(op, shape, here[-1] if opens else there[-1], opens)
+
+
+def _is_image(fold: _Fold, graph: Graph) -> bool:
+    """Whether what the fold makes into one axis is for certain an image as convolutions give it."""
+    if fold.opens or fold.size is None or fold.size != _size(fold.shape) or not _is_called_once(fold.op):
+        return False
+    if len(nodes_of(fold.op)[0].output_tensors[0].shape) != 2:
+        return False
+    waiting, convs = list(graph.before(fold.op)), []
+    while waiting:
+        op = waiting.pop()
+        if not _is_one_of(op, (*CONVS, *_OF_IMAGES)):
+            return False
+        convs += [op] if isinstance(op, CONVS) else []
+        waiting += [] if isinstance(op, CONVS) else graph.before(op) or [None]
+    return {is_first(conv) for conv in convs} == {is_first(fold.op)}
+
+
+def _is_called_once(op: Any) -> bool:
+    return op is inner(op) and len(nodes_of(op)) == 1
+
+
+def _is_one_of(op: Any, classes: tuple[type, ...]) -> bool:
+    return isinstance(op, classes) and not operations.is_rewritten(op, "keras", "call")
+
+
+def _is_right_behind(op: Any, fold: _Fold, graph: Graph) -> bool:
+    """Whether an op behind a fold takes just what the fold gives, in its order."""
+    while op is not fold.op:
+        before = list(graph.before(op))
+        if len(before) != 1 or not _is_one_of(op, (kl.Dense, *_STILL)):
+            return False
+        op = before[0]
+    return True
+
+
+def size_of_image(layer: Any) -> tuple[int | None, ...]:
+    """Returns the size of the images that a layer of a functional model takes, without batch and channels; () if it is
+    not known."""
+    shapes = {tuple(node.input_tensors[0].shape) for node in nodes_of(layer)}
+    if len(shapes) != 1 or not _is_as_built(layer):
+        return ()
+    (shape,) = shapes
+    return shape[2:] if is_first(layer) else shape[1:-1]
+
+
+def _is_as_built(layer: Any) -> bool:
+    """Whether the layers before this one still give the shapes that Keras recorded when the model was built: a user may
+    have set a stride since."""
+    todo, seen = [layer], {id(layer)}
+    while todo:
+        for node in nodes_of(todo.pop()):
+            for op in (parent.operation for parent in node.parent_nodes):
+                if id(op) not in seen:
+                    seen.add(id(op))
+                    todo.append(op)
+                    if (hasattr(op, "strides") or hasattr(op, "layers")) and not _makes_its_shapes(op):
+                        return False
+    return True
+
+
+def _makes_its_shapes(op: Any) -> bool:
+    if operations.is_rewritten(op, "keras", "call"):  # the user's own `call` may compute other shapes
+        return False
+    nodes = [node for node in nodes_of(op) if len(node.input_tensors) == len(node.output_tensors) == 1]
+    return all(
+        tuple(op.compute_output_shape(node.input_tensors[0].shape)) == tuple(node.output_tensors[0].shape)
+        for node in nodes
+    )
+
+
+def is_reshape(op: Any) -> bool:
+    return type(inner(op)).__name__ in _RESHAPES
+
+
+def inner(op: Any) -> Any:
+    return op.layer if isinstance(op, kl.TimeDistributed) else op
+
+
+def is_first(op: Any) -> bool:
+    return getattr(inner(op), "data_format", None) == "channels_first"
+
+
+def _put_last(op: Any, shape: Shape) -> Shape:
+    return (*shape[1:], shape[0]) if len(shape) > 1 and is_first(op) else shape
+
+
+def _folded(shape: Shape, features: int) -> Shape:
+    """Returns the last axes of a shape whose sizes multiply to this number of features; all axes if none do."""
+    for start in reversed(range(len(shape))):
+        if _size(shape[start:]) == features:
+            return shape[start:]
+    return shape
+
+
+def reached(op: Any, ways: Callable[[Any], Iterable[Any]], stops: set[int]) -> list[Any]:
+    """Returns the layers that follow `op`, or precede it: `ways` is `graph.after` or `graph.before`. On each path the
+    last is the first layer that makes new features; ops whose `id` is in `stops` end a path and are left out."""
+    seen: dict[int, Any] = {}
+    waiting = list(ways(op))
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen or id(found) in stops:
+            continue
+        seen[id(found)] = found
+        if not isinstance(inner(found), MAKERS):
+            waiting += ways(found)
+    return list(seen.values())
+
+
+def _has_channels(shape: Shape, has_conv: bool) -> bool:
+    """Whether a shape (without batch) is that of an image with several pixels and several channels. A shape with two
+    axes, which may be that of a sequence, counts as an image if the model has convolutions."""
+    if len(shape) == 1 or (shape and (shape[-1] == 1 or all(size == 1 for size in shape[:-1]))):
+        return False
+    return len(shape) > 2 or has_conv
+
+
+# subclassed models
+
+
+def _loose_folds(layer: Any, has_conv: bool) -> Iterator[_Fold]:
+    """Yields the folds that a Flatten or Reshape may stand for, if the layers before and after it are not known. Yields
+    nothing for any other layer."""
+    if not is_reshape(layer):
+        return
+    built = layer.get_build_config() or {}
+    here = _put_last(layer, tuple(built.get("input_shape") or ())[1:])
+    there = tuple(getattr(layer, "target_shape", ()))
+    if len(there) < 2 and _has_channels(here, has_conv):
+        yield _Fold(layer, here, _size(here), opens=False)
+    if len(there) == 2 and has_conv:  # a sequence made of the rows of an image
+        yield _Fold(layer, (), _size(there[-1:]), opens=False)
+    if len(there) > 1 and _has_channels(there, has_conv):
+        yield _Fold(layer, there, _size(there), opens=True)
+
+
+def _size(shape: Shape) -> int | None:
+    known = shape and all(size is not None and size > 0 for size in shape)
+    return math.prod(shape) if known else None
+
+
+def _may_be_next(layer: Any, fold: _Fold) -> bool:
+    """Whether a layer may be next to a fold, by its number of features. A layer before the fold has as many outputs as
+    the fold has features. A layer after it has at least as many inputs, because others may have been concatenated."""
+    count = _features(layer, fold.opens)
+    if count is None or fold.size is None:
+        return count is not None
+    return count == fold.size if fold.opens else count >= fold.size
+
+
+def _features(layer: Any, given: bool) -> int | None:
+    """Returns how many features the outputs (if `given`) or the inputs of a layer have; None if it has no parameters
+    for them."""
+    if not layer.weights:
+        return None
+    if isinstance(layer, kl.Dense | kl.LSTM | kl.GRU):
+        return int(layer.units if given else layer.weights[0].shape[0])
+    if isinstance(layer, kl.Bidirectional):
+        one = _features(layer.forward_layer, given)
+        return 2 * one if given and one else one
+    if isinstance(layer, kl.Embedding):
+        return int(layer.output_dim) if given else None
+    is_flat = isinstance(layer, _KEEPERS) and (getattr(layer.input_spec, "ndim", 2) or 2) <= 3
+    return int(layer.weights[0].shape[-1]) if is_flat else None

@@ -1,0 +1,9 @@
+"""Virtual GPUs for TensorFlow: its logical CPUs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .virtual_gpus import TensorflowVirtualGpus
+
+MIXINS: Final = (TensorflowVirtualGpus,)

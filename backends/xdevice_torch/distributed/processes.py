@@ -1,0 +1,352 @@
+"""Moves tensors between processes: by gloo if they are on the host, by NCCL if they are on GPUs.
+
+`TorchEngine` makes process groups of its own, without `init_process_group`, so that a program can use
+`torch.distributed` beside it; `native_group` makes the default one. gloo is told the address to listen on, because
+otherwise it would look up the name of the host. The store, where the ranks find each other's addresses, gets a socket
+that already listens on that address.
+
+gloo sums eight dtypes. Tensors of other dtypes are converted to one of these before they are summed, and tensors that
+are only moved are sent as bytes. torch 2.13 deprecates the flat `reduce_scatter_tensor`, so the form with lists is
+used, which all versions have.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from datetime import timedelta
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import torch.distributed as dist
+
+from xdevice.distributed.contract.processes import Engine
+from xdevice_torch.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.distributed.contract.processes import Group
+
+_c10d: Any = dist
+"""`torch.distributed`, typed as `Any`, because PyTorch's type hints lack some of its names."""
+_Options: Any = private["torch.distributed.ProcessGroupGloo._Options"]
+_devices = private.field("torch.distributed.ProcessGroupGloo._Options._devices")
+_timeout = private.field("torch.distributed.ProcessGroupGloo._Options._timeout")
+"""The options of NCCL have it too."""
+_copy_each = private.get("torch._foreach_copy_")
+_STEP: Final = timedelta(seconds=0.1)
+_DEADLINE: Final = timedelta(days=7)
+"""The timeout that PyTorch is given. It is long, because xdevice's own control connection notices lost ranks."""
+
+_AS: Final = {
+    torch.bool: torch.uint8,
+    torch.int16: torch.int32,
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+    torch.uint64: torch.int64,
+    torch.complex64: torch.float32,
+    torch.complex128: torch.float64,
+}
+"""For each dtype that gloo or NCCL does not sum: the dtype in which its tensors are summed. A sum of wider integers has
+the same low bits; a complex number is summed as a pair of floats."""
+_KEYS: Final = {torch.float32: torch.int32, torch.float64: torch.int64}
+"""The integers as which floats are compared for max and min, because gloo does not handle NaN: its max of 0, NaN and 2
+on three ranks is 0."""
+_OPS: Final = {
+    "sum": dist.ReduceOp.SUM,
+    "mean": dist.ReduceOp.AVG,
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+}
+
+
+def names(has_gpus: bool) -> tuple[str, ...]:
+    """Returns the names of the engines ("nccl", "gloo") that this build of PyTorch has, the best first."""
+    if not dist.is_available():
+        return ()
+    found = ("nccl",) if has_gpus and dist.is_nccl_available() else ()
+    return (*found, "gloo") if dist.is_gloo_available() else found
+
+
+class TorchEngine(Engine):
+    """Carries out the collectives of one process: by gloo for tensors on the host, and by NCCL for those on GPUs if
+    `kind` is "nccl"."""
+
+    in_steps = frozenset({"all_reduce", "broadcast", "all_gather", "reduce_scatter"})
+    """The methods that wait in short steps. `send` and `recv` do not: to wait for them in steps, a timeout is needed,
+    which would close gloo's connections."""
+    orders_nan = True
+
+    def __init__(self, kind: str, group: Group, native: torch.device) -> None:
+        self.name = f"torch:{kind}"
+        self._rank, self._size = group.rank, group.size
+        self._until = group.wait
+        self._store = store_of(group)
+        self._gloo: Any = None
+        self._nccl: Any = None
+        self._last: Any = None
+        """The last call that was started by `start_mean` and waited for on a stream."""
+        if kind == "nccl":
+            torch.cuda.set_device(native)
+            prefixed = _c10d.PrefixStore("nccl", self._store)
+            options = dist.ProcessGroupNCCL.Options()
+            _timeout.set(options, _DEADLINE)
+            self._nccl = dist.ProcessGroupNCCL(prefixed, group.rank, group.size, options)
+        self._gloo = _gloo(_c10d.PrefixStore("gloo", self._store), group)
+
+    def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
+        if op in ("max", "min") and dtype in ("complex64", "complex128"):
+            return "complex numbers have no order"
+        if op in ("max", "min") and dtype == "uint64":
+            return "it compares signed integers only"
+        return None
+
+    def all_reduce(self, x: torch.Tensor, op: str) -> torch.Tensor:
+        if op != "sum" and x.dtype in _KEYS:
+            return x.copy_(_floats(self.all_reduce(_keys(x, op), op), x.dtype))
+        held = self._held(x)
+        self._wait(held, lambda group: group.allreduce([held], _options(dist.AllreduceOptions, op)))
+        return _into(x, held)
+
+    def broadcast(self, x: torch.Tensor, root: int) -> torch.Tensor:
+        held = self._bytes(x)
+        options = dist.BroadcastOptions()
+        options.rootRank = root
+        self._wait(held, lambda group: group.broadcast([held], options))
+        return _into(x, held)
+
+    def all_gather(self, x: torch.Tensor) -> list[torch.Tensor]:
+        held = self._bytes(x)
+        parts = [torch.empty_like(held) for _ in range(self._size)]
+        self._wait(held, lambda group: group.allgather([parts], [held]))
+        return [_like(part, x) for part in parts]
+
+    def reduce_scatter(self, x: torch.Tensor, op: str) -> torch.Tensor:
+        if op != "sum" and x.dtype in _KEYS:
+            return _floats(self.reduce_scatter(_keys(x, op), op), x.dtype)
+        held = self._held(x)
+        parts = [part.contiguous() for part in held.chunk(self._size)]
+        new = torch.empty_like(parts[self._rank])
+        self._wait(held, lambda group: group.reduce_scatter([new], [parts], _options(dist.ReduceScatterOptions, op)))
+        part = torch.empty((x.shape[0] // self._size, *x.shape[1:]), dtype=x.dtype, device=x.device)
+        return _into(part, new)
+
+    def send(self, x: torch.Tensor, to: int) -> None:
+        held = self._bytes(x)
+        self._wait(held, lambda group: group.send([held], to, 0), False)
+
+    def recv(self, like: torch.Tensor, source: int) -> torch.Tensor:
+        held = self._bytes(like)
+        self._wait(held, lambda group: group.recv([held], source, 0), False)
+        return _into(like, held)
+
+    def start_mean(self, x: torch.Tensor, divisor: float) -> Callable[[], torch.Tensor]:
+        held = self._held(x)
+        if held.numel() == 0:
+            return lambda: x
+        # NCCL multiplies by 1 / size, which is the division if size is a power of two
+        is_mean = held.is_cuda and divisor == self._size and self._size & (self._size - 1) == 0
+        options = _options(dist.AllreduceOptions, "mean" if is_mean else "sum", True)
+        if held.is_cuda:
+            with torch.cuda.device(held.device):
+                work = self._nccl.allreduce([held], options)
+        else:
+            work = self._gloo.allreduce([held], options)
+
+        def wait() -> torch.Tensor:
+            if held.is_cuda:
+                with torch.cuda.device(held.device):
+                    work.wait()  # the stream's wait, not the host's
+            else:
+                self._until(lambda seconds: is_done(work))
+            self._last = work
+            total = _into(x, held)
+            return total if is_mean else self.over(total, divisor)
+
+        return wait
+
+    @torch.no_grad()
+    def pack(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([one.reshape(-1) for one in tensors])
+
+    @torch.no_grad()
+    def unpack(self, x: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
+        parts = x.split([one.numel() for one in tensors])
+        shaped = [part.view_as(one) for part, one in zip(parts, tensors, strict=True)]
+        if _copy_each is not None:
+            _copy_each(tensors, shaped)
+            return True
+        for one, part in zip(tensors, shaped, strict=True):
+            one.copy_(part)
+        return True
+
+    def cast(self, x: torch.Tensor, dtype: str) -> torch.Tensor:
+        return x.to(getattr(torch, dtype))
+
+    def times(self, x: torch.Tensor, factor: float) -> torch.Tensor:
+        return x.mul_(factor)
+
+    def over(self, x: torch.Tensor, divisor: float) -> torch.Tensor:
+        return x.div_(divisor)
+
+    def close(self) -> None:
+        while self._last is not None and not self._last.is_completed():
+            time.sleep(0.001)  # NCCL would end before the last mean has been computed
+        if self._nccl is not None:
+            self._nccl.shutdown()
+        self._gloo = self._nccl = None
+
+    def abort(self) -> None:
+        group = self._nccl
+        if group is not None and hasattr(group, "abort"):
+            threading.Thread(target=group.abort, daemon=True).start()  # `abort` may wait for a kernel for ever
+
+    # the tensors that gloo or NCCL are given
+
+    def _wait(self, held: torch.Tensor, call: Callable[[Any], Any], in_steps: bool = True) -> None:
+        if held.numel() == 0:
+            return
+        if held.is_cuda:
+            self._wait_on_gpu(held, call, in_steps)
+            return
+        work = call(self._gloo)
+        if in_steps:
+            self._until(lambda seconds: is_done(work))
+        else:
+            work.wait()
+
+    def _wait_on_gpu(self, held: torch.Tensor, call: Callable[[Any], Any], in_steps: bool) -> None:
+        with torch.cuda.device(held.device):
+            call(self._nccl).wait()  # the stream's wait, not the host's
+            stream = torch.cuda.current_stream()
+            if in_steps:
+                self._until(lambda seconds: _is_idle(stream, seconds))
+            else:
+                stream.synchronize()
+
+    def _held(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns `x` in a dtype that gloo and NCCL can sum, C-contiguous, without a copy where that is possible."""
+        if x.dtype in _AS:
+            held = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+            if x.dtype is torch.uint64:
+                held = x.view(torch.int64)
+            return self._here(held.to(_AS[x.dtype])).contiguous()
+        return self._here(x.resolve_neg()).contiguous()
+
+    def _bytes(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the bytes of `x` in C order as a flat uint8 tensor, without a copy where that is possible."""
+        if x.is_complex():
+            x = x.resolve_conj()
+        flat = self._here(x.resolve_neg()).contiguous().reshape(-1)
+        return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)  # a single element may have any stride
+
+    def _here(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns `x`, or a copy of it on the host if it is on a GPU and there is no NCCL."""
+        return x if x.is_cpu or (x.is_cuda and self._nccl is not None) else x.cpu()
+
+
+def is_done(work: Any) -> bool:
+    """Waits up to 0.1 s for a call of gloo to end, and returns whether it has. Raises the error of the call."""
+    try:
+        work.wait(_STEP)
+    except RuntimeError:
+        if not work.is_completed():
+            return False
+        work.wait()  # the call has ended meanwhile: this raises its own error, if it has one
+    return True
+
+
+def _is_idle(stream: Any, seconds: float) -> bool:
+    """Waits up to `seconds` for a stream, and returns whether it is idle. Asks more often in the first millisecond, in
+    which most calls end."""
+    until = time.monotonic() + seconds
+    while not stream.query():
+        now = time.monotonic()
+        if now > until:
+            return False
+        if until - now > seconds - 0.001:
+            select.select((), (), (), 0)  # lets other threads run; in Python 3.11 to 3.13 `sleep(0)` takes 65 us
+        else:
+            time.sleep(0.0002)
+    return True
+
+
+def _keys(x: torch.Tensor, op: str) -> torch.Tensor:
+    """Returns integers that sort as the floats of `x` do, with NaN above all for a max, and below all for a min."""
+    nan = torch.full_like(x, float("nan")).abs_()
+    whole = torch.where(x.isnan(), nan if op == "max" else nan.neg_(), x).contiguous()
+    return _folded(whole.view(_KEYS[x.dtype]))
+
+
+def _floats(keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return _folded(keys).view(dtype)
+
+
+def _folded(bits: torch.Tensor) -> torch.Tensor:
+    """Turns the bits of floats into integers that sort as the floats do, by inverting all bits but the sign of negative
+    numbers. Calling it on the result gives the bits again."""
+    info = torch.iinfo(bits.dtype)
+    return bits ^ ((bits >> (info.bits - 1)) & info.max)
+
+
+def _into(x: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+    """Writes the result `held` into `x`, unless `held` is in the memory of `x` already, and returns `x`."""
+    if held.data_ptr() == x.data_ptr() and held.device == x.device:
+        if not x.is_inference():
+            torch.autograd.graph.increment_version(x)  # so that a backward pass which needs the old values raises
+        return x
+    return x.copy_(_like(held, x))
+
+
+def _like(held: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Returns the result `held` in the shape, the dtype and on the device of `x`."""
+    if x.numel() == 0:
+        return torch.empty_like(x)
+    if held.dtype is torch.uint8 and (held.numel() != x.numel() or x.itemsize == 1):
+        held = held.view(x.dtype)  # the bytes of the elements
+    elif x.is_complex():
+        held = torch.view_as_complex(held)
+    elif x.dtype is torch.uint64:
+        held = held.view(torch.uint64)
+    return held.to(x.device, x.dtype).reshape(x.shape)
+
+
+@cache
+def _options(cls: Any, op: str, goes_on: bool = False) -> Any:
+    options = cls()
+    options.reduceOp = _OPS[op]
+    if goes_on and hasattr(options, "asyncOp"):
+        options.asyncOp = True  # otherwise PyTorch calls NCCL on the current stream, as of 2.8
+    return options
+
+
+def store_of(group: Group) -> Any:
+    """Returns PyTorch's key-value store in which the ranks find each other's addresses. Rank 0 serves it."""
+    sock = None
+    if group.rank == 0:
+        family = socket.AF_INET6 if ":" in group.host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.bind((group.host, 0))
+        sock.listen(1024)
+    host, port = group.exchange(f"{group.host} {sock.getsockname()[1]}" if sock is not None else "")[0].split()
+    if sock is None:
+        return _c10d.TCPStore(host, int(port), group.size, False, _DEADLINE, wait_for_workers=False)
+    serve = partial(
+        _c10d.TCPStore, host, int(port), group.size, True, _DEADLINE, wait_for_workers=False,
+        master_listen_fd=sock.detach(),
+    )  # fmt: skip
+    try:
+        return serve()
+    except NotImplementedError:  # 2.6, of which only the older server takes a socket
+        return serve(use_libuv=False)
+
+
+def _gloo(store: Any, group: Group) -> Any:
+    options = _Options()
+    _devices.set(options, [dist.ProcessGroupGloo.create_device(hostname=group.host)])
+    _timeout.set(options, _DEADLINE)
+    return dist.ProcessGroupGloo(store, group.rank, group.size, options)

@@ -1,0 +1,28 @@
+"""Arrays, gradients and compiled functions on PyTorch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from xdevice.math.contract.arithmetic import Arithmetic
+
+from .compiling import TorchCompiling
+from .gradients import TorchGradients
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+class TorchArithmetic(Arithmetic):
+    def namespace(self) -> ModuleType:
+        from . import arithmetic
+
+        return arithmetic
+
+    def nn(self) -> ModuleType:
+        from . import nn
+
+        return nn
+
+
+MIXINS: Final = (TorchArithmetic, TorchGradients, TorchCompiling)

@@ -1,0 +1,228 @@
+"""PyTorch's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core
+calls them, and what they have to return."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from xdevice.math.contract.arithmetic import HOST
+
+# PyTorch's own functions that are kernels as they are
+from torch import (  # isort: skip  # noqa: F401
+    abs, acos, acosh, add, argmax, argmin, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_left_shift,
+    bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, copysign, cos, cosh, divide, exp, expm1,
+    fft, flip, floor, hypot, imag, isfinite, isinf, isnan, linalg, log, log10, log1p, log2, logaddexp, logical_and,
+    logical_not, logical_or, logical_xor, maximum, minimum, multiply, nextafter, pow, real, reciprocal, remainder,
+    reshape, roll, round, signbit, sin, sinh, sqrt, square, squeeze, subtract, tan, tanh, tril, triu, trunc, where,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    Tensor = torch.Tensor
+
+TAKE_NUMBERS = frozenset(
+    [
+        "add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "multiply", "not_equal", "pow",
+        "subtract",
+    ]
+)  # fmt: skip
+DENSE = "layout", torch.strided
+ONE_DEVICE = True
+RESHAPE_IS_VIEW = True
+TAKES_MASKS = True
+_UNSIGNED = {"uint16": "int32", "uint32": "int64", "uint64": HOST}
+WIDER = dict.fromkeys(
+    (
+        "abs", "add", "argmax", "argmin", "bitwise_invert", "bitwise_left_shift", "bitwise_right_shift", "clip",
+        "cross", "flip", "floor_divide", "greater", "greater_equal", "less", "less_equal", "matmul", "max", "maximum",
+        "min", "minimum", "negative", "pow", "put", "remainder", "searchsorted", "sign", "square", "subtract", "take",
+        "take_along_axis", "tril", "triu",
+    ),
+    _UNSIGNED,
+)  # fmt: skip
+
+# making
+
+
+def dtype(name: str) -> torch.dtype:
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def astype(x: Tensor, name: str) -> Tensor:
+    return x.to(dtype(name), copy=True)
+
+
+def constant(array: np.ndarray[Any, Any], like: Tensor) -> Tensor:
+    return torch.asarray(array, device=like.device)
+
+
+def copy(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+def full_like(x: Tensor, value: complex, name: str) -> Tensor:
+    return torch.full_like(x, value, dtype=dtype(name), requires_grad=False)
+
+
+def number(value: complex, name: str, like: Tensor) -> Tensor:
+    return torch.full((), value, dtype=dtype(name), device=like.device)
+
+
+# elementwise
+
+bitwise_invert = torch.bitwise_not
+conj = torch.conj_physical  # NumPy cannot read what `conj` only marks
+equal = torch.eq
+greater = torch.gt
+greater_equal = torch.ge
+less = torch.lt
+less_equal = torch.le
+negative = torch.neg
+not_equal = torch.ne
+
+
+def floor_divide(x1: Tensor, x2: Tensor) -> Tensor:
+    return torch.div(x1, x2, rounding_mode="floor")  # floor_divide has no gradient
+
+
+def sign(x: Tensor) -> Tensor:
+    made = torch.sgn(x)
+    # sgn gives 0 for NaN
+    return torch.where(torch.isnan(x), x, made) if x.is_floating_point() else made
+
+
+# reductions, and functions along an axis
+
+
+def all(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    return torch.all(x, axes, keepdim=keepdims)
+
+
+def any(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    return torch.any(x, axes, keepdim=keepdims)
+
+
+def max(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    return torch.amax(x, axes, keepdim=keepdims)
+
+
+def mean(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    return torch.mean(x, axes, keepdim=keepdims)
+
+
+def min(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    return torch.amin(x, axes, keepdim=keepdims)
+
+
+def prod(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    if len(axes) == x.ndim and not keepdims:
+        return torch.prod(x)
+    for axis in reversed(axes):  # torch.prod takes one
+        x = torch.prod(x, axis, keepdim=keepdims)
+    return x
+
+
+def sum(x: Tensor, axes: tuple[int, ...] | None, keepdims: bool) -> Tensor:
+    return torch.sum(x) if axes is None else torch.sum(x, axes, keepdim=keepdims)
+
+
+def argsort(x: Tensor, axis: int, descending: bool) -> Tensor:
+    return torch.sort(x, dim=axis, descending=descending, stable=True).indices
+
+
+cumulative_prod = torch.cumprod
+cumulative_sum = torch.cumsum
+
+
+def searchsorted(x1: Tensor, x2: Tensor, side: str) -> Tensor:
+    return torch.searchsorted(x1, x2, side=side)
+
+
+def sliced(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
+    return torch.narrow(x, axis, start, stop - start)
+
+
+def sort(x: Tensor, axis: int, descending: bool) -> Tensor:
+    return torch.sort(x, dim=axis, descending=descending, stable=True).values
+
+
+def take(x: Tensor, indices: Tensor, axis: int) -> Tensor:
+    return torch.index_select(x, axis, indices)
+
+
+def einsum(subscripts: str, tensors: Sequence[Tensor]) -> Tensor:
+    return torch.einsum(subscripts, *tensors)
+
+
+def put(x: Tensor, indices: Tensor, values: Tensor) -> Tensor:
+    return torch.index_copy(x, 0, indices, values)
+
+
+def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
+    return torch.gather(x, axis, indices.long())
+
+
+def clip(x: Tensor, min: float | None, max: float | None) -> Tensor:
+    if x.dtype is torch.float16:  # there a bound beyond the dtype is an error, and a tensor of it is infinity
+        low, high = (None if bound is None else number(bound, "float16", x) for bound in (min, max))
+        return torch.clamp(x, low, high)
+    return torch.clamp(x, min, max)
+
+
+def cross(x1: Tensor, x2: Tensor, axis: int) -> Tensor:
+    made: Tensor = torch.linalg.cross(x1, x2, dim=axis)
+    return made
+
+
+def nonzero(x: Tensor) -> tuple[Tensor, ...]:
+    return torch.nonzero(x, as_tuple=True)
+
+
+def norm(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    made: Tensor = torch.linalg.vector_norm(x, 2, axes, keepdims)
+    return made
+
+
+# of shapes
+
+
+def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
+    # torch.concat lets a vector without elements pass as any shape, but the core has checked the shapes
+    return torch.concat(list(tensors), axis)
+
+
+def diagonal(x: Tensor, k: int) -> Tensor:
+    return torch.diagonal(x, k, -2, -1)
+
+
+expand_dims = torch.unsqueeze
+
+
+def matmul(x1: Tensor, x2: Tensor) -> Tensor:
+    try:
+        return torch.matmul(x1, x2)
+    except NotImplementedError:  # raised for integers on a GPU
+        return (x1.unsqueeze(-1) * x2.unsqueeze(-3)).sum(-2, dtype=x1.dtype)
+
+
+permute_dims = torch.permute
+
+
+def stack(tensors: Sequence[Tensor], axis: int) -> Tensor:
+    return torch.stack(list(tensors), axis)
+
+
+unstack = torch.unbind
+
+
+def view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    try:
+        return x.view(shape)
+    except RuntimeError as error:
+        raise ValueError(f"a tensor with the strides {x.stride()} cannot be seen in the shape {shape}") from error

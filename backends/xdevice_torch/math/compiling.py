@@ -1,0 +1,440 @@
+"""Compiles functions to their operations, one after another, without the Python and the autograd between them.
+
+The function runs once, on `Symbol`s: tensors that stand for others, and have no memory that anybody could read. What
+comes to PyTorch's dispatcher below autograd, the backward pass too, is computed, noted and written out as a function.
+
+Rules for this module, and why:
+- Nothing is noted that another call might have to do differently: reading a value, a shape that depends on values, an
+  operation of another library, writing into what is neither an argument nor made by the function.
+- The function itself is called where its operations are not all that it does: where gradients are to flow through it,
+  under autocast, or inside other transformations. So it is on devices on which this was not measured.
+- `make_fx` notes the same operations. It is not used, because it imports torch._dynamo, which takes 3 to 7 s (2.13).
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import cache
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from xdevice.errors import UnsupportedError
+from xdevice.math.contract.compiling import Compiling
+from xdevice_torch.modes import Mode, dispatch_modes
+from xdevice_torch.private import private
+from xdevice_torch.trees import leaves, replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Kind
+    from xdevice.math.contract.compiling import Compiled, Traced
+
+    Program = Callable[..., list[torch.Tensor]]
+    Refuse = Callable[[str, str], UnsupportedError]
+
+_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
+_MEASURED: Final = ("cpu", "cuda")
+_AS_THEY_ARE: Final = (type(None), bool, int, str)
+_aten: Final = torch.ops.aten
+_ALIASES: Final = (_aten.detach.default, _aten.alias.default)
+_ZERO: Final = private["torch.ops.aten._efficientzerotensor"].default
+_OF_SHAPES: Final = ("is_same_size.default", "_has_same_storage_numel.default")
+"""Operations that give no value of a tensor. One that is missing here would only be refused."""
+_DEPENDS: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_READS: Final = (
+    torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__dlpack__,
+    torch.Tensor.grad.__get__,  # type: ignore[union-attr]
+)  # fmt: skip
+_QUICK: Final = frozenset((
+    "add", "bmm", "div", "exp", "log", "mm", "mul", "neg", "relu", "rsqrt", "sigmoid", "sqrt", "sub", "sum", "t",
+    "tanh", "transpose",
+))  # fmt: skip
+"""Operations that PyTorch's own functions of these names call with the same arguments, in 0.7 us less."""
+_WHILE: Final = "while a function is compiled"
+_make_symbol = private["torch.Tensor._make_wrapper_subclass"]
+_set_conj, _set_neg = private["torch._C._set_conj"], private["torch._C._set_neg"]
+_without_dispatch = private["torch._C._DisableTorchDispatch"]
+_without_scopes = private.get("torch._C.DisableTorchFunction", nullcontext)
+_function_modes = private["torch.overrides._get_current_function_mode_stack"]
+_transformation = private["torch._C._functorch.peek_interpreter_stack"]
+_schema = private.field("torch._ops.OpOverload._schema")
+_native = private.field("torch._ops.OpOverload._op")
+
+
+class Symbol(torch.Tensor):
+    """Stands for a tensor while a function is compiled. `held` is that tensor, and `variable` its name in the
+    program."""
+
+    held: torch.Tensor
+    variable: str
+
+    @staticmethod
+    def __new__(cls, held: torch.Tensor, variable: str) -> Symbol:
+        self: Symbol = _make_symbol(
+            cls, held.shape, held.stride(), held.storage_offset(), dtype=held.dtype, device=held.device
+        )
+        self.held, self.variable = held, variable
+        _set_conj(self, held.is_conj())  # what is only marked, as a conjugate
+        _set_neg(self, held.is_neg())
+        return self
+
+    __torch_function__ = private["torch._C._disabled_torch_function_impl"]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
+        raise UnsupportedError(
+            f"torch does not support {func} of a tensor that stands for another one {_WHILE}, in another thread or "
+            "after that; return from the function what is needed"
+        )
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"<{self.dtype} of the shape {tuple(self.shape)}, without values {_WHILE}>"
+
+    def _read(self, *_: Any, **__: Any) -> Any:
+        raise UnsupportedError(
+            f"torch does not support reading the memory of a tensor {_WHILE}; return the tensor and read it outside"
+        )
+
+    @property
+    def data(self) -> torch.Tensor:
+        return self.detach()
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:  # PyTorch itself would not come to the dispatcher
+        raise UnsupportedError(f"torch does not support setting the data of a tensor {_WHILE}; return a new tensor")
+
+
+for _name in (
+    "numpy", "tolist", "data_ptr", "storage_offset", "is_conj", "is_neg", "__array__", "__dlpack__", "__format__",
+    "__reduce_ex__",
+):  # fmt: skip
+    setattr(Symbol, _name, Symbol._read)  # what would not come to the dispatcher
+
+
+class Reading(TorchFunctionMode):
+    """Refuses reading a tensor of the program where that does not come to the dispatcher: a program would repeat it."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in _READS and type(args[0]) is not Symbol:
+            raise UnsupportedError(
+                f"torch does not support reading the memory or the gradient of a tensor of the program {_WHILE}; pass "
+                f"what is needed as an argument"
+            )
+        return function(*args, **(kwargs or {}))
+
+
+class Recorder(Mode):
+    """Computes and notes the operations of a function, which is called with `arguments` while the mode is active."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], refuse: Refuse) -> None:
+        super().__init__()
+        self._refuse = refuse
+        self._given = tensors
+        self._start = self._random = _random_state(tensors[0].device)
+        self._has_drawn, self._dtype = False, torch.get_default_dtype()
+        self._variables = (f"v{i}" for i in count())
+        self._lines: list[str] = []
+        self._last: dict[str, int] = {}
+        """The number of the last line that each variable is read in."""
+        self._constants: dict[str, Any] = {}
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        """The arguments that were written into, and their values before."""
+        self.outside: list[torch.Tensor] = []
+        """The tensors that are neither arguments nor made by an operation."""
+        made = {id(x): Symbol(x.detach(), next(self._variables)).requires_grad_(x.requires_grad) for x in tensors}
+        self.arguments: list[Any] = [made[id(x)] for x in tensors]
+
+    def note(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _ALIASES and type(args[0]) is Symbol:
+            return Symbol(func(args[0].held), args[0].variable)
+        if func is _ZERO:  # reading it, which has no memory, would end the process here
+            func = _aten.zeros.default
+        self._require_repeatable(func, args)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self._require_no_seed()
+            self._has_drawn = True
+        if torch.get_default_dtype() != self._dtype:
+            raise self._refuse(f"setting the default dtype {_WHILE}", "set it outside")
+        if torch.Tag.inplace_view in func.tags:
+            return self._reshaped(func, args, kwargs)
+        if _schema(func).is_mutable:
+            self._require_own(func, args, kwargs)
+        known = {id(x.held): x for x in leaves((args, kwargs)) if type(x) is Symbol}
+        line = self._called(func, args, kwargs)
+        made = func(*replaced(Symbol, _held, args), **replaced(Symbol, _held, kwargs))
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self._random = _random_state(self._given[0].device)
+        if func is _aten.lift_fresh.default:  # the function makes its argument anew at each call, the program once
+            line, made = f"{line}.clone()", made.clone()
+        symbols, target = self._bound(made, known)
+        self._lines.append(line if target == "_" else f"{target} = {line}")
+        return symbols
+
+    # what another call might have to do differently
+
+    def _require_repeatable(self, func: Any, args: Any) -> None:
+        if func.namespace != "aten":
+            raise self._refuse(f"compiling {func}, which is not its own operation", "call it outside")
+        depends = any(tag in func.tags for tag in _DEPENDS)
+        if func is _aten.index.Tensor:  # only a mask makes the shape depend on values
+            depends = any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
+        gives = [str(one.type) for one in _schema(func).returns]
+        is_value = bool(gives) and not any("Tensor" in one for one in gives)
+        if depends or (is_value and func.__name__ not in _OF_SHAPES):
+            raise self._refuse(
+                f"reading a value, or a shape that depends on values ({func}), {_WHILE}",
+                "return the tensor and read it outside, or decide by xp.where",
+            )
+
+    def _require_own(self, func: Any, args: Any, kwargs: Any) -> None:
+        outside = {*map(_memory, self.outside)}
+        for x in _written_into(func, args, kwargs):
+            if type(x) is not Symbol or _memory(x.held) in outside:
+                raise self._refuse(
+                    f"writing into a tensor of the program ({func}) {_WHILE}",
+                    "pass it as an argument, or return a new one",
+                )
+            for given in self._given:
+                if _memory(given) == _memory(x.held) and id(given) not in self._before:
+                    self._before[id(given)] = given.detach(), given.detach().clone()
+
+    def _require_no_seed(self) -> None:
+        if self._random != _random_state(self._given[0].device):
+            raise self._refuse(f"random numbers whose seed or state is set {_WHILE}", "set it outside")
+
+    def undo(self) -> None:
+        """Takes back what the function did, so that it can be called once more."""
+        for x, before in self._before.values():
+            x.copy_(before)
+        if self._has_drawn and self._start:
+            _generator(self._given[0].device).set_state(torch.frombuffer(bytearray(self._start), dtype=torch.uint8))
+
+    def require_no_backward(self) -> None:
+        """Raises `UnsupportedError` if the function has written gradients into tensors, which a program would not."""
+        wrote = any(x.grad is not None for x in self.arguments)
+        for x in self.outside:
+            if type(x.grad) is Symbol:
+                x.grad, wrote = None, True
+        if wrote:
+            raise self._refuse(f"backward() {_WHILE}", "take the gradients by xdevice.value_and_grad")
+
+    # what is written out
+
+    def _reshaped(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Notes an operation that changes the shape of a tensor as the one that makes such a view of it."""
+        symbol, (name, _, overload) = args[0], func.__name__.partition(".")
+        view = getattr(getattr(_aten, name.removesuffix("_")), "int" if func is _aten.transpose_.default else overload)
+        is_own = type(symbol) is Symbol and not any(symbol is x for x in self.arguments)
+        if not is_own or _schema(view).returns[0].alias_info is None:
+            raise self._refuse(f"changing the shape of a tensor ({func}) {_WHILE}", "make a new one")
+        new = self.note(view, (), args, kwargs)
+        with _without_dispatch():
+            func(*args, **kwargs)
+        symbol.held, symbol.variable = new.held, new.variable
+        return symbol
+
+    def _called(self, func: Any, args: Any, kwargs: Any) -> str:
+        given = [*map(self._text, args), *(f"{name}={self._text(x)}" for name, x in kwargs.items())]
+        name = func.overloadpacket.__name__
+        own = getattr(torch, name) if not kwargs and name in _QUICK else _native(func)
+        return f"{self._text(own)}({', '.join(given)})"
+
+    def _text(self, x: Any) -> str:
+        if type(x) is Symbol:
+            self._last[x.variable] = len(self._lines)
+            return x.variable
+        if type(x) in (list, tuple):
+            inside = "".join(f"{self._text(part)}, " for part in x)
+            return f"[{inside}]" if type(x) is list else f"({inside})"
+        if type(x) in _AS_THEY_ARE:
+            return repr(x)
+        if isinstance(x, torch.Tensor):
+            self.outside.append(x)  # not an alias of it: its data may be set
+        elif isinstance(x, torch.Generator):
+            raise self._refuse(f"drawing from a generator {_WHILE}", "draw outside, or set torch.manual_seed there")
+        name = f"c{len(self._constants)}"
+        self._constants[name] = x
+        return name
+
+    def _bound(self, made: Any, known: dict[int, Symbol]) -> tuple[Any, str]:
+        """Returns what an operation gives, with symbols in it, and the variables to which the program assigns it."""
+        if type(made) in (list, tuple):
+            parts = [self._bound(part, known) for part in made]
+            target = "".join(f"{target}, " for _, target in parts)
+            return type(made)(symbol for symbol, _ in parts), f"({target})" if "v" in target else "_"
+        if not isinstance(made, torch.Tensor):
+            return made, "_"
+        if id(made) in known:
+            return known[id(made)], "_"
+        if made.layout is not torch.strided or made.is_nested or made.is_quantized:
+            raise self._refuse(f"making a tensor that is not dense {_WHILE}", "make it outside")
+        symbol = Symbol(made, next(self._variables))
+        return symbol, symbol.variable
+
+    def ended(self, results: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Program]:
+        """Returns the results as tensors, and the program that computes them."""
+        if self._has_drawn:
+            self._require_no_seed()
+        for x, given in zip(self.arguments, self._given, strict=True):
+            if x.requires_grad != given.requires_grad:
+                self._last[x.variable] = len(self._lines)
+                self._lines.append(f"{x.variable}.requires_grad_({x.requires_grad})")
+                given.requires_grad_(x.requires_grad)
+        texts, values = zip(*map(self._result, results), strict=True) if results else ((), ())
+        free = [""] * len(self._lines)
+        for variable, i in self._last.items():
+            free[i] += f"; {variable} = None"
+        lines = [f"    {line}{freed}" for line, freed in zip(self._lines, free, strict=True)]
+        places = {id(x): i for i, x in reversed([*enumerate(self.arguments)])}  # one may be given twice
+        names = [x.variable if places[id(x)] == i else f"_{i}" for i, x in enumerate(self.arguments)]
+        code = "\n".join([f"def program({', '.join(names)}):", *lines, f"    return [{', '.join(texts)}]"])
+        exec(code, self._constants)
+        return list(values), self._constants["program"]
+
+    def _result(self, x: torch.Tensor) -> tuple[str, torch.Tensor]:
+        """Returns how a result of the function is written, and its value."""
+        if type(x) is not Symbol:
+            return f"{self._text(x)}.clone()", x.clone()
+        self._last.pop(x.variable, None)
+        for argument, given in zip(self.arguments, self._given, strict=True):
+            if x is argument:
+                return x.variable, given
+            if x.variable == argument.variable:
+                return f"{x.variable}.detach()", x.held
+        return x.variable, x.held
+
+
+# set when the class is there: PyTorch would wrap it so that the first operation imports torch._dynamo
+Recorder.__torch_dispatch__ = Recorder.note
+
+
+def _held(x: Symbol) -> torch.Tensor:
+    return x.held
+
+
+def _memory(x: torch.Tensor) -> int:
+    return id(x.untyped_storage())  # PyTorch keeps one object for a storage as long as the storage lives
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    generators = torch.cuda.default_generators if device.type == "cuda" else ()
+    return generators[device.index] if generators else torch.default_generator
+
+
+def _random_state(device: torch.device) -> bytes:
+    """What PyTorch draws next for a device. While a graph is recorded, it does not tell."""
+    is_silent = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    return b"" if is_silent else _generator(device).get_state().numpy().tobytes()
+
+
+def _written_into(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+    """Yields the tensors that an operation writes into."""
+    for i, one in enumerate(_schema(func).arguments):
+        if one.alias_info is not None and one.alias_info.is_write:
+            given = args[i] if i < len(args) else kwargs.get(one.name)
+            yield from (x for x in leaves(given) if isinstance(x, torch.Tensor))
+
+
+_active: Final[list[Recorder]] = []
+"""The recorders of all threads that are compiling a function now."""
+
+
+def is_recording() -> bool:
+    """Whether a function is being compiled in this thread."""
+    return bool(_active) and any(type(mode) is Recorder for mode in dispatch_modes())
+
+
+class TorchCompiling(Compiling):
+    def classify(self, cls: type) -> Kind | None:
+        return "symbol" if cls is Symbol else super().classify(cls)
+
+    def tracing(self) -> str | None:
+        return "xdevice.compile" if is_recording() else super().tracing()
+
+    virtual: int
+
+    def compile(self, call: Traced, device: Device) -> Compiled:
+        private.require("compile")
+        is_measured = self.to_native(device).type in _MEASURED or self.virtual > 0
+        programs: dict[Any, tuple[Any, Program] | None] = {}
+
+        def compiled(tensors: list[Any]) -> tuple[Any, list[Any]] | None:
+            if not _is_all(tensors):
+                return None
+            scopes = [mode.device for mode in _function_modes()]
+            key = (
+                *[(x.shape, x.stride(), x.dtype, x.requires_grad) for x in tensors],
+                _twice(tensors), torch.is_grad_enabled(), torch.get_default_dtype(), *scopes,
+            )  # fmt: skip
+            if key not in programs:
+                if not is_measured:
+                    programs[key] = None
+                    return call(tensors)
+                made, programs[key] = _recorded(call, tensors, self.unsupported)
+                return made  # type: ignore[no-any-return]
+            found = programs[key]
+            if found is None:
+                return None
+            note, program = found
+            if not scopes:
+                return note, program(*tensors)
+            with _without_scopes():  # a scope would look at each operation
+                return note, program(*tensors)
+
+        return compiled
+
+
+def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, Any]:
+    """Returns what `call` gives, and its note and program. Both are None if gradients are to flow through it."""
+    recorder = Recorder(tensors, refuse)
+    _active.append(recorder)
+    try:
+        with recorder, Reading():
+            note, made = call(list(recorder.arguments))
+    except RuntimeError as error:
+        if "not allocated yet" not in str(error) and "invalid python storage" not in str(error):
+            raise
+        raise refuse(f"reading the memory of a tensor {_WHILE}", "return the tensor and read it outside") from error
+    finally:
+        _active.remove(recorder)
+    recorder.require_no_backward()
+    if any(x.requires_grad for x in made):
+        recorder.undo()
+        return None, None
+    values, program = recorder.ended(made)
+    if any(x.requires_grad for x in (*tensors, *recorder.outside)):
+        program = torch.no_grad()(program)  # not all, because it changes kernels, such as that of an LSTM on the CPU
+    return (note, values), (note, program)
+
+
+@cache
+def _scope() -> type:
+    """The class of the mode that `with torch.device(...)` puts on."""
+    with torch.device("cpu"):
+        return type(_function_modes()[-1])
+
+
+def _twice(tensors: list[Any]) -> tuple[int, ...]:
+    """Which tensors are the same: the first place of each. Nothing if none is, as mostly."""
+    places = [*map(id, tensors)]
+    return tuple(map(places.index, places)) if len({*places}) < len(places) else ()
+
+
+def _is_all(tensors: list[Any]) -> bool:
+    """Whether the operations below autograd are all that a function of these tensors may do now."""
+    if (
+        any(map(torch.is_autocast_enabled, _MEASURED))
+        or torch.is_inference_mode_enabled()
+        or _transformation() is not None
+        or torch.jit.is_tracing()
+        or torch.compiler.is_compiling()
+        or not all(type(mode) is _scope() for mode in _function_modes())
+    ):
+        return False
+    return all(type(x) in _PLAIN and x.grad_fn is None and x.grad is None and not x.__dict__ for x in tensors)

@@ -1,0 +1,82 @@
+"""Computes gradients with PyTorch's autograd.
+
+Rules for this module:
+- It calls `autograd.grad`, because `backward()` would write into the `.grad` of every tensor that the loss depends on.
+- The function to be differentiated is called on detached aliases of its inputs. If an input is itself a result of
+  recorded operations, or if gradients are nested, it is called on views instead, through which gradients flow on.
+- Autograd cannot record tensors that were made in inference mode, so copies of them are used.
+- Inside a transformation of `torch.func`, `requires_grad_()` does not work, so gradients are refused there.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import has_torch_function
+
+from xdevice.math.contract.gradients import Gradients
+from xdevice_torch.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ENGINE = private.place("torch.autograd._engine_run_backward")
+"""What `torch.autograd.grad` ends in. Virtual GPUs replace it, so it is looked up at each call."""
+_has_engine = private.has("torch.autograd._engine_run_backward")
+_transformation = private["torch._C._functorch.peek_interpreter_stack"]
+_is_leaf = attrgetter("is_leaf")
+_is_inference, _detach, _require_grad = torch.Tensor.is_inference, torch.Tensor.detach, torch.Tensor.requires_grad_
+
+
+class TorchGradients(Gradients):
+    def value_and_grad(
+        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
+    ) -> tuple[Any, list[Any], list[Any]]:
+        if _transformation() is not None:
+            raise self.unsupported(
+                "gradients by autograd inside of torch.func's transformations",
+                "take all of them by torch.func, or nest xdevice.grad",
+            )
+        if not torch.is_grad_enabled():
+            with torch.inference_mode(False), torch.enable_grad():
+                return self.value_and_grad([x.detach() for x in leaves], call, False)
+        if any(map(_is_inference, leaves)):
+            leaves = [x.clone() if x.is_inference() else x for x in leaves]
+        goes_on = nested or not all(map(_is_leaf, leaves))
+        if goes_on:
+            inputs = [x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in leaves]
+        else:
+            inputs = [*map(_require_grad, map(_detach, leaves))]
+        loss, rest = call(inputs)
+        gradients = self._gradients(loss, inputs, goes_on) if loss.requires_grad else [None] * len(inputs)
+        if goes_on:
+            return loss, gradients, rest
+        return loss.detach(), gradients, rest and [x.detach() if isinstance(x, torch.Tensor) else x for x in rest]
+
+    def stop_gradient(self, x: Any) -> Any:
+        return x.detach()
+
+    def _gradients(self, loss: torch.Tensor, inputs: list[torch.Tensor], goes_on: bool) -> list[Any]:
+        try:
+            if not _has_engine or has_torch_function((loss, *inputs)):
+                found = torch.autograd.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
+            else:  # what `grad` does after checks that take a tenth of the step of a small net
+                given = (loss,), (torch.ones_like(loss),), goes_on, goes_on, tuple(inputs), True
+                found = getattr(*_ENGINE)(*given, accumulate_grad=False)
+        except RuntimeError as error:
+            if not str(error).startswith("derivative for "):
+                raise
+            raise self.unsupported(
+                f"the gradient of this gradient: {error}", "write the function in operations that have one"
+            ) from error
+        return [g if g is None or g.layout is torch.strided else g.to_dense() for g in found]
+
+    def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
+        before = torch.is_grad_enabled()
+        torch.set_grad_enabled(nested and before)
+        try:
+            return [rule(*map(torch.clone, row)) if writes else rule(*row) for row in rows]
+        finally:
+            torch.set_grad_enabled(before)

@@ -1,0 +1,147 @@
+"""PyTorch's kernels for `xdevice.nn`. `xdevice.contract.nn` says with which arguments the core calls them, and what
+they have to return."""
+
+from __future__ import annotations
+
+from math import nan
+from secrets import randbits
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+
+from xdevice.contract.patching import listening
+from xdevice_torch import conversion
+from xdevice_torch.private import private
+
+from . import arithmetic
+from .compiling import Symbol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    Tensor = torch.Tensor
+    Pair = tuple[int, int]
+
+_USUALLY_PASSED_OVER = -100
+"""The label that PyTorch's loss ignores by default. It is used in compiled graphs, because these are cached for all
+processes, and a random label would differ in each."""
+_PASSED_OVER = -(2**62) - randbits(61)
+"""The label that the loss ignores outside compiled graphs: a random one, which no tensor of labels has by mistake."""
+
+
+def _in_python(logits: Tensor, labels: Tensor, weight: Any, reduction: int, passed_over: int, smoothing: float) -> Any:
+    how = "mean" if reduction == _MEAN else "none"
+    return functional.cross_entropy(logits, labels, weight, ignore_index=passed_over, reduction=how)
+
+
+_cross_entropy: Callable[..., Tensor] = private.get("torch._C._nn.cross_entropy_loss", _in_python)
+"""What `functional.cross_entropy` calls, whose Python takes as long as the checks here."""
+_fused_adam = private.get("torch._fused_adam_")
+_NONE, _MEAN = 0, 1
+"""The reductions, as it takes them."""
+_is_compiling = torch.compiler.is_compiling
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+_transformation = private.get("torch._C._functorch.peek_interpreter_stack", lambda: True)
+
+
+TRACED = ("adam",)
+relu = torch.relu
+sigmoid = torch.sigmoid
+softmax = torch.softmax
+log_softmax = torch.log_softmax
+
+
+def ends(indices: Tensor) -> list[int]:
+    conversion.require_values(indices)
+    return torch.stack(torch.aminmax(indices)).tolist()  # quicker than reading all by NumPy
+
+
+def refuses(labels: Tensor) -> bool:
+    if listening.get():  # then the core reads the labels itself, so that `transfers` sees the read
+        return False
+    if not labels.is_cpu or type(labels) is not torch.Tensor:  # as those that torch.export traces
+        return False
+    return not _is_dynamo_compiling() and _transformation() is None
+
+
+def _is_unread(indices: Tensor) -> bool:
+    """Whether these indices may be out of range, of which CUDA would end the process's work on the GPU: in a compiled
+    function nobody has read them."""
+    return type(indices) is Symbol and indices.is_cuda
+
+
+def _nan_where_wrong(function: Callable[[Tensor], Tensor], indices: Tensor, n: int) -> Tensor:
+    wrong = (indices < 0) | (indices >= n)
+    made = function(indices.masked_fill(wrong, 0))
+    return made.masked_fill(wrong.reshape(*wrong.shape, *[1] * (made.ndim - wrong.ndim)), nan)
+
+
+def _losses(logits: Tensor, labels: Tensor, reduction: int) -> Tensor:
+    passed_over = _USUALLY_PASSED_OVER if _is_compiling() else _PASSED_OVER
+    return _cross_entropy(logits, labels.long(), None, reduction, passed_over, 0.0)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    return cross_entropies(logits, labels).mean() if _is_unread(labels) else _losses(logits, labels, _MEAN)
+
+
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    if _is_unread(labels):
+        return _nan_where_wrong(lambda safe: _losses(logits, safe, _NONE), labels, logits.shape[1])
+    return _losses(logits, labels, _NONE)
+
+
+def binary_cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    return functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+
+
+def embedding(indices: Tensor, table: Tensor) -> Tensor:
+    if _is_unread(indices):
+        return _nan_where_wrong(lambda safe: functional.embedding(safe, table), indices, table.shape[0])
+    return functional.embedding(indices, table)
+
+
+def one_hot(indices: Tensor, n: int, name: str) -> Tensor:
+    if _is_unread(indices):
+        return (indices.unsqueeze(-1) == torch.arange(n, device=indices.device)).to(arithmetic.dtype(name))
+    made = torch.zeros((*indices.shape, n), dtype=arithmetic.dtype(name), device=indices.device)
+    return made.scatter_(-1, indices.long().unsqueeze(-1), 1)
+
+
+def gelu(x: Tensor, approximate: bool) -> Tensor:
+    return functional.gelu(x, approximate="tanh" if approximate else "none")
+
+
+def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    return torch.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    if causal and mask is not None:  # PyTorch takes only one of both
+        mask, causal = mask & torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril(), False
+    return functional.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
+
+
+conv2d = torch.conv2d
+max_pool2d = torch.max_pool2d
+avg_pool2d = functional.avg_pool2d
+
+
+def dropout(x: Tensor, mask: Tensor, keep: float) -> Tensor:
+    return x * mask / keep
+
+
+def adam(rows: Sequence[Any], step: Tensor, rate: Any, betas: tuple[float, float], eps: float) -> Any:
+    params, grads, *means = zip(*rows, strict=True)
+    if type(params[0]) not in (torch.Tensor, torch.nn.Parameter, Symbol) or not (step.is_cpu or step.is_cuda):
+        return NotImplemented
+    if _fused_adam is None or _transformation() is not None:
+        return NotImplemented
+    with torch.no_grad():  # the kernel writes, and takes the memory as it lies
+        p, m, v = ([x.clone(memory_format=torch.contiguous_format) for x in each] for each in (params, *means))
+        g, steps = [x.contiguous() for x in grads], [step.float() + 1.0] * len(p)
+        settings: dict[str, Any] = {"beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": 0.0}
+        _fused_adam(p, g, m, v, [], steps, lr=rate, **settings, amsgrad=False, maximize=False)
+    return list(zip(p, m, v, strict=True))

@@ -1,0 +1,217 @@
+"""CUDA graphs: records the work of a task (a function) on a GPU once, and repeats it at each replay.
+
+A replay reads and writes the memory that the task used while it was recorded, even if that memory has been freed since.
+So the graph keeps alive the memory that the task's operations read. Operations on other devices than the graph's GPU
+would run once, while recording, and not in a replay, so they raise an error.
+
+After a recording has failed, PyTorch 2.11 behaves as if it were still going on: it keeps the memory, draws no more
+random numbers on that GPU, and calls the graph whenever it allocates pinned memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from xdevice.errors import DeviceMismatchError
+from xdevice.performance.contract.graphs import Graphs
+from xdevice_torch.blocking import is_blocking
+from xdevice_torch.modes import Mode
+from xdevice_torch.private import private
+from xdevice_torch.trees import leaves, replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from xdevice.base.devices import Device
+
+_clear_workspaces = private["torch._C._cuda_clearCublasWorkspaces"]
+_release_pool = private["torch._C._cuda_releasePool"]
+_end_pool = private.get("torch._C._cuda_endAllocateCurrentStreamToPool") or private["torch._C._cuda_endAllocateToPool"]
+
+_one_at_a_time = threading.Lock()
+"""Held while a graph is recorded: PyTorch allows only one recording at a time in a process."""
+
+_failed: list[Any] = []
+"""Graphs whose recording failed. They are kept until the process ends, because PyTorch still calls them."""
+
+
+class Graph:
+    def __init__(self) -> None:
+        self._graph = torch.cuda.CUDAGraph()
+        self._inputs: list[Any] = []
+
+    def capture(self, stream: Any, task: Callable[[], Any]) -> Any:
+        with _one_at_a_time, _own_workspace(), _no_casts_from_before():
+            return self._record(stream, task)
+
+    def _record(self, stream: Any, task: Callable[[], Any]) -> Any:
+        inputs, first = Inputs(), None
+        random = torch.cuda.default_generators[stream.device_index].clone_state()
+        try:
+            with _recording(self._graph, stream), inputs:
+                try:
+                    result = task()
+                except BaseException as error:
+                    first = error
+                    raise
+        except BaseException as error:
+            _free_random_numbers(stream, random)
+            raise first or error  # noqa: B904  # `error` may come from ending the recording; `first` is the cause
+        self._inputs = list(inputs.found.values())
+        # detached, because backward() would work once through what was recorded, and not after a replay
+        return replaced(torch.Tensor, torch.Tensor.detach, result)
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+
+@contextmanager
+def _recording(graph: Any, stream: Any) -> Iterator[None]:
+    pool = torch.cuda.graph_pool_handle()
+    try:
+        # with thread_local, other threads may allocate memory meanwhile
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            yield
+    except BaseException:
+        _abandon(graph, stream, pool)
+        raise
+
+
+def _abandon(graph: Any, stream: Any, pool: Any) -> None:
+    with torch.cuda.stream(stream), suppress(RuntimeError):
+        if torch.cuda.is_current_stream_capturing():  # another thread's wait broke the recording while it began
+            graph.capture_end()
+    with suppress(RuntimeError):  # it raises if the recording has ended properly
+        _end_pool(stream.device_index, pool)
+        _release_pool(stream.device_index, pool)
+        _failed.append(graph)
+
+
+def _free_random_numbers(stream: Any, random: Any) -> None:
+    """Makes the GPU's random generator usable again after a failed recording, by recording something else successfully:
+    PyTorch frees the generator only at the end of a recording. Tries ten times, because another thread that waits for
+    the GPU can break these recordings too."""
+    for _ in range(10):
+        with suppress(RuntimeError):
+            with _recording(torch.cuda.CUDAGraph(), stream):
+                torch.zeros(1, device=stream.device)
+            return
+    # no attempt worked: the generator starts anew, and earlier graphs lose their random numbers
+    torch.cuda.default_generators[stream.device_index].graphsafe_set_state(random)
+
+
+@contextmanager
+def _own_workspace() -> Iterator[None]:
+    """Gives a graph a cuBLAS workspace of its own: cuBLAS has one per thread and stream, and two graphs with the same
+    one could not run side by side."""
+    _clear_workspaces()
+    try:
+        yield
+    finally:
+        _clear_workspaces()
+
+
+@contextmanager
+def _no_casts_from_before() -> Iterator[None]:
+    """Empties autocast's cache of cast weights and switches it off inside the block. Otherwise each replay would use
+    the weights that were in the cache during the recording."""
+    kept = torch.is_autocast_cache_enabled()
+    torch.clear_autocast_cache()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(kept)
+
+
+class OnlyOn(Mode):
+    """A dispatch mode that raises `DeviceMismatchError` if an operation reads a tensor on another device than the
+    graph's, or creates a tensor there without reading any.
+
+    An operation on the graph's device may make tensors on another one, and later operations may read these: attention
+    keeps its seed on the CPU.
+    """
+
+    def __init__(self, place: torch.device) -> None:
+        super().__init__()
+        self._place = place
+        self._beside: dict[Any, Any] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = _tensors((args, kwargs))
+        self._require(func, [x for x in self._elsewhere(given) if _memory(x)[0] not in self._beside])
+        result = func(*args, **kwargs or {})
+        made = self._elsewhere(_tensors(result))
+        if not given:
+            self._require(func, made)
+        self._beside.update(map(_memory, made))
+        return result
+
+    def _elsewhere(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [x for x in tensors if x.device != self._place]
+
+    def _require(self, func: Any, elsewhere: list[torch.Tensor]) -> None:
+        if elsewhere:
+            raise DeviceMismatchError(
+                f"the task reads, makes or writes a tensor on {elsewhere[0].device} ({func}), and its graph is for "
+                f"{self._place}: a replay would leave that out; keep it out of the task (an optimizer of torch.optim: "
+                f"with capturable=True), or capture the task on that device"
+            )
+
+
+class Inputs(Mode):
+    """A dispatch mode that collects in `found` the memory that operations read, unless an earlier one has made it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: set[Any] = set()
+        self.found: dict[Any, Any] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for x in _tensors((args, kwargs)):
+            key, memory = _memory(x)
+            if key not in self._made:
+                self.found[key] = memory
+        result = func(*args, **kwargs or {})
+        self._made.update(_memory(x)[0] for x in _tensors(result))
+        return result
+
+
+def _tensors(x: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in leaves(x) if isinstance(leaf, torch.Tensor)]
+
+
+def _memory(x: torch.Tensor) -> tuple[Any, Any]:
+    """Returns a key that tells the memory of a tensor from other memory, and an object that keeps the memory alive."""
+    if x.layout is not torch.strided:
+        return id(x), x
+    storage = x.untyped_storage()
+    return id(storage), storage  # PyTorch keeps one object for a storage as long as the storage lives
+
+
+class TorchGraphs(Graphs):
+    _gpu: str
+
+    compiler = "torch.compile"
+
+    def new_graph(self, device: Device) -> Any:
+        if self._gpu != "cuda" or device.kind != "gpu":
+            raise self.no_graphs()
+        private.require("graphs", "CUDA")
+        return Graph()
+
+    def only_on(self, device: Device) -> AbstractContextManager[Any]:
+        return OnlyOn(self.to_native(device))
+
+    def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:
+        return graph.capture(stream, task)
+
+    def replay(self, graph: Any) -> None:
+        graph.replay()
+        if is_blocking():  # the dispatch mode of `blocking` does not see the operations of a replay
+            self.synchronize(None)

@@ -1,0 +1,117 @@
+"""Sees PyTorch's transfers: tensors read by the host, and copies between devices.
+
+The host reads by methods of `torch.Tensor`, most of which are inherited from a C class that cannot be changed. So the
+replacements that report a read are set on `torch.Tensor`. A dispatch mode, which each thread has for itself, sees the
+reads that C++ makes by itself (in `clip_grad_norm_`, Adam's steps, masks), and copies between devices.
+
+A TorchFunctionMode would see most reads too. But it works in one thread only, even if other threads run with a copy of
+the context, it makes torch.compile compile functions anew, and the dispatch mode would still be needed.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from xdevice.base.devices import CPU, of
+from xdevice.contract.patching import Shared
+from xdevice.errors import UnsupportedError
+from xdevice.performance.contract.hooks import Hooks
+from xdevice.performance.contract.transfers import Transfers
+from xdevice_torch.modes import Mode, put_on
+from xdevice_torch.private import READS, private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xdevice.base.devices import Device
+    from xdevice.contract.primitives import Primitives
+    from xdevice.performance.contract.transfers import Transfer
+
+
+_aten = torch.ops.aten
+_READ_ONE = private["torch.ops.aten._local_scalar_dense"].default
+_ONE_VALUE = {_READ_ONE, _aten.equal.default}
+_A_SIZE = {_aten.nonzero.default, _aten.masked_select.default}
+"""Operations whose result has a shape that depends on the values of the input, so that the host has to read a count."""
+_COPIES = {private["torch.ops.aten._to_copy"].default, _aten.copy_.default}
+
+
+_watched = Shared(per_thread=True)
+"""The mode that reports transfers. A thread has only one, however many blocks are open in the thread, because each
+further mode would report every transfer again."""
+
+
+class _Watch(Mode):
+    def __init__(self, backend: Primitives, hooks: Hooks) -> None:
+        super().__init__()
+        self._backend = backend
+        self._hooks = hooks
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _ONE_VALUE or func in _A_SIZE or func in _COPIES:
+            self._hooks.tell(self._seen(func, args, kwargs))
+        return func(*args, **kwargs)
+
+    def _seen(self, func: Any, args: Any, kwargs: Any) -> Transfer | None:
+        x = args[0]
+        how = str(func).removesuffix(".default")
+        if func is _aten.copy_.default:
+            return self._hooks.move(how, args[1], _named(self._backend, x.device))
+        if func in _COPIES:
+            wanted = kwargs.get("device")
+            return None if wanted is None else self._hooks.move(how, x, _named(self._backend, wanted))
+        read = self._hooks.read(how, x)
+        if read is None:
+            return None
+        return read._replace(nbytes=x.element_size() if func is _READ_ONE else _COUNT)
+
+
+_COUNT = 8
+
+
+def _named(backend: Primitives, native: Any) -> Device | None:
+    """Returns the `Device` that a record of a transfer names for a `torch.device`. It may be of a type that xdevice
+    does not support."""
+    try:
+        return backend.from_native(native)
+    except UnsupportedError:
+        return of(native.type, native.index or 0)
+
+
+def _size(x: torch.Tensor) -> int:
+    return x.numel() * x.element_size()
+
+
+class TorchTransfers(Transfers):
+    _gpu: str
+
+    @contextmanager
+    def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        private.require("transfers")
+
+        def place(x: torch.Tensor) -> Device | None:
+            return None if x.is_meta else _named(self, x.device)
+
+        def target(x: torch.Tensor, *args: Any, **kwargs: Any) -> Device | None:
+            wanted: Any = args[0] if args else kwargs.get("device", kwargs.get("other"))
+            if isinstance(wanted, torch.Tensor):
+                return _named(self, wanted.device)
+            return _named(self, torch.device(wanted) if type(wanted) in (int, str) else wanted)
+
+        def accelerator(x: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
+            return target(x, self._gpu if device is None else device)
+
+        with Hooks(self, report, _size, place) as hooks:
+            hooks.verbs()
+            hooks.reads(torch.Tensor, *READS)
+            hooks.moves(torch.Tensor, "to", target)
+            hooks.moves(torch.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
+            for name in dict.fromkeys(("cuda", "xpu", self._gpu)):
+                if hasattr(torch.Tensor, name):
+                    hooks.moves(torch.Tensor, name, accelerator)
+            with _watched.on(lambda: put_on(_Watch(self, hooks))):
+                yield

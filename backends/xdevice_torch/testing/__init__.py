@@ -1,0 +1,20 @@
+"""PyTorch's samples for the conformance suite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from xdevice.testing.contract.samples import Sampling
+
+if TYPE_CHECKING:
+    from .samples import TorchSamples
+
+
+class TorchSampling(Sampling):
+    def samples(self) -> TorchSamples:
+        from .samples import TorchSamples
+
+        return TorchSamples(self)
+
+
+MIXINS: Final = (TorchSampling,)

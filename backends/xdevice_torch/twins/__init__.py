@@ -1,0 +1,12 @@
+"""What PyTorch's layers and optimizers are, compute, and are called with."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .calls import TorchCalls
+from .layers import TorchLayers
+from .operations import TorchOperations
+from .optimizers import TorchOptimizers
+
+MIXINS: Final = (TorchLayers, TorchOperations, TorchCalls, TorchOptimizers)

@@ -1,0 +1,161 @@
+"""Reads what PyTorch's optimizers compute, and their state. Each tensor of the state is named as in `state_dict()`: by
+the number of its parameter and its key, such as "0.exp_avg".
+
+Facts about PyTorch that the code depends on:
+- An optimizer creates its state in its first step, and nothing else tells what that state will be. So a copy of the
+  optimizer takes that step, with parameters on meta, where they need no memory. The copy has no hooks and no `step` of
+  a scheduler, because `Optimizer.__getstate__` leaves both out.
+- The step counter is on the host unless the optimizer is fused or capturable. Neither works on meta.
+- What an optimizer computes is known only if its class is exactly one of `_KINDS`: AdamW derives from Adam, and a
+  user's class may derive from any.
+- An optimizer does not refer to its scheduler, but a scheduler writes `initial_lr` into the parameter groups.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from xdevice.twins.contract import optimizers as terms
+from xdevice.twins.contract.optimizers import Optimizers
+from xdevice_torch import extra_state
+from xdevice_torch.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from xdevice.twins.contract.optimizers import Optimizer
+
+
+def state_to_come(
+    optimizer: torch.optim.Optimizer, names: Sequence[str], backend: Optimizers
+) -> dict[str, torch.Tensor]:
+    asked = {name.partition(".")[0] for name in names}
+    parameters = {
+        number: p
+        for number, p in enumerate(_parameters(optimizer))
+        if str(number) in asked and not optimizer.state.get(p)
+    }
+    if not parameters:
+        return {}
+    twins = _twins_state(optimizer, parameters, backend)
+    on_device = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+    found = {}
+    for number, p in parameters.items():
+        for key, x in twins[number].items():
+            if isinstance(x, torch.Tensor):
+                place = p.device if x.is_meta or (key == "step" and on_device) else x.device
+                found[f"{number}.{key}"] = torch.zeros(x.shape, dtype=x.dtype, device=place)
+    return found
+
+
+def _twins_state(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[int, torch.Tensor], backend: Optimizers
+) -> dict[int, dict[str, Any]]:
+    """Returns the state that the optimizer would create for these parameters in a step, by the number of the parameter.
+    To find it, a copy of the optimizer takes a step with copies of the parameters on meta."""
+    twins = {number: _on_meta(p) for number, p in enumerate(_parameters(optimizer))}
+    for number in parameters:
+        twins[number].grad = torch.empty_like(twins[number])
+    memo: dict[int, Any] = {id(p): twins[number] for number, p in enumerate(_parameters(optimizer))}
+    memo[id(optimizer.state)] = defaultdict(dict)
+    twin = copy.deepcopy(optimizer, memo)
+    for group in twin.param_groups:
+        group.update({key: False for key in ("fused", "capturable", "foreach") if key in group})
+    try:
+        twin.step()
+    except Exception as error:
+        if not all(twin.state[twins[number]] for number in parameters):  # the step failed before it made the state
+            raise backend.unsupported(
+                f"loading into a {type(optimizer).__name__} that has not taken a step",
+                "make one: take a step with gradients of zero, then load model and optimizer",
+            ) from error
+    return {number: twin.state[twins[number]] for number in parameters}
+
+
+def _on_meta(p: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(p, device="meta").requires_grad_(p.requires_grad)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+# what they compute
+
+_KINDS: Final = {
+    torch.optim.SGD: "sgd", torch.optim.Adam: "adam", torch.optim.AdamW: "adam", torch.optim.RMSprop: "rmsprop",
+    torch.optim.Adagrad: "adagrad",
+}  # fmt: skip
+_SAME: Final = (
+    "lr", "momentum", "dampening", "nesterov", "eps", "amsgrad", "alpha", "centered", "lr_decay",
+    "initial_accumulator_value", "weight_decay", "maximize",
+)  # fmt: skip
+_ARGUMENTS: Final = {name: name for name in _SAME} | {
+    "beta1": "betas[0]",
+    "beta2": "betas[1]",
+    "clip": "torch.nn.utils.clip_grad_norm_ and clip_grad_value_ clip between backward() and step()",
+    "gradient_scale": "multiply the loss",
+}
+_DECAY: Final = {"decay": "torch.optim.Adam couples it, and torch.optim.AdamW does not"}
+
+
+_pre_hooks = private.field("torch.optim.Optimizer._optimizer_step_pre_hooks")
+_post_hooks = private.field("torch.optim.Optimizer._optimizer_step_post_hooks")
+
+
+def _settings(optimizer: Any, kind: str, group: Mapping[str, Any]) -> dict[str, object]:
+    found: dict[str, object] = {name: _plain(group[name]) for name in _SAME if name in group}
+    if kind == "adam":
+        found["beta1"], found["beta2"] = map(float, group["betas"])
+        # in PyTorch 2.6 the groups of AdamW lack this entry
+        decoupled = group.get("decoupled_weight_decay", type(optimizer) is torch.optim.AdamW)
+        found["decay"] = terms.DECOUPLED if decoupled else terms.COUPLED
+    hooks = {**_pre_hooks(optimizer), **_post_hooks(optimizer)}
+    if hooks:
+        found["hooks"] = f"{len(hooks)} of register_step_pre_hook and register_step_post_hook"
+    if "initial_lr" in group:
+        found["schedule"] = "one of torch.optim.lr_scheduler"
+    return terms.settings(kind, **found)
+
+
+def _plain(value: Any) -> object:
+    """Returns the value of a setting: a bool as it is, a number or a tensor with one element as a float."""
+    return value if isinstance(value, bool) else float(value)
+
+
+class TorchOptimizers(Optimizers):
+    def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
+        return state_to_come(optimizer, names, self) if isinstance(optimizer, torch.optim.Optimizer) else {}
+
+    def take_state(self, optimizer: Any, state: Mapping[str, torch.Tensor]) -> None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            extra_state.take(optimizer, state)
+            return
+        parameters = _parameters(optimizer)
+        for name, x in state.items():
+            number, _, key = name.partition(".")
+            optimizer.state[parameters[int(number)]].setdefault(key, x)
+
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
+        parameters: list[terms.Parameter] = []
+        for group in optimizer.param_groups:
+            settings = _settings(optimizer, kind, group)
+            for p in group["params"]:
+                number = len(parameters)
+                slots = [slot for slot in terms.SLOTS[kind] if terms.keeps(slot, settings)]
+                slots += [terms.STEP] * (kind != "sgd")
+                state = {slot: f"{number}.{slot}" for slot in slots}
+                parameters.append(terms.Parameter(p, settings, state))
+        arguments = {name: own for name, own in _ARGUMENTS.items() if name in terms.settings_of(kind)}
+        return terms.Optimizer(
+            kind,
+            type(optimizer).__name__,
+            _settings(optimizer, kind, optimizer.defaults),
+            tuple(parameters),
+            arguments | (_DECAY if kind == "adam" else {}),
+        )

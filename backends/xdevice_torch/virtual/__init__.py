@@ -1,0 +1,9 @@
+"""Virtual GPUs for PyTorch: a device written in Python."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .virtual_gpus import TorchVirtualGpus
+
+MIXINS: Final = (TorchVirtualGpus,)

@@ -1,0 +1,64 @@
+"""The name "cuda" for a virtual GPU of PyTorch, for test suites that choose their device by that name."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from xdevice_torch.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from types import FrameType
+
+
+def take_for_cuda(device: torch.device, has_default: Callable[[FrameType], bool] | None) -> None:
+    """Makes "cuda" mean `device`, and "cuda:1" the virtual GPU 1, wherever a function of PyTorch takes a device, until
+    the process ends; in this thread, as PyTorch's default device. Whoever asks whether there is CUDA is told so.
+
+    With `has_default`, the default device that is set holds only for callers for which it answers True."""
+    private.require("--xd-cuda")
+    mode = _Cuda(device, has_default)
+    set_default = torch.set_default_device
+    changed: Any = torch
+    if has_default is None:
+        changed.set_default_device = lambda wanted: set_default(mode.meant(wanted))
+    else:
+        changed.set_default_device = mode.set_default
+    changed.cuda.is_available = changed.backends.cuda.is_built = lambda: True
+    mode.__enter__()  # type: ignore[no-untyped-call]
+
+
+class _Cuda(TorchFunctionMode):
+    def __init__(self, device: torch.device, has_default: Callable[[FrameType], bool] | None) -> None:
+        super().__init__()
+        self._device = device
+        self._has_default = has_default
+        self._default: torch.device | None = None
+
+    def meant(self, value: Any) -> Any:
+        """Returns the virtual GPU that a value names as "cuda" or "cuda:1"; any other value as it is."""
+        kind, _, index = value.partition(":") if type(value) is str else ("", "", "")
+        if kind != "cuda":
+            return value
+        return torch.device(self._device.type, int(index)) if index else self._device
+
+    def set_default(self, device: Any) -> None:
+        self._default = None if device is None else torch.device(device)
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.Tensor.cuda:
+            function, args = torch.Tensor.to, (args[0], *(args[1:] or (self._device,)))
+        named = {name: self.meant(value) for name, value in (kwargs or {}).items()}
+        with self._default_of(sys._getframe(1)):
+            return function(*[self.meant(value) for value in args], **named)
+
+    def _default_of(self, caller: FrameType) -> AbstractContextManager[Any]:
+        if self._default is None or self._has_default is None or not self._has_default(caller):
+            return nullcontext()
+        return self._default

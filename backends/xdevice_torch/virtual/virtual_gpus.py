@@ -1,0 +1,388 @@
+"""Virtual GPUs for PyTorch, in pure Python: `torch.device("vgpu", 1)`, whose memory is the host's.
+
+PyTorch reserves the device type PrivateUse1 for other people's devices, and since 2.13 it can be implemented in Python.
+The operations of virtual GPUs are in virtual_operations.py; this module has everything else that PyTorch asks of a
+device.
+
+Facts about PyTorch that the code depends on:
+- The device guard (PyTorch's object for the current device) that it has for Python's devices knows only index 0. So
+  autograd's engine has no queue for index 1 and fails. Without threads it needs no queue, so threads are off while it
+  runs. C++ also takes a device without an index for index 0. So if another virtual GPU is current, the index is added
+  before C++ sees the device.
+- `p.data = x`, as `Module.to` does, fails if only one of the two tensors is on a virtual GPU. So the contents of the
+  two tensor objects are swapped. As on CUDA, parameters stay the same objects, which optimizers rely on.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from contextlib import contextmanager
+from multiprocessing.reduction import ForkingPickler
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.multiprocessing.reductions import reduce_tensor
+
+from xdevice.base import devices
+from xdevice.errors import UnsupportedError
+from xdevice.virtual.contract.virtual_gpus import VirtualGpus
+from xdevice_torch import accelerators
+from xdevice_torch.private import private
+
+from . import virtual_operations as operations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+    from xdevice.base.devices import Device
+
+NAME = operations.NAME
+_FREE = "privateuseone"
+
+_setup = private["torch.utils.backend_registration._setup_privateuseone_for_python_backend"]
+_swap_contents = private["torch._C._swap_tensor_impl"]
+_hooks = private.field("torch.Tensor._backward_hooks")
+_hooks_after = private.field("torch.Tensor._post_accumulate_grad_hooks")
+_libraries: list[torch.library.Library] = []  # kept, because their kernels are removed with them
+
+
+def why_not() -> str | None:
+    """Returns why this process cannot have virtual GPUs; None if it can."""
+    if lacking := private.absent("virtual GPUs"):
+        return str(private.error("virtual GPUs", lacking))
+    taken = torch.device(_FREE).type  # the name that it was given
+    if taken not in (_FREE, NAME):
+        return f"{taken} is torch's one foreign device in this process; do not import what registers it"
+    return None
+
+
+def install(count: int) -> None:
+    """Makes `vgpu:0` to `vgpu:{count-1}` devices of PyTorch, until the process ends."""
+    if _libraries:
+        return
+    private.require("virtual GPUs")
+    module = _Module(count)
+    _setup(NAME, module)
+    _libraries.extend(operations.register())
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=operations.after_fork)
+    torch.serialization.register_package(0, lambda storage: None, _restored)
+    for kind in (torch.Tensor, torch.nn.Parameter):
+        ForkingPickler.register(kind, _sent)
+    native, _ = private.place("torch._C._accelerator_getDeviceIndex")
+    for name, answer in _accelerator(module).items():
+        setattr(native, f"_accelerator_{name}", answer)
+    for (owner, name), replacement in _REPLACEMENTS.items():
+        setattr(owner, name, replacement(getattr(owner, name)))
+
+
+def _without_threads(run_backward: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.autograd.set_multithreading_enabled(False):
+            return run_backward(*args, **kwargs)
+
+    return run
+
+
+def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the function by which PyTorch compiles a graph: a graph with tensors on a virtual GPU is returned
+    uncompiled, with a warning. PyTorch's compiler would raise a KeyError for a device written in Python."""
+
+    def run(compiler: Any, graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        values = [*inputs, *(node.meta.get("example_value") for node in graph.graph.nodes)]
+        if all(x.device.type != NAME for x in values if isinstance(x, torch.Tensor)):
+            return compile_graph(compiler, graph, inputs)
+        warnings.warn("torch.compile does not compile for virtual GPUs: the graph runs as it is", stacklevel=2)
+        return graph
+
+    return run
+
+
+# devices
+
+
+class _Module:
+    """The object that stands as `torch.vgpu` in PyTorch. It does for virtual GPUs what `torch.cuda` does for CUDA."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._thread = threading.local()
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return self._count
+
+    def current_device(self) -> int:
+        return int(getattr(self._thread, "index", 0))
+
+    def set_device(self, device: Any) -> None:
+        index = self._index(device)
+        if index:
+            _add_indices()
+        self._thread.index = index
+
+    @contextmanager
+    def device(self, device: Any) -> Iterator[None]:
+        before = self.current_device()
+        self.set_device(device)
+        try:
+            yield
+        finally:
+            self._thread.index = before
+
+    def synchronize(self, device: Any = None) -> None:
+        """Does nothing but check the index, because the host computes synchronously."""
+        self._index(device)
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Does nothing: numbers are drawn by the host's generator, which PyTorch seeds as well."""
+
+    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+        torch.set_rng_state(state)
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.float16, torch.bfloat16]
+
+    def _is_in_bad_fork(self) -> bool:
+        return operations.is_in_bad_fork()
+
+    def _index(self, device: Any) -> int:
+        """Returns the index of a device, that of the current device for None. Raises RuntimeError if no virtual GPU has
+        that index."""
+        index = device if device is None or isinstance(device, int) else torch.device(device).index
+        if index is None:
+            return self.current_device()
+        if not 0 <= index < self._count:
+            raise RuntimeError(f"{NAME} error: invalid device ordinal {index}, there are {self._count}")
+        return int(index)
+
+
+def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
+    """Returns replacements for the private functions that `torch.accelerator` calls. PyTorch's own would ask the device
+    guard or an allocator of the device, and fail or crash."""
+
+    def exchange(index: int) -> int:
+        before = module.current_device()
+        if index >= 0:
+            module.set_device(index)
+        return before
+
+    return {
+        "getDeviceIndex": module.current_device,
+        "setDeviceIndex": exchange,
+        "exchangeDevice": exchange,
+        "maybeExchangeDevice": exchange,
+        "synchronizeDevice": module.synchronize,
+        "isAllocatorInitialized": _no_memory,  # whatever counts memory asks this first
+        "getMemoryInfo": _no_memory,
+        "emptyHostCache": lambda: None,
+        "setStream": _no_stream,
+    }
+
+
+def _no_memory(*args: Any) -> Any:
+    raise UnsupportedError(
+        "torch does not count the memory of virtual GPUs, which is the host's; measure the process, or use a real GPU"
+    )
+
+
+def _no_stream(*args: Any) -> Any:
+    raise UnsupportedError(
+        "virtual GPUs of torch do not have streams: their work is done when it is asked for; leave the stream out"
+    )
+
+
+def _no_communication(*args: Any) -> Any:
+    raise UnsupportedError(
+        "torch.nn.DataParallel and torch.nn.parallel do not support virtual GPUs; "
+        "use xdevice.replicate, xdevice.split_batch, xdevice.parallel and xdevice.all_reduce"
+    )
+
+
+class _Indexed:
+    """Replaces a function of PyTorch, and calls it with the index of the current virtual GPU added to a device that is
+    given as "vgpu". It is equal to the function that it replaces."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self.__name__, self.__doc__ = function.__name__, function.__doc__
+
+    def __get__(self, x: Any, owner: Any = None) -> Any:
+        return self if x is None else MethodType(self, x)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args = tuple([_with_index(value) for value in args])
+        if "device" in kwargs:
+            kwargs["device"] = _with_index(kwargs["device"])
+        return self._function(*args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:  # tensor subclasses look up functions in tables
+        return other is self or other == self._function
+
+    def __hash__(self) -> int:
+        return hash(self._function)
+
+
+def _with_index(device: Any) -> Any:
+    if (type(device) is str and device == NAME) or (type(device) is torch.device and device == torch.device(NAME)):
+        return torch.device(NAME, getattr(torch, NAME).current_device())
+    return device
+
+
+class _NewTensor(_Indexed):
+    """Replaces `Tensor.new_tensor`, and makes the tensor on the device of `x`. PyTorch would take the index from the
+    device guard, which is always 0."""
+
+    def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("device") is None:
+            kwargs["device"] = x.device
+        return super().__call__(x, *args, **kwargs)
+
+
+class _New(_Indexed):
+    """Replaces `Tensor.new`, and makes the tensor on the device of `x`. PyTorch would take the index from the device
+    guard, which is always 0."""
+
+    def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        takes_device = not any(isinstance(value, torch.Tensor) for value in args)  # new(tensor) makes an alias
+        device = _with_index(kwargs.get("device") or x.device)
+        if torch.device(device).type != NAME or not takes_device:
+            return self._function(x, *args, **kwargs)
+        return self._function(torch.empty(0, dtype=x.dtype, device="cpu"), *args).to(device)
+
+
+def _add_indices() -> None:
+    """Replaces the functions of PyTorch for which a device without an index would be index 0: `_Indexed` has the
+    current index added."""
+    for owner, name in (
+        (torch.Tensor, "to"),
+        *((torch, name) for name in ("tensor", "as_tensor", "asarray")),
+    ):
+        function = getattr(owner, name)
+        if not isinstance(function, _Indexed):
+            setattr(owner, name, _Indexed(function))
+
+
+# contents
+
+
+_get_data = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+
+
+def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
+    if (x.device.type == NAME) == (new.device.type == NAME):
+        operations.set_data(x, new)
+        return
+    contents = new.detach()
+    contents.requires_grad = x.requires_grad
+    _hooks.set(contents, _hooks(x))
+    if _hooks_after(x) is not None:
+        _hooks_after.set(contents, _hooks_after(x))
+    grad, x.grad = x.grad, None
+    _swap_contents(x, contents)
+    if grad is not None:  # moved too, because a tensor refuses a gradient on another device
+        x.grad = grad.to(x.device, x.dtype)
+
+
+_is_compatible = private["torch._has_compatible_shallow_copy_type"]
+
+
+def _can_have_contents(*tensors: torch.Tensor) -> bool:  # with *tensors, because torch.compile checks the signature
+    return _is_compatible(*tensors) or NAME in {x.device.type for x in tensors}
+
+
+def _sent(x: torch.Tensor) -> Any:
+    """Returns what pickle needs to send a tensor to another process. A tensor on a virtual GPU is sent as a copy in the
+    host's shared memory."""
+    if x.device.type != NAME or x.layout is not torch.strided or (x.requires_grad and not x.is_leaf):
+        return reduce_tensor(x)
+    values = x.detach().cpu()
+    return _received, (values, str(x.device), x.requires_grad, isinstance(x, torch.nn.Parameter))
+
+
+def _received(values: torch.Tensor, device: str, requires_grad: bool, is_parameter: bool) -> torch.Tensor:
+    there = values.to(device)
+    return torch.nn.Parameter(there, requires_grad) if is_parameter else there.requires_grad_(requires_grad)
+
+
+# storages
+
+
+def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps `UntypedStorage.__new__`: a storage on a virtual GPU is made from one on the host, because PyTorch would
+    ask the device for an allocator and crash."""
+
+    def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        if device is None or torch.device(device).type != NAME:
+            return make(cls, *args, device=device, **kwargs)
+        index = getattr(torch, NAME)._index(device)
+        return operations.new_storage(make(cls, *args, device="cpu", **kwargs), torch.device(NAME, index))
+
+    return new
+
+
+def _restored(storage: Any, location: str) -> Any:
+    """Returns a storage that `torch.load` has read, on the virtual GPU that `location` names; None if `location` names
+    another device."""
+    if not location.startswith(NAME):
+        return None
+    index = getattr(torch, NAME)._index(location)
+    return operations.new_storage(storage, torch.device(NAME, index))
+
+
+# what is replaced
+
+
+_REPLACEMENTS: dict[tuple[Any, str], Callable[[Any], Any]] = {
+    private.place("torch.Tensor.data"): lambda own: property(_get_data, _set_data),
+    private.place("torch.Tensor.new"): _New,
+    private.place("torch.Tensor.new_tensor"): _NewTensor,
+    private.place("torch._has_compatible_shallow_copy_type"): lambda own: _can_have_contents,
+    private.place("torch.UntypedStorage.__new__"): lambda own: staticmethod(_making_storages(own)),
+    private.place("torch.accelerator.empty_cache"): lambda own: lambda: None,
+    private.place("torch.nn.parallel.comm.scatter"): lambda own: _no_communication,
+    private.place("torch.nn.parallel.comm.gather"): lambda own: _no_communication,
+    private.place("torch.nn.parallel.comm.broadcast_coalesced"): lambda own: _no_communication,
+    private.place("torch._TorchCompileInductorWrapper.__call__"): _leaving_graphs,
+    private.place("torch.autograd._engine_run_backward"): _without_threads,
+}
+"""What PyTorch has by these names, and what is put in its place."""
+
+
+class TorchVirtualGpus(VirtualGpus):
+    _gpu: str
+    _gpus: int
+    _places: dict[torch.device, Device]
+    _natives: dict[Device, torch.device]
+    _synchronize: Callable[[int], None] | None
+
+    def why_no_virtual_gpus(self) -> str | None:
+        return why_not()
+
+    def make_virtual_gpus(self, n: int) -> None:
+        install(n)
+        self._gpu, self._gpus = NAME, n
+        self._synchronize = accelerators.waiter(NAME)
+        self._places.clear()
+        self._natives.clear()
+        devices.spell(NAME, devices.of("gpu"))  # as "cuda" does: xdevice takes what `device.type` gives
+        for index in range(n):
+            devices.spell(f"{NAME}:{index}", devices.of("gpu", index))
+
+    def take_for_cuda(self, device: Device, has_default: Callable[[FrameType], bool] | None = None) -> bool:
+        from . import virtual_cuda
+
+        virtual_cuda.take_for_cuda(torch.device(NAME, device.index), has_default)
+        return True

@@ -1,0 +1,565 @@
+"""The operations of PyTorch's virtual GPUs. The function `run` carries out all of them on the host.
+
+A tensor on a virtual GPU is a plain `torch.Tensor`. Its storage is labelled with the device, points to the host's
+memory, and has an attribute `host`: a tensor on the host in that memory. Sizes, strides and offset belong to the tensor
+on the virtual GPU itself. So views share their storage, and tensors that C++ makes by itself (in `detach`, in autograd,
+in `as_subclass`) have their values too.
+
+Rules for this module:
+- Operations that PyTorch would compose of other operations get a kernel of their own. Otherwise each of those would
+  cost as much as the whole, and their devices would be checked separately. Views are left to PyTorch, which makes them
+  by `as_strided`.
+- A tensor on another index than 0 is made from a template (an empty tensor there), which comes from DLPack: nothing
+  else in Python can make one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from xdevice.errors import UnsupportedError
+from xdevice_torch import trees
+from xdevice_torch.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NAME = "vgpu"
+
+_aten = torch.ops.aten
+_HOST = torch.device("cpu")
+_CPU: Any = None
+"""The key under which PyTorch has the kernels of the host; `register` sets it."""
+_keys, _key = private["torch._C.DispatchKeySet"], private["torch._C.DispatchKey"]
+_set_conj, _set_neg = private["torch._C._set_conj"], private["torch._C._set_neg"]
+_schema = private.field("torch._ops.OpOverload._schema")
+
+# operations by their names: one that PyTorch has no more is never called
+_BETWEEN_DEVICES = ("_to_copy", "copy_", "_foreach_copy_", "_copy_from", "_copy_from_and_resize")
+_INDEX_PUTS = ("index_put", "index_put_", "_index_put_impl_")
+_FROM_HOST = {
+    **dict.fromkeys(("index", *_INDEX_PUTS), ("indices",)),
+    "ctc_loss": ("input_lengths", "target_lengths"),
+    **dict.fromkeys(("lstm", "gru"), ("batch_sizes",)),
+}
+"""The names of the arguments that an operation on a GPU may take from the host."""
+
+_NOTHING: dict[int, Any] = {}
+_templates: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
+"""An empty tensor for each device and dtype, from which new tensors are made."""
+_there: set[torch.device] = set()
+"""The virtual GPUs that are known to exist."""
+_is_forked = False
+
+
+def is_used() -> bool:
+    return bool(_templates)
+
+
+def is_in_bad_fork() -> bool:
+    return _is_forked
+
+
+def after_fork() -> None:
+    """Called in a forked child. Makes virtual GPUs unusable there if the parent has used them, as CUDA's GPUs are."""
+    global _is_forked
+    _is_forked = is_used()
+
+
+def _in_fork() -> Exception:
+    return RuntimeError(
+        f"Cannot re-initialize {NAME} in forked subprocess. To use virtual GPUs with multiprocessing, you must use the "
+        f"'spawn' start method"
+    )
+
+
+# tensors
+
+
+def placed(host: torch.Tensor, device: torch.device, storage: Any = None) -> torch.Tensor:
+    """Returns a tensor on a virtual GPU with the values of `host`, in the same memory. It gets the storage `storage`,
+    which must be in that memory, or a new one."""
+    if host.layout is not _STRIDED:
+        return _placed_sparse(host, device)
+    if storage is None:
+        memory = host.untyped_storage()
+        storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
+        storage.host = host
+    template = _templates.get((device, host.dtype))
+    new = (_template(device, host.dtype) if template is None else template).detach()
+    return _set_storage(_CPU, new, storage, host.storage_offset(), host.size(), host.stride())  # type: ignore[no-any-return]
+
+
+_STRIDED = torch.strided
+_storage_at = private["torch._C._construct_storage_from_data_pointer"]
+
+
+def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
+    """Returns a storage of a virtual GPU whose memory is that of `memory`, a storage on the host."""
+    if _is_forked:
+        raise _in_fork()
+    storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
+    storage.host = torch.empty(0, dtype=torch.uint8, device=_HOST).set_(memory)
+    return storage
+
+
+_set_storage = _aten.set_.source_Storage_storage_offset.redispatch
+"""Sets the storage, offset, sizes and strides of a tensor, without calling the kernel that virtual GPUs have for this
+operation."""
+
+
+def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
+    """Returns a tensor on the host that shares the memory of `x`, a tensor on a virtual GPU. With `is_own` it is a new
+    tensor object; otherwise it may be the one that the storage of `x` keeps."""
+    if x.layout is not _STRIDED:
+        return _sparse_on_host(x)
+    storage = x.untyped_storage()
+    host: torch.Tensor | None = getattr(storage, "host", None)
+    if host is None:
+        host = _at_memory(storage)
+    if host.dtype is not x.dtype:
+        host = torch.empty(0, dtype=x.dtype, device=_HOST).set_(host.untyped_storage())
+    is_same = host.size() == x.size() and host.stride() == x.stride() and host.data_ptr() == x.data_ptr()
+    if is_own or not is_same or x.is_conj() or x.is_neg():
+        host = _marked_as(x, host.as_strided(x.size(), x.stride(), x.storage_offset()))
+    return host
+
+
+def _marked_as(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """Returns `new`, a new tensor, marked as a conjugate or negative if `x` is: the memory of both holds the plain
+    values."""
+    if x.is_conj():
+        _set_conj(new, True)
+    if x.is_neg():
+        _set_neg(new, True)
+    return new
+
+
+def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
+    """Returns a tensor on the host that shares the memory of a virtual GPU's storage. It is for storages that C++ has
+    made, as in `torch.load`, which have no attribute `host`."""
+    if storage.nbytes() and not storage.data_ptr():
+        raise UnsupportedError(
+            f"a storage of {storage.device} that C++ made does not have memory; make the tensor on the CPU, and move it"
+        )
+    memory = _storage_at(storage.data_ptr(), _HOST, storage.nbytes())
+    return torch.empty(0, dtype=torch.uint8, device=_HOST).set_(memory)
+
+
+def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    if str(dtype) in _QUANTIZED:
+        raise _unsupported("quantized")
+    with torch.inference_mode(False):  # a template made in inference mode could not be used outside of it
+        capsule = torch.utils.dlpack.to_dlpack(torch.empty(0, dtype=torch.uint8, device=_HOST))
+        about = _DLDevice.from_address(_pointer(capsule, b"dltensor"))
+        about.kind, about.index = _EXTENSION, device.index
+        new = torch.utils.dlpack.from_dlpack(capsule)
+        if dtype is not torch.uint8:
+            new = _aten.view.dtype.redispatch(_CPU, new, dtype)
+    _templates[device, dtype] = new
+    return new
+
+
+_QUANTIZED = ("torch.quint8", "torch.qint8", "torch.qint32", "torch.quint4x2", "torch.quint2x4")
+
+
+class _DLDevice(ctypes.Structure):
+    """The first fields of DLPack's struct `DLManagedTensor`: the address, and the kind and index of the device."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("index", ctypes.c_int32))
+
+
+_EXTENSION = 12  # kDLExtDev
+# a prototype of its own: types set on functions of ctypes.pythonapi hold for all users, and break MXNet's capsules
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+# operations
+
+
+class _Facts:
+    """What `run` has to know about an operation at each call. It is read from the operation's schema once."""
+
+    __slots__ = ("changes", "checks", "from_host", "generators", "is_copy", "is_put", "is_view", "names", "written")
+
+    def __init__(self, op: Any) -> None:
+        name, schema = op.overloadpacket.__name__, _schema(op)
+        arguments = schema.arguments
+        self.names = tuple(argument.name for argument in arguments)
+        self.written = frozenset(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
+        self.changes = schema.is_mutable
+        self.is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+        self.is_copy, self.is_put = name == "copy_", name in _INDEX_PUTS
+        self.checks = name not in _BETWEEN_DEVICES
+        self.from_host = _FROM_HOST.get(name, ())
+        self.generators = any("Generator" in str(argument.type) for argument in arguments)
+
+
+_facts: dict[Any, _Facts] = {}
+
+
+def run(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Carries out one operation on virtual GPUs: computes it on the host, and returns the result as tensors there."""
+    if _is_forked:
+        raise _in_fork()
+    if torch.is_autocast_enabled("cpu"):  # the CPU's autocast does not concern a GPU
+        with torch.autocast("cpu", enabled=False):
+            return run(op, *args, **kwargs)
+    with _NoOverrides():
+        return _computed(op, args, kwargs)
+
+
+_NoOverrides = private["torch._C.DisableTorchFunctionSubclass"]
+"""A block in which PyTorch does not call the `__torch_function__` of a user's tensor class."""
+
+
+def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    facts = _facts.get(op)
+    if facts is None:
+        facts = _facts[op] = _Facts(op)
+    if facts.is_put and not args[2].dim():  # a 0-d value may be on any device, as with CUDA
+        args = *args[:2], args[2].to(args[0].device), *args[3:]
+    hosts: dict[int, torch.Tensor] = {}
+    tensors = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else [*_tensors(args)]
+    place = None
+    is_mixed = False
+    for x in tensors:
+        device = x.device
+        if device.type != NAME:
+            is_mixed = True
+            continue
+        if place is None:
+            place = device
+        elif place != device:
+            is_mixed = True
+        hosts[id(x)] = on_host(x, facts.changes)
+    if is_mixed and place is not None and facts.checks:
+        _check_devices(op, facts, tensors, args, kwargs)
+    if kwargs:
+        place = _place(kwargs, place)
+        if facts.generators:
+            _check_generator(kwargs, place)
+        result = op(*_replaced(args, hosts), **_host_keywords(kwargs, hosts))
+    else:
+        result = op(*_replaced(args, hosts))
+    if facts.changes:
+        for x in tensors:
+            if id(x) in hosts:
+                _follow_shape(x, hosts[id(x)])
+    if facts.is_copy:
+        return args[0]
+    if place is None:
+        return result
+    if not facts.changes and not facts.is_view:
+        return _wrapped(result, place)
+    ours = [x for x in tensors if id(x) in hosts]
+    known = {id(hosts[id(x)]): x for x in ours}
+    dense = [x for x in ours if x.layout is _STRIDED]
+    # PyTorch keeps one object for a storage as long as the storage lives
+    storages = {id(hosts[id(x)].untyped_storage()): x.untyped_storage() for x in dense}
+    return _wrapped(result, place, known, storages)
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def _check_devices(op: Any, facts: _Facts, tensors: list[torch.Tensor], args: Any, kwargs: dict[str, Any]) -> None:
+    found = {x.device for x in tensors if x.device.type == NAME}
+    found.update(x.device for x in _misplaced(facts, args, kwargs))
+    if len(found) > 1:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, "
+            f"{' and '.join(sorted(map(str, found)))}! (when calling {op.name().partition('.')[0]})"
+        )
+
+
+def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """Yields the tensors on the host among the arguments that an operation on a GPU must refuse."""
+    for name, value in (*zip(facts.names, args, strict=False), *kwargs.items()):
+        if name in facts.from_host:
+            continue
+        for x in _tensors([value]):
+            # a tensor without dimensions may be read from the host, as on CUDA
+            if x.device.type != NAME and (x.dim() or name in facts.written):
+                yield x
+
+
+def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None:
+    for value in kwargs.values():  # PyTorch's operations take generators as keywords only
+        if place is not None and isinstance(value, torch.Generator):
+            raise RuntimeError(
+                f"Expected a '{NAME}' device type for generator but found '{value.device.type}'; a virtual GPU draws "
+                f"from the host's default generator: leave the generator out and call torch.manual_seed"
+            )
+
+
+def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device | None:
+    """Returns the device of the result: the keyword `device` if it is given, else `place`, the device of the operands.
+    None stands for the host."""
+    wanted = kwargs.get("device")
+    if wanted is None:
+        return place
+    wanted = torch.device(wanted)
+    if wanted.type != NAME or wanted in _there:
+        return wanted if wanted.type == NAME else None
+    place = torch.device(NAME, getattr(torch, NAME)._index(wanted))
+    if place == wanted:  # otherwise `wanted` is "vgpu", and the current device may be another next time
+        _there.add(place)
+    return place
+
+
+def _replaced(value: Any, hosts: dict[int, torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return hosts.get(id(value), value)
+    if type(value) in (list, tuple):
+        return type(value)([_replaced(one, hosts) for one in value])
+    return value
+
+
+def _host_keywords(kwargs: dict[str, Any], hosts: dict[int, torch.Tensor]) -> dict[str, Any]:
+    found = {name: _replaced(value, hosts) for name, value in kwargs.items()}
+    wanted = found.get("device")
+    if wanted is not None and torch.device(wanted).type == NAME:
+        found["device"] = _HOST
+        if found.get("pin_memory"):
+            raise _not_pinned()
+    return found
+
+
+def _not_pinned() -> Exception:
+    return RuntimeError(f"cannot pin a tensor of {NAME}: only dense CPU tensors can be pinned")
+
+
+def _wrapped(
+    result: Any, place: torch.device, known: dict[int, torch.Tensor] = _NOTHING, storages: dict[int, Any] = _NOTHING
+) -> Any:
+    """Returns the result of an operation on the host as tensors on the virtual GPU `place`. A tensor that was written
+    in place, or given as `out=`, is returned itself: `known` has it by the `id` of its tensor on the host."""
+    if isinstance(result, torch.Tensor):
+        if id(result) in known:
+            return known[id(result)]
+        is_shared = storages and result.layout is _STRIDED
+        return _marked_as(
+            result, placed(result, place, storages.get(id(result.untyped_storage())) if is_shared else None)
+        )
+    if type(result) in (list, tuple):
+        return type(result)([_wrapped(one, place, known, storages) for one in result])
+    return result
+
+
+def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
+    """Gives `x` the shape that its tensor on the host now has: `unsqueeze_`, `resize_`, `set_` and `out=` may have
+    changed it."""
+    if host.layout is not _STRIDED:
+        set_data(x, placed(host, x.device))
+        return
+    if x.size() == host.size() and x.stride() == host.stride() and x.storage_offset() == host.storage_offset():
+        return
+    storage, memory = x.untyped_storage(), host.untyped_storage()
+    is_same = storage.host.untyped_storage() is memory and storage.data_ptr() == memory.data_ptr()  # type: ignore[attr-defined]
+    set_data(x, placed(host, x.device, storage if is_same and storage.nbytes() == memory.nbytes() else None))
+
+
+set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+
+
+# layouts
+
+
+def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if host.layout is not torch.sparse_coo:
+        raise _unsupported(str(host.layout).removeprefix("torch."))
+    parts = [placed(part, device) for part in (_indices.default(host), _values.default(host))]
+    about = {"dtype": host.dtype, "layout": host.layout, "device": device, "is_coalesced": host.is_coalesced()}
+    with getattr(torch, NAME).device(device):  # PyTorch makes it on the current device
+        new: torch.Tensor = _make_sparse.default.redispatch(
+            _sparse_keys(), host.sparse_dim(), host.dense_dim(), host.size(), *parts, **about
+        )
+    return new
+
+
+def _sparse_on_host(x: torch.Tensor) -> torch.Tensor:
+    keys = _sparse_keys()
+    indices, values = (on_host(part.default.redispatch(keys, x)) for part in (_indices, _values))
+    is_coalesced = _aten.is_coalesced.default.redispatch(keys, x)
+    return torch.sparse_coo_tensor(indices, values, x.size(), is_coalesced=is_coalesced, check_invariants=False)
+
+
+def _refuse_compressed(*parts: Any, layout: Any = None, **kwargs: Any) -> Any:
+    raise _unsupported("sparse compressed" if layout is None else str(layout).removeprefix("torch."))
+
+
+@cache
+def _sparse_keys() -> Any:
+    return _keys(_key.SparseCPU)
+
+
+_zero, _pin = private["torch.ops.aten._efficientzerotensor"], private["torch.ops.aten._pin_memory"]
+_packed = private["torch.ops.aten._pack_padded_sequence"]
+_schemas = private["torch._C._jit_get_all_schemas"]
+_has_kernel = private["torch._C._dispatch_has_kernel_for_dispatch_key"]
+_make_sparse = private["torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors"]
+_make_compressed = private["torch.ops.aten._sparse_compressed_tensor_unsafe"]
+_indices, _values = private["torch.ops.aten._indices"], private["torch.ops.aten._values"]
+
+
+def _unsupported(kind: str) -> Exception:
+    return UnsupportedError(f"virtual GPUs of torch do not support {kind} tensors; keep them on the CPU, or dense")
+
+
+def _refusing(kind: str) -> Callable[..., Any]:
+    def refuse(op: Any, *args: Any, **kwargs: Any) -> Any:
+        raise _unsupported(kind)
+
+    return refuse
+
+
+# registration
+
+
+def register() -> list[torch.library.Library]:
+    """Registers the kernels of virtual GPUs with PyTorch. They are removed when the libraries that are returned are."""
+    global _CPU
+    _CPU = _keys(_key.CPU)
+    everything, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    for key in ("PrivateUse1", "SparsePrivateUse1"):
+        everything.fallback(run, key)
+    everything.fallback(_refusing("sparse compressed"), "SparseCsrPrivateUse1")
+    everything.fallback(_refusing("strided nested"), "NestedTensorPrivateUse1")
+    everything.fallback(_refusing("quantized"), "QuantizedPrivateUse1")
+    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    by_name = {
+        # the zero of forward-mode derivatives has no memory, which the host's kernels need
+        _zero.__name__: _kernel(_aten.zeros.default),
+        _pin.__name__: _refuse_pinning,
+        "is_pinned": lambda x, device=None: False,
+        _packed.__name__: _pack,
+        "as_strided": _as_strided,
+        "view": _view,
+        "set_.source_Storage_storage_offset": _set,
+        "set_.source_Storage": lambda x, storage: _set(x, storage, 0, (storage.nbytes() // x.itemsize,)),
+        "set_.source_Tensor": lambda x, y: _set(x, y.untyped_storage(), y.storage_offset(), y.size(), y.stride()),
+    }
+    for name in _composed():
+        if name not in by_name:
+            by_name[name] = _kernel_by_name(name)
+    for name, kernel in by_name.items():
+        aten.impl(name, kernel, "PrivateUse1")
+        if name not in _OF_STORAGES:
+            aten.impl(name, kernel, "SparsePrivateUse1")
+    for name in ("indices", "values"):
+        aten.impl(name, _kernel_by_name(name), "SparsePrivateUse1")
+    # moving a compressed tensor from the host calls this with its parts, and not the fallback
+    aten.impl(_make_compressed.__name__, _refuse_compressed, "SparseCsrPrivateUse1")
+    # the host's memory is the device's, so there is nothing to pin; PyTorch would ask the device for an allocator
+    aten.impl(_pin.__name__, lambda x, device=None: x.clone(), "CPU")
+    aten.impl("is_pinned", lambda x, device=None: False, "CPU")
+    by_parts = {"ctc_loss.Tensor": _ctc_loss}
+    for op in (_aten.lstm.input, _aten.lstm.data, _aten.gru.input, _aten.gru.data, _aten.lstm_cell.default,
+               _aten.gru_cell.default):  # fmt: skip
+        by_parts[op.name().removeprefix("aten::")] = _recurrent(op)
+    for name, kernel in by_parts.items():
+        aten.impl(name, kernel, "AutogradPrivateUse1")
+        aten.impl(name, kernel, "PrivateUse1")  # in inference mode
+    return [everything, aten]
+
+
+_COMPOSED = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+_OF_STORAGES = ("as_strided", "view", "set_.source_Storage_storage_offset", "set_.source_Storage", "set_.source_Tensor")
+
+
+def _composed() -> Iterator[str]:
+    """Yields the names of the operations, except views, that PyTorch would compose of other operations."""
+    for schema in _schemas():
+        name = f"{schema.name}.{schema.overload_name}".rstrip(".")
+        if not name.startswith("aten::") or not any(_has_kernel(name, key) for key in _COMPOSED):
+            continue
+        is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+        if not is_view and not _has_kernel(name, "PrivateUse1"):
+            yield name.removeprefix("aten::")
+
+
+def _kernel_by_name(name: str) -> Callable[..., Any]:
+    packet, _, overload = name.partition(".")
+    op = None
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        nonlocal op
+        if op is None:  # not earlier: finding all operations takes half a second
+            op = getattr(getattr(_aten, packet), overload or "default")
+        return run(op, *args, **kwargs)
+
+    return kernel
+
+
+def _as_strided(x: torch.Tensor, size: Any, stride: Any, storage_offset: Any = None) -> Any:
+    if _is_forked:
+        raise _in_fork()
+    return _set_view(_CPU, x, size, stride, storage_offset)
+
+
+_set_view = _aten.as_strided.default.redispatch
+
+
+def _set(x: torch.Tensor, storage: Any, offset: int, size: Any, stride: Any = ()) -> Any:
+    return _set_storage(_CPU, x, storage, offset, size, stride)
+
+
+def _view(x: torch.Tensor, size: Any) -> Any:
+    if _is_forked:
+        raise _in_fork()
+    return _set_shape(_CPU, x, size)
+
+
+_set_shape = _aten.view.default.redispatch
+
+
+def _kernel(op: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: run(op, *args, **kwargs)
+
+
+def _refuse_pinning(x: torch.Tensor, device: Any = None) -> torch.Tensor:
+    raise _not_pinned()
+
+
+def _pack(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+    if lengths.device.type != "cpu":
+        raise RuntimeError(
+            f"'lengths' argument should be a 1D CPU int64 tensor, but got {lengths.dim()}D {lengths.device} tensor"
+        )
+    data, sizes = _packed.default(on_host(x), lengths, batch_first)
+    return placed(data, x.device), sizes  # the lengths stay on the host
+
+
+def _recurrent(op: Any) -> Callable[..., Any]:
+    """Returns a kernel that brings its tensors to the host and the results back, and records both for gradients. Left
+    alone, PyTorch would choose the fused kernels of a GPU for a recurrent layer."""
+    facts = _Facts(op)
+
+    def kernel(*args: Any) -> Any:
+        tensors = [*_tensors(args)]
+        place = next(x.device for x in tensors if x.device.type == NAME)
+        _check_devices(op, facts, tensors, args, {})
+        with torch.autocast("cpu", enabled=False):
+            made = op(*trees.replaced(torch.Tensor, lambda x: x.to(_HOST), args))
+        return trees.replaced(torch.Tensor, lambda x: x.to(place), made)
+
+    return kernel
+
+
+def _ctc_loss(scores: Any, targets: Any, lengths: torch.Tensor, target_lengths: torch.Tensor, *settings: Any) -> Any:
+    """Computes the CTC loss with the lengths as ints, as PyTorch does on CUDA. Otherwise PyTorch would divide by
+    tensors of lengths, which are on the host."""
+
+    return _aten.ctc_loss.IntList(scores, targets, lengths.tolist(), target_lengths.tolist(), *settings)

@@ -1,0 +1,11 @@
+"""What `math` adds to the contract of an adapter: arrays and the functions of layers, gradients, compiled functions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .arithmetic import Arithmetic
+from .compiling import Compiling
+from .gradients import Gradients
+
+CAPABILITIES: Final = (Arithmetic, Gradients, Compiling)

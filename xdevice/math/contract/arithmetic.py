@@ -1,0 +1,180 @@
+"""The kernels (functions on tensors) that `Backend.namespace()` returns, and `xdevice.array_namespace` is built from.
+
+A kernel has the name of its function in the Python Array API standard and has less to do, because the core promises
+that
+
+- tensors are dense and of this backend, and all operands of one call have one dtype, which the standard allows for that
+  function; conditions and indices have their own;
+- a Python number comes only as the second operand of a kernel that `TAKE_NUMBERS` names, as a float beside a tensor of
+  floats;
+- `axis` is counted from the front and exists; `axes` is a tuple of such axes, ascending and not empty. For `sum` it may
+  be None, which means all axes; for `permute_dims` it is the new order of all axes;
+- a shape is a tuple that fits; it contains -1 only if a size is not known while a function is traced;
+- `max`, `min`, `argmax` and `argmin` get tensors with elements, `sort` and `argsort` tensors with elements and at least
+  one dimension;
+- indices are int32 or int64, a vector for `take`, of a shape that fits for `take_along_axis`, and in range, counted
+  from the front.
+
+A kernel returns the values that the standard prescribes: NaN propagates, tensors without dimensions or without elements
+are treated like any others, and the result is on the device of the operands. Gradients flow if the framework has them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from xdevice.contract.primitives import Primitives
+
+if TYPE_CHECKING:
+    from xdevice.base.devices import Device
+
+CONSTANT: Final = ("TAKE_NUMBERS", "RESHAPE_IS_VIEW", "TAKES_MASKS")
+"""`TAKE_NUMBERS` names the kernels of two tensors whose second operand may be a Python float; `RESHAPE_IS_VIEW` says
+whether `reshape` makes no copy; `TAKES_MASKS` whether tensors take a tensor of bool as an index."""
+
+MAKING: Final = {
+    "dtype": "dtype(name): the framework's own dtype",
+    "astype": "astype(x, name): a new tensor of a dtype",
+    "constant": "constant(array, like): the values of a NumPy array where `like` is; it may keep the array's memory",
+    "copy": "copy(x): new storage",
+    "full_like": "full_like(x, value, name): a tensor of the shape of `x` where `x` is",
+    "number": "number(value, name, like): a tensor without dimensions where `like` is",
+}
+
+ELEMENTWISE: Final = (
+    "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_invert",
+    "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "copysign", "cos", "cosh",
+    "divide", "equal", "exp", "expm1", "floor", "floor_divide", "greater", "greater_equal", "hypot", "isfinite",
+    "isinf", "isnan", "less", "less_equal", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "maximum", "minimum", "multiply", "negative", "nextafter", "not_equal", "pow",
+    "reciprocal", "remainder", "round", "sign", "signbit", "sin", "sinh", "sqrt", "square", "subtract", "tan", "tanh",
+    "trunc", "where",
+)  # fmt: skip
+
+REDUCING: Final = ("all", "any", "max", "mean", "min", "prod", "sum")
+"""The kernels with the arguments `(x, axes, keepdims)`."""
+
+ALONG: Final = {
+    "argmax": "argmax(x, axis)",
+    "argmin": "argmin(x, axis)",
+    "argsort": "argsort(x, axis, descending): stable",
+    "cumulative_prod": "cumulative_prod(x, axis)",
+    "cumulative_sum": "cumulative_sum(x, axis)",
+    "searchsorted": "searchsorted(x1, x2, side): places in a sorted vector for those of another, none of them empty",
+    "sliced": "sliced(x, axis, start, stop)",
+    "sort": "sort(x, axis, descending)",
+    "take": "take(x, indices, axis)",
+    "take_along_axis": "take_along_axis(x, indices, axis)",
+}
+
+SHAPING: Final = {
+    "broadcast_to": "broadcast_to(x, shape)",
+    "concat": "concat(tensors, axis)",
+    "expand_dims": "expand_dims(x, axis)",
+    "flip": "flip(x, axes)",
+    "matmul": "matmul(x1, x2): matrices, or stacks of them; vectors, and what does not fit, are tried and may raise",
+    "permute_dims": "permute_dims(x, axes)",
+    "reshape": "reshape(x, shape)",
+    "roll": "roll(x, shifts, axes): each by less than its axis is long; the axes in any order",
+    "squeeze": "squeeze(x, axes)",
+    "stack": "stack(tensors, axis)",
+    "unstack": "unstack(x, axis)",
+    "view": "view(x, shape): reshape that raises ValueError where it must copy",
+}
+
+COMPLEX: Final = ("conj", "imag", "real")
+"""The kernels, of complex tensors, that a backend with complex dtypes has beside these."""
+
+WIDER: Final = "WIDER"
+"""An optional attribute of the namespace: by kernel, a dict of the dtypes that the framework lacks there, each with
+the wider dtype in which the core has them computed, or with `HOST`: by NumPy, on the host."""
+
+HOST: Final = "numpy"
+
+PLACES: Final = frozenset(["argmax", "argmin", "argsort", "searchsorted"])
+"""The kernels whose results are indices, whatever dtype they get."""
+
+LINALG: Final = "linalg"
+"""An optional object with factorizations, of matrices or stacks of them, in floats of 32 and 64 bits and complex:
+`cholesky(x)`, `det(x)`, `eigh(x)`, `eigvalsh(x)`, `inv(x)`, `qr(x, mode)`, `slogdet(x)`, `solve(x1, x2)`,
+`svd(x, full_matrices)` and `svdvals(x)`, as the standard has them. Those that are missing are refused by name."""
+
+FFT: Final = "fft"
+"""An optional object with the Fourier transforms along one axis: `fft`, `ifft`, `irfft` and `rfft`, each with
+the arguments `(x, n, axis, norm)`. All but `rfft` and `rfftn` get complex tensors; they may give another precision. It
+may have `fftn`, `ifftn`, `irfftn` and `rfftn` with `(x, lengths, axes, norm)`; else the core goes axis by axis."""
+
+ONE_DEVICE: Final = "ONE_DEVICE"
+"""An optional attribute of the namespace: if it is True, a kernel raises for tensors on several devices, and the core
+compares their devices only after a kernel has failed. Otherwise the core compares them each time."""
+
+DENSE: Final = "DENSE"
+"""An optional attribute of the namespace, where tensors of one type may be sparse or dense, and kernels take both: the
+name of an attribute of tensors, and the object that it is for dense ones."""
+
+ENTER: Final = "enter"
+"""An optional function, called when the namespace is asked for: it prepares the calling thread for the kernels."""
+
+PUT: Final = "put"
+"""An optional function: `put(x, indices, values)` gives the vector `x` with other values at some indices, each of which
+is there once; differentiable in `x` and `values`. Without it the core composes that of other kernels."""
+
+OWN: Final = {
+    "clip": "clip(x, min, max): of real numbers; the bounds are numbers of Python that fit, or None",
+    "cross": "cross(x1, x2, axis): of one shape, with 3 elements along the axis",
+    "diagonal": "diagonal(x, k): of matrices, as are the last two",
+    "nonzero": "nonzero(x): of each axis the places, as int64",
+    "norm": "norm(x, axes, keepdims): the root of the sum of squares, of floats or complex numbers",
+    "repeat": "repeat(x, times, axis)",
+    "tril": "tril(x, k)",
+    "triu": "triu(x, k)",
+}
+"""Optional functions, which the core composes of kernels where they are missing."""
+
+FUSED: Final = "fused"
+"""An optional function: `fused(function)` gives a function that computes the same as one program. It takes a tuple of
+the tensors, and then the settings, which have a hash. Without it the core calls the kernels one by one."""
+
+EINSUM: Final = "einsum"
+"""An optional function: `einsum(subscripts, tensors)`, of tensors of floats with axes. The subscripts are letters, the
+result is written out, no letter is twice in an operand, and axes of one letter are equally long."""
+
+LEAVE: Final = "leave"
+"""An optional function, called at the end of a pytest test for every backend: it undoes `ENTER` in the calling
+thread."""
+
+SETTLED: Final = "settled"
+"""An optional function that the core calls with the result of a kernel of two tensors, if the result is of another type
+than they are. It returns the result as a tensor."""
+
+OF_NUMBERS: Final = (
+    *ELEMENTWISE, *REDUCING, *PLACES, "cumulative_prod", "cumulative_sum", "flip", "matmul", "roll", "sort", "take",
+    "take_along_axis",
+)  # fmt: skip
+"""The kernels that `WIDER` may be about, beside `PUT` and those in `OWN`."""
+
+KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)
+
+
+class Arithmetic(Primitives):
+    """The capability of computing with tensors: kernels (functions on tensors) for arithmetic and for neural networks.
+    The core calls them only with arguments that keep the promises written in this module and in the module `nn`."""
+
+    needs: ClassVar[tuple[str, ...]] = ("namespace",)
+
+    def namespace(self) -> Any:
+        """Returns the kernels that `xdevice.array_namespace` is built from, as attributes of a module or object. The
+        docstring of `xdevice.math.contract.arithmetic` says what the core promises a kernel, and what a kernel must
+        return."""
+        raise self.unsupported("array namespace", "compute with the framework's own functions")
+
+    def operand_device(self, x: Any) -> Device:
+        """Returns the device of `x` for the check that all operands are on one device. It differs from `device_of(x)`
+        if the framework itself copies such a tensor to the device of the other operands."""
+        return self.device_of(x)
+
+    def nn(self) -> Any:
+        """Returns the kernels that `xdevice.nn` is built from, as attributes of a module or object. The docstring of
+        `xdevice.math.contract.nn` says what the core promises a kernel, and what a kernel must return. Only called on a
+        backend that also implements `namespace`."""
+        raise self.unsupported("neural-network functions", "compute with the framework's own functions")

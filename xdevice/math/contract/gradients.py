@@ -1,0 +1,49 @@
+"""Gradients of functions, and the steps that an optimization makes with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from xdevice.contract.primitives import Primitives
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Gradients(Primitives):
+    """The capability of computing gradients as return values: the user's tensors keep their flags (`requires_grad`) and
+    the gradients stored in them, also after an error."""
+
+    needs: ClassVar[tuple[str, ...]] = ("value_and_grad",)
+
+    def value_and_grad(
+        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
+    ) -> tuple[Any, list[Any], list[Any]]:
+        """Calls `call` once, on tensors that stand for `leaves`. The leaves are dense tensors of floats, or symbols.
+        `call` returns a loss, which is one float, and a list of anything. The method returns the loss, the gradient of
+        the loss for each leaf, and that list. A gradient is dense, with the leaf's shape, dtype and device. It is None
+        or zeros if the loss does not depend on the leaf; if the loss depends on no leaf, all gradients are None.
+
+        Two leaves may be the same object, and still are two inputs. The leaves, and whatever else the loss depends on,
+        keep their flags and stored gradients, also if `call` raises. Recording for gradients is on inside `call`, even
+        if the caller has switched it off. What the method returns is detached, with two exceptions: `nested` says that
+        the caller asks for gradients of what is computed from it, or a leaf is itself the result of recorded work. Then
+        gradients flow on through what is returned, or the method raises `UnsupportedError`.
+        """
+        raise self.unsupported(
+            "gradients", "choose a backend that does: XDEVICE_BACKEND=torch, tensorflow, paddle, mxnet or jax"
+        )
+
+    def stop_gradient(self, x: Any) -> Any:
+        """Returns the values of the tensor or symbol `x`, where `x` is, in a tensor through which no gradient flows. It
+        may be in the memory of `x`, or be `x` itself if the framework has no gradients."""
+        if type(self).value_and_grad is Gradients.value_and_grad:
+            return x
+        raise self.unsupported("stop_gradient", "compute outside what is to have no gradient, and pass it in")
+
+    def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
+        """Returns `rule(*row)` for each row of tensors, computed on the device of its first one; recorded for gradients
+        only if `nested`. If `writes`, the rule may write into what it is given; so where tensors can be written into,
+        it is given copies."""
+        own = [[self.copy(x, self.device_of(x)) for x in row] if writes else row for row in rows]
+        return [rule(*row) for row in own]

@@ -1,0 +1,43 @@
+"""Seeing transfers: what the host reads, and what is copied between devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+
+from xdevice.contract.primitives import Primitives
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from typing import Any
+
+    from xdevice.base.devices import Device
+
+
+class Transfer(NamedTuple):
+    """One read by the host, or one copy between devices, that a program has made. The core adds file and line."""
+
+    backend: str
+    kind: Literal["read", "move"]
+    how: str
+    """The call that made it: "item", "numpy", "print", "to_device", ..."""
+    source: Device
+    destination: Device
+    nbytes: int
+    physical: bool
+    """False for a read on the CPU, which moves nothing there and would on a GPU."""
+    file: str = ""
+    line: int = 0
+
+
+class Transfers(Primitives):
+    """The capability of seeing transfers. Each transfer is reported once, whether the program makes it by xdevice or by
+    the framework itself. Afterwards the framework's functions are as before."""
+
+    needs: ClassVar[tuple[str, ...]] = ("watch",)
+
+    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
+        """Returns a context manager. Inside the block, `report` is called for every read by the host and every copy
+        between devices, also an implicit one. To see them, an adapter puts functions of its own in place of the
+        framework's, for which `xdevice.performance.contract.hooks` has tools, and takes them away afterwards."""
+        raise self.unsupported("watching transfers", "build its watch() on xdevice.performance.contract.hooks")

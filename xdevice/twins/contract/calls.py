@@ -1,0 +1,291 @@
+"""Records the calls of a model's layers, with the same code for every framework; an adapter says which layers there
+are.
+
+While a block of `watching` is open, `__call__` is patched in the class from which all layers inherit. The patch acts in
+all threads, so each call first checks whether its own thread or task is being watched. The frameworks' own forward
+hooks would not do: Keras has none, Gluon's miss a layer that raises, and no framework has hooks for all models of a
+program.
+
+What this code must keep:
+
+- Inputs and outputs are copied at once: a later layer may write into them.
+- A layer with parameters is recorded as one call, whatever layers it calls inside. Only an activation that the layer
+  has is recorded too, as a call of its own after it: the layer's output is then what the activation takes, just as if
+  the program had written layer and activation as two layers.
+- A call that raises is not recorded, and leaves nothing behind in this module.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy
+
+from xdevice.base.devices import CPU
+from xdevice.contract import patching
+from xdevice.errors import put_on
+
+from . import layouts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from xdevice.contract.conversion import Conversion
+    from xdevice.contract.primitives import Primitives
+
+_Go = Callable[[Any], Any]
+"""A function that calls a layer, given its arguments as a pair of a tuple and a dict."""
+Around = Callable[[Any, Any, Callable[[], Any]], Any]
+"""A function that is called in place of a layer. It gets the layer, its arguments, and a function that makes the call,
+and returns what the call is to return."""
+
+
+FAILED: Final = "xdevice_failed_in"
+"""The attribute that an error gets which comes out of a recorded layer: the layer's path."""
+
+
+class Call(NamedTuple):
+    """One recorded call of a layer. The tensors in it are copies on the host. `Backend.calls` gives a list of these."""
+
+    path: str
+    """The path from the model to the layer, as in `Layer.path`."""
+    layer: Any
+    """The framework's own layer; for the activation of a Keras layer, a function."""
+    inputs: tuple[Any, ...]
+    """The tensors among the arguments of the call, also those in containers."""
+    outputs: tuple[Any, ...]
+    gradients: list[Any]
+    """For each output, the last gradient that has reached it; None until one does."""
+
+
+class _Frame:
+    """A recorded layer's call that is in progress: it has begun, and has not returned yet."""
+
+    def __init__(self, watch: Watch, path: str, layer: Any, inputs: tuple[Any, ...]) -> None:
+        self._watch, self._path, self._layer, self._inputs = watch, path, layer, inputs
+        self._is_told = False
+
+    def ends(self, result: Any) -> Any:
+        """Records the call with its result, unless that has been done already. Returns what the model goes on with: the
+        result, or what the block of `standing_in` gives in its place."""
+        if self._is_told:
+            return result
+        self._is_told = True
+        outputs = self._watch.copies(result)
+        call = Call(self._path, self._layer, self._inputs, outputs, [None] * len(outputs))
+        self._watch.calls.append(call)
+        stand_in = _stand_in.get()
+        return self._watch.followed(call, result if stand_in is None else stand_in(call, result))
+
+
+class Watch:
+    """The calls that are recorded in one block: those of the layers whose `id`s are the keys of `paths`. Adapters make
+    one in `Backend.calls`."""
+
+    def __init__(
+        self,
+        backend: Conversion,
+        paths: Mapping[int, str],
+        activations: Iterable[Any] = (),
+        follow: Callable[[Any, Callable[[int, Any], None]], Any] | None = None,
+    ) -> None:
+        self.calls: list[Call] = []
+        self.paths = paths
+        self._backend = backend
+        self._activations = frozenset(map(id, activations))
+        self._follow = follow
+        self._here: Any = threading.local()
+
+    def run(self, layer: Any, path: str, arguments: Any, go: _Go, is_activation: bool = False) -> Any:
+        """Returns `go(arguments)`, and records it as a call of `layer`. Inside another recorded layer only an
+        activation is recorded."""
+        outer: _Frame | None = getattr(self._here, "frame", None)
+        if self._is_symbolic(arguments):
+            return go(arguments)
+        if outer is not None:
+            if not (is_activation or id(layer) in self._activations):
+                return go(arguments)
+            arguments = outer.ends(arguments)
+        frame = self._here.frame = _Frame(self, path, layer, self.copies(arguments))
+        try:
+            result = go(arguments)
+        except Exception as error:
+            if getattr(error, FAILED, None) is None:  # the innermost one counts
+                put_on(error, FAILED, path)
+            raise
+        finally:
+            self._here.frame = outer
+        return frame.ends(result)
+
+    def _is_symbolic(self, arguments: Any) -> bool:
+        """Whether a layer is called with symbols (stand-ins for tensors, without values), as when Keras builds a model.
+        Raises `UnsupportedError` if a compiler is tracing the call."""
+        tracer = self._backend.tracing()
+        if tracer is not None:
+            raise self._backend.unsupported(
+                f"seeing the calls of layers inside of {tracer}, where they have no values", "call the model without it"
+            )
+        return next(_found(self._backend, arguments, "symbol"), None) is not None
+
+    def copies(self, value: Any) -> tuple[Any, ...]:
+        """Returns copies, on the host, of the tensors in a value and in the containers inside it."""
+        return tuple(map(self._copy, tensors(self._backend, value)))
+
+    def _copy(self, x: Any) -> Any:
+        with patching.unseen():
+            if isinstance(x, numpy.ndarray):
+                return self._backend.from_numpy(x, CPU)
+            return self._backend.copy(self._backend.detached(x), CPU)
+
+    def followed(self, call: Call, result: Any) -> Any:
+        """Returns the result, or a stand-in for it, set up so that its gradients are stored in `call.gradients` when
+        they are computed."""
+        if self._follow is None:
+            return result
+
+        def put(number: int, gradient: Any) -> None:
+            call.gradients[number] = self._copy(gradient)
+
+        return self._follow(result, put)
+
+
+_watches: Final[ContextVar[tuple[Watch, ...]]] = ContextVar("xdevice_watches", default=())
+"""The watches of the blocks that are open in this thread or task. Tasks that `xdevice.parallel` starts inherit them."""
+_is_inside: Final[ContextVar[bool]] = ContextVar("xdevice_is_inside", default=False)
+"""Whether this thread or task is inside of a call of a model."""
+_arounds: Final[list[Around]] = []
+"""The functions `around` of the open blocks of `outermost`; only the last one is called."""
+
+
+_stand_in: Final[ContextVar[Callable[[Call, Any], Any] | None]] = ContextVar("xdevice_stand_in", default=None)
+
+
+@contextmanager
+def standing_in(give: Callable[[Call, Any], Any]) -> Iterator[None]:
+    """While the block is open, the model goes on with `give(call, result)` in place of the result of each recorded
+    call."""
+    token = _stand_in.set(give)
+    try:
+        yield
+    finally:
+        _stand_in.reset(token)
+
+
+def _never() -> bool:
+    return False
+
+
+@contextmanager
+def watching(watch: Watch, *classes: type, is_compiling: Callable[[], bool] = _never) -> Iterator[None]:
+    """While the block is open, `watch` records calls of its layers in this thread or task, except those made while
+    `is_compiling()` says that a compiler traces. The layers inherit their `__call__` from one of `classes`."""
+    with patching.Patches() as patches:
+        for cls in classes:
+            patches.replace(cls, "__call__", partial(_seen, is_compiling))
+        _watches.set((*_watches.get(), watch))
+        try:
+            yield
+        finally:  # without resetting by a token, because blocks may end in any order
+            _watches.set(tuple(one for one in _watches.get() if one is not watch))
+
+
+@contextmanager
+def outermost(cls: type, around: Around, is_compiling: Callable[[], bool] = _never) -> Iterator[None]:
+    """While the block is open, each call of a layer, in any thread, that is not made inside the call of another layer
+    is passed to `around`, which makes the call and returns its result."""
+    with patching.Patches() as patches:
+        patches.replace(cls, "__call__", partial(_seen, is_compiling))
+        _arounds.append(around)
+        try:
+            yield
+        finally:
+            _arounds.remove(around)
+
+
+def _seen(is_compiling: Callable[[], bool], original: Any) -> Any:
+    @wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return original(self, *args, **kwargs)
+        arguments = args, kwargs
+        if _is_inside.get() or not _arounds:
+            return _through(_watches.get(), self, original, arguments)
+        token = _is_inside.set(True)
+        try:
+            return _arounds[-1](self, arguments, lambda: _through(_watches.get(), self, original, arguments))
+        finally:
+            _is_inside.reset(token)
+
+    return call
+
+
+def _through(watches: tuple[Watch, ...], layer: Any, original: Any, arguments: Any) -> Any:
+    for number, watch in enumerate(watches):
+        if id(layer) in watch.paths:
+            go = partial(_through, watches[number + 1 :], layer, original)
+            return watch.run(layer, watch.paths[id(layer)], arguments, go)
+    args, kwargs = arguments
+    return original(layer, *args, **kwargs)
+
+
+def activated(owner: Any, function: Any) -> Any:
+    """Returns a function to put in place of `function`, which the layer `owner` calls as its activation. It does the
+    same, and its calls are recorded."""
+
+    @wraps(function)
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        return _activate(_watches.get(), function, owner, (args, kwargs))
+
+    return stand_in
+
+
+def _activate(watches: tuple[Watch, ...], function: Any, owner: Any, arguments: Any) -> Any:
+    for number, watch in enumerate(watches):
+        if id(owner) in watch.paths:
+            path = layouts.join(watch.paths[id(owner)], "activation")
+            go = partial(_activate, watches[number + 1 :], function, owner)
+            return watch.run(function, path, arguments, go, is_activation=True)
+    args, kwargs = arguments
+    return function(*args, **kwargs)
+
+
+def tensors(backend: Primitives, value: Any) -> Iterator[Any]:
+    """Yields the tensors in a value and in the containers inside it, and also NumPy arrays, which Keras's layers take
+    too."""
+    return _found(backend, value, "tensor")
+
+
+def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
+    """Returns `value` with other tensors: `new` has them in the order in which `tensors` yields the old ones."""
+    if isinstance(value, dict):
+        return {key: replaced(backend, inside, new) for key, inside in value.items()}
+    if isinstance(value, list | tuple):
+        inside = [replaced(backend, one, new) for one in value]
+        return type(value)(*inside) if hasattr(value, "_fields") else type(value)(inside)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        twin = copy.copy(value)
+        for field in dataclasses.fields(value):
+            object.__setattr__(twin, field.name, replaced(backend, getattr(value, field.name), new))
+        return twin
+    return next(new) if backend.classify(type(value)) == "tensor" else value
+
+
+def _found(backend: Primitives, value: Any, kind: str) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    # an object of another type, such as a cache or a configuration, is passed over: where the model itself returns
+    # one, comparing the model's outputs reads or refuses it
+    if isinstance(value, list | tuple):
+        for inside in value:
+            yield from _found(backend, inside, kind)
+    elif backend.classify(type(value)) == kind or (kind == "tensor" and isinstance(value, numpy.ndarray)):
+        yield value

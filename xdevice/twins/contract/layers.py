@@ -1,0 +1,101 @@
+"""The layers of models: which layers with parameters there are, what all layers compute, and how their calls are
+recorded.
+
+The kinds of layers with parameters are in the module `layouts`, layers without parameters and all settings in
+`operations`. The code by which all adapters record calls is in `calls`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from xdevice.contract.conversion import Conversion
+from xdevice.contract.models import Models
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from .calls import Around, Call
+    from .layouts import Layer, Part
+
+
+class Layers(Models):
+    """The capability of listing the layers of a model that have parameters, in PyTorch's terms. Without it,
+    `convert_state` needs the kinds of a model's layers from the user, as its argument `kinds`."""
+
+    needs: ClassVar[tuple[str, ...]] = ("layers",)
+
+    def layers(self, model: Any) -> Iterable[Layer]:
+        """Returns the layers of a model whose kind is one of `layouts.KINDS`, each once, in the order of their
+        definition. The parts (parameter arrays) of a layer have the names that `variables` gives them. Layers without
+        parameters, or of another kind, are left out."""
+        raise self.unsupported("layers of models", "give the parameters as a dict, and their kinds")
+
+    def has_layers(self, x: object) -> bool:
+        """Whether `x`, whose type `classify` does not call a model, is one for `layers`, `variables` and the
+        capabilities built on them. Otherwise it is handled as a container."""
+        return False
+
+    def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
+        """Writes values, on the devices of the variables that they are named after, into a model of which `has_layers`
+        is true."""
+        raise self.unsupported(f"writing into a {type(model).__qualname__}", "give a model")
+
+    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
+        """Returns the parts (parameter arrays, and how each becomes PyTorch's) that a layer of this kind may have in
+        this framework: those of PyTorch's own layer, unless overridden. `settings` are those of a layer of any
+        framework, and may be incomplete."""
+
+        from . import layouts  # needs NumPy
+
+        return layouts.parts(kind, settings)
+
+
+class Operations(Layers):
+    """The capability of telling what each layer of a model computes, also the layers without parameters. Layers have
+    the same paths as in `layers`. Without this capability, differences between the settings of layers are not
+    noticed."""
+
+    needs: ClassVar[tuple[str, ...]] = ("operations",)
+
+    def operations(self, model: Any) -> Iterable[Layer]:
+        """Returns the layers of `layers` and, among them, the layers without parameters, which have no parts:
+        each once, in the order of their definition. Kinds and settings are those that
+        `xdevice.twins.contract.operations` lists, and paths are those of `calls`. `Layer.line` says between
+        which layers nothing else is called. What a function does is not seen. A layer whose class is not the
+        framework's own and has its own code for calls is listed with the kind "other"; if it has parameters, an
+        entry of that kind follows it."""
+        raise self.unsupported("settings of layers without parameters", "compare them yourself")
+
+
+class Calls(Layers, Conversion):
+    """The capability of calling models, and of recording the calls of their layers, which have the same paths as in
+    `layers`. The inputs and outputs of layers are copied without their gradients, for which `detached` is needed."""
+
+    needs: ClassVar[tuple[str, ...]] = ("calls", "outermost", "infer")
+
+    def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
+        """Returns a context manager that gives a list. While the block is open, each call of a layer of the model is
+        appended when it ends, in this thread or task and in those that `xdevice.parallel` starts. A layer with
+        parameters that `layers` lists is recorded whatever layers it contains, any other layer only if it contains
+        none. Raises `UnsupportedError` for a model whose layers a compiler has hidden, `NotBuiltError` for one that has
+        not been built yet. Afterwards the model is as before."""
+        raise self.unsupported("seeing the calls of layers", "compare what the model returns")
+
+    def outermost(self, around: Around) -> AbstractContextManager[Any]:
+        """Returns a context manager. While the block is open, each call of a model, in any thread, that is not made
+        inside the call of another model is replaced by `around(model, arguments, call)`: `call()` makes the original
+        call, and `around` returns the result for the program. A layer or a loss that is called by itself counts as a
+        model."""
+        raise self.unsupported("seeing the calls of models", "name the model")
+
+    def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        """Returns what a model returns for these arguments in evaluation mode, not recorded for gradients. Afterwards
+        the model is in the mode that it was in before. Raises `UnsupportedError` if models take no keywords."""
+        raise self.unsupported("calling models", "call the model")
+
+    def has_channels_last(self, model: Any) -> bool | None:
+        """Whether a model takes images whose channels are the last axis, behind rows and columns; None if it does not
+        tell."""
+        return None

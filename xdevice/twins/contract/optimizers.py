@@ -1,0 +1,181 @@
+"""What an optimizer computes, in PyTorch's terms, and what the state that it keeps is called.
+
+An adapter reads an optimizer of its framework as an `Optimizer`: its kind, its settings, its parameters. Kinds, with
+g a gradient, w a weight, t the step from 1, and v' = v / (1 - beta2^t):
+
+| kind | rule |
+|---|---|
+| sgd | m = momentum m + (1 - dampening) g; w -= lr m, with nesterov w -= lr (g + momentum m) |
+| adam | m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w -= lr m / (1 - beta1^t) / (sqrt(v') + eps) |
+| rmsprop | v = alpha v + (1 - alpha) g^2; m = momentum m + g / (sqrt(v) + eps); w -= lr m |
+| adagrad | h = h + g^2; w -= lr / (1 + (t - 1) lr_decay) g / (sqrt(h) + eps) |
+
+A setting that an adapter does not state has the value of `KINDS` or `COMMON`.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+from xdevice.contract.models import Models
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+# values of the setting eps_enters: the place of eps in the formula
+ADDED: Final = "added to the root"
+UNCORRECTED: Final = "added to sqrt(v), before the bias is corrected"
+"""Only Adam has this: `sqrt(v) + eps` instead of `sqrt(v') + eps`."""
+INSIDE: Final = "under the root"
+
+# values of the setting decay: the way in which weight_decay enters the step
+COUPLED: Final = "added to the gradient"
+DECOUPLED: Final = "taken off the weight, as lr weight_decay w"
+BEHIND: Final = "added to the gradient, and in the momentum that is kept with the weight after the step"
+"""Only Gluon's NAG does this: its kernel writes the weight before it reads it for the momentum."""
+SIGN: Final = "added to the gradient as a sign (L1)"
+
+# values of the setting momentum_holds, which makes no difference to the steps if the learning rate is constant
+GRADIENTS: Final = "the sum of gradients"
+STEPS: Final = "the sum of steps, each with the learning rate at that step"
+
+KINDS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
+    {
+        "sgd": {"lr": None, "momentum": 0.0, "dampening": 0.0, "nesterov": False, "momentum_holds": GRADIENTS},
+        "adam": {"lr": None, "beta1": None, "beta2": None, "eps": None, "eps_enters": ADDED, "amsgrad": False},
+        "rmsprop": {
+            "lr": None, "alpha": None, "eps": None, "eps_enters": ADDED, "momentum": 0.0, "centered": False,
+            "momentum_holds": GRADIENTS,
+        },
+        "adagrad": {"lr": None, "lr_decay": 0.0, "eps": None, "eps_enters": ADDED, "initial_accumulator_value": 0.0},
+    }
+)  # fmt: skip
+"""The settings of each kind, with the values that they have if an adapter does not state them; a setting with None must
+be stated."""
+
+COMMON: Final[Mapping[str, object]] = MappingProxyType(
+    {
+        "weight_decay": 0.0,
+        "decay": COUPLED,
+        "maximize": False,
+        "clip": None,
+        "gradient_scale": 1.0,
+        "schedule": None,
+        "accumulation": 1,
+        "moving_average": None,
+        "constraint": None,
+        "hooks": None,
+    }
+)
+"""The settings of all kinds: `clip` is how gradients are clipped and at what, `gradient_scale` what they are multiplied
+by, `schedule` what sets the learning rate (its class), `accumulation` how many gradients make a step, `moving_average`
+the momentum of an average that replaces the weights, `constraint` what a weight is brought back to after a step, and
+`hooks` what else is called at each step."""
+
+SLOTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "sgd": ("momentum_buffer",),
+        "adam": ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"),
+        "rmsprop": ("square_avg", "momentum_buffer", "grad_avg"),
+        "adagrad": ("sum",),
+    }
+)
+"""The names, PyTorch's, of what an optimizer of each kind keeps for a parameter, beside `STEP` or `POWERS`."""
+STEP: Final = "step"
+"""How many steps a parameter has taken."""
+POWERS: Final = ("beta1_power", "beta2_power")
+"""What some frameworks keep in place of `STEP`: beta1^(t + 1) and beta2^(t + 1) after t steps."""
+FORMS: Final[Mapping[str, int]] = MappingProxyType({"lr * momentum_buffer": 1, "-lr * momentum_buffer": -1})
+"""What an optimizer may keep in place of `momentum_buffer`, and with which sign."""
+
+
+class Parameter(NamedTuple):
+    """One parameter (weight) that an optimizer updates, with the settings and the state that the optimizer has for
+    it."""
+
+    variable: Any
+    """The parameter as `Backend.variables` of its model gives it."""
+    settings: Mapping[str, object]
+    state: Mapping[str, str]
+    """The names of the parameter's state in `Backend.variables` of the optimizer, or in `Backend.state_to_come`:
+    `{"exp_avg": "0.exp_avg"}`. Several parameters may have one name, if it is that of a count of steps which they
+    share."""
+
+
+class Optimizer(NamedTuple):
+    """What one optimizer computes: its kind, its settings and the parameters that it updates. Adapters make it."""
+
+    kind: str
+    name: str
+    """The name of the optimizer's class."""
+    settings: Mapping[str, object]
+    """The settings of the parameters that have none of their own."""
+    parameters: tuple[Parameter, ...]
+    """The parameters in the framework's order; empty if the optimizer does not know them yet."""
+    arguments: Mapping[str, str]
+    """The framework's own names of the settings that a user can choose: `{"lr": "learning_rate"}`."""
+
+
+def kind_of(optimizer: Any, kinds: Mapping[Any, str], unsupported: Callable[[str, str], Exception]) -> str:
+    """Returns the kind of an optimizer, by its class. Raises the error that `Backend.unsupported` makes if `kinds` does
+    not have the class."""
+    kind = kinds.get(type(optimizer))
+    if kind is None:
+        known = ", ".join(cls.__name__ for cls in kinds)
+        raise unsupported(f"reading what a {type(optimizer).__qualname__} computes", f"it knows {known}")
+    return kind
+
+
+def settings_of(kind: str) -> dict[str, object]:
+    """Returns all settings of a kind of optimizer, each with its default; None if there is no default."""
+    return {**KINDS[kind], **COMMON}
+
+
+def settings(kind: str, **stated: object) -> dict[str, object]:
+    """Returns all settings of a kind of optimizer: those stated, and the rest as in `KINDS` and `COMMON`. Raises
+    `ValueError` for a setting that does not exist, and for one without a default that is not stated."""
+    unknown = stated.keys() - settings_of(kind).keys()
+    missing = [name for name, value in KINDS[kind].items() if value is None and name not in stated]
+    if unknown or missing:
+        raise ValueError(f"the settings of {kind} lack {missing}, and do not include {sorted(unknown)}")
+    return settings_of(kind) | stated
+
+
+def keeps(slot: str, settings: Mapping[str, object]) -> bool:
+    """Whether an optimizer with these settings keeps this slot (a named tensor of its state) for a parameter."""
+    if slot.endswith("momentum_buffer"):
+        return bool(settings["momentum"])
+    asked = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered"}.get(slot)
+    return asked is None or bool(settings[asked])
+
+
+class Optimizers(Models):
+    """The capability of telling what the framework's optimizers compute, and of making and loading the state that they
+    keep."""
+
+    needs: ClassVar[tuple[str, ...]] = ("optimizer",)
+
+    def has_optimizer(self, x: object) -> bool:
+        """Whether `x` is an optimizer of a library for this framework to which its type does not belong."""
+        return False
+
+    def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
+        """Returns, by name, new tensors for state that an optimizer would make only in its first step: the whole state
+        of each parameter that `names` mentions and that has no state yet. The optimizer takes them with `take_state`,
+        and computes as before until then. Empty for a model that is no optimizer."""
+        return {}
+
+    def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:  # most frameworks have nothing to do
+        """Called by `load` and `load_state` after they have written values into `state`: variables of a model, and
+        tensors that `state_to_come` returned, which the optimizer is to use from now on. Called for networks, too,
+        which may also have to be told of new values."""
+
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        """Returns what an optimizer computes, in PyTorch's terms: `xdevice.twins.contract.optimizers` lists the
+        kinds and settings. It may be called with any object of the framework. Raises `UnsupportedError`, with
+        the name of the class, if the formula of the class is not among the kinds, and for a subclass, which may
+        compute anything."""
+        raise self.unsupported(
+            f"reading what a {type(optimizer).__qualname__} computes", "compare its settings by hand"
+        )

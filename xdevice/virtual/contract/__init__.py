@@ -1,0 +1,9 @@
+"""What `virtual` adds to the contract of an adapter: several devices on a machine with one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .virtual_gpus import VirtualGpus
+
+CAPABILITIES: Final = (VirtualGpus,)

@@ -1,0 +1,39 @@
+"""Virtual GPUs: devices in host memory that a program takes for GPUs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from xdevice.contract.primitives import Primitives
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from xdevice.base.devices import Device
+
+
+class VirtualGpus(Primitives):
+    """The capability of virtual GPUs. They refuse what real GPUs refuse: a tensor on one of them cannot be used with a
+    tensor on another."""
+
+    needs: ClassVar[tuple[str, ...]] = ("why_no_virtual_gpus", "make_virtual_gpus")
+
+    def why_no_virtual_gpus(self) -> str | None:
+        """Returns why the framework cannot have virtual GPUs, or can no longer have them, and what to do about it; None
+        if it can have them."""
+        return "its adapter does not have make_virtual_gpus()"
+
+    def make_virtual_gpus(self, n: int) -> None:
+        """Makes `n` further devices of the framework, in host memory, its gpu:0 to gpu:{n-1}, and leaves cpu:0 as the
+        only CPU. Real GPUs are hidden from then on. A second instance of the adapter may ask again for the same
+        number."""
+        raise self.unsupported("virtual GPUs", "leave XDEVICE_VIRTUAL_GPUS unset for it")
+
+    def take_for_cuda(self, device: Device, has_default: Callable[[FrameType], bool] | None = None) -> bool:
+        """Makes the framework take the name "cuda" for `device`, one of its virtual GPUs, until the process ends.
+        Returns whether it can: False where programs do not ask the framework for "cuda".
+
+        With `has_default`, a default device that the program sets holds only for calls from frames for which
+        `has_default` answers True, where the framework lets that be seen."""
+        return False
