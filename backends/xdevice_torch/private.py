@@ -167,8 +167,8 @@ PRIVATE: Final = (
     ),
     Private(
         "virtual GPUs", "torch._C",
-        ("_construct_storage_from_data_pointer", "_dispatch_has_kernel_for_dispatch_key", "_jit_get_all_schemas",
-         "_swap_tensor_impl", "DispatchKey", "DispatchKeySet"),
+        ("_construct_storage_from_data_pointer", "_dispatch_get_all_op_names", "_dispatch_has_kernel_for_dispatch_key",
+         "_get_schema", "_swap_tensor_impl", "DispatchKey", "DispatchKeySet"),
         "tensors there, and a kernel for each operation",
     ),
     Private(

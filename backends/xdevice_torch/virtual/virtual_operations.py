@@ -407,7 +407,8 @@ def _sparse_keys() -> Any:
 
 _zero, _pin = private["torch.ops.aten._efficientzerotensor"], private["torch.ops.aten._pin_memory"]
 _packed = private["torch.ops.aten._pack_padded_sequence"]
-_schemas = private["torch._C._jit_get_all_schemas"]
+_operation_names = private["torch._C._dispatch_get_all_op_names"]
+_schema_of = private["torch._C._get_schema"]
 _has_kernel = private["torch._C._dispatch_has_kernel_for_dispatch_key"]
 _make_sparse = private["torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors"]
 _make_compressed = private["torch.ops.aten._sparse_compressed_tensor_unsafe"]
@@ -481,13 +482,14 @@ _OF_STORAGES = ("as_strided", "view", "set_.source_Storage_storage_offset", "set
 
 def _composed() -> Iterator[str]:
     """Yields the names of the operations, except views, that PyTorch would compose of other operations."""
-    for schema in _schemas():
-        name = f"{schema.name}.{schema.overload_name}".rstrip(".")
-        if not name.startswith("aten::") or not any(_has_kernel(name, key) for key in _COMPOSED):
+    for full in _operation_names():
+        if not full.startswith("aten::") or _has_kernel(full, "PrivateUse1"):
             continue
-        is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-        if not is_view and not _has_kernel(name, "PrivateUse1"):
-            yield name.removeprefix("aten::")
+        if any(_has_kernel(full, key) for key in _COMPOSED):
+            name, _, overload = full.partition(".")
+            returns = _schema_of(name, overload).returns
+            if not any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
+                yield full.removeprefix("aten::")
 
 
 def _kernel_by_name(name: str) -> Callable[..., Any]:
