@@ -22,10 +22,10 @@ The rules that it must keep, and the facts behind them:
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import sys
 import threading
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -287,7 +287,7 @@ def _builds_graph(frame: FrameType) -> bool:
 def _refuse_long(shape: tuple[int, ...]) -> None:
     """Raises `ShapeError` for a size above 2**31 - 1 if this build of MXNet has 32-bit sizes, as MXNet's wheels have.
     Such a build would take the size for 0, sometimes silently."""
-    long = max([*shape, math.prod(shape)]) >= _LONG
+    long = max([*shape, prod(shape)]) >= _LONG
     if long and not mx.runtime.Features().is_enabled("INT64_TENSOR_SIZE"):
         raise ShapeError(
             f"this build of MXNet has sizes up to 2**31 - 1, too small for the shape {shape}; use another backend"

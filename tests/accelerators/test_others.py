@@ -83,8 +83,8 @@ def test_paddles_only_plugin_is_the_gpu_under_its_own_name():
         package = types.ModuleType("xdevice_paddle")
         package.__path__ = [str(folder)]
         sys.modules["xdevice_paddle"] = package
-        from xdevice_paddle import virtual_gpus
-        with virtual_gpus.importing(2):
+        from xdevice_paddle import virtual_devices
+        with virtual_devices.importing(2):
             import paddle
         del sys.modules["xdevice_paddle"]
         xdevice.set_backend("paddle")

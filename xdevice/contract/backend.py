@@ -54,6 +54,9 @@ class Backend(Models, Conversion, Replicas, Streams, Prefetch, Blocking):
     """One framework, as xdevice sees it. The class of an adapter inherits from `Backend`, and usually also from classes
     of the adapter's own, one for each capability (optional part of the contract) that the framework has."""
 
+    products: frozenset[str] = frozenset()
+    """Those by which the class of this backend has been extended."""
+
     def __getattr__(self, name: str) -> Any:
         """Called for what the class does not have: extends the class by the product whose method it is."""
         is_lacking = not name.startswith("_") and not hasattr(
@@ -62,9 +65,7 @@ class Backend(Models, Conversion, Replicas, Streams, Prefetch, Blocking):
         product = next((one for one in PRODUCTS if name in hooks_of(one)), None) if is_lacking else None
         if product is None:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self)
-        with _extending:  # two threads may call a product's methods for the first time
-            if not hasattr(type(self), name):
-                self.__class__ = extended(type(self), product)
+        extend(self, product)
         return getattr(self, name)
 
 
@@ -88,6 +89,14 @@ def methods_of(*parts: type[Primitives]) -> dict[str, Any]:
 
 HOOKS: Final = methods_of(Primitives, *CAPABILITIES)
 """Every method and property of the device layer's contract by its name, in the contract's order."""
+
+
+def extend(backend: Backend, product: str) -> None:
+    """Extends the class of a backend by the capabilities of a product, unless it has them."""
+    with _extending:  # two threads may call a product's methods for the first time
+        if product not in backend.products:
+            backend.products |= {product}
+            backend.__class__ = extended(type(backend), product)
 
 
 @cache
@@ -125,13 +134,6 @@ def extended(cls: type[Backend], product: str) -> type[Backend]:
     return made
 
 
-def whole(cls: type[Backend]) -> type[Backend]:
-    """Returns the class of a backend with the capabilities of all products, for tests."""
-    for product in PRODUCTS:
-        cls = extended(cls, product)
-    return cls
-
-
 def _mixins(cls: type[Backend], product: str) -> tuple[type[Primitives], ...]:
     """Returns the classes that an adapter's folder of this name has for the capabilities of the product."""
     package = cls.__module__
@@ -159,7 +161,7 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
     wrong = [f"does not state the class attribute {name!r}" for name in _STATED if not hasattr(cls, name)]
     wrong += [f"lacks the method {_signature(name, HOOKS)}" for name in sorted(cls.__abstractmethods__)]
     parts = (Primitives, *CAPABILITIES)
-    if any(name not in HOOKS and not name.startswith("_") and callable(value) for name, value in _own(cls).items()):
+    if any(callable(value) and name[0] != "_" and not hasattr(Backend, name) for name, value in _own(cls).items()):
         parts += tuple(part for product in PRODUCTS for part in capabilities_of(product))
     wrong += _faults(cls, parts)
     if not wrong and cls.name != claimed:

@@ -9,8 +9,7 @@ import paddle
 
 from xdevice.base import devices
 from xdevice.testing.contract.samples import Samples, Work
-from xdevice_paddle import copying, models
-from xdevice_paddle.virtual import virtual_gpus
+from xdevice_paddle import copying, models, virtual_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,7 +26,7 @@ class PaddleSamples(Samples):
         self._backend = backend
 
     def other_device(self) -> Device | None:
-        return devices.of("gpu") if paddle.device.cuda.device_count() or virtual_gpus.registered() else None
+        return devices.of("gpu") if paddle.device.cuda.device_count() or virtual_devices.registered() else None
 
     def native_ones(self, *shape: int) -> paddle.Tensor:
         return paddle.ones(shape)
@@ -84,7 +83,7 @@ class PaddleSamples(Samples):
 
     def spread(self, device: Device) -> paddle.nn.Layer:
         first, second = _on_cpu(lambda: (paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 2)))
-        second.to(device=virtual_gpus.name_of(device))
+        second.to(device=virtual_devices.name_of(device))
         return paddle.nn.Sequential(first, second)
 
     def unbuilt(self) -> paddle.nn.Layer:
@@ -117,7 +116,7 @@ class PaddleSamples(Samples):
         )
 
     def long_work(self, device: Device) -> Work | None:
-        if device.kind != "gpu" or virtual_gpus.registered():
+        if device.kind != "gpu" or virtual_devices.registered():
             return None
         # copies, because they need no kernel, and Paddle may not be built with kernels for this GPU
         place = paddle.CUDAPlace(device.index)

@@ -22,9 +22,8 @@ class PaddleVirtualGpus(VirtualGpus):
     _natives: dict[Device, Any]
 
     def why_no_virtual_gpus(self) -> str | None:
-        if virtual_devices.registered() and virtual_devices.KIND not in (
-            paddle.device.get_all_custom_device_type() or ()
-        ):
+        listed = paddle.device.get_all_custom_device_type() or ()
+        if virtual_devices.registered() and virtual_devices.KIND not in listed:
             return "Paddle does not list them; GLOG_v=3 makes it print why"
         return virtual_devices.why_not()
 
