@@ -9,6 +9,7 @@ what is there.
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -37,7 +38,7 @@ def main() -> int:
     say(f"2 of 3: the frameworks, some minutes the first time: {DOWNLOAD}")
     install = [str(PROGRAMS / "uv"), "pip", "install", "--python", ".venv", "-c", "constraints.txt", f".[{extras}]"]
     install += ["--reinstall-package", "xdevice-dl"]  # it is not asked for anew where only its code has changed
-    run(install, {"UV_FIND_LINKS": os.environ.get("UV_FIND_LINKS") or where_pip_looks()})
+    run(install, where_pip_looks(PROGRAMS / "python"))
     say(f"3 of 3: {' '.join(command)}, {duration} on two cores that nothing else uses")
     status = subprocess.run([str(PROGRAMS / command[0]), *command[1:]], cwd=ROOT, check=False).returncode
     how = "All of it passed" if status == 0 else f"Some of it FAILED (exit status {status})"
@@ -46,10 +47,20 @@ def main() -> int:
     return status
 
 
-def where_pip_looks() -> str:
-    """Folders with wheels that pip is told of by its configuration, which uv does not read."""
-    asked = [str(PROGRAMS / "python"), "-m", "pip", "config", "get", "global.find-links"]
-    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+def where_pip_looks(python: str | Path) -> dict[str, str]:
+    """The folders and indexes that pip is told of, by variables or its configuration, as the variables that tell uv."""
+    asked = [python, "-m", "pip", "config", "list"]  # `get` reads one file of several, and no variable
+    lines = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.splitlines()
+    told = dict(line.split("=", 1) for line in lines)
+
+    def said(name: str) -> list[str]:
+        values = (told.get(f"{section}.{name}", "''") for section in (":env:", "install", "global"))
+        return next(filter(None, map(ast.literal_eval, values)), "").split()
+
+    found = {"UV_FIND_LINKS": ",".join(said("find-links")), "UV_INDEX": " ".join(said("extra-index-url"))}
+    if found["UV_INDEX"]:
+        found["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # as pip: the newest, from whichever index
+    return {name: value for name, value in found.items() if value and not os.environ.get(name)}
 
 
 def run(command: list[str], variables: dict[str, str] | None = None) -> None:

@@ -16,8 +16,7 @@ from support import NEEDS_PROC, family, sampled, wait_for
 
 import xdevice
 from xdevice.cli import main as cli
-from xdevice.twins.parity import folders
-from xdevice.twins.parity import run as parity_run
+from xdevice.twins.parity import run_folders, script_runs
 
 pytestmark = NEEDS_PROC
 SCRIPT = """
@@ -107,7 +106,7 @@ def test_parity_while_a_script_runs(tmp_path, at, jobs):
         wait_for((tmp_path / at).exists, f"{at} runs")
         command.interrupt()
     assert_no_report(tmp_path)
-    about = json.loads((tmp_path / "saved" / parity_run.RUN).read_text())
+    about = json.loads((tmp_path / "saved" / script_runs.RUN).read_text())
     how = {one["backend"]: one["error"] for one in about["backends"]}
     assert list(how) == ["numpy", "jax"]
     assert how[at] == "was interrupted"
@@ -116,10 +115,13 @@ def test_parity_while_a_script_runs(tmp_path, at, jobs):
 
 
 def test_a_process_that_would_start_after_the_interrupt_does_not(tmp_path):
-    going = parity_run._Running()
-    going.stop()
-    with pytest.raises(InterruptedError):
-        going.start([sys.executable, "-c", f"open({str(tmp_path / 'made')!r}, 'w')"])
+    script = tmp_path / "script.py"
+    script.write_text(f"open({str(tmp_path / 'made')!r}, 'w')")
+    plan = script_runs.RunPlan(script, (), ("numpy",), "numpy", {"numpy": sys.executable}, timeout=60)
+    processes = script_runs._Processes(plan, tmp_path, script_runs.Watcher())
+    processes.stop()
+    processes.run(plan.scripts()[0])
+    assert processes.ended["numpy"].error == "was interrupted"
     assert not (tmp_path / "made").exists()
 
 
@@ -127,7 +129,7 @@ def test_compare_leaves_the_old_report(tmp_path, monkeypatch):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(folders, "report_of_two", interrupted)
+    monkeypatch.setattr(run_folders, "report_of_two", interrupted)
     (tmp_path / "old.html").write_text("the report of the run before")
     where = (str(tmp_path), str(tmp_path), "--html", str(tmp_path / "old.html"), "--json", str(tmp_path / "new.json"))
     done = CliRunner().invoke(cli.main, ["compare", *where])

@@ -75,6 +75,22 @@ def test_the_readmes_two_jobs_are_a_line_each():
     assert "python3 try_it.py chapter" in done.stderr
 
 
+def test_the_readmes_two_jobs_look_where_pip_is_told_to_look(tmp_path):
+    pytest.importorskip("pip")
+    told = "[global]\nfind-links = /wheels\nextra-index-url = https://a/simple\n    https://b/simple\n"
+    (tmp_path / "pip.conf").write_text(told)
+    asked = "import sys, try_it; print(try_it.where_pip_looks(sys.executable))"
+    variables = {
+        "PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "PIP_FIND_LINKS": "/first /second",
+        "PIP_EXTRA_INDEX_URL": "", "UV_FIND_LINKS": "", "UV_INDEX": "", "UV_INDEX_STRATEGY": "",
+    }  # fmt: skip
+    said = {"UV_INDEX": "https://a/simple https://b/simple", "UV_INDEX_STRATEGY": "unsafe-best-match"}
+    assert eval(python("-c", asked, cwd=ROOT, **variables).stdout) == {"UV_FIND_LINKS": "/first,/second", **said}
+    assert eval(python("-c", asked, cwd=ROOT, **{**variables, "PIP_FIND_LINKS": "", "UV_INDEX": "x"}).stdout) == {
+        "UV_FIND_LINKS": "/wheels", "UV_INDEX_STRATEGY": "unsafe-best-match"
+    }  # fmt: skip
+
+
 def test_links_in_the_docs_lead_somewhere():
     for page in [ROOT / "README.md", *DOCS.rglob("*.md"), ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):

@@ -7,7 +7,9 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -450,6 +452,20 @@ def test_an_error_of_the_program_beside_a_batch_is_raised(backend):
         pytest.skip("has complex numbers")
     with pytest.raises(xdevice.DTypeError, match="is complex64, and mxnet supports"):
         list(xdevice.prefetch([np.ones(2, "complex64")], "cpu"))
+
+
+def test_python_3_14_runs_a_thread_in_the_context_that_it_keeps(monkeypatch):
+    """Simulated on older ones: an attribute of ours by that name would be entered twice."""
+    start = threading.Thread.start
+
+    def start_in_its_context(thread):
+        context = getattr(thread, "_context", None) or copy_context()
+        thread.run = partial(context.run, thread.run)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_in_its_context)
+    with xdevice.use("numpy"):
+        assert len(list(xdevice.prefetch(arrays(), "cpu"))) == COUNT
 
 
 def test_ctrl_c_at_any_line_holds_nothing_up():

@@ -59,7 +59,7 @@ def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
     for each, or without a terminal a line."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from xdevice.twins.parity.progress import bar
+    from xdevice.cli.progress import bar
 
     with bar(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as progress:
         if progress.disable:

@@ -25,9 +25,9 @@ from . import launch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xdevice.twins.parity.report import Report
-    from xdevice.twins.parity.run import Plan
-    from xdevice.twins.parity.tolerances import Rule
+    from xdevice.twins.parity.parity_report import ParityReport
+    from xdevice.twins.parity.script_runs import RunPlan
+    from xdevice.twins.parity.tolerances import Strictness
 
 
 class _Commands(click.Group):
@@ -163,14 +163,13 @@ def parity(
     Each backend has a process of its own, in which XDEVICE_BACKEND selects it. The exit status is 0 if all backends
     agree, 1 if one diverges, and 2 if one did not run.
     """
-    from xdevice.twins.parity import folders
-    from xdevice.twins.parity import run as parity_run
-    from xdevice.twins.parity.progress import show
+    from xdevice.cli.progress import show
+    from xdevice.twins.parity import run_folders, script_runs
 
     rule, wanted = _rule(options), _wanted(backends)
     first = _canonical((reference or wanted[0],))[0]
     _refuse_two_rules(float64, calibrate, rule)
-    plan = parity_run.Plan(
+    plan = script_runs.RunPlan(
         script, arguments, wanted, first, _interpreters(pythons, wanted), timeout, jobs,
         is_traced, floats.FLOAT64 if float64 else "", calibrate,
     )  # fmt: skip
@@ -186,15 +185,15 @@ def parity(
     if save is not None:
         _prepare(save, overwrite)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # if a CI cancels the run, no process is left behind
-    names = [process.name for process in plan.processes()]
+    names = [process.name for process in plan.scripts()]
     if calibrate:
         more = len(names) - len(wanted)
         click.echo(f"{script.name} runs {len(names)} times: once on each backend, and {more} times more on {first} to "
                    "measure what rounding does", err=True)  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch, show(names) as watcher:
         folder = save or Path(scratch)
-        parity_run.run(plan, folder, watcher)
-        report = _reported(lambda: folders.report_of_run(folder, rule))
+        script_runs.run(plan, folder, watcher)
+        report = _reported(lambda: run_folders.report_of_run(folder, rule))
     _publish(report, f"xdevice parity {script.name}", options)
 
 
@@ -209,9 +208,9 @@ def compare(first: Path, second: Path, **options: Any) -> None:
     same backend of A, or if A lacks it, with A's reference. The exit status is 0 if all backends agree, 1 if one
     diverges, and 2 if one did not run.
     """
-    from xdevice.twins.parity import folders
+    from xdevice.twins.parity import run_folders
 
-    report = _reported(lambda: folders.report_of_two(first, second, _rule(options)))
+    report = _reported(lambda: run_folders.report_of_two(first, second, _rule(options)))
     _publish(report, f"xdevice compare {first} {second}", options)
 
 
@@ -221,14 +220,14 @@ main.add_command(porting.port)
 main.add_command(porting.lint)
 
 
-def _refuse_two_rules(float64: bool, calibrate: bool, rule: Rule) -> None:
+def _refuse_two_rules(float64: bool, calibrate: bool, rule: Strictness) -> None:
     if calibrate and float64:
         raise click.UsageError("--calibrate measures the rounding of float32, which --float64 avoids; choose one")
     if calibrate and (rule.rtol is not None or rule.atol is not None):
         raise click.UsageError("--calibrate measures what is allowed, and --rtol and --atol set it; choose one")
 
 
-def _refuse_missing(plan: Plan) -> None:
+def _refuse_missing(plan: RunPlan) -> None:
     for name, python in plan.pythons.items():
         if python == sys.executable and not registry.is_installed(name):
             raise click.UsageError(
@@ -239,7 +238,7 @@ def _refuse_missing(plan: Plan) -> None:
 
 def _prepare(folder: Path, overwrites: bool) -> None:
     """Makes the folder for a run, or removes an earlier run from it with `--overwrite`."""
-    from xdevice.twins.parity import run as parity_run
+    from xdevice.twins.parity import script_runs
 
     if folder.is_dir() and any(folder.iterdir()):
         if not overwrites:
@@ -248,7 +247,7 @@ def _prepare(folder: Path, overwrites: bool) -> None:
                 f"or with --overwrite that of an earlier run, which it replaces"
             )
         try:
-            parity_run.clear(folder)
+            script_runs.clear(folder)
         except XDeviceError as error:
             raise click.UsageError(str(error)) from error
     _make(folder)
@@ -281,16 +280,18 @@ def _interpreters(pythons: tuple[str, ...], wanted: tuple[str, ...]) -> dict[str
     return found
 
 
-def _rule(options: dict[str, Any]) -> Rule:
-    from xdevice.twins.parity.tolerances import Rule
+def _rule(options: dict[str, Any]) -> Strictness:
+    from xdevice.twins.parity.tolerances import Strictness
 
     try:
-        return Rule(options["rtol"], options["atol"], False, not options["any_dtype"], options["equal_nan"]).check()
+        return Strictness(
+            options["rtol"], options["atol"], False, not options["any_dtype"], options["equal_nan"]
+        ).check()
     except XDeviceError as error:  # NaN, which click takes to be in every range
         raise click.UsageError(str(error)) from error
 
 
-def _reported(make: Callable[[], Report]) -> Report:
+def _reported(make: Callable[[], ParityReport]) -> ParityReport:
     try:
         return make()
     except XDeviceError as error:
@@ -298,13 +299,13 @@ def _reported(make: Callable[[], Report]) -> Report:
         sys.exit(2)
 
 
-def _publish(report: Report, title: str, options: dict[str, Any]) -> None:
-    from xdevice.twins.parity import report as parity_report
+def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
+    from xdevice.twins.parity import parity_report
 
     if options["json_file"] is not None:
         options["json_file"].write(json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n")
     if options["html"] is not None:
-        from xdevice.twins.parity.html import page
+        from xdevice.twins.parity.report_page import page
 
         options["html"].write(page(report, title))
     if options["json_file"] is None or options["json_file"].name != "<stdout>":

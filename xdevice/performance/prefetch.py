@@ -152,8 +152,8 @@ class _Producer(workers.Worker):
         self._backend = backend
         self._lanes = _lanes(backend, place)
         self._states = carry_states()
-        self._context = copy_context()
-        self._context.run(generators.branch)
+        self._callers = copy_context()  # not `_context`, where Python 3.14 keeps the one that a thread runs in
+        self._callers.run(generators.branch)
         # a queue instead of a semaphore of Python's, which Ctrl-C may leave locked for ever
         self._free: SimpleQueue[None] = SimpleQueue()
         for _ in range(depth):
@@ -203,7 +203,7 @@ class _Producer(workers.Worker):
 
     def run(self) -> None:
         try:
-            self._context.run(self._produce)
+            self._callers.run(self._produce)
         except BaseException as error:  # the consumer's thread raises it
             self._made.put(error)
         else:

@@ -366,7 +366,7 @@ def test_a_parity_run_draws_the_same_on_every_backend(tmp_path, monkeypatch):
     exactly = ("--rtol", "0", "--atol", "0", "--save", tmp_path / "run")
     done = python("-m", "xdevice", "parity", script, "--backends", ",".join(["numpy", *names]), *exactly)
     assert done.returncode == 0, done.stdout + done.stderr
-    from xdevice.twins.parity.recording import Recording
+    from xdevice.twins.parity.record_files import Recording
 
     recorded = Recording(tmp_path / "run" / "numpy").entries[0].read()[0].value
     with random.seed(0):

@@ -8,9 +8,10 @@ from twins.parity import honest, planted
 
 import xdevice
 from xdevice.twins.parity import noise
-from xdevice.twins.parity.recording import Recording, recording_to
-from xdevice.twins.parity.report import hold
-from xdevice.twins.parity.tolerances import Rule
+from xdevice.twins.parity.parity_report import compare_recordings
+from xdevice.twins.parity.record_files import Recording
+from xdevice.twins.parity.recording import recording_to
+from xdevice.twins.parity.tolerances import Strictness
 
 OTHERS = ("paddle", "tensorflow", "jax", "mxnet")
 
@@ -33,8 +34,8 @@ class Calibrated:
         """The findings by the usual rule, and by the measured one; a framework that lacks a function is left out."""
         entries = self.recorded(backend)
         return (
-            hold(entries, self.reference, Rule(), is_complete=False),
-            hold(entries, self.reference, Rule(), is_complete=False, noise=self.noise),
+            compare_recordings(entries, self.reference, Strictness(), is_complete=False),
+            compare_recordings(entries, self.reference, Strictness(), is_complete=False, noise=self.noise),
         )
 
 
@@ -83,7 +84,9 @@ def test_faults_are_found_where_rounding_was_measured(backend, tmp_path):
         folder = tmp_path / str(number)
         with xdevice.use(backend), recording_to(folder):
             planted.train(fault)
-        found = hold(Recording(folder).entries, calibrated.reference, Rule(), noise=calibrated.noise)
+        found = compare_recordings(
+            Recording(folder).entries, calibrated.reference, Strictness(), noise=calibrated.noise
+        )
         first = min((one for one in found if not one.comparison.ok), key=lambda one: one.order)
         assert (first.name, first.step) == where, fault
 
@@ -95,13 +98,13 @@ def recorded_twice(values, others):
 
 class Recorded:
     def __init__(self, step, x):
-        self.name, self.step, self.where = "loss", step, ""
+        self.name, self.step, self.key, self.where = "loss", step, ("loss", step), ""
         self._x = x
 
     def read(self):
-        from xdevice.twins.parity import readings
+        from xdevice.twins.parity import host_leaves
 
-        return readings.read(self._x)
+        return host_leaves.read(self._x)
 
 
 def test_what_rounding_does_is_the_largest_share_so_far_times_the_steps():

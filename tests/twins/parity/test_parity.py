@@ -22,12 +22,13 @@ from hypothesis import strategies as st
 from support import ROOT, python, sampled
 
 import xdevice
-from xdevice.twins.parity import readings
-from xdevice.twins.parity.comparing import compare_readings
-from xdevice.twins.parity.recording import Recording, recording_to
-from xdevice.twins.parity.report import hold
-from xdevice.twins.parity.tolerances import TOLERANCES, Rule
-from xdevice.twins.parity.values import ulp_distance
+from xdevice.twins.parity import host_leaves
+from xdevice.twins.parity.comparing import compare_leaves
+from xdevice.twins.parity.elements import ulp_distance
+from xdevice.twins.parity.parity_report import compare_recordings
+from xdevice.twins.parity.record_files import Recording
+from xdevice.twins.parity.recording import recording_to
+from xdevice.twins.parity.tolerances import TOLERANCES, Strictness
 
 EXAMPLE = ROOT / "examples" / "parity_mlp.py"
 FRAMEWORKS = [name for name in xdevice.backends() if name != "numpy"]
@@ -291,9 +292,9 @@ def test_a_recording_holds_what_was_recorded(tmp_path):
             xdevice.record("step", step)
     entries = Recording(tmp_path / "a").entries
     assert [(entry.name, entry.step) for entry in entries[:4]] == [("all", 0), ("step", 0), ("all", 1), ("step", 1)]
-    rule = Rule(rtol=0, atol=0, equal_nan=True, check_device=True)
-    assert compare_readings(entries[4].read(), readings.read(value), rule).ok
-    assert not compare_readings(entries[2].read(), readings.read(value), rule).ok
+    rule = Strictness(rtol=0, atol=0, equal_nan=True, check_device=True)
+    assert compare_leaves(entries[4].read(), host_leaves.read(value), rule).ok
+    assert not compare_leaves(entries[2].read(), host_leaves.read(value), rule).ok
     assert entries[5].read()[0].value == 2
 
 
@@ -431,7 +432,7 @@ def reference(tmp_path_factory):
 
 
 def divergences(actual, reference):
-    found = [finding for finding in hold(actual, reference, Rule()) if not finding.comparison.ok]
+    found = [finding for finding in compare_recordings(actual, reference, Strictness()) if not finding.comparison.ok]
     return sorted(found, key=lambda finding: finding.order)
 
 
@@ -485,7 +486,7 @@ def as_bfloat16(x):
 
 @pytest.mark.parametrize("backend", sampled(FRAMEWORKS, each_time=[name for name in FRAMEWORKS if name != "jax"]))
 def test_honest_training_reports_nothing(backend, reference, tmp_path):
-    findings = hold(recorded(backend, tmp_path / "a"), reference, Rule())
+    findings = compare_recordings(recorded(backend, tmp_path / "a"), reference, Strictness())
     assert len(findings) == 41
     assert [finding for finding in findings if not finding.comparison.ok] == []
 

@@ -11,9 +11,10 @@ from support import WITH_MODELS
 
 import xdevice
 from xdevice.core import registry
-from xdevice.twins.parity.comparing import compare_readings
-from xdevice.twins.parity.recording import Recording, recording_to
-from xdevice.twins.parity.tolerances import Rule
+from xdevice.twins.parity.comparing import compare_leaves
+from xdevice.twins.parity.record_files import Recording
+from xdevice.twins.parity.recording import recording_to
+from xdevice.twins.parity.tolerances import Strictness
 
 PAIRS = list(permutations(WITH_MODELS, 2))
 
@@ -301,11 +302,11 @@ def test_recordings_of_models_compare_across_frameworks(tmp_path, given):
                 xdevice.record("model", model if given == "the model" else xdevice.convert_state(model, "numpy"))
                 change(model, lambda name, x, added=added: x + added * (name == "0.weight"))
         read.append(Recording(tmp_path / str(len(read))).entries)
-    found = compare_readings(read[0][0].read(), read[1][0].read(), Rule(check_device=True))
+    found = compare_leaves(read[0][0].read(), read[1][0].read(), Strictness(check_device=True))
     assert found.ok, found.text
     assert "num_batches_tracked" in found.text
     assert "only one has it" in found.text
-    found = compare_readings(read[0][1].read(), read[1][1].read(), Rule())
+    found = compare_leaves(read[0][1].read(), read[1][1].read(), Strictness())
     assert found.problem == "values"
     assert "0.weight" in found.leaf
     assert "only one has it" in found.text

@@ -18,13 +18,14 @@ from click.testing import CliRunner
 from support import ROOT, needs, python
 
 import xdevice
+from xdevice.cli import progress
 from xdevice.cli.main import main
-from xdevice.twins.parity import progress
-from xdevice.twins.parity.html import page, plot
-from xdevice.twins.parity.recording import Recording, recording_to
-from xdevice.twins.parity.report import Report, Row, hold
-from xdevice.twins.parity.run import Ended
-from xdevice.twins.parity.tolerances import Rule
+from xdevice.twins.parity.parity_report import BackendRow, ParityReport, compare_recordings
+from xdevice.twins.parity.record_files import Recording
+from xdevice.twins.parity.recording import recording_to
+from xdevice.twins.parity.report_page import page, plot
+from xdevice.twins.parity.script_runs import Ended
+from xdevice.twins.parity.tolerances import Strictness
 
 EXAMPLE = ROOT / "examples" / "parity_mlp.py"
 SCRIPT = """
@@ -629,14 +630,16 @@ def findings_of(tmp_path, name, values, others):
         with recording_to(tmp_path / side):
             for x in numbers:
                 xdevice.record(name, x)
-    return hold(Recording(tmp_path / "b").entries, Recording(tmp_path / "a").entries, Rule(), is_complete=False)
+    return compare_recordings(
+        Recording(tmp_path / "b").entries, Recording(tmp_path / "a").entries, Strictness(), is_complete=False
+    )
 
 
 def test_the_page_has_a_marker_for_each_of_six_backends_and_is_made_for_phones(tmp_path):
     findings = findings_of(tmp_path, "x", [1.0, 1.0 + 1e-6], [1.0, 1.0])
     names = ("tensorflow", "mxnet", "paddle", "jax", "numpy", "toy")
-    rows = [Row(name, "agrees", "torch", findings=findings) for name in names]
-    made = page(Report(rows), "six")
+    rows = [BackendRow(name, "agrees", "torch", values=findings) for name in names]
+    made = page(ParityReport(rows), "six")
     is_balanced(made)
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in made
     marks = re.findall(r'<li><svg[^>]*><path [^>]* d="([^"]*)" fill="([^"]*)"', made)
@@ -653,7 +656,7 @@ def test_a_backend_that_was_cut_short_is_not_green_and_its_error_keeps_its_lines
     path = "/home/ann/" + "folder/" * 30 + "train.py"
     findings = findings_of(tmp_path, "x", [1.0], [1.0, 2.0])
     error = f'ended with exit status 1\nTraceback\n  File "{path}"'
-    report = Report([Row("jax", "did not run", "torch", findings=findings, error=error)])
+    report = ParityReport([BackendRow("jax", "did not run", "torch", values=findings, error=error)])
     made = page(report, "cut")
     is_balanced(made)
     names = made.partition("Recorded names")[2]
@@ -696,7 +699,7 @@ def test_a_plot_shows_what_was_found(tmp_path):
         with recording_to(tmp_path / name):
             for step in range(10):
                 xdevice.record("<x>", 1 + (error if step == 7 else 0))
-    findings = hold(Recording(tmp_path / "b").entries, Recording(tmp_path / "a").entries, Rule())
+    findings = compare_recordings(Recording(tmp_path / "b").entries, Recording(tmp_path / "a").entries, Strictness())
     drawing = plot("<x>", {"jax": findings, "mxnet": findings[:3], "paddle": []})
     heights = [float(point.split(",")[1]) for point in re.search(r'points="([^"]*)"', drawing)[1].split()]
     assert [step for step, height in enumerate(heights) if height < max(heights)] == [7]

@@ -11,9 +11,10 @@ from support import floats_asked_for, needs, python
 from twins.parity import planted
 
 import xdevice
-from xdevice.twins.parity.recording import Recording, recording_to
-from xdevice.twins.parity.report import Row, hold
-from xdevice.twins.parity.tolerances import Rule
+from xdevice.twins.parity.parity_report import BackendRow, compare_recordings
+from xdevice.twins.parity.record_files import Recording
+from xdevice.twins.parity.recording import recording_to
+from xdevice.twins.parity.tolerances import Strictness
 
 OTHERS = ("paddle", "tensorflow", "mxnet", "jax")
 SAMPLE = list(planted.FAULTS)[::5]
@@ -57,19 +58,19 @@ def reference64(tmp_path_factory):
 
 
 def row_of(backend, findings):
-    return Row(backend, "agrees", "torch", findings=findings)
+    return BackendRow(backend, "agrees", "torch", values=findings)
 
 
 def require_found(row, where):
     assert row.first is not None
-    assert (row.first.finding.name, row.first.finding.step) == where, str(row.first)
-    assert row.first.finding.comparison.excess > 10, str(row.first)
+    assert (row.first.value.name, row.first.value.step) == where, str(row.first)
+    assert row.first.value.comparison.excess > 10, str(row.first)
     assert "planted.py:" in str(row.first)
 
 
 @pytest.mark.parametrize("fault", SAMPLE)
 def test_a_planted_fault_is_found_and_named(fault, reference, tmp_path):
-    findings = hold(recorded(tmp_path, "paddle", fault), reference, Rule())
+    findings = compare_recordings(recorded(tmp_path, "paddle", fault), reference, Strictness())
     require_found(row_of("paddle", findings), planted.FAULTS[fault])
 
 
@@ -78,7 +79,7 @@ def test_a_planted_fault_is_found_and_named(fault, reference, tmp_path):
 def test_every_planted_fault_is_found_on_every_backend(backend, reference, tmp_path):
     assert len(planted.FAULTS) >= 45
     for number, (fault, where) in enumerate(planted.FAULTS.items()):
-        findings = hold(recorded(tmp_path / str(number), backend, fault), reference, Rule())
+        findings = compare_recordings(recorded(tmp_path / str(number), backend, fault), reference, Strictness())
         require_found(row_of(backend, findings), where)
 
 
@@ -96,23 +97,29 @@ def test_a_subtle_fault_is_found_in_float64(fault, reference64, tmp_path):
 
 
 def test_an_honest_run_in_float64_is_far_below_what_is_allowed(reference64, tmp_path):
-    findings = hold(recorded(tmp_path, "paddle", asked="float64"), reference64, Rule(), is_float64=True)
+    findings = compare_recordings(
+        recorded(tmp_path, "paddle", asked="float64"), reference64, Strictness(), is_float64=True
+    )
     assert row_of("paddle", findings).first is None
     assert excesses(findings) < 0.01
 
 
 def require_found_in_float64(backend, fault, reference64, folder):
-    findings = hold(recorded(folder, backend, fault, "float64"), reference64, Rule(), is_float64=True)
+    findings = compare_recordings(
+        recorded(folder, backend, fault, "float64"), reference64, Strictness(), is_float64=True
+    )
     row = row_of(backend, findings)
     assert row.first is not None
-    assert (row.first.finding.name, row.first.finding.step) == planted.SUBTLE[fault]
-    assert row.first.finding.comparison.excess > 100
+    assert (row.first.value.name, row.first.value.step) == planted.SUBTLE[fault]
+    assert row.first.value.comparison.excess > 100
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("backend", OTHERS)
 def test_every_subtle_fault_is_found_in_float64_on_every_backend(backend, reference64, tmp_path):
-    honest = hold(recorded(tmp_path / "honest", backend, asked="float64"), reference64, Rule(), is_float64=True)
+    honest = compare_recordings(
+        recorded(tmp_path / "honest", backend, asked="float64"), reference64, Strictness(), is_float64=True
+    )
     assert excesses(honest) < 0.01
     assert row_of(backend, honest).first is None
     for number, fault in enumerate(planted.SUBTLE):

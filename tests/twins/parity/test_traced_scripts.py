@@ -10,7 +10,7 @@ import pytest
 from support import BACKENDS, ROOT, python
 
 import xdevice
-from xdevice.twins.parity import recording, traced, traces
+from xdevice.twins.parity import record_files, traced_calls, tracing_script
 
 SCRIPT = """
 import os, sys
@@ -94,11 +94,11 @@ def torch():
 
 
 def traced_by(tmp_path, name, program):
-    tracer = traced.Tracer(xdevice.backend("torch"), tmp_path / name / traced.FOLDER)
+    tracer = tracing_script.Tracer(xdevice.backend("torch"), tmp_path / name / tracing_script.FOLDER)
     with xdevice.backend("torch").outermost(tracer.around):
         program()
     tracer.close()
-    return traces.read(tmp_path / name, "torch")
+    return traced_calls.read(tmp_path / name, "torch")
 
 
 def network(torch, slope=0.0):
@@ -124,9 +124,9 @@ def test_the_first_calls_and_powers_of_two_are_kept_with_gradients(tmp_path, tor
     before = torch.nn.Module.__call__
     found = traced_by(tmp_path, "one", program)
     assert torch.nn.Module.__call__ is before
-    assert [run.run for run in found.runs] == [0, 1, 2, 3, 7, 15]
-    assert {run.model for run in found.runs} == {0}, "a loss is no model"
-    one = found.runs[0].as_traced("torch")
+    assert [run.run for run in found.calls] == [0, 1, 2, 3, 7, 15]
+    assert {run.model for run in found.calls} == {0}, "a loss is no model"
+    one = found.calls[0].as_run("torch")
     assert [call.path for call in one.calls] == ["0", "1", "2"]
     assert all(call.gradients[0].shape == call.outputs[0].shape for call in one.calls)
     np.testing.assert_allclose(one.outputs[0], net(batches(torch)[0]).detach().numpy(), rtol=1e-6)
@@ -138,7 +138,7 @@ def test_runs_are_paired_by_their_inputs(tmp_path, torch, slope, is_equal):
     data = batches(torch, 3)
     expected = traced_by(tmp_path, "one", lambda: [one(x) for x in data])
     actual = traced_by(tmp_path, "other", lambda: [other(x) for x in [torch.zeros(2, 3), *data]])
-    found = list(traces.hold(actual, expected))
+    found = list(traced_calls.compare(actual, expected))
     assert [name for name, _, _ in found] == ["model 1, Sequential"] * len(found)
     assert [one.run for _, one, _ in found] == [0, 1, 2]
     assert [comparison.ok for _, _, comparison in found] == [is_equal] * 3
@@ -150,7 +150,7 @@ def test_other_inputs_are_told(tmp_path, torch):
     net = network(torch)
     expected = traced_by(tmp_path, "one", lambda: net(torch.ones(2, 3)))
     actual = traced_by(tmp_path, "other", lambda: net(torch.zeros(2, 3)))
-    ((_, _, comparison),) = traces.hold(actual, expected)
+    ((_, _, comparison),) = traced_calls.compare(actual, expected)
     assert not comparison.ok
     assert "no call is given what one of the reference is given" in comparison.text
 
@@ -163,12 +163,12 @@ def test_what_cannot_be_traced_is_told_and_runs(tmp_path, torch):
     results = []
     found = traced_by(tmp_path, "one", lambda: results.append(net(torch.ones(2, 3))))
     assert len(results) == 1
-    assert found.runs == []
+    assert found.calls == []
     assert "Sequential was not traced on torch" in found.refusals[0]
 
 
 def test_a_damaged_trace_is_an_error(tmp_path, torch):
     traced_by(tmp_path, "one", lambda: network(torch)(torch.ones(2, 3)))
-    (tmp_path / "one" / traced.FOLDER / recording.INDEX).write_text("{")
+    (tmp_path / "one" / tracing_script.FOLDER / record_files.INDEX).write_text("{")
     with pytest.raises(xdevice.RecordingError, match="damaged"):
-        traces.read(Path(tmp_path / "one"), "torch")
+        traced_calls.read(Path(tmp_path / "one"), "torch")

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from xdevice.twins.parity.recording import ARRAYS, INDEX, Recording, recording_to
+from xdevice.twins.parity.record_files import ARRAYS, INDEX, Recording
+from xdevice.twins.parity.recording import recording_to
 
 from .choice import backend_of, tolerances
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xdevice.twins.parity.recording import RecordedCall, Recorder
+    from xdevice.twins.parity.record_files import RecordedCall, Recorder
 
 WITHOUT_BACKEND: Final = "without-backend"
 """The name of the recording's folder, instead of a backend's name, if a test does not use `xd`."""
@@ -95,8 +96,8 @@ class Recordings:
             self._compare_with(item, entries, folder)
 
     def _compare_with(self, item: pytest.Item, entries: list[RecordedCall], folder: Path) -> None:
-        from xdevice.twins.parity.comparing import compare_readings
-        from xdevice.twins.parity.tolerances import Rule
+        from xdevice.twins.parity.comparing import compare_leaves
+        from xdevice.twins.parity.tolerances import Strictness
 
         expected = Recording(folder).entries
         mine, theirs = ([(entry.name, entry.step) for entry in one] for one in (entries, expected))
@@ -106,8 +107,8 @@ class Recordings:
         for one, other in zip(entries, expected, strict=True):
             given = self._arguments[one.step] if one.name in (_ACTUAL, _EXPECTED) else usual
             # of arrays there is no model to ask; and the other environment may have other devices
-            own: dict[str, Any] = {name: x for name, x in given.items() if name in Rule._fields}
-            found = compare_readings(one.read(), other.read(), Rule(**{**own, "check_device": False}).check())
+            own: dict[str, Any] = {name: x for name, x in given.items() if name in Strictness._fields}
+            found = compare_leaves(one.read(), other.read(), Strictness(**{**own, "check_device": False}).check())
             if not found.ok:
                 pytest.fail(f"{one.name} (step {one.step}) is not what {folder} has: {found.text}", pytrace=False)
 

@@ -89,19 +89,17 @@ def convert_state(
         >>> list(xdevice.convert_state({"fc.weight": xdevice.zeros(2, 3)}, "numpy", kinds={"fc": "linear"}))
         ['fc.weight']
     """
-    if isinstance(source, str | os.PathLike):
-        done: list[str] = []
-        with flat_states.opened(source, done) as state:
-            converted = convert_state(
-                state, backend, like=like, kinds=kinds, names=names, device=device, inputs=inputs, dtype=dtype,
-                skip=skip,
-            )  # fmt: skip
-        converted.done[:0] = done
-        return converted
     if dtype is not None and dtype != LIKE:
         dtype = dtype_name(dtype)
     request = _Request(kinds or {}, names or {}, device, inputs, dtype, reading.check_skip(skip))
-    return _convert(source, _target_of(backend), like, request)
+    target = _target_of(backend)
+    state = State(target.name)
+    if isinstance(source, str | os.PathLike):
+        with flat_states.opened(source, state.done) as tensors:
+            _convert(tensors, target, like, request, state)
+    else:
+        _convert(source, target, like, request, state)
+    return state
 
 
 def _target_of(backend: str | Backend) -> Backend:
@@ -114,13 +112,12 @@ def _target_of(backend: str | Backend) -> Backend:
     return registry.load(backend.name if isinstance(backend, Backend) else backend)
 
 
-def _convert(source: Any, target: Backend, like: Any, request: _Request) -> State:
-    state = State(target.name)
+def _convert(source: Any, target: Backend, like: Any, request: _Request, state: State) -> None:
     names, ours, theirs = row_slices.split(request.names) if request.names else ({}, {}, {})
     origin, wanted = _read(source, target, like, names, request, state)
     if wanted is None:
         _write_freely(origin, target, request, state)
-        return state
+        return
     if ours or theirs:
         origin = row_slices.cut(origin, ours, state.done, is_target=False)
         wanted = row_slices.cut(wanted, theirs, state.done, is_target=True)
@@ -134,7 +131,6 @@ def _convert(source: Any, target: Backend, like: Any, request: _Request) -> Stat
         writer.put(one, other, wanted)
     lister.list_rest(request.inputs is not None)
     writer.finish()
-    return state
 
 
 def _read(

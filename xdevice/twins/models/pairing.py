@@ -50,7 +50,7 @@ def _left(source: Twin, target: Twin, names: Names) -> tuple[list[Layer], list[L
 
 
 def _unpaired(twin: Twin, layers: list[Layer]) -> Unpaired:
-    return Unpaired(twin.name, layers, twin.signatures(layers))
+    return Unpaired(twin.name, [(layer, twin.signature(layer)) for layer in layers])
 
 
 # by `names=`
@@ -106,7 +106,7 @@ def _match(ours: Unpaired, theirs: Unpaired) -> Pairs:
     if ours.signatures == theirs.signatures:
         return _in_order(ours, theirs)
     if _is_part(ours, theirs) or _is_part(theirs, ours):
-        there = dict(zip(theirs.paths, theirs.layers, strict=True))
+        there = {layer.path: layer for layer in theirs.layers}
         return [(layer, there[layer.path]) for layer in ours.layers if layer.path in there]
     by_kind, others = _by_kind(ours), _by_kind(theirs)
     if by_kind.signatures == others.signatures:
@@ -116,16 +116,16 @@ def _match(ours: Unpaired, theirs: Unpaired) -> Pairs:
 
 def _by_kind(twin: Unpaired) -> Unpaired:
     """The layers of each kind in their order, one kind behind the other."""
-    pairs = sorted(zip(twin.layers, twin.signatures, strict=True), key=lambda pair: pair[0].kind)
-    return Unpaired(twin.name, [layer for layer, _ in pairs], [signature for _, signature in pairs])
+    return twin._replace(signed=sorted(twin.signed, key=lambda pair: pair[0].kind))
 
 
 def _is_part(few: Unpaired, many: Unpaired) -> bool:
     """Whether `many` has all the layers in `few`, with the same paths and signatures. False if a path in `few` ends in
     a number: a path such as 0.1 does not tell what the layer is."""
-    there = dict(zip(many.paths, many.signatures, strict=True))
-    each = zip(few.paths, few.signatures, strict=True)
-    return all(there.get(path) == signature and not name_in(path).isdigit() for path, signature in each)
+    there = {layer.path: signature for layer, signature in many.signed}
+    return all(
+        there.get(layer.path) == signature and not name_in(layer.path).isdigit() for layer, signature in few.signed
+    )
 
 
 def _in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
@@ -154,9 +154,8 @@ def _only_ones(ours: Unpaired, theirs: Unpaired) -> Pairs:
     several = [signature for signature in counts if signature in others and counts[signature] + others[signature] > 2]
     if several:
         raise StateError(unclear(ours, theirs, several), likely_pairs(ours, theirs))
-    there = dict(zip(theirs.signatures, theirs.layers, strict=True))
-    each = zip(ours.layers, ours.signatures, strict=True)
-    return [(layer, there[signature]) for layer, signature in each if signature in there]
+    there = {signature: layer for layer, signature in theirs.signed}
+    return [(layer, there[signature]) for layer, signature in ours.signed if signature in there]
 
 
 # guesses, and what stays in doubt
@@ -178,8 +177,7 @@ def likely_pairs(ours: Unpaired, theirs: Unpaired, by_names: bool = True) -> dic
 def _with_strides(twin: Unpaired) -> Unpaired:
     """The same with the stride of each layer in its signature: a shortcut may have the kind and shape of the layer
     beside it, but not its stride."""
-    each = zip(twin.layers, twin.signatures, strict=True)
-    return twin._replace(signatures=[(*own, str(layer.settings.get("stride"))) for layer, own in each])
+    return twin._replace(signed=[(layer, (*own, str(layer.settings.get("stride")))) for layer, own in twin.signed])
 
 
 def pairs_in_order(source: Twin, target: Twin, names: Names) -> dict[str, str]:

@@ -31,20 +31,23 @@ class Unpaired(NamedTuple):
 
     name: str
     """The name of the twin's backend."""
-    layers: Sequence[Layer]
-    signatures: Sequence[Signature]
+    signed: list[tuple[Layer, Signature]]
+
+    @property
+    def layers(self) -> list[Layer]:
+        return [layer for layer, _ in self.signed]
 
     @property
     def paths(self) -> list[str]:
-        return [layer.path for layer in self.layers]
+        return [layer.path for layer, _ in self.signed]
+
+    @property
+    def signatures(self) -> list[Signature]:
+        return [signature for _, signature in self.signed]
 
     def only(self, signatures: Container[Signature]) -> Unpaired:
         """Those that have one of these signatures."""
-        pairs = [pair for pair in zip(self.layers, self.signatures, strict=True) if pair[1] in signatures]
-        return Unpaired(self.name, [layer for layer, _ in pairs], [signature for _, signature in pairs])
-
-    def at(self, places: Iterable[int]) -> list[Layer]:
-        return [self.layers[place] for place in places]
+        return self._replace(signed=[pair for pair in self.signed if pair[1] in signatures])
 
 
 class _Break(NamedTuple):
@@ -61,7 +64,7 @@ def crossing(ours: Unpaired, theirs: Unpaired, places: Sequence[int], likely: Na
     """The error message for layers of one kind and shape whose names contradict their order."""
     head = (
         f"these parameters of {ours.name} fit more than one of {theirs.name}, and the names contradict their order: "
-        f"{_some_parameters(ours.at(places))} may be {_some_parameters(theirs.at(places))}"
+        f"{_some_parameters(ours, places)} may be {_some_parameters(theirs, places)}"
     )
     return _cut(head, _ways_out(likely))
 
@@ -72,9 +75,9 @@ def unclear(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -
     here, there = ours.name, theirs.name
     common, breaks = _breaks(ours, theirs)
     head = (
-        f"these parameters of {here} fit more than one of {there}: {_some_parameters(ours.only(signatures).layers)} "
-        f"may be {_some_parameters(theirs.only(signatures).layers)}. {common} of {len(ours.layers)} layers of {here} "
-        f"and {len(theirs.layers)} of {there} come in one order, with {len(breaks)} "
+        f"these parameters of {here} fit more than one of {there}: {_some_parameters(ours.only(signatures))} may be "
+        f"{_some_parameters(theirs.only(signatures))}. {common} of {len(ours.signed)} layers of {here} and "
+        f"{len(theirs.signed)} of {there} come in one order, with {len(breaks)} "
         f"{'break' if len(breaks) == 1 else 'breaks'}"
     )
     lines = [_line(one, here, there) for one in breaks[:_BREAKS]]
@@ -96,13 +99,14 @@ def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
     left, right = (
         {
             layer.path: (layer, signature[-1])
-            for layer, signature in zip(twin.layers, twin.signatures, strict=True)
+            for layer, signature in twin.signed
             if layer.kind == "embedding" and signature not in other.signatures
         }
         for twin, other in ((ours, theirs), (theirs, ours))
     )
-    for here, there in guess([*left], [*right]).items():
-        yield from filter(None, [of_rows(*left[here], *right[there])])
+    for here, there in guess(list(left), list(right)).items():
+        if text := of_rows(*left[here], *right[there]):
+            yield text
 
 
 def of_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
@@ -124,14 +128,15 @@ def _breaks(ours: Unpaired, theirs: Unpaired) -> tuple[int, list[_Break]]:
         if how == "equal":
             common += end - start
             continue
-        before = ours.layers[start - 1].path if start else ""
-        breaks.append(_Break(before, _texts(ours, start, end), _texts(theirs, first, last), ours.paths[start:end]))
+        before = ours.paths[start - 1] if start else ""
+        breaks.append(
+            _Break(before, _texts(ours.signed[start:end]), _texts(theirs.signed[first:last]), ours.paths[start:end])
+        )
     return common, breaks
 
 
-def _texts(twin: Unpaired, start: int, end: int) -> list[str]:
-    pairs = zip(twin.paths[start:end], twin.signatures[start:end], strict=True)
-    return [f"{path} {' '.join(map(str, signature))}" for path, signature in pairs]
+def _texts(signed: Iterable[tuple[Layer, Signature]]) -> list[str]:
+    return [f"{layer.path} {' '.join(map(str, signature))}" for layer, signature in signed]
 
 
 def _line(one: _Break, here: str, there: str) -> str:
@@ -151,7 +156,8 @@ def _lacking(ours: Unpaired, theirs: Unpaired) -> str:
     return " and ".join(texts)
 
 
-def _some_parameters(layers: Iterable[Layer]) -> str:
+def _some_parameters(twin: Unpaired, places: Iterable[int] | None = None) -> str:
+    layers = twin.layers if places is None else [twin.layers[place] for place in places]
     return listed((", ".join(part.name for part in layer.parts[:2]) for layer in layers), _NAMED)
 
 

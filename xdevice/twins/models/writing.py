@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,14 @@ LIKE: Final = "like"
 """In place of a dtype: the dtypes of the target's variables."""
 
 
+class _Value(NamedTuple):
+    """A parameter in PyTorch's layout, and the source's variable that it was made of: its name, and where it is."""
+
+    array: Array
+    origin: str
+    place: Device
+
+
 class Writer:
     """Fills a `State`, layer by layer, and lists in it the tensors that could not be mapped. `like` is the target's
     model, if there is one."""
@@ -46,8 +54,6 @@ class Writer:
     ) -> None:
         self._source, self._target, self._like, self._state, self._dtype = source, target, like, state, dtype
         self._device = None if device is None else target.require(devices.parse(device))
-        self._places: dict[str, Device] = {}
-        """Where the source's variables are that were read."""
         self._possible: set[tuple[Device, str]] = set()
         """The devices and dtypes that the target was seen to have."""
         self._casts: dict[tuple[str, str], list[str]] = {}
@@ -118,93 +124,94 @@ class Writer:
     # one layer
 
     def _fill(self, layer: Layer, parts: Sequence[Part]) -> None:
-        arrays, origins = self._read(layer)
-        self._fit_norm(layer, arrays, origins, parts)
-        self._fit_biases(arrays, origins, parts)
+        values = self._read(layer)
+        self._fit_norm(layer, values, parts)
+        self._fit_biases(values, parts)
         for part in parts:
-            missing = [name for name in part.of if name not in arrays]
+            missing = [name for name in part.of if name not in values]
             if part.rule.refusal is not None:
                 self._state.unmapped[part.name] = part.rule.refusal
             elif missing:
-                self._list_missing(part, missing, origins)
+                self._list_missing(part, missing)
             else:
-                self._write(layer, part, arrays, origins)
+                self._write(layer, part, [values[name] for name in part.of])
         used = {name for part in parts for name in part.of}
-        for name, array in arrays.items():
+        for name, value in values.items():
             if name not in used:
-                self._list_unused(layer, origins[name], name, array)
+                self._list_unused(layer, name, value)
 
-    def _read(self, layer: Layer) -> tuple[dict[str, Array], dict[str, str]]:
-        """A layer's parameters as arrays in PyTorch's layout, by PyTorch's names; and for each of these names the
-        parameter's name in the source."""
-        arrays, origins = {}, {}
+    def _read(self, layer: Layer) -> dict[str, _Value]:
+        """A layer's parameters in PyTorch's layout, by PyTorch's names."""
+        values = {}
         for part in layer.parts:
             if part.rule.refusal is not None:
                 self._state.unmapped[part.name] = part.rule.refusal
                 continue
-            place = self._places[part.name] = self._source.place_of(part.name)
-            values = part.rule.canonical(self._source.read(part.name, place))
-            for name, array in zip(part.of, values, strict=True):
-                arrays[name], origins[name] = array, part.name
-        return arrays, origins
+            place = self._source.place_of(part.name)
+            arrays = part.rule.canonical(self._source.read(part.name, place))
+            for name, array in zip(part.of, arrays, strict=True):
+                values[name] = _Value(array, part.name, place)
+        return values
 
-    def _fit_norm(self, layer: Layer, arrays: dict[str, Array], origins: dict[str, str], parts: Sequence[Part]) -> None:
+    def _fit_norm(self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]) -> None:
         """Merges the two parameters of a weight norm into one weight, or splits one weight into two parameters, where
         only one of the two layers has a weight norm. Outputs are equal then, training is not."""
         g, v = layouts.NORMED
         is_wanted = _has(g, parts)
-        if is_wanted == (g in arrays):
+        if is_wanted == (g in values):
             return
-        if g in arrays:
-            origins["weight"] = origins[v]
-            arrays["weight"] = layouts.of_norm(arrays.pop(g), arrays.pop(v))
-        elif self._like is not None and "weight" in arrays:
+        if g in values:
+            norm, direction = values.pop(g), values.pop(v)
+            values["weight"] = direction._replace(array=layouts.of_norm(norm.array, direction.array))
+        elif self._like is not None and "weight" in values:
+            weight = values.pop("weight")
             shape = self._like.shapes(layer._replace(parts=tuple(parts)))[g]
-            arrays[g], arrays[v] = layouts.to_norm(arrays.pop("weight"), shape)
-            origins[g] = origins[v] = origins["weight"]
+            for name, array in zip((g, v), layouts.to_norm(weight.array, shape), strict=True):
+                values[name] = weight._replace(array=array)
         if self._like is not None:
             name = self._source.name if is_wanted else self._target.name
             self._state.differences.append(f"{layer.path}: {name} has no weight norm here; it affects training only")
 
-    def _fit_biases(self, arrays: dict[str, Array], origins: dict[str, str], parts: Sequence[Part]) -> None:
+    def _fit_biases(self, values: dict[str, _Value], parts: Sequence[Part]) -> None:
         """Adds zeros for a bias that the source lacks where the target has it in one array with others: some
         attentions have no bias for their keys, which does not change a softmax."""
         for part in parts:
-            lacking = [name for name in part.of if name not in arrays and name.endswith(".bias")]
+            lacking = [name for name in part.of if name not in values and name.endswith(".bias")]
             if not lacking or len(lacking) == len(part.of):
                 continue
+            beside = next(values[name] for name in part.of if name in values)
             for name in lacking:
-                weight = arrays[name.replace(".bias", ".weight")]
-                arrays[name] = np.zeros_like(weight, shape=weight.shape[:1])
-                origins[name] = next(origins[other] for other in part.of if other in origins)
+                weight = values[name.replace(".bias", ".weight")].array
+                values[name] = beside._replace(array=np.zeros_like(weight, shape=weight.shape[:1]))
                 self._state.differences.append(
                     f"{part.name}: {self._source.name} has no {name}, and zeros are in its place"
                 )
 
-    def _list_missing(self, part: Part, missing: list[str], origins: dict[str, str]) -> None:
+    def _list_missing(self, part: Part, missing: list[str]) -> None:
         if part.of == (layouts.COUNTER,):
             if self._like is not None:
                 self._state.differences.append(f"{part.name}: {self._source.name} does not count batches; it stays")
-        elif self._like is not None or any(name in origins for name in part.of):
+        elif self._like is not None or len(missing) < len(part.of):
             self._state.unmapped[part.name] = f"{self._source.name} has no {' and no '.join(missing)} for it"
 
-    def _list_unused(self, layer: Layer, origin: str, name: str, array: Array) -> None:
+    def _list_unused(self, layer: Layer, name: str, value: _Value) -> None:
+        state, origin, lacks = self._state, value.origin, f"{self._target.name} has no {name}"
         if name == layouts.COUNTER:
-            self._state.differences.append(f"{origin}: left out, because {self._target.name} does not count batches")
-        elif name.endswith(".bias") and (array.any() or self._places[origin].kind == "meta"):
-            self._state.unmapped[origin] = f"{self._target.name} has no {name}, and only zeros can be left out"
-        elif not any(origin in names for names in self._state.origins.values()):
-            self._state.unmapped[origin] = f"{self._target.name} has no {name} in this {layer.kind}"
+            state.differences.append(f"{origin}: left out, because {self._target.name} does not count batches")
+        elif name.endswith(".bias") and (value.array.any() or value.place.kind == "meta"):
+            state.unmapped[origin] = f"{lacks}, and only zeros can be left out"
+        elif not any(origin in names for names in state.origins.values()):
+            state.unmapped[origin] = f"{lacks} in this {layer.kind}"
 
     # one tensor
 
-    def _write(self, layer: Layer, part: Part, arrays: dict[str, Array], origins: dict[str, str]) -> None:
+    def _write(self, layer: Layer, part: Part, values: list[_Value]) -> None:
         try:
-            array = floats.take(part.rule.native(*(arrays[name] for name in part.of)))
+            array = floats.take(part.rule.native(*(value.array for value in values)))
         except layouts.UnfitError as error:
             self._state.unmapped[part.name] = str(error)
             return
-        names = tuple(dict.fromkeys(origins[name] for name in part.of))
+        names = tuple(dict.fromkeys(value.origin for value in values))
         first = self._source.variables[names[0]]
         variable = None if self._like is None else self._like.variables[part.name]
         wanted = None if variable is None else dtype_name(variable.dtype)
@@ -215,7 +222,7 @@ class Writer:
             self._casts.setdefault((came, wanted), []).append(part.name)
         if variable is not None:
             self._check_ties(layer, part.name, id(variable), id(first), array)
-        place = self._place(self._places[names[0]], variable)
+        place = self._place(values[0].place, variable)
         if (place, came) not in self._possible:
             self._target.require(place)
             require_dtype(self._target, came, part.name, "cast the model first", place=place)

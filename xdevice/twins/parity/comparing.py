@@ -1,5 +1,6 @@
 """`assert_parity` and `compare`: whether two values hold the same numbers, and if not, which leaf, element or layer
-differs."""
+differs. This file is the way through it: both values are read to the host (`host_leaves`; two models as `model_pairs`
+or `model_outputs` has it), then compared in structure (`structures`) and element by element (`elements`)."""
 
 from __future__ import annotations
 
@@ -11,19 +12,18 @@ from xdevice.twins.models.reading import check_skip
 
 from . import structures
 from .comparison import Comparison, difference
+from .elements import compare_elements
 from .explaining import is_statistic
-from .models import read_pair
-from .running import run_pair
-from .structures import between, name_some, ways
-from .tolerances import Rule
-from .values import compare_values
+from .host_leaves import unique_paths
+from .model_outputs import run_pair
+from .model_pairs import read_pair
+from .tolerances import Strictness
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from .models import Pair
-    from .readings import Reading
-    from .running import Both
+    from .host_leaves import HostLeaf
+    from .model_pairs import ReadPair
 
 _LISTED: Final = 20
 """How many parameters without a counterpart a message names."""
@@ -80,10 +80,10 @@ def assert_parity(
         >>> xdevice.assert_parity({"w": xdevice.ones(2)}, {"w": xdevice.tensor([1, 1 + 1e-7])})
     """
     __tracebackhide__ = True  # pytest shows the line of the test and the text, and nothing between
-    rule = Rule(rtol, atol, check_device, check_dtype, equal_nan)
-    found = _compare(actual, expected, rule, inputs, names, skip)
-    if not found.ok:
-        raise ParityError(found.text, found)
+    rule = Strictness(rtol, atol, check_device, check_dtype, equal_nan)
+    comparison = _compare(actual, expected, rule, inputs, names, skip)
+    if not comparison.ok:
+        raise ParityError(comparison.text, comparison)
 
 
 def compare(
@@ -113,94 +113,93 @@ def compare(
         >>> found.ok, found.worst, found.abs, found.off, found.total
         (False, (1,), 1, 1, 2)
     """
-    return _compare(actual, expected, Rule(rtol, atol, check_device, check_dtype, equal_nan), inputs, names, skip)
+    return _compare(actual, expected, Strictness(rtol, atol, check_device, check_dtype, equal_nan), inputs, names, skip)
 
 
 def _compare(
     actual: object,
     expected: object,
-    rule: Rule,
+    rule: Strictness,
     inputs: object,
     names: Mapping[str, str] | None,
     skip: Iterable[str],
 ) -> Comparison:
     rule.check()
-    left_out = check_skip(skip)
-    if inputs is not None and left_out:
-        raise ArgumentError("skip= leaves out parameters, and inputs= compares what both models return; give one")
+    skipped = check_skip(skip)
     if inputs is not None:
-        return _of_runs(run_pair(actual, expected, inputs, names or {}), rule)
+        if skipped:
+            raise ArgumentError("skip= leaves out parameters, and inputs= compares what both models return; give one")
+        outputs = run_pair(actual, expected, inputs, names or {})
+        comparison = compare_leaves(outputs.actual, outputs.expected, rule)
+        return comparison if comparison.ok else comparison._replace(text=f"{comparison.text}\n{outputs.where()}")
     if names is not None:
         raise ArgumentError("names= says which layers inputs= pairs; give both, or convert_state(..., names=...)")
-    pair = read_pair(actual, expected, left_out)
+    pair = read_pair(actual, expected, skipped)
     if pair.unmapped:
-        return _report_unmapped(pair)
-    found = compare_readings(pair.actual, pair.expected, rule)
-    return _settings(pair) if found.ok and pair.settings else found
+        return _of_unmapped(pair)
+    comparison = compare_leaves(pair.actual, pair.expected, rule)
+    return _of_settings(pair.settings) if comparison.ok and pair.settings else comparison
 
 
-def compare_readings(actual: Sequence[Reading], expected: Sequence[Reading], rule: Rule) -> Comparison:
+def compare_leaves(actual: list[HostLeaf], expected: list[HostLeaf], rule: Strictness) -> Comparison:
     """Compares two values whose leaves have been read to the host before, such as those of two recordings."""
-    left_out = structures.counters_of_one(actual, expected)
-    if left_out:
-        actual, expected = ([one for one in side if one.path not in left_out] for side in (actual, expected))
-        rest = compare_readings(actual, expected, rule)
-        note = f"\n  note      not compared, because only one has it: {listed(sorted(left_out), 3)}, a count of batches"
+    counters = structures.counters_of_one(actual, expected)
+    if counters:
+        ours, theirs = ([leaf for leaf in side if leaf.path not in counters] for side in (actual, expected))
+        rest = compare_leaves(ours, theirs, rule)
+        note = f"\n  note      not compared, because only one has it: {listed(sorted(counters), 3)}, a count of batches"
         return rest._replace(text=f"{rest.text}{note}".lstrip())
-    found = structures.compare_paths(actual, expected)
-    if found is not None:
-        return found
-    theirs, mine = dict(zip(ways(actual), actual, strict=True)), ways(expected)
-    pairs = [(theirs[way], reading) for way, reading in zip(mine, expected, strict=True)]
-    found = structures.compare_pairs(pairs, rule)
-    if found is not None:
-        return found
-    noises = [rule.noise.get(way, 0.0) if rule.noise is not None else None for way in mine]
-    statistics = rule._replace(float64_as=rule.statistics_as)
-    rules = [statistics if is_statistic(way) else rule for way in mine]
-    each = zip(pairs, rules, noises, strict=True)
-    return _worst_of([compare_values(*pair, how, noise) for pair, how, noise in each])
+    apart = structures.compare_paths(actual, expected)
+    if apart is not None:
+        return apart
+    by_path = dict(zip(unique_paths(actual), actual, strict=True))
+    paths = unique_paths(expected)
+    pairs = [(by_path[path], leaf) for path, leaf in zip(paths, expected, strict=True)]
+    apart = structures.compare_pairs(pairs, rule)
+    if apart is not None:
+        return apart
+    of_statistics = rule._replace(float64_as=rule.statistics_as)
+    comparisons = []
+    for path, (one, other) in zip(paths, pairs, strict=True):
+        noise = rule.noise.get(path, 0.0) if rule.noise is not None else None
+        comparisons.append(compare_elements(one, other, of_statistics if is_statistic(path) else rule, noise))
+    return _worst_of(comparisons)
 
 
-def _of_runs(both: Both, rule: Rule) -> Comparison:
-    """Compares the outputs of two models. If the outputs differ, the result's text names the first layer that
-    differs."""
-    found = compare_readings(both.actual, both.expected, rule)
-    return found if found.ok else found._replace(text=f"{found.text}\n{both.where()}")
-
-
-def _worst_of(found: list[Comparison]) -> Comparison:
-    if not found:
+def _worst_of(comparisons: list[Comparison]) -> Comparison:
+    if not comparisons:
         return Comparison(True, abs=0.0, rel=0.0, ulp=0)
-    worst = max(found, key=lambda comparison: comparison.excess)
-    off = [comparison.leaf for comparison in found if not comparison.ok]
+    worst = max(comparisons, key=lambda one: one.excess)
+    off = [one.leaf for one in comparisons if not one.ok]
     if len(off) < 2:
         return worst
-    others = name_some([leaf for leaf in off if leaf != worst.leaf])
-    return worst._replace(text=f"{worst.text}\n{len(off)} of {len(found)} leaves are off, this one most; also {others}")
+    others = structures.name_some(leaf for leaf in off if leaf != worst.leaf)
+    more = f"{len(off)} of {len(comparisons)} leaves are off, this one most; also {others}"
+    return worst._replace(text=f"{worst.text}\n{more}")
 
 
-def _report_unmapped(pair: Pair) -> Comparison:
-    """Makes the `Comparison` for two models with parameters that have no counterpart in the other model."""
+def _of_unmapped(pair: ReadPair) -> Comparison:
+    """The `Comparison` of two models with parameters that have no counterpart in the other model."""
     lines = [f"\n  {path}: {why}" if path else f"\n  {why}" for path, why in pair.unmapped.items()]
-    text = f"the models differ{between(pair.actual, pair.expected)}:{_first_of(lines)}{_WHAT_IS_WHAT}"
+    owners = structures.between(pair.actual, pair.expected)
+    text = f"the models differ{owners}:{_first_of(lines)}{_WHAT_IS_WHAT}"
     return difference("structure", next(iter(pair.unmapped)), None, None, text)
 
 
-def _settings(pair: Pair) -> Comparison:
-    """Makes the `Comparison` for two models whose parameters agree, but whose layers' settings differ or could not be
+def _of_settings(settings: list[str]) -> Comparison:
+    """The `Comparison` of two models whose parameters agree, but whose layers' settings differ or could not be
     compared."""
-    lines = _first_of([f"\n  {line}" for line in pair.settings])
+    lines = _first_of([f"\n  {line}" for line in settings])
     text = (
-        f"the parameters agree, and the layers are not shown to be set alike; not compared, or set differently:{lines}"
+        "the parameters agree, and the layers are not shown to be set alike; not compared, or set differently:"
+        f"{lines}{_BOTH}"
     )
-    text += _BOTH
-    return difference("settings", pair.settings[0].partition(":")[0], None, None, text)
+    return difference("settings", settings[0].partition(":")[0], None, None, text)
 
 
 def _first_of(lines: list[str]) -> str:
     """The first of the lines, as many as a message may hold, and how many more there are."""
-    ends = list(accumulate(map(len, lines)))
-    count = max(1, min(_LISTED, sum(end <= _LONGEST for end in ends)))
+    fitting = sum(end <= _LONGEST for end in accumulate(map(len, lines)))
+    count = max(1, min(_LISTED, fitting))
     rest = f"\n  and {len(lines) - count} more" if len(lines) > count else ""
     return "".join(lines[:count]) + rest

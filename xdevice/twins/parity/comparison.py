@@ -1,12 +1,9 @@
-"""`Comparison`, the result of `compare`, and functions that make a `Comparison` for each kind of difference."""
+"""`Comparison`, the result of `compare`, and what all its texts say alike."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    from .readings import Reading
+from typing import Any, Literal, NamedTuple
 
 Problem = Literal["structure", "shape", "dtype", "device", "values", "settings"]
 
@@ -69,7 +66,3 @@ def of_structure(text: str) -> Comparison:
 
 def at(path: str) -> str:
     return f" at {path}" if path else ""
-
-
-def source(reading: Reading) -> str:
-    return f"{reading.origin} of {reading.owner}" if reading.origin else reading.owner

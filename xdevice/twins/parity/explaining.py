@@ -4,7 +4,7 @@ for rounding, and the variance that a batch norm keeps."""
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .comparison import Comparison
-    from .readings import Reading
-    from .recording import RecordedCall
+    from .host_leaves import HostLeaf
+    from .record_files import RecordedCall
 
 _VANISHING: Final = 1e-5
 """A leaf whose numbers are at most this share of the record's largest number may be rounding alone: the gradient of a
@@ -26,43 +26,31 @@ _UNBIASED: Final = (
 )
 
 
-class Vanishing(NamedTuple):
-    """A recorded leaf that is much smaller than the other leaves of its record."""
-
-    name: str
-    step: int
-    size: float
-    largest: float
-
-    def __str__(self) -> str:
-        return (
-            f"\n  note      {self.name}, step {self.step}, has at most {self.size:.2g} there, and {self.largest:.2g} "
-            f"elsewhere: if these are gradients, this one is zero but for rounding, as those of a bias before a norm "
-            f"and of the key's bias in attention are. Adam makes whole steps of it. Compare without it, or make the "
-            f"layer without a bias"
-        )
-
-
-def vanishing(entries: Sequence[RecordedCall]) -> dict[str, Vanishing]:
-    """The leaves of the reference's records that are much smaller than the others beside them, by their paths without
-    brackets. The first record of each counts."""
-    found: dict[str, Vanishing] = {}
-    for entry in entries:
-        sizes = {_plain(leaf.path): _size(leaf) for leaf in entry.read()}
+def vanishing(calls: Sequence[RecordedCall]) -> dict[str, str]:
+    """A note for each leaf of the reference's records that is much smaller than the others beside it, by its path
+    without brackets. The first record of each counts."""
+    notes: dict[str, str] = {}
+    for call in calls:
+        sizes = {_plain(leaf.path): _size(leaf) for leaf in call.read()}
         largest = max(sizes.values(), default=0.0)
         for path, size in sizes.items():
-            if 0.0 < size <= _VANISHING * largest:
-                found.setdefault(path, Vanishing(entry.name, entry.step, size, largest))
-    return found
+            if 0.0 < size <= _VANISHING * largest and path not in notes:
+                notes[path] = (
+                    f"\n  note      {call.name}, step {call.step}, has at most {size:.2g} there, and {largest:.2g} "
+                    f"elsewhere: if these are gradients, this one is zero but for rounding, as those of a bias before "
+                    f"a norm and of the key's bias in attention are. Adam makes whole steps of it. Compare without it, "
+                    f"or make the layer without a bias"
+                )
+    return notes
 
 
-def explain(comparison: Comparison, known: Mapping[str, Vanishing]) -> Comparison:
-    """The comparison, its text with a note if the difference may have such a cause. `known` is from `vanishing`."""
+def explain(comparison: Comparison, notes: Mapping[str, str]) -> Comparison:
+    """The comparison, its text with a note if the difference may have such a cause. `notes` is from `vanishing`."""
     if comparison.problem != "values":
         return comparison
     path = _plain(comparison.leaf)
-    note = str(known[path]) if path in known else _UNBIASED if path.endswith(VARIANCE) else ""
-    return comparison._replace(text=f"{comparison.text}{note}")
+    note = notes.get(path, _UNBIASED if path.endswith(VARIANCE) else "")
+    return comparison._replace(text=comparison.text + note)
 
 
 def is_statistic(path: str) -> bool:
@@ -74,7 +62,7 @@ def _plain(path: str) -> str:
     return path.strip("[]'\"")
 
 
-def _size(leaf: Reading) -> float:
+def _size(leaf: HostLeaf) -> float:
     value: Any = leaf.value
     if not isinstance(value, numpy.ndarray) or value.dtype.kind not in "fc" or not value.size:
         return 0.0

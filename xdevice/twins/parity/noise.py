@@ -21,14 +21,15 @@ import numpy
 from xdevice.base import floats
 from xdevice.errors import RecordingError
 
-from .structures import ways
+from .host_leaves import unique_paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .readings import Reading
-    from .recording import RecordedCall
+    from .host_leaves import HostLeaf
+    from .record_files import RecordedCall
 
+    Calls = Sequence[RecordedCall]
     Noise = Mapping[tuple[str, int], Mapping[str, float]]
     """The noise of each leaf: by the name and step of the recorded value, and then by the path of the leaf in it."""
 
@@ -39,7 +40,7 @@ _REDRAWN: Final = 1e-2, 100.0
 than so many times what the moved runs do: a framework's own generator draws other numbers in float64."""
 
 
-def measure(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[RecordedCall]]) -> Noise:
+def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
     """Returns the noise of each recorded leaf, which grows with the largest difference between the reference's usual
     run and its further runs, `variants`.
 
@@ -47,62 +48,63 @@ def measure(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[R
         RecordingError: a run recorded other names, steps, leaves or shapes than the reference, or drew other numbers.
     """
     noise: dict[tuple[str, int], dict[str, float]] = {}
-    most: dict[tuple[str, str], float] = {}
-    others = {variant: {(entry.name, entry.step): entry for entry in entries} for variant, entries in variants.items()}
-    for entry in reference:
-        key = entry.name, entry.step
-        usual = entry.read()
-        largest = dict.fromkeys(ways(usual), 0.0)
-        by_run: dict[str, float] = {}
-        for variant, entries in others.items():
-            other = entries[key].read() if key in entries else []
-            if [(leaf.path, leaf.shape) for leaf in other] != [(leaf.path, leaf.shape) for leaf in usual]:
-                raise RecordingError(
-                    f"cannot calibrate: {entry.name}, step {entry.step}, has other leaves or shapes, or is missing, in "
-                    f"the run {variant} of the reference, so that rounding alone decides what is recorded"
-                )
-            apart = [_difference(one, two) for one, two in zip(other, usual, strict=True)]
-            by_run[variant] = max(apart, default=0.0)
-            largest = {way: max(known, new) for (way, known), new in zip(largest.items(), apart, strict=True)}
-        if entry.step == 0:
-            _refuse_redrawn(entry, usual, by_run)
-        noise[key] = {}
-        for (way, difference), leaf in zip(largest.items(), usual, strict=True):
-            size = _size(leaf.value, 0) if leaf.is_number else 0.0
-            share = difference / size if size else 0.0
-            most[entry.name, way] = share = max(share, most.get((entry.name, way), 0.0))
-            noise[key][way] = max(difference, share * size) * (entry.step + 1)
+    worst_shares: dict[tuple[str, str], float] = {}
+    others = {variant: {call.key: call for call in calls} for variant, calls in variants.items()}
+    for call in reference:
+        usual = call.read()
+        apart = {variant: _apart(call, usual, calls.get(call.key), variant) for variant, calls in others.items()}
+        if call.step == 0:
+            _refuse_redrawn(call, usual, apart)
+        noise[call.key] = {}
+        for number, (path, leaf) in enumerate(zip(unique_paths(usual), usual, strict=True)):
+            difference = max((differences[number] for differences in apart.values()), default=0.0)
+            size = _largest(leaf)
+            share = max(difference / size if size else 0.0, worst_shares.get((call.name, path), 0.0))
+            worst_shares[call.name, path] = share
+            noise[call.key][path] = max(difference, share * size) * (call.step + 1)
     return noise
 
 
-def _refuse_redrawn(entry: RecordedCall, usual: Sequence[Reading], by_run: dict[str, float]) -> None:
-    share, times = _REDRAWN
-    wide = by_run.pop(floats.FLOAT64, 0.0)
-    size = max((_size(leaf.value, 0) for leaf in usual if leaf.is_number), default=0.0)
-    if wide > share * size and wide > times * max(by_run.values(), default=0.0):
+def _apart(call: RecordedCall, usual: list[HostLeaf], other: RecordedCall | None, variant: str) -> list[float]:
+    """For each leaf, how far the run `variant` of the reference is from its usual run."""
+    leaves = other.read() if other is not None else []
+    if [(leaf.path, leaf.shape) for leaf in leaves] != [(leaf.path, leaf.shape) for leaf in usual]:
         raise RecordingError(
-            f"cannot calibrate: {entry.name}, step {entry.step}, is off by {wide:.2g} in the run in float64 of the "
+            f"cannot calibrate: {call.name}, step {call.step}, has other leaves or shapes, or is missing, in the run "
+            f"{variant} of the reference, so that rounding alone decides what is recorded"
+        )
+    # infinities are left to the comparison of the leaves
+    return [
+        _size(one.value, two.value) if one.is_number and two.is_number else 0.0
+        for one, two in zip(leaves, usual, strict=True)
+    ]
+
+
+def _refuse_redrawn(call: RecordedCall, usual: list[HostLeaf], apart: Mapping[str, list[float]]) -> None:
+    share, times = _REDRAWN
+    wide = max(apart.get(floats.FLOAT64, ()), default=0.0)
+    moved = max((x for variant, each in apart.items() if variant != floats.FLOAT64 for x in each), default=0.0)
+    if wide > share * max(map(_largest, usual), default=0.0) and wide > times * moved:
+        raise RecordingError(
+            f"cannot calibrate: {call.name}, step {call.step}, is off by {wide:.2g} in the run in float64 of the "
             "reference, which is more than rounding: a framework's own generator draws other numbers in float64. Take "
             "first weights from xdevice.random, xdevice.load or a checkpoint"
         )
 
 
-def moved_nothing(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[RecordedCall]]) -> bool:
+def moved_nothing(reference: Calls, variants: Mapping[str, Calls]) -> bool:
     """Whether the runs with moved numbers recorded the same numbers as the reference's usual run, so that they measure
     nothing."""
-    jittered = {variant: entries for variant, entries in variants.items() if variant.startswith(floats.JITTER)}
+    jittered = {variant: calls for variant, calls in variants.items() if variant.startswith(floats.JITTER)}
     return not any(any(leaves.values()) for leaves in measure(reference, jittered).values())
 
 
-def _difference(one: Reading, two: Reading) -> float:
-    """The largest difference between elements of two leaves, among the elements whose difference is finite. Infinities
-    are left to the comparison of the leaves."""
-    if not (one.is_number and two.is_number):
-        return 0.0
-    return _size(one.value, two.value)
+def _largest(leaf: HostLeaf) -> float:
+    return _size(leaf.value, 0) if leaf.is_number else 0.0
 
 
 def _size(one: Any, two: Any) -> float:
+    """The largest difference between elements, among those whose difference is finite."""
     a, b = numpy.asarray(one), numpy.asarray(two)
     wide = "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"
     with numpy.errstate(all="ignore"):

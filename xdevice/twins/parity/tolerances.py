@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from xdevice.base.floats import PARTS
 from xdevice.errors import ArgumentError, DTypeError
 
+from .host_leaves import PYTHON
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from .readings import Reading
+    from .host_leaves import HostLeaf
 
 
 class Tolerance(NamedTuple):
@@ -27,7 +29,7 @@ class Tolerance(NamedTuple):
     least: float
 
     def __str__(self) -> str:
-        size = "max|expected|" if not self.least else f"max({self.least:g}, max|expected|)"
+        size = f"max({self.least:g}, max|expected|)" if self.least else "max|expected|"
         return f"{self.relative:g} * |expected| + {self.absolute:g} * {size}"
 
 
@@ -40,17 +42,15 @@ TOLERANCES: Final = {
 """The tolerance of each float dtype, from the finest dtype to the coarsest. A complex dtype has the tolerance of its
 real and imaginary parts; ints and bools must be equal."""
 
-_PYTHON: Final = ("float", "complex")
 _NOISES: Final = 8.0
 """If the noise of a leaf was measured, an error may be this many times the noise. 4 was the smallest factor without a
 false alarm."""
 _FLOOR: Final = 2 * 2.0**-23
 """The error that is allowed beside the noise, even if the noise is 0, as a share of max|expected|."""
-_DOES: Final = " that rounding alone does up to this step"
 
 
-class Rule(NamedTuple):
-    """How strictly to compare: the arguments of `assert_parity`, and the settings that reports of whole runs add."""
+class Strictness(NamedTuple):
+    """How strictly to compare: the arguments of `assert_parity`, and what reports of whole runs add."""
 
     rtol: float | None = None
     atol: float | None = None
@@ -65,10 +65,10 @@ class Rule(NamedTuple):
     """The same for the means and variances that batch norms keep: Paddle holds their momentum in float32, so that they
     are up to 3e-7 off in a run in float64."""
     noise: Mapping[str, float] | None = None
-    """The error that rounding alone was seen to make in each leaf, by the leaf's path; see `twins.parity.noise`."""
+    """The error that rounding alone was seen to make in each leaf, by the leaf's path; see `noise`."""
 
-    def check(self) -> Rule:
-        """Raises `ArgumentError` for a wrong tolerance; otherwise returns this `Rule`."""
+    def check(self) -> Strictness:
+        """Raises `ArgumentError` for a wrong tolerance; otherwise returns itself."""
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
             if value is None:
                 continue
@@ -80,7 +80,7 @@ class Rule(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """The tolerance for one pair of leaves, as `allow` computes it from their dtype and the `Rule`."""
+    """The tolerance for one pair of leaves, as `allow` computes it from their dtype and the `Strictness`."""
 
     rtol: float
     atol: Callable[[float], float]
@@ -88,35 +88,34 @@ class Allowed(NamedTuple):
     text: str
 
 
-def allow(dtype: str | None, rule: Rule, noise: float | None) -> Allowed | None:
+def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed | None:
     """The tolerance for two leaves of this dtype; None if they must be equal, as ints and bools must. `noise` is the
     error that rounding alone makes in these leaves, if it was measured."""
-    if dtype is None:
-        return Allowed(0.0, lambda size: _NOISES * noise, f"{_NOISES:g} * {noise:.3g}{_DOES}") if noise else None
-    if noise is not None and dtype == "float32":
-        text = f"{_NOISES:g} * {noise:.3g}{_DOES}, + {_FLOOR:.2g} * max|expected|"
+    if noise is not None and dtype in (None, "float32"):
+        does = f"{_NOISES:g} * {noise:.3g} that rounding alone does up to this step"
+        if dtype is None:
+            return Allowed(0.0, lambda size: _NOISES * noise, does) if noise else None
+        text = f"{does}, + {_FLOOR:.2g} * max|expected|"
         return Allowed(0.0, lambda size: _NOISES * noise + _FLOOR * size, text)
+    if dtype is None:
+        return None
     usual = TOLERANCES[rule.float64_as if dtype == "float64" else dtype]
     rtol = usual.relative if rule.rtol is None else float(rule.rtol)
     if rule.atol is None:
         text = str(usual._replace(relative=rtol))
         return Allowed(rtol, lambda size: usual.absolute * max(usual.least, size), text)
-    given = float(rule.atol)
-    return Allowed(rtol, lambda size: given, f"{rtol:g} * |expected| + {given:g}")
+    atol = float(rule.atol)
+    return Allowed(rtol, lambda size: atol, f"{rtol:g} * |expected| + {atol:g}")
 
 
-def coarser(actual: Reading, expected: Reading, pythons: str) -> str | None:
+def coarser(actual: HostLeaf, expected: HostLeaf, pythons: str) -> str | None:
     """The coarser of the float dtypes of two leaves, or None if both dtypes are exact. A Python number takes the dtype
     of the other leaf; two Python floats take `pythons`."""
-    names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != "Python"}
-    floats = {PARTS.get(name, name) for name in names if not _is_exact(name)}
-    if not floats:
-        floats = {pythons for leaf in (actual, expected) if leaf.dtype in _PYTHON}
-    unknown = floats - set(TOLERANCES)
+    names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != PYTHON}
+    floats = {PARTS.get(name, name) for name in names if name != "bool" and not name.lstrip("u").startswith("int")}
+    if not floats and {actual.dtype, expected.dtype} & {"float", "complex"}:
+        floats = {pythons}
+    unknown = floats - TOLERANCES.keys()
     if unknown:
         raise DTypeError(f"there is no rule for comparing {', '.join(sorted(unknown))}; convert it to float32 first")
     return next((name for name in reversed(TOLERANCES) if name in floats), None)
-
-
-def _is_exact(name: str) -> bool:
-    return name == "bool" or name.lstrip("u").startswith("int")

@@ -141,11 +141,11 @@ def _parse(text: str) -> dict[str, Any]:
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object as a dict. Raises if a key comes twice. Using this doubles the time of reading a header."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    header = dict(pairs)
+    if len(header) < len(pairs):
         twice = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
         raise ValueError(f"its header has {shown(twice)} twice")
-    return found
+    return header
 
 
 def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, Entry]:

@@ -8,9 +8,9 @@ import numpy
 
 from xdevice.containers import trees
 from xdevice.core import registry
+from xdevice.twins import owners
 from xdevice.errors import UnsupportedError
 from xdevice.tensors.refusals import traced
-from xdevice.twins import owners
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 NUMBERS = (bool, int, float, complex)
 """The types of Python's own numbers. A number has no dtype: it takes the dtype of the tensor it is compared with."""
+PYTHON = "Python"
+"""The owner of a leaf that is no tensor."""
 
 
-class Reading(NamedTuple):
+class HostLeaf(NamedTuple):
     """One leaf, read to the host: a tensor, a variable of a model, or an object that is not a tensor, such as a
     number."""
 
@@ -34,7 +36,7 @@ class Reading(NamedTuple):
     device: str | None
     """The tensor's device, such as `cpu:0`; None for an object that is no tensor."""
     owner: str
-    """The tensor's framework with its version, such as `torch 2.13.0`; `Python` for an object that is no tensor."""
+    """The tensor's framework with its version, such as `torch 2.13.0`; `PYTHON` for an object that is no tensor."""
     origin: str = ""
     """The parameter's name in its own model, if it is compared under the name that the other model has for it."""
 
@@ -46,8 +48,13 @@ class Reading(NamedTuple):
     def shape(self) -> tuple[int, ...]:
         return tuple(self.value.shape) if isinstance(self.value, numpy.ndarray) else ()
 
+    @property
+    def source(self) -> str:
+        """Where the leaf comes from, in words."""
+        return f"{self.origin} of {self.owner}" if self.origin else self.owner
 
-def read(x: object) -> list[Reading]:
+
+def read(x: object) -> list[HostLeaf]:
     """Reads every leaf of a tensor, model, container or Python number, in the container's own order.
 
     Raises:
@@ -55,7 +62,7 @@ def read(x: object) -> list[Reading]:
         ContainerError: a container that contains itself, or an object of a type that xdevice cannot walk but that
             holds tensors.
     """
-    return [reading for leaf in leaves(x) for reading in read_leaf(leaf.path, leaf.value)]
+    return [one for leaf in leaves(x) for one in read_leaf(leaf.path, leaf.value)]
 
 
 def leaves(x: object) -> list[trees.Leaf]:
@@ -64,38 +71,44 @@ def leaves(x: object) -> list[trees.Leaf]:
     return [trees.Leaf("", x)] if is_leaf else trees.leaves(x)
 
 
-def read_leaf(path: str, x: Any) -> Iterator[Reading]:
-    """Yields the readings of one leaf: a reading of each variable for a model, one reading for any other leaf."""
-    found = registry.kind_of(type(x))
-    model_of = owners.backend_of_model(x)
-    if model_of is not None:
+def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
+    """Yields one leaf as it is on the host; of a model, a leaf for each variable."""
+    owner, kind = registry.kind_of(type(x)) or (None, None)
+    if model_of := owners.backend_of_model(x):
         for name, variable in model_of.variables(x):
-            yield read_tensor(model_of, f"{path}.{name}".lstrip("."), variable)
-        return
-    if found is None:
+            yield read_tensor(model_of, joined(path, name), variable)
+    elif owner is None:
         trees.refuse_stranger(path, x)
-        yield _plain(path, x)
-        return
-    backend, kind = found
-    if kind == "symbol":
-        raise traced(backend, path or type(x).__qualname__)
-    yield read_tensor(backend, path, x)
+        if isinstance(x, numpy.generic):
+            yield HostLeaf(path, numpy.asarray(x), x.dtype.name, None, f"numpy {numpy.__version__}")
+        else:
+            yield HostLeaf(path, x, type(x).__name__, None, PYTHON)
+    elif kind == "symbol":
+        raise traced(owner, path or type(x).__qualname__)
+    else:
+        yield read_tensor(owner, path, x)
 
 
-def read_tensor(backend: Backend, path: str, x: Any) -> Reading:
+def read_tensor(backend: Backend, path: str, x: Any) -> HostLeaf:
     """Reads a tensor, or a variable of a model, to the host."""
     array = numpy.asarray(backend.to_numpy(x))
-    return Reading(path, array, array.dtype.name, _place(backend, x), f"{backend.name} {backend.version}")
-
-
-def _place(backend: Backend, x: Any) -> str:
     try:
-        return str(backend.device_of(x))
+        place = str(backend.device_of(x))
     except UnsupportedError as error:  # the tensor is on several devices, or on one of an unknown kind
-        return f"no one device ({error})"
+        place = f"no one device ({error})"
+    return HostLeaf(path, array, array.dtype.name, place, f"{backend.name} {backend.version}")
 
 
-def _plain(path: str, x: object) -> Reading:
-    if isinstance(x, numpy.generic):
-        return Reading(path, numpy.asarray(x), x.dtype.name, None, f"numpy {numpy.__version__}")
-    return Reading(path, x, type(x).__name__, None, "Python")
+def joined(path: str, name: str) -> str:
+    return f"{path}.{name}".lstrip(".")
+
+
+def unique_paths(leaves: list[HostLeaf]) -> list[str]:
+    """The leaves' paths, made unique: two keys of a dict may have the same text, and the second path then gets a
+    number."""
+    seen: dict[str, int] = {}
+    paths = []
+    for leaf in leaves:
+        seen[leaf.path] = number = seen.get(leaf.path, 0) + 1
+        paths.append(leaf.path if number == 1 else f"{leaf.path} (number {number})")
+    return paths

@@ -1,4 +1,5 @@
-"""`python -m xdevice.twins.parity.traced script.py`: runs a script as Python does, and keeps what its layers compute.
+"""`python -m xdevice.twins.parity.tracing_script script.py`: runs a script as Python does, and keeps what its layers
+compute.
 
 The traces are written into the folder `trace` beside the recording: the arrays as `record` writes them, and in
 `runs.jsonl` a line for each traced call of a model, which lists the model's layers, with kinds, shapes and settings,
@@ -22,14 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.base import floats
+from xdevice.twins.contract import calls as layer_calls
 from xdevice.contract.private import AbsentNameError
 from xdevice.core import registry, selection
 from xdevice.errors import NotBuiltError, UnsupportedError, XDeviceError
-from xdevice.twins.contract import calls as common
 from xdevice.twins.models.reading import read_model
 from xdevice.twins.tracing.traces import Trace
 
-from . import narrow, recording
+from . import in_float64, recording
+from .record_files import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +46,7 @@ FIRST: Final = 3
 """The first calls with inputs of one shape are always traced: this many of them."""
 
 
-class _Pending(NamedTuple):
+class _EndedCall(NamedTuple):
     """A call of a model that has ended, but is not written yet because its gradients may still come."""
 
     line: dict[str, Any]
@@ -54,7 +56,7 @@ class _Pending(NamedTuple):
     trace: Trace
 
 
-class _Model:
+class _TracedModel:
     """What the tracer knows of one model of the program: its number, its calls so far, and the reason if it cannot be
     traced."""
 
@@ -65,7 +67,7 @@ class _Model:
         self.shapes: dict[Any, int] = {}
         self.refusal = ""
         self.watched: dict[int, AbstractContextManager[Any]] = {}
-        self.pending: list[_Pending] = []
+        self.pending: list[_EndedCall] = []
 
 
 class Tracer:
@@ -76,8 +78,8 @@ class Tracer:
         self._folder = folder
         self._process = os.getpid()
         self._lock = threading.RLock()
-        self._models: dict[int, _Model | None] = {}
-        self._recorder = recording.Recorder(folder)
+        self._models: dict[int, _TracedModel | None] = {}
+        self._recorder = Recorder(folder)
 
     def around(self, model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
         """Runs `call`, which calls `model` with `arguments`, traces it if it is wanted, and returns its result. The
@@ -89,7 +91,7 @@ class Tracer:
             self._write(known)
         if not self._is_wanted(known, arguments):
             return call()
-        copies = common.Watch(self._backend, {}).copies
+        copies = layer_calls.Watch(self._backend, {}).copies
         seen = self._watch(known)
         if seen is None:
             return call()
@@ -101,7 +103,7 @@ class Tracer:
                 "model": known.number, "type": type(model).__name__, "run": known.count - 1, "time": started,
                 "layers": self._layers(model),
             }  # fmt: skip
-            known.pending.append(_Pending(line, inputs, copies(result), trace))
+            known.pending.append(_EndedCall(line, inputs, copies(result), trace))
         return result
 
     def close(self) -> None:
@@ -113,8 +115,8 @@ class Tracer:
                 self._write(known)
             self._recorder.close()
 
-    def _model_of(self, model: Any) -> _Model | None:
-        """The `_Model` of a model; None if it has no parameters that can be paired with another model's, as a loss
+    def _model_of(self, model: Any) -> _TracedModel | None:
+        """What is known of a model; None if it has no parameters that can be paired with another model's, as a loss
         function has none."""
         with self._lock:
             if id(model) not in self._models:
@@ -127,22 +129,22 @@ class Tracer:
                 except UnsupportedError:
                     has_layers = False
                 number = len([one for one in self._models.values() if one is not None])
-                self._models[id(model)] = _Model(number, model) if has_layers else None
+                self._models[id(model)] = _TracedModel(number, model) if has_layers else None
             return self._models[id(model)]
 
-    def _is_wanted(self, known: _Model, arguments: Any) -> bool:
+    def _is_wanted(self, known: _TracedModel, arguments: Any) -> bool:
         if known.refusal:
             return False
         if self._backend.tracing():
             self._refuse(known, f"it is called inside of {self._backend.tracing()}, where layers have no values")
             return False
-        shapes = tuple(tuple(x.shape) for x in common.tensors(self._backend, arguments))
+        shapes = tuple(tuple(x.shape) for x in layer_calls.tensors(self._backend, arguments))
         with self._lock:
             known.count += 1
             known.shapes[shapes] = known.shapes.get(shapes, 0) + 1
             return known.shapes[shapes] <= FIRST or known.count & (known.count - 1) == 0
 
-    def _watch(self, known: _Model) -> list[Call] | None:
+    def _watch(self, known: _TracedModel) -> list[Call] | None:
         """Starts to note the calls of the model's layers in this thread, and returns the list in which they are put.
         `_write` stops it at the model's next call, because gradients come after this call."""
         block = self._backend.calls(known.itself)
@@ -154,7 +156,7 @@ class Tracer:
         known.watched[threading.get_ident()] = block
         return seen
 
-    def _refuse(self, known: _Model, why: str) -> None:
+    def _refuse(self, known: _TracedModel, why: str) -> None:
         known.refusal = why
         self._line({"model": known.number, "type": type(known.itself).__name__, "refusal": why})
 
@@ -170,7 +172,7 @@ class Tracer:
             for layer in twin.layers
         ]
 
-    def _write(self, known: _Model) -> None:
+    def _write(self, known: _TracedModel) -> None:
         block = known.watched.pop(threading.get_ident(), None)
         if block is not None:
             block.__exit__(None, None, None)
@@ -200,7 +202,7 @@ def _plain(value: object) -> Any:
 
 def main() -> None:
     """Runs the script that the command-line arguments name, and traces its models."""
-    script = narrow.script_to_run()
+    script = in_float64.script_to_run()
     backend = registry.load(os.environ[selection.VARIABLE])
     tracer = Tracer(backend, Path(os.environ[recording.VARIABLE]) / FOLDER)
     atexit.register(tracer.close)
@@ -218,7 +220,7 @@ def main() -> None:
 
 def _run(script: str) -> None:
     if floats.is_float64():
-        narrow.run(script)
+        in_float64.run(script)
     else:
         runpy.run_path(script, run_name="__main__")
 

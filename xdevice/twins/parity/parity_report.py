@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from .comparing import compare_readings
+from .comparing import compare_leaves
 from .comparison import Comparison, of_structure
 from .explaining import explain, vanishing
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from .noise import Noise
-    from .recording import RecordedCall
-    from .tolerances import Rule
+    from .record_files import RecordedCall
+    from .tolerances import Strictness
 
 State = Literal["reference", "agrees", "diverges", "did not run", "not compared"]
 AGREE, DIVERGED, NOT_RUN = 0, 1, 2
 """The exit statuses of `xdevice parity` and `xdevice compare`."""
 
 
-class Finding(NamedTuple):
+class ComparedValue(NamedTuple):
     """The comparison of one recorded value of a backend with the value that the reference recorded under the same name
     and step."""
 
@@ -46,24 +46,27 @@ class Divergence(NamedTuple):
 
     backend: str
     reference: str
-    finding: Finding
+    value: ComparedValue
 
     def __str__(self) -> str:
-        found = self.finding
         recorded = f"\n  recorded  {self.lines}" if self.lines else ""
-        return f"{found.name}, step {found.step}, on {self.backend}: {found.comparison.text}{recorded}"
+        return f"{self.place}: {self.value.comparison.text}{recorded}"
+
+    @property
+    def place(self) -> str:
+        return f"{self.value.name}, step {self.value.step}, on {self.backend}"
 
     @property
     def lines(self) -> str:
         """The line of the program that recorded the value, or the lines of both sides if they differ."""
-        mine, theirs = self.finding.actual_line, self.finding.expected_line
-        if not mine or not theirs or mine == theirs:
-            return line_text(mine or theirs)
-        return f"{line_text(mine)} (actual), {line_text(theirs)} (expected)"
+        mine, its = self.value.actual_line, self.value.expected_line
+        if not mine or not its or mine == its:
+            return line_text(mine or its)
+        return f"{line_text(mine)} (actual), {line_text(its)} (expected)"
 
 
 @dataclass
-class Row:
+class BackendRow:
     """The row of one backend in a report: how its run ended, and how its values compare with the reference's."""
 
     backend: str
@@ -77,27 +80,31 @@ class Row:
     error: str = ""
     """Why the backend did not run."""
     python: str = ""
-    findings: list[Finding] = field(default_factory=list)
+    values: list[ComparedValue] = field(default_factory=list)
 
     @property
     def first(self) -> Divergence | None:
-        off = [finding for finding in self.findings if not finding.comparison.ok]
-        first = min(off, key=lambda finding: finding.order, default=None)
+        off = [value for value in self.values if not value.comparison.ok]
+        first = min(off, key=lambda value: value.order, default=None)
         return Divergence(self.backend, self.reference, first) if first is not None else None
+
+    @property
+    def seconds_text(self) -> str:
+        return "-" if self.seconds is None else f"{self.seconds:.1f}"
 
 
 @dataclass
-class Report:
+class ParityReport:
     """The result of comparing all backends: a row for each, and notes for the reader."""
 
-    rows: list[Row]
+    rows: list[BackendRow]
     notes: list[str] = field(default_factory=list)
 
     @property
     def first(self) -> Divergence | None:
         """The first divergence of any backend, in program order; None if all agree."""
-        found = [row.first for row in self.rows if row.first is not None]
-        return min(found, key=lambda divergence: divergence.finding.order, default=None)
+        every = [row.first for row in self.rows if row.first is not None]
+        return min(every, key=lambda divergence: divergence.value.order, default=None)
 
     @property
     def status(self) -> int:
@@ -106,24 +113,21 @@ class Report:
         states = {row.state for row in self.rows}
         return NOT_RUN if states & {"did not run", "not compared"} else DIVERGED if "diverges" in states else AGREE
 
-    def compared_rows(self) -> list[Row]:
+    def compared_rows(self) -> list[BackendRow]:
         """The rows of all backends but the reference."""
         return [row for row in self.rows if row.state != "reference"]
 
     def names(self) -> list[str]:
         """The names of all recorded values, in program order."""
-        first: dict[str, tuple[float, ...]] = {}
-        for row in self.rows:
-            for finding in row.findings:
-                first[finding.name] = min(finding.order, first.get(finding.name, finding.order))
-        return sorted(first, key=lambda name: first[name])
+        values = sorted((value for row in self.rows for value in row.values), key=lambda value: value.order)
+        return list(dict.fromkeys(value.name for value in values))
 
-    def series(self, name: str) -> dict[str, list[Finding]]:
-        """The findings for a recorded name by backend, each backend's sorted by step."""
-        found = {
-            row.backend: [finding for finding in row.findings if finding.name == name] for row in self.compared_rows()
+    def series(self, name: str) -> dict[str, list[ComparedValue]]:
+        """The values of a recorded name by backend, each backend's sorted by step."""
+        return {
+            row.backend: sorted((value for value in row.values if value.name == name), key=lambda value: value.step)
+            for row in self.compared_rows()
         }
-        return {backend: sorted(series, key=lambda finding: finding.step) for backend, series in found.items()}
 
     def as_json(self) -> dict[str, Any]:
         """The report as a dict for JSON. Numbers that JSON cannot express are strings: "inf", "nan"."""
@@ -139,19 +143,22 @@ class Report:
         }
 
 
-def worst(series: list[Finding]) -> Finding | None:
-    """The finding of a series whose error is the largest multiple of what is allowed; None if the series is empty."""
-    return max(series, key=lambda finding: (finding.comparison.excess, finding.comparison.abs or 0.0), default=None)
+def worst(series: list[ComparedValue]) -> ComparedValue | None:
+    """The value of a series whose error is the largest multiple of what is allowed; None if the series is empty."""
+    return max(series, key=lambda value: (value.comparison.excess, value.comparison.abs or 0.0), default=None)
 
 
-def hold(
+# comparing
+
+
+def compare_recordings(
     actual: Sequence[RecordedCall],
     expected: Sequence[RecordedCall],
-    rule: Rule,
+    rule: Strictness,
     is_complete: bool = True,
     noise: Noise | None = None,
     is_float64: bool = False,
-) -> list[Finding]:
+) -> list[ComparedValue]:
     """Compares every recorded value, `actual`, with the reference's value of the same name and step, in `expected`.
 
     If the run was cut short (`is_complete` is False), values that `actual` lacks are not reported. With `noise`, values
@@ -159,46 +166,44 @@ def hold(
     tolerance of float64, and later steps have that of float32, because Paddle's Momentum, Keras and Gluon hold their
     hyperparameters in float32.
     """
-
-    def rule_of(name: str, step: int) -> Rule:
-        if is_float64:
-            return rule._replace(
-                pythons="float64", float64_as="float32" if step else "float64", statistics_as="float32"
-            )
-        return rule if noise is None else rule._replace(noise=noise[name, step])
-
-    theirs = {(entry.name, entry.step): entry for entry in actual}
-    places = {(entry.name, entry.step): place for place, entry in enumerate(expected)}
-    found = [
-        _both(entry, theirs.get(key), places[key], rule_of(*key))
-        for entry in expected
-        for key in [(entry.name, entry.step)]
-        if is_complete or key in theirs
-    ]
-    if any(one.comparison.problem == "values" for one in found):
-        known = vanishing(expected)
-        found = [one._replace(comparison=explain(one.comparison, known)) for one in found]
-    return found + list(_extra(actual, places))
-
-
-def _both(expected: RecordedCall, actual: RecordedCall | None, place: int, rule: Rule) -> Finding:
-    if actual is None:
-        comparison = of_structure(f"{expected.name} has no step {expected.step} here, but the reference does")
-    else:
-        comparison = compare_readings(actual.read(), expected.read(), rule)
-    line = actual.where if actual is not None else ""
-    return Finding(expected.name, expected.step, (place,), comparison, line, expected.where)
-
-
-def _extra(actual: Sequence[RecordedCall], places: dict[tuple[str, int], int]) -> Iterator[Finding]:
-    last = -1.0
-    for number, entry in enumerate(actual):
-        place = places.get((entry.name, entry.step))
-        if place is not None:
-            last = place
+    ours = {call.key: call for call in actual}
+    places = {call.key: place for place, call in enumerate(expected)}
+    values = []
+    for place, call in enumerate(expected):
+        mine = ours.get(call.key)
+        if mine is None and not is_complete:
             continue
-        text = f"{entry.name} has a step {entry.step} here, but the reference does not"
-        yield Finding(entry.name, entry.step, (last, number), of_structure(text), entry.where)
+        if mine is None:
+            comparison = of_structure(f"{call.name} has no step {call.step} here, but the reference does")
+        else:
+            own = rule
+            if is_float64:
+                own = rule._replace(
+                    pythons="float64", float64_as="float32" if call.step else "float64", statistics_as="float32"
+                )
+            elif noise is not None:
+                own = rule._replace(noise=noise[call.key])
+            comparison = compare_leaves(mine.read(), call.read(), own)
+        line = mine.where if mine is not None else ""
+        values.append(ComparedValue(call.name, call.step, (place,), comparison, line, call.where))
+    if any(value.comparison.problem == "values" for value in values):
+        notes = vanishing(expected)
+        values = [value._replace(comparison=explain(value.comparison, notes)) for value in values]
+    return values + list(_extra(actual, places))
+
+
+def _extra(actual: Sequence[RecordedCall], places: dict[tuple[str, int], int]) -> Iterator[ComparedValue]:
+    """The values that the reference lacks."""
+    last = -1.0
+    for number, call in enumerate(actual):
+        if call.key in places:
+            last = places[call.key]
+            continue
+        comparison = of_structure(f"{call.name} has a step {call.step} here, but the reference does not")
+        yield ComparedValue(call.name, call.step, (last, number), comparison, call.where)
+
+
+# words
 
 
 def line_text(where: str) -> str:
@@ -215,10 +220,15 @@ def error_text(comparison: Comparison) -> str:
     return "0" if comparison.abs == 0 else f"{float(comparison.abs):.1e}"
 
 
+def excess_text(comparison: Comparison) -> str:
+    """The worst error as text, as a multiple of the allowed error: 1 is the limit."""
+    return "0" if comparison.excess == 0 else f"{comparison.excess:.2g}"
+
+
 # for programs
 
 
-def _row_json(row: Row) -> dict[str, Any]:
+def _row_json(row: BackendRow) -> dict[str, Any]:
     return {
         "backend": row.backend, "state": row.state, "reference": row.reference or None, "version": row.version,
         "seconds": row.seconds, "records": row.records, "error": row.error or None, "python": row.python or None,
@@ -229,58 +239,67 @@ def _row_json(row: Row) -> dict[str, Any]:
 def _divergence_json(divergence: Divergence | None) -> dict[str, Any] | None:
     if divergence is None:
         return None
+    value = divergence.value
     return {
         "backend": divergence.backend,
         "reference": divergence.reference,
-        "name": divergence.finding.name,
-        "step": divergence.finding.step,
+        "name": value.name,
+        "step": value.step,
         "recorded_at": divergence.lines or None,
-        **_comparison_json(divergence.finding.comparison),
-        "text": divergence.finding.comparison.text,
+        **_comparison_json(value.comparison),
+        "text": value.comparison.text,
     }
 
 
-def _series_json(series: list[Finding]) -> dict[str, Any]:
+def _series_json(series: list[ComparedValue]) -> dict[str, Any]:
+    found = worst(series)
     return {
-        "steps": [{"step": finding.step, **_comparison_json(finding.comparison)} for finding in series],
-        "worst_step": found.step if (found := worst(series)) is not None else None,
+        "steps": [{"step": value.step, **_comparison_json(value.comparison)} for value in series],
+        "worst_step": found.step if found is not None else None,
     }
 
 
-def _comparison_json(found: Comparison) -> dict[str, Any]:
-    values = {name: _value_json(value) for name, value in found._asdict().items() if name != "text"}
-    return values | {"worst": list(found.worst) if found.worst is not None else None}
+def _comparison_json(comparison: Comparison) -> dict[str, Any]:
+    values = {name: _value_json(value) for name, value in comparison._asdict().items() if name != "text"}
+    return values | {"worst": None if comparison.worst is None else list(comparison.worst)}
 
 
 def _value_json(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | str):
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    return value if isinstance(value, float) and math.isfinite(value) else str(value)
+    return str(value)
 
 
 # for people
 
 
-def show(report: Report) -> None:
+def show(report: ParityReport) -> None:
     """Prints the report to the terminal: tables, and the first divergence in full."""
     from rich.console import Console
 
     console = Console()
+
+    def say(text: str, style: str | None = None) -> None:
+        # with soft_wrap the terminal breaks the line, so that a long path can be copied as one
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
     console.print(_backends_table(report))
-    if any(report.compared_rows()) and report.names():
+    if report.compared_rows() and report.names():
         console.print(_names_table(report))
     for note in report.notes:
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        say(note)
     for row in report.rows:
         if "\n" in row.error:
-            # with soft_wrap the terminal breaks the line, so that a long path can be copied as one
-            console.print(f"{row.backend} {row.error}", style="red", markup=False, highlight=False, soft_wrap=True)
+            say(f"{row.backend} {row.error}", "red")
     if report.first is not None:
-        console.print("First divergence", style="bold red")
-        console.print(str(report.first), markup=False, highlight=False, soft_wrap=True)
+        say("First divergence", "bold red")
+        say(str(report.first))
 
 
-def _backends_table(report: Report) -> Table:
+_COLORS = {"agrees": "green", "reference": "default", "not compared": "default"}
+
+
+def _backends_table(report: ParityReport) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
@@ -288,21 +307,20 @@ def _backends_table(report: Report) -> Table:
     for heading in ("backend", "version", "result", "recorded", "seconds", "notes"):
         table.add_column(heading, overflow="fold", justify="right" if heading in ("recorded", "seconds") else "left")
     for row in report.rows:
-        color = {"agrees": "green", "reference": "default", "not compared": "default"}.get(row.state, "red")
-        seconds = f"{row.seconds:.1f}" if row.seconds is not None else "-"
-        cells = [row.version or "-", f"[{color}]{row.state}[/]", str(row.records), seconds, escape(_to_know(row))]
-        table.add_row(row.backend, *cells, style="red" if row.state == "did not run" else None)
+        state = f"[{_COLORS.get(row.state, 'red')}]{row.state}[/]"
+        cells = row.backend, row.version or "-", state, str(row.records), row.seconds_text, escape(_notes(row))
+        table.add_row(*cells, style="red" if row.state == "did not run" else None)
     return table
 
 
-def _to_know(row: Row) -> str:
+def _notes(row: BackendRow) -> str:
     why = row.error.partition("\n")[0]
-    first = f"first at {row.first.finding.name}, step {row.first.finding.step}" if row.first is not None else ""
+    first = f"first at {row.first.value.name}, step {row.first.value.step}" if row.first is not None else ""
     other = f"compared with {row.reference}" if " " in row.reference else ""  # the reference comes from another run
     return "; ".join(filter(None, (why, first, other)))
 
 
-def _names_table(report: Report) -> Table:
+def _names_table(report: ParityReport) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
@@ -313,19 +331,14 @@ def _names_table(report: Report) -> Table:
         table.add_column(row.backend, justify="right", overflow="fold")
     for name in report.names():
         series = report.series(name)
-        steps = max(len(found) for found in series.values())
-        table.add_row(escape(name), str(steps), *(escape(_cell(found)) for found in series.values()))
+        steps = max(map(len, series.values()))
+        table.add_row(escape(name), str(steps), *(escape(_cell(values)) for values in series.values()))
     return table
 
 
-def _cell(series: list[Finding]) -> str:
+def _cell(series: list[ComparedValue]) -> str:
     found = worst(series)
     if found is None:
         return "-"
     text = f"{error_text(found.comparison)} ({excess_text(found.comparison)})"
-    return text if found.comparison.ok else f"{text} from step {min(f.step for f in series if not f.comparison.ok)}"
-
-
-def excess_text(comparison: Comparison) -> str:
-    """The worst error as text, as a multiple of the allowed error: 1 is the limit."""
-    return "0" if comparison.excess == 0 else f"{comparison.excess:.2g}"
+    return text if found.comparison.ok else f"{text} from step {min(v.step for v in series if not v.comparison.ok)}"

@@ -6,14 +6,14 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .run import Watcher
+from xdevice.twins.parity.script_runs import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rich.progress import Progress, ProgressColumn
 
-    from .run import Ended
+    from xdevice.twins.parity.script_runs import Ended
 
 
 def bar(*columns: ProgressColumn) -> Progress:

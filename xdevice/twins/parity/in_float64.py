@@ -1,5 +1,5 @@
-"""`python -m xdevice.twins.parity.narrow script.py`: runs a script in float64. If an error ends it, the variables of
-the script that are float32 all the same are named, with the lines that made them.
+"""`python -m xdevice.twins.parity.in_float64 script.py`: runs a script in float64. If an error ends it, the variables
+of the script that are float32 all the same are named, with the lines that made them.
 
 A framework's own function keeps the float32 of a NumPy array, and the framework's error about two dtypes names neither
 the variable nor the line.

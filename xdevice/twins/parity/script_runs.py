@@ -17,7 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from xdevice.base import floats
 from xdevice.base.statuses import status_text
@@ -26,6 +26,7 @@ from xdevice.errors import RecordingError
 
 from . import recording
 from .noise import VARIANTS
+from .record_files import INDEX, reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,14 +36,13 @@ RUN: Final = "run.json"
 CALIBRATION: Final = "calibration"
 """The name of the folder, in a run's folder, for the further runs of the reference, which measure what rounding alone
 does."""
-_INTERRUPTED: Final = "was interrupted"
-_TRACING: Final = ("-m", "xdevice.twins.parity.traced")
-_IN_FLOAT64: Final = ("-m", "xdevice.twins.parity.narrow")
+_TRACING: Final = ("-m", "xdevice.twins.parity.tracing_script")
+_IN_FLOAT64: Final = ("-m", "xdevice.twins.parity.in_float64")
 _SHOWN: Final = 6
 """How many of the last lines that a failed process wrote to standard error are shown."""
 
 
-class Plan(NamedTuple):
+class RunPlan(NamedTuple):
     """What to run: a script with its arguments, the backends, and the Python interpreter for each. Made by the command
     line."""
 
@@ -60,16 +60,15 @@ class Plan(NamedTuple):
     calibrates: bool = False
     """Whether the script is run several more times on the reference, to measure what rounding alone does."""
 
-    def processes(self) -> list[Process]:
-        """The processes to run, in order: one for each backend, and the calibration runs of the reference, if asked
-        for."""
-        usual = [Process(name, name, name, self.floats) for name in self.backends]
+    def scripts(self) -> list[ScriptRun]:
+        """The runs in their order: one on each backend, and the calibration runs of the reference, if asked for."""
+        usual = [ScriptRun(name, name, name, self.floats) for name in self.backends]
         variants = VARIANTS if self.calibrates else ()
         name = self.reference
-        return usual + [Process(f"{name} ({variant})", name, place_of(variant), variant) for variant in variants]
+        return usual + [ScriptRun(f"{name} ({variant})", name, place_of(variant), variant) for variant in variants]
 
 
-class Process(NamedTuple):
+class ScriptRun(NamedTuple):
     """One run of the script in a process: on which backend, and with which XDEVICE_FLOATS."""
 
     name: str
@@ -107,127 +106,103 @@ class Watcher:
         """Called when a backend's process has ended, with `records` values recorded."""
 
 
-class _Running:
-    """The processes of a run that are alive. `stop` kills all of them, and keeps further ones from starting."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._processes: set[subprocess.Popen[Any]] = set()
-        self.is_stopped = False
-
-    def start(self, command: list[str], **options: Any) -> subprocess.Popen[Any]:
-        with self._lock:
-            if self.is_stopped:
-                raise InterruptedError("interrupted")
-            process = subprocess.Popen(command, **options)
-            self._processes.add(process)
-            return process
-
-    def forget(self, process: subprocess.Popen[Any]) -> None:
-        self._processes.discard(process)
-
-    def stop(self) -> None:
-        with self._lock:
-            self.is_stopped = True
-        for process in tuple(self._processes):
-            _kill(process)
-
-
-def run(plan: Plan, folder: Path, watcher: Watcher) -> list[Ended]:
+def run(plan: RunPlan, folder: Path, watcher: Watcher) -> list[Ended]:
     """Runs the script once per backend. The recordings are written below `folder`, and stay there if the run is
     interrupted."""
-    running = _Running()
-    done: dict[str, Ended] = {}
-
-    processes = plan.processes()
-
-    def one(process: Process) -> None:
-        done[process.name] = _run_one(plan, process, folder, watcher, running)
-
+    processes = _Processes(plan, folder, watcher)
+    scripts = plan.scripts()
     try:
         with ThreadPoolExecutor(max_workers=plan.jobs) as pool:
             try:
-                list(pool.map(one, processes))
+                list(pool.map(processes.run, scripts))
             except BaseException:  # after Ctrl-C no process that was started stays behind
                 pool.shutdown(wait=False, cancel_futures=True)
-                running.stop()
+                processes.stop()
                 raise
     finally:
-        ended = [done.get(one.name) or _end_by_interrupt(plan, one) for one in processes]
-        backends, rest = ended[: len(plan.backends)], ended[len(plan.backends) :]
-        about = {
-            "reference": plan.reference,
-            "backends": [one._asdict() for one in backends],
-            "calibration": [one._asdict() for one in rest],
-        }
+        ended = [processes.ended.get(script.name) or processes.interrupted(script) for script in scripts]
+        rows = [one._asdict() for one in ended]
+        count = len(plan.backends)
+        about = {"reference": plan.reference, "backends": rows[:count], "calibration": rows[count:]}
         (folder / RUN).write_text(json.dumps(about, indent=2) + "\n")
     return ended
 
 
-def _end_by_interrupt(plan: Plan, process: Process) -> Ended:
-    return Ended(process.name, None, _INTERRUPTED, plan.pythons[process.backend])
+class _Processes:
+    """The processes of a run. `stop` kills those that are alive, and keeps further ones from starting."""
 
+    def __init__(self, plan: RunPlan, folder: Path, watcher: Watcher) -> None:
+        self._plan, self._folder, self._watcher = plan, folder, watcher
+        self.ended: dict[str, Ended] = {}
+        """How each run ended, by its name."""
+        self._lock = threading.Lock()
+        self._alive: set[subprocess.Popen[bytes]] = set()
+        self._is_stopped = False
 
-def clear(folder: Path) -> None:
-    """Removes the files of an earlier run from a folder, and no other files.
+    def stop(self) -> None:
+        with self._lock:
+            self._is_stopped = True
+        for process in tuple(self._alive):
+            _kill(process)
 
-    Raises:
-        RecordingError: the folder holds no run, or a damaged one.
-    """
-    path = folder / RUN
-    try:
-        about = json.loads(path.read_text())
-        places = [str(one["backend"]) for one in about["backends"]]
-    except FileNotFoundError as error:
-        raise RecordingError(f"{folder} has no {RUN}: it is not the folder of an earlier run, and is kept") from error
-    except recording.DAMAGES as error:
-        raise recording.file_error(path, error) from error
-    for place in (*places, CALIBRATION):
-        if (folder / place).is_dir() and (folder / place).parent == folder:
-            shutil.rmtree(folder / place)
-    path.unlink()
+    def interrupted(self, script: ScriptRun) -> Ended:
+        return Ended(script.name, None, "was interrupted", self._plan.pythons[script.backend])
 
+    def run(self, script: ScriptRun) -> None:
+        self._watcher.starts(script.name)
+        folder = self._folder / script.place
+        folder.mkdir(parents=True)
+        started = time.monotonic()
+        why = self._why_failed(script, folder)
+        if self._is_stopped:
+            self.ended[script.name] = self.interrupted(script)
+            return
+        why += _last_lines(folder / "stderr.txt") if why else ""
+        seconds = time.monotonic() - started
+        ended = self.ended[script.name] = Ended(script.name, seconds, why, self._plan.pythons[script.backend])
+        self._watcher.ends(ended, count(folder))
 
-def _run_one(plan: Plan, one: Process, folder: Path, watcher: Watcher, running: _Running) -> Ended:
-    watcher.starts(one.name)
-    own, interpreter = folder / one.place, plan.pythons[one.backend]
-    own.mkdir(parents=True)
-    environment = {
-        **os.environ,
-        selection.VARIABLE: one.backend,
-        floats.VARIABLE: one.floats,
-        recording.VARIABLE: str(own.absolute()),
-        generators.VARIABLE: os.environ.get(generators.VARIABLE) or "0",
-        "PYTHONFAULTHANDLER": "1",  # a segmentation fault then prints the line of Python
-    }
-    started = time.monotonic()
-    with (own / "stdout.txt").open("wb") as out, (own / "stderr.txt").open("wb") as err:
-        try:
-            process = running.start(
-                [interpreter, *_runner(plan, one), str(plan.script), *plan.arguments],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True,
+    def _why_failed(self, script: ScriptRun, folder: Path) -> str:
+        """Runs the script until it ends. Returns why it failed; "" if it succeeded."""
+        with (folder / "stdout.txt").open("wb") as out, (folder / "stderr.txt").open("wb") as err:
+            try:
+                process = self._start(script, folder, out, err)
+            except OSError as error:
+                return f"did not start: {error}"
+            why = _wait(process, self._plan.timeout, lambda: self._watcher.counts(script.name, count(folder)))
+            self._alive.discard(process)
+            return why
+
+    def _start(self, script: ScriptRun, folder: Path, out: BinaryIO, err: BinaryIO) -> subprocess.Popen[bytes]:
+        plan = self._plan
+        command = [plan.pythons[script.backend], *_module(plan, script), str(plan.script), *plan.arguments]
+        environment = {
+            **os.environ,
+            selection.VARIABLE: script.backend,
+            floats.VARIABLE: script.floats,
+            recording.VARIABLE: str(folder.absolute()),
+            generators.VARIABLE: os.environ.get(generators.VARIABLE) or "0",
+            "PYTHONFAULTHANDLER": "1",  # a segmentation fault then prints the line of Python
+        }
+        with self._lock:
+            if self._is_stopped:
+                raise InterruptedError("interrupted")
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment,
+                start_new_session=True,  # so that it can be killed with all that it has started
             )  # fmt: skip
-        except OSError as error:
-            why = f"did not start: {error}"
-        else:
-            why = _wait(process, plan.timeout, lambda: watcher.counts(one.name, count(own)))
-            running.forget(process)
-    if running.is_stopped:
-        return _end_by_interrupt(plan, one)
-    why += _last_lines(own / "stderr.txt") if why else ""
-    ended = Ended(one.name, time.monotonic() - started, why, interpreter)
-    watcher.ends(ended, count(own))
-    return ended
+            self._alive.add(process)
+            return process
 
 
-def _runner(plan: Plan, one: Process) -> tuple[str, ...]:
+def _module(plan: RunPlan, script: ScriptRun) -> tuple[str, ...]:
     """The module that runs the script in a process; none if Python itself runs it."""
     if plan.is_traced:
         return _TRACING
-    return _IN_FLOAT64 if one.floats == floats.FLOAT64 else ()
+    return _IN_FLOAT64 if script.floats == floats.FLOAT64 else ()
 
 
-def _wait(process: subprocess.Popen[Any], timeout: float, tick: Callable[[], None]) -> str:
+def _wait(process: subprocess.Popen[bytes], timeout: float, tick: Callable[[], None]) -> str:
     """Waits until the process ends, and kills it after `timeout` seconds. Returns why the process failed; "" if it
     succeeded."""
     deadline = time.monotonic() + timeout
@@ -240,7 +215,7 @@ def _wait(process: subprocess.Popen[Any], timeout: float, tick: Callable[[], Non
     return f"had not ended after {timeout:g} s and was killed; --timeout gives it longer"
 
 
-def _kill(process: subprocess.Popen[Any]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kills the process and all processes that it has started: together they are one process group."""
     if hasattr(os, "killpg"):
         with suppress(ProcessLookupError, PermissionError):
@@ -260,7 +235,26 @@ def _last_lines(path: Path) -> str:
 def count(folder: Path) -> int:
     """How many values a backend has recorded in its folder so far."""
     try:
-        with (folder / recording.INDEX).open("rb") as file:
+        with (folder / INDEX).open("rb") as file:
+            # the first line says which versions wrote it
             return max(0, sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b"")) - 1)
     except FileNotFoundError:
         return 0
+
+
+def clear(folder: Path) -> None:
+    """Removes the files of an earlier run from a folder, and no other files.
+
+    Raises:
+        RecordingError: the folder holds no run, or a damaged one.
+    """
+    path = folder / RUN
+    if not path.exists():
+        raise RecordingError(f"{folder} has no {RUN}: it is not the folder of an earlier run, and is kept")
+    with reading(path):
+        places = [str(one["backend"]) for one in json.loads(path.read_text())["backends"]]
+    for place in (*places, CALIBRATION):
+        # a name with a slash, which nobody has written here, would be another folder
+        if (folder / place).is_dir() and (folder / place).parent == folder:
+            shutil.rmtree(folder / place)
+    path.unlink()

@@ -1,0 +1,190 @@
+"""Compares the elements of two leaves: whether they are equal within the tolerance, which is furthest off, and by how
+much.
+
+The distance in ULP is reported, but decides nothing: correct runs of two frameworks are 10,000 ULP and more apart.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy
+
+from xdevice.base.dtypes import host_dtype
+
+from .comparison import Comparison, at, difference
+from .tolerances import allow, coarser
+
+if TYPE_CHECKING:
+    from .host_leaves import HostLeaf
+    from .tolerances import Allowed, Strictness
+
+_ROUNDING: Final = 3.0
+"""An error of up to this multiple of what is allowed may be due to rounding alone: correct runs of deep models reached
+2.3."""
+_DIGITS: Final = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9}
+"""How many digits tell numbers of a dtype apart; 17 for any other."""
+
+
+def compare_elements(actual: HostLeaf, expected: HostLeaf, rule: Strictness, noise: float | None) -> Comparison:
+    if not expected.is_number:
+        return _things(actual, expected)
+    a, b = numpy.ravel(actual.value), numpy.ravel(expected.value)
+    if a.size == 0:
+        return Comparison(True, leaf=expected.path, abs=0.0, rel=0.0, ulp=0)
+    dtype = coarser(actual, expected, rule.pythons)
+    allowed = allow(dtype, rule, noise)
+    error, limit = _errors_of(a, b, allowed, rule.equal_nan)
+    excess = _excess(error, limit)
+    # if no error is allowed, the excess of all elements that differ is infinite: then the largest error decides
+    place = int(numpy.where(excess == excess.max(), error, -1.0).argmax())
+    off = int(numpy.count_nonzero(excess > 1.0))
+    mine, its = _number(a[place]), _number(b[place])
+    apart = 0 if mine == its else abs(mine - its)
+    comparison = Comparison(
+        ok=not off,
+        problem="values" if off else None,
+        leaf=expected.path,
+        worst=tuple(int(i) for i in numpy.unravel_index(place, expected.shape)),
+        actual=mine,
+        expected=its,
+        abs=apart,
+        rel=0.0 if mine == its else apart / abs(its) if its else math.inf,
+        ulp=None if dtype is None else ulp_distance(mine, its, dtype),
+        allowed=float(limit[place]),
+        excess=float(excess[place]),
+        off=off,
+        total=a.size,
+    )
+    if not off:
+        return comparison
+    text = _message(comparison, actual, expected, dtype, allowed)
+    if _is_transposed(actual, expected, allowed, rule.equal_nan):
+        text += "\n  note      they are equal where one is transposed"
+    is_usual = rule.rtol is None and rule.atol is None and rule.noise is None
+    if is_usual and dtype not in (None, "float64") and comparison.excess <= _ROUNDING:
+        text += (
+            f"\n  note      {comparison.excess:.2g} times what is allowed may be rounding alone: "
+            f"xdevice parity --float64 tells, and --calibrate allows for it"
+        )
+    return comparison._replace(text=text)
+
+
+def _things(actual: HostLeaf, expected: HostLeaf) -> Comparison:
+    """Compares two leaves that are not numbers, such as strings or None: they must be equal."""
+    if actual.value is expected.value or bool(actual.value == expected.value):
+        return Comparison(True, leaf=expected.path, total=1)
+    text = f"the values differ{at(expected.path)}: actual is {actual.value!r:.100}, expected {expected.value!r:.100}"
+    return difference("values", expected.path, actual.value, expected.value, text)._replace(off=1, total=1)
+
+
+def _is_transposed(actual: HostLeaf, expected: HostLeaf, allowed: Allowed | None, equal_nan: bool) -> bool:
+    """Whether two leaves, such as square matrices, are equal once one of them is transposed: the commonest fault in
+    moving a model to another framework."""
+    if len(expected.shape) < 2 or expected.shape != expected.shape[::-1]:
+        return False
+    error, limit = _errors_of(actual.value.T.ravel(), expected.value.ravel(), allowed, equal_nan)
+    return not (error > limit).any()
+
+
+# errors
+
+
+def _errors_of(a: Any, b: Any, allowed: Allowed | None, equal_nan: bool) -> tuple[Any, Any]:
+    """For each element its absolute error, and the largest error that it may have."""
+    if allowed is None:
+        return _exact_errors(a, b), numpy.zeros(a.shape)
+    wide = "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"
+    x, y = a.astype(wide), b.astype(wide)
+    with numpy.errstate(all="ignore"):
+        same = x == y
+        if equal_nan:
+            same |= numpy.isnan(x) & numpy.isnan(y)
+        size = abs(y)
+        scale = float(size.max(where=numpy.isfinite(size), initial=0.0))
+        error = numpy.where(numpy.isfinite(x) & numpy.isfinite(y), abs(x - y), math.inf)
+        error[same] = 0.0
+        return error, allowed.rtol * numpy.where(numpy.isfinite(size), size, 0.0) + allowed.atol(scale)
+
+
+def _exact_errors(a: Any, b: Any) -> Any:
+    if a.dtype != b.dtype:  # NumPy 1.24 compares uint64 with int64 in float64, which has 53 bits
+        a, b = a.astype(object), b.astype(object)
+    off = numpy.asarray(a != b, dtype=bool)
+    error = numpy.zeros(a.shape)
+    # Python's ints do not overflow
+    error[off] = abs(a[off].astype(object) - b[off].astype(object))
+    return error
+
+
+def _excess(error: Any, limit: Any) -> Any:
+    with numpy.errstate(all="ignore"):
+        excess = error / limit
+    excess[numpy.isinf(error) | numpy.isnan(excess)] = math.inf
+    excess[error == 0] = 0.0
+    return excess
+
+
+def _number(x: Any) -> Any:
+    """An array's element as a Python bool, int, float or complex; one of ml_dtypes as a float."""
+    x = x.item() if isinstance(x, numpy.generic) else x
+    return x if isinstance(x, bool | int | complex) else float(x)
+
+
+def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
+    """The distance of two numbers in ULP, steps from one number of the dtype to the next; None if one is not finite.
+
+    For complex numbers, the larger of the distances of the real and the imaginary parts.
+
+    Example:
+        >>> from xdevice.twins.parity.elements import ulp_distance
+        >>> ulp_distance(1.0, 1.0 + 2**-23, "float32"), ulp_distance(0.0, -0.0, "float64")
+        (1, 0)
+    """
+    if isinstance(actual, complex) or isinstance(expected, complex):
+        a, b = complex(actual), complex(expected)
+        real, imaginary = ulp_distance(a.real, b.real, dtype), ulp_distance(a.imag, b.imag, dtype)
+        return None if real is None or imaginary is None else max(real, imaginary)
+    here, there = _place_among(actual, dtype), _place_among(expected, dtype)
+    return None if here is None or there is None else abs(here - there)
+
+
+def _place_among(x: Any, dtype: str) -> int | None:
+    """The place of `x`, rounded to the dtype, in the sequence of all its numbers, counted from 0.0; None if it is not
+    finite."""
+    with numpy.errstate(over="ignore"):
+        rounded = numpy.asarray(x, dtype="float64").astype(host_dtype(dtype))
+    if not numpy.isfinite(rounded):
+        return None
+    bits = 8 * rounded.dtype.itemsize
+    pattern = int(rounded.view(f"uint{bits}"))
+    sign = 1 << (bits - 1)
+    return pattern if pattern < sign else sign - pattern
+
+
+# words
+
+
+def _message(
+    found: Comparison, actual: HostLeaf, expected: HostLeaf, dtype: str | None, allowed: Allowed | None
+) -> str:
+    place = f" at {list(found.worst)}" if found.worst else ""
+    elements = "element" if found.total == 1 else "elements"
+    verb = "is" if found.off == 1 else "are"
+    ulp = f", {found.ulp} ULP of {dtype}" if found.ulp is not None else ""
+    mine, its = _text(found.actual, actual.dtype), _text(found.expected, expected.dtype)
+    width = max(len(mine), len(its))
+    error = found.abs if isinstance(found.abs, int) else f"{found.abs:.3g}"
+    return (
+        f"the values differ{at(found.leaf)}: {found.off} of {found.total} {elements} {verb} off\n"
+        f"  actual    {mine:<{width}}{place}  ({actual.source}, {actual.dtype})\n"
+        f"  expected  {its:<{width}}{place}  ({expected.source}, {expected.dtype})\n"
+        f"  error     {error} absolute, {found.rel:.3g} relative{ulp}\n"
+        f"  allowed   {'exact, as ints and bools are' if allowed is None else allowed.text}"
+    )
+
+
+def _text(value: Any, dtype: str) -> str:
+    """The number as text, with as many digits as are needed to tell numbers of its dtype apart."""
+    return str(value) if isinstance(value, int) else f"{value:.{_DIGITS.get(dtype, 17)}g}"

@@ -1,0 +1,172 @@
+"""Reads two values for a comparison. If they are models of two frameworks, one model's state is converted to the other
+model's names and layouts first.
+
+If parameters were paired by name, a square kernel that should be transposed would be compared untransposed, and a
+parameter that the two frameworks name differently would seem to be missing. So `convert_state` pairs the layers, and a
+parameter that it cannot map is reported as a difference.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xdevice.containers import trees
+from xdevice.twins.contract import layouts
+from xdevice.contract.private import AbsentNameError
+from xdevice.core import registry
+from xdevice.twins import owners
+from xdevice.errors import ArgumentError, StateError, UnsupportedError
+from xdevice.twins.models import layer_settings
+from xdevice.twins.models.converting import convert_state
+from xdevice.twins.models.state import State
+
+from .host_leaves import joined, leaves, read_leaf, read_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from xdevice.containers.trees import Leaf
+    from xdevice.contract import Backend
+    from xdevice.twins.contract.layouts import Layer, Part
+
+    from .host_leaves import HostLeaf
+
+
+class ReadPair(NamedTuple):
+    """The leaves of two values that are to be compared; leaves that belong together have the same path."""
+
+    actual: list[HostLeaf]
+    expected: list[HostLeaf]
+    unmapped: dict[str, str]
+    """Why a parameter has no counterpart in the other model, by the path of each such parameter."""
+    settings: list[str] = []  # noqa: RUF012  # a NamedTuple's default, which nobody changes
+    """Lines about settings of the two models that differ, or that could not be compared: because of them, the models
+    may give different outputs although their parameters are equal."""
+
+    def swapped(self) -> ReadPair:
+        return self._replace(actual=self.expected, expected=self.actual)
+
+
+class _LayeredModel(NamedTuple):
+    """A model that consists of layers, with its backend."""
+
+    backend: Backend
+    itself: Any
+    layers: list[Layer]
+
+    @property
+    def parts(self) -> list[Part]:
+        return [part for layer in self.layers for part in layer.parts]
+
+
+def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> ReadPair:
+    """Reads every leaf of both values, as `host_leaves.read` does. Two models of different frameworks are both read in
+    the names and layouts of one of the two, without the layers at the paths of `skip`.
+
+    Raises:
+        UnsupportedError, NotBuiltError, ContainerError: as `host_leaves.read`. DTypeError: a model whose dtype the
+            other framework lacks. ArgumentError: `skip` for other values than two models.
+    """
+    if skip and None in (_layered(actual), _layered(expected)):
+        raise ArgumentError("skip= says which layers of two models are not compared; give two models")
+    ours, theirs = _nodes(actual, expected), _nodes(expected, actual)
+    there = {leaf.path: leaf.value for leaf in theirs}
+    pairs: dict[str, ReadPair] = {}
+    for path, value in ours:
+        pair = _match(path, value, there[path], skip) if path in there else None
+        if pair is not None:
+            pairs[path] = pair
+    return ReadPair(
+        [one for path, x in ours for one in (pairs[path].actual if path in pairs else read_leaf(path, x))],
+        [one for path, x in theirs for one in (pairs[path].expected if path in pairs else read_leaf(path, x))],
+        {path: why for pair in pairs.values() for path, why in pair.unmapped.items()},
+        [joined(path, line) for path, pair in pairs.items() for line in pair.settings],
+    )
+
+
+def _nodes(x: object, beside: object) -> list[Leaf]:
+    """The leaves of the value `x`. A `State`, which is a dict, is one leaf if it is compared with a model of its
+    framework."""
+    model = _layered(beside) if isinstance(x, State) else None
+    is_one = isinstance(x, State) and model is not None and x.backend == model.backend.name
+    return [trees.Leaf("", x)] if is_one else leaves(x)
+
+
+def _layered(x: object) -> _LayeredModel | None:
+    """The model `x` with its layers; None if `x` has no layers, as a tensor, a variable or an optimizer."""
+    backend = owners.backend_of_model(x)
+    if backend is None:
+        return None
+    try:
+        return _LayeredModel(backend, x, list(backend.layers(x)))
+    except AbsentNameError:
+        raise
+    except UnsupportedError:
+        return None
+
+
+def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPair | None:
+    """The leaves of two values if both are models, or one is a model and the other a `State`. None if no conversion is
+    needed: then the two are compared under their own names."""
+    ours, theirs = _layered(actual), _layered(expected)
+    if isinstance(actual, State) and theirs is not None:
+        return _beside_state(path, actual, theirs)
+    if isinstance(expected, State) and ours is not None:
+        return _beside_state(path, expected, ours).swapped()
+    if ours is None or theirs is None:
+        return None
+    if ours.backend is theirs.backend and not skip:
+        lines = layer_settings.between(ours.backend, actual, expected)
+        return _apart(path, ours, theirs, {})._replace(settings=lines) if lines else None
+    if _is_target(ours, theirs):
+        return _convert(path, theirs, ours, skip).swapped()
+    return _convert(path, ours, theirs, skip)
+
+
+def _is_target(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
+    """Whether `theirs` must be converted to `ours`, and not `ours` to `theirs`: because a parameter of `ours` is the
+    sum of two biases, or the product of a weight norm, which cannot be split into the two parameters of `theirs`."""
+    norms, others = (sum(part.of == layouts.NORMED[:1] for part in one.parts) for one in (ours, theirs))
+    return norms < others or any(part.rule.is_lossy for part in ours.parts)
+
+
+def _convert(path: str, source: _LayeredModel, target: _LayeredModel, skip: Sequence[str]) -> ReadPair:
+    try:
+        state = convert_state(source.itself, target.backend, like=target.itself, device="cpu", skip=skip)
+    except StateError as error:
+        return _apart(path, source, target, {path: str(error)})
+    if state.unmapped:
+        return _apart(path, source, target, {joined(path, name): why for name, why in state.unmapped.items()})
+    variables = dict(source.backend.variables(source.itself))
+    converted = []
+    for name, tensor in state.items():
+        origins = state.origins[name]
+        leaf = read_tensor(source.backend, joined(path, name), variables[origins[0]])
+        origin = " and ".join(origins)
+        value = target.backend.to_numpy(tensor)
+        converted.append(leaf._replace(value=value, origin=origin if origin != name else ""))
+    return ReadPair(converted, _read_needed(path, target, state), {}, state.settings)
+
+
+def _apart(path: str, source: _LayeredModel, target: _LayeredModel, unmapped: dict[str, str]) -> ReadPair:
+    """The leaves of both models under their own names, for models whose layers cannot be paired."""
+    return ReadPair(list(read_leaf(path, source.itself)), list(read_leaf(path, target.itself)), unmapped)
+
+
+def _beside_state(path: str, state: State, model: _LayeredModel) -> ReadPair:
+    tensors = [read_tensor(model.backend, joined(path, name), value) for name, value in state.items()]
+    unmapped = {joined(path, name): why for name, why in state.unmapped.items() if name not in state}
+    return ReadPair(tensors, _read_needed(path, model, state), unmapped)
+
+
+def _read_needed(path: str, model: _LayeredModel, state: State) -> list[HostLeaf]:
+    """Reads the variables of a model that `state` must contain: all but PyTorch's counts of batches and what was
+    skipped, and each shared variable only once."""
+    variables = dict(model.backend.variables(model.itself))
+    counters = {part.name for part in model.parts if part.of == (layouts.COUNTER,)}
+    present = {id(variables[name]) for name in state if name in variables}
+    return [
+        read_tensor(model.backend, joined(path, name), variable)
+        for name, variable in variables.items()
+        if name in state or (id(variable) not in present and name not in counters and name not in state.skipped)
+    ]

@@ -1,0 +1,291 @@
+"""A recording: a folder of two files that are only appended to, so that a crash loses nothing recorded before it:
+
+- `arrays.npy`: the values, one array after another in NumPy's own format, without pickle. bfloat16, which the format
+  lacks, is kept as uint16.
+- `index.jsonl`: a line of JSON with the versions of xdevice, Python and the backends that wrote the recording, then a
+  line for each call of `record`, written after its values.
+
+A line that a crash has cut short is not read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy
+
+from xdevice.base import floats
+from xdevice.base.dtypes import DTYPES, host_dtype
+from xdevice.base.version import __version__
+from xdevice.performance.contract import hooks
+from xdevice.core import registry, selection
+from xdevice.errors import DTypeError, NotATensorError, RecordingError, XDeviceError, shown
+from xdevice.twins.models.converting import convert_state
+
+from .host_leaves import NUMBERS, PYTHON, HostLeaf, joined, leaves, read_leaf, read_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from io import BufferedReader, BufferedWriter, TextIOWrapper
+    from types import FrameType
+
+    from xdevice.containers.trees import Leaf
+
+FORMAT: Final = 1
+INDEX: Final = "index.jsonl"
+ARRAYS: Final = "arrays.npy"
+_STORED_AS: Final = {"bfloat16": "uint16"}
+_DAMAGES: Final = (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError)
+"""The errors that reading a file raises if it is missing, cut short, or of another format."""
+
+
+@contextmanager
+def reading(path: Path, where: str = "") -> Iterator[None]:
+    """Turns the errors of a block that reads a damaged file into a `RecordingError`. `where` says at which recorded
+    value."""
+    try:
+        yield
+    except _DAMAGES as error:
+        raise RecordingError(
+            f"{path} is damaged{where}, or of another version of xdevice: {error!r}; record it again"
+        ) from error
+
+
+def taken_error(folder: Path) -> RecordingError:
+    return RecordingError(
+        f"{folder} has a recording already, of an earlier run or of the process that started this one; "
+        f"name another folder, or record in one process only"
+    )
+
+
+# writing
+
+
+class Recorder:
+    """Writes a recording. The first value that is added creates the files, and the folder if it does not exist.
+
+    A process that the program spawns inherits XDEVICE_RECORD, and so has a recorder for the same folder. That does no
+    harm until the child process records something.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._steps: dict[str, int] = {}
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._files: tuple[TextIOWrapper, BufferedWriter] | None = None
+
+    def add(self, name: str, value: object) -> None:
+        """Writes a value as the next step of its name."""
+        if not isinstance(name, str) or not name:
+            raise RecordingError(f"record takes a name and a value: record('loss', loss), not the name {shown(name)}")
+        if os.getpid() != self._process:
+            raise RecordingError(
+                f"this process was forked from one that records into {self.folder}, and both would write there; "
+                f"record in the first one"
+            )
+        with hooks.unseen():
+            every = [one for leaf in leaves(value) for one in _read(leaf)]
+        for leaf in every:
+            _refuse_unknown(f"{name}{leaf.path}", leaf)
+        where = _user_line()
+        with self._lock:
+            self._write(name, every, where)
+
+    def close(self) -> None:
+        """Closes the files, if any value has opened them."""
+        for file in self._files or ():
+            file.close()
+        self._files = None
+
+    def _write(self, name: str, leaves: list[HostLeaf], where: str) -> None:
+        index, arrays = self._files = self._files or self._open()
+        step = self._steps.get(name, 0)
+        line = {
+            "name": name, "step": step, "time": time.time(), "where": where,
+            "leaves": [_write_leaf(arrays, leaf) for leaf in leaves],
+        }  # fmt: skip
+        arrays.flush()  # before the line that names these values
+        index.write(json.dumps(line) + "\n")
+        index.flush()
+        self._steps[name] = step + 1
+
+    def _open(self) -> tuple[TextIOWrapper, BufferedWriter]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            index = (self.folder / INDEX).open("x", encoding="utf-8")
+        except FileExistsError:
+            raise taken_error(self.folder) from None
+        arrays = (self.folder / ARRAYS).open("wb")
+        index.write(json.dumps(_header()) + "\n")
+        index.flush()
+        return index, arrays
+
+
+def _read(leaf: Leaf) -> Iterable[HostLeaf]:
+    """A leaf as it is on the host; a model in PyTorch's names and layouts, if all of it is known."""
+    owner = registry.kind_of(type(leaf.value))
+    whole = list(read_leaf(leaf.path, leaf.value))
+    if owner is None or owner.kind != "model":
+        return whole
+    try:
+        state = convert_state(leaf.value, "numpy")
+    except XDeviceError:  # not convertible, such as an optimizer
+        return whole
+    if state.unmapped or not state:
+        return whole
+    places = {one.device for one in whole}
+    place = places.pop() if len(places) == 1 else "several devices"
+    numpys = registry.load("numpy")
+    tensors = [read_tensor(numpys, joined(leaf.path, name), x) for name, x in state.items()]
+    return [one._replace(device=place, owner=whole[0].owner) for one in tensors]
+
+
+def _user_line() -> str:
+    """The file and line of the innermost stack frame that is not xdevice's own: `/home/ann/train.py:41`."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_ours(frame.f_globals.get("__name__") or ""):
+        frame = frame.f_back
+    return f"{os.path.abspath(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
+
+
+def _is_ours(module: str) -> bool:
+    root = module.partition(".")[0]
+    return root == "xdevice" or root.startswith("xdevice_")
+
+
+def _header() -> dict[str, Any]:
+    chosen = selection.explicit_choice()
+    return {
+        "format": FORMAT,
+        "xdevice": __version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "backend": chosen.name if chosen is not None else os.environ.get(selection.VARIABLE) or None,
+        "floats": floats.setting(),
+        "versions": {backend.name: backend.version for backend in registry.list_loaded()},
+    }
+
+
+def _refuse_unknown(name: str, leaf: HostLeaf) -> None:
+    if leaf.owner != PYTHON:
+        if leaf.dtype not in DTYPES:
+            raise DTypeError(
+                f"cannot record {name}: there is no rule for comparing {leaf.dtype}; "
+                f"convert it to one of {', '.join(DTYPES)}"
+            )
+    elif not leaf.is_number and not isinstance(leaf.value, str | None):
+        raise NotATensorError(
+            f"cannot record {name}, {shown(leaf.value)} of type {leaf.dtype}; "
+            f"expected tensors, models, numbers, texts or None, and containers of them"
+        )
+
+
+def _write_leaf(arrays: BufferedWriter, leaf: HostLeaf) -> dict[str, Any]:
+    line = {"path": leaf.path, "dtype": leaf.dtype, "device": leaf.device, "owner": leaf.owner}
+    if not isinstance(leaf.value, numpy.ndarray):
+        return {**line, "value": repr(leaf.value) if leaf.is_number else leaf.value}
+    stored = numpy.ascontiguousarray(leaf.value).reshape(leaf.shape)  # which makes one axis of none
+    if leaf.dtype in _STORED_AS:
+        stored = stored.view(_STORED_AS[leaf.dtype])
+    place = arrays.tell()
+    numpy.save(arrays, stored, allow_pickle=False)
+    return {**line, "shape": list(leaf.shape), "at": place}
+
+
+# reading
+
+
+class RecordedCall:
+    """One call of `record`, read from a recording: its name and step, and its values, which stay in the file until
+    `read` reads them.
+
+    Attributes:
+        time: the time of the call, in seconds since 1970.
+        where: the line that called `record`, such as `/home/ann/train.py:41`; empty if an earlier version of xdevice,
+            which did not store it, wrote the recording.
+    """
+
+    def __init__(self, line: dict[str, Any], arrays: Path) -> None:
+        self.name, self.step, self.time = str(line["name"]), int(line["step"]), float(line["time"])
+        self.where = str(line.get("where", ""))
+        self._leaves: list[dict[str, Any]] = list(line["leaves"])
+        self._arrays = arrays
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.name, self.step
+
+    def dtypes(self) -> dict[str, str]:
+        """The dtype of each leaf by the leaf's path. The values are not read for this."""
+        return {str(leaf["path"]): str(leaf["dtype"]) for leaf in self._leaves}
+
+    def read(self) -> list[HostLeaf]:
+        """Reads the leaves of the recorded value, as `host_leaves.read` gave them when it was recorded.
+
+        Raises:
+            RecordingError: the files are damaged, or one is missing.
+        """
+        with reading(self._arrays, f" at {self.name}, step {self.step}"):
+            if not any("at" in leaf for leaf in self._leaves):
+                return list(map(_plain, self._leaves))
+            with self._arrays.open("rb") as file:
+                return [_tensor(leaf, file) if "at" in leaf else _plain(leaf) for leaf in self._leaves]
+
+
+class Recording:
+    """A recording read from its folder: a header that says which versions wrote it, and the recorded calls in program
+    order.
+
+    Raises:
+        RecordingError: the folder has no recording, a damaged one, or one of a newer format.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        path, arrays = self.folder / INDEX, self.folder / ARRAYS
+        if not path.exists():
+            raise RecordingError(
+                f"{self.folder} has no recording: there is no {INDEX}. xdevice parity --save writes one for each "
+                f"backend that calls xdevice.record"
+            )
+        with reading(path):
+            header, *lines = read_lines(path)
+            if header["format"] != FORMAT:
+                raise ValueError(f"its format is {header['format']!r}, this xdevice reads {FORMAT}")
+            self.header: dict[str, Any] = {**header, "versions": dict(header["versions"]), "backend": header["backend"]}
+            """What wrote the recording: the versions of xdevice, Python and the loaded backends, and the name of the
+            selected backend."""
+            self.entries = [RecordedCall(line, arrays) for line in lines]
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file that is only appended to. A crash may have cut the last line short, so what is behind the
+    last newline is not read."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def _plain(line: dict[str, Any]) -> HostLeaf:
+    dtype, value = line["dtype"], line["value"]
+    if dtype == "bool":
+        value = value == "True"
+    else:
+        kind = next((kind for kind in NUMBERS if kind.__name__ == dtype), None)
+        value = value if kind is None else kind(value)
+    return HostLeaf(line["path"], value, dtype, None, line["owner"])
+
+
+def _tensor(line: dict[str, Any], file: BufferedReader) -> HostLeaf:
+    file.seek(line["at"])
+    array: Any = numpy.load(file, allow_pickle=False)
+    if line["dtype"] in _STORED_AS:
+        array = array.view(host_dtype(line["dtype"]))
+    return HostLeaf(line["path"], array, line["dtype"], line["device"], line["owner"])

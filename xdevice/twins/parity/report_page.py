@@ -1,0 +1,245 @@
+"""Writes a parity report as one HTML page that loads nothing else: no scripts, fonts or pictures."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from .parity_report import error_text, excess_text, line_text, worst
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from .parity_report import BackendRow, ComparedValue, ParityReport
+
+_STYLE: Final = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
+table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
+th, td { border: 1px solid #ccc; padding: .25rem .6rem; text-align: left; vertical-align: top }
+td { overflow-wrap: anywhere; font-variant-numeric: tabular-nums }
+pre { overflow-x: auto; margin: .5rem 0; font-size: 13px }
+.bad { background: #fde8e6 } .good { background: #e8f5e9 } .cut { background: #fff4d6 }
+.verdict { border-left: 4px solid #2e7d32; padding: .6rem 1rem } .verdict.bad { border-color: #c62828 }
+svg { max-width: 100%; height: auto } svg text { font: 12px system-ui, sans-serif; fill: #333 }
+.legend { display: flex; flex-wrap: wrap; gap: .25rem 1.25rem; padding: 0; margin: .25rem 0; list-style: none }
+.legend svg { vertical-align: -2px; margin-right: .35rem }
+@media (max-width: 640px) {
+  h1 { font-size: 1.4rem; overflow-wrap: anywhere } tr { display: block; border: 1px solid #ccc; margin: .5rem 0 }
+  table, tbody { display: block } tr.head, td:empty { display: none } td { display: inline-block; border: 0 }
+  td[data-of]::before { content: attr(data-of) ": "; color: #666 } .plot text { font-size: 22px }
+}
+"""
+_OF_BACKENDS: Final = ("backend", "version", "result", "compared with", "recorded", "seconds", "interpreter", "notes")
+_OF_NAMES: Final = ("backend", "steps", "worst error", "relative", "ULP", "of what is allowed", "where", "off")
+_KINDS: Final = {"agrees": "good", "diverges": "bad", "did not run": "bad"}
+
+
+def page(report: ParityReport, title: str) -> str:
+    """Returns the whole page: the first divergence, the backends, and for each recorded name a plot of its error over
+    the steps."""
+    parts = [
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>",
+        f"<body><h1>{escape(title)}</h1>",
+        _verdict(report),
+        *(f"<p>{escape(note)}</p>" for note in report.notes),
+        "<h2>Backends</h2>",
+        _backends(report.rows),
+        "<h2>Recorded names</h2>",
+        "<p>Error is the worst absolute one of a step; the dashed line is where the tolerance of that value ends. "
+        "Steps count from 0.</p>",
+        *(_name(name, report) for name in report.names()),
+        "</body></html>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _verdict(report: ParityReport) -> str:
+    first = report.first
+    if first is not None:
+        # the text that the terminal shows, without the part that is in the heading
+        lines = str(first).removeprefix(f"{first.place}: ")
+        heading = f"First divergence: {first.place} (compared with {first.reference})"
+        return f'<div class="verdict bad"><strong>{escape(heading)}</strong><pre>{escape(lines)}</pre></div>'
+    if report.status:
+        return '<div class="verdict bad"><strong>Not every backend was compared.</strong></div>'
+    return '<div class="verdict good"><strong>All backends agree.</strong></div>'
+
+
+def _backends(rows: Iterable[BackendRow]) -> str:
+    lines, errors = [], []
+    for row in rows:
+        why, _, last = row.error.partition("\n")
+        cells = (
+            row.backend, row.version or "-", row.state, row.reference or "-", str(row.records), row.seconds_text,
+            row.python or "-", why,
+        )  # fmt: skip
+        lines.append(_row(_KINDS.get(row.state, ""), _OF_BACKENDS, cells))
+        if last:
+            errors.append(f"<p>{escape(row.backend)} {escape(why)}</p><pre>{escape(last)}</pre>")
+    return _table(_OF_BACKENDS, lines) + "".join(errors)
+
+
+def _name(name: str, report: ParityReport) -> str:
+    series = report.series(name)
+    cut = {row.backend for row in report.rows if row.state == "did not run"}
+    lines = []
+    for backend, values in series.items():
+        kind = "cut" if backend in cut else "good"
+        value = worst(values)
+        if value is None:
+            lines.append(_row(kind.replace("good", ""), _OF_NAMES, (backend, "0", "nothing recorded")))
+            continue
+        one = value.comparison
+        where = f"step {value.step}{f', {one.leaf}' if one.leaf else ''}{f' {list(one.worst)}' if one.worst else ''}"
+        cells = (
+            backend, f"{len(values)}{', then it ended' if backend in cut else ''}", error_text(one),
+            "-" if one.rel is None else f"{one.rel:.1e}", "-" if one.ulp is None else str(one.ulp), excess_text(one),
+            where, f"{one.off} of {one.total}",
+        )  # fmt: skip
+        lines.append(_row(kind if one.ok else "bad", _OF_NAMES, cells))
+    at = next((line_text(value.expected_line) for values in series.values() for value in values), "")
+    recorded = f"<p>recorded at {escape(at)}</p>" if at else ""
+    return f"<h3>{escape(name)}</h3>{recorded}{_table(_OF_NAMES, lines)}{plot(name, series)}"
+
+
+def _table(headings: Iterable[str], rows: Iterable[str]) -> str:
+    head = "".join(f"<th>{heading}</th>" for heading in headings)
+    return f'<table><tr class="head">{head}</tr>{"".join(rows)}</table>'
+
+
+def _row(kind: str, headings: Iterable[str], cells: Iterable[str]) -> str:
+    """A row of a table. On a phone the page's style shows it as a card, with the headings before the cells."""
+    shown = [f'<td data-of="{of}">{escape(cell)}</td>' for of, cell in zip(headings, cells, strict=False)]
+    return f'<tr class="{kind}">{"".join(shown)}</tr>'
+
+
+# the plot
+
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _TOP = 640, 260, 66, 626, 208, 14
+_INSET: Final = 14
+"""The space, in pixels, between the left edge of the plot and the first step, and between the last step and the right
+edge."""
+_APART: Final = 4
+"""How many pixels the markers of two backends are shifted apart, so that the markers of equal values do not cover each
+other."""
+_MOST_MARKS: Final = 200
+"""A series of at most this many steps is drawn with markers, a longer one as a line only."""
+_DASHED: Final = 'fill="none" stroke="#c62828" stroke-width="1.5" stroke-dasharray="5 4"'
+_COLORS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+"""The colours of Okabe and Ito, which people with any colour vision can tell apart."""
+_SHAPES: Final = (
+    "M-3.5,0 a3.5,3.5 0 1,0 7,0 a3.5,3.5 0 1,0 -7,0 z",
+    "M-3,-3 h6 v6 h-6 z",
+    "M0,-4 l4,7 h-8 z",
+    "M0,-4.5 l4.5,4.5 l-4.5,4.5 l-4.5,-4.5 z",
+    "M0,4 l4,-7 h-8 z",
+    "M-4,-1.2 h2.8 v-2.8 h2.4 v2.8 h2.8 v2.4 h-2.8 v2.8 h-2.4 v-2.8 h-2.8 z",
+)
+"""A circle, a square, a triangle, a diamond, a triangle upside down, a cross: the markers of the backends."""
+
+
+def plot(name: str, series: Mapping[str, list[ComparedValue]]) -> str:
+    """Draws the error of each backend over the steps as an SVG, on a logarithmic axis, with a legend. Errors of 0 lie
+    on the bottom line; errors that cannot be measured, for another shape or an infinity, lie on the top line."""
+    values = [value for each in series.values() for value in each]
+    if not values:
+        return ""
+    axes = _Axes(values)
+    lines = [axes.line(backend, each, place, len(series)) for place, (backend, each) in enumerate(series.items())]
+    limit = axes.limit(values)
+    legend = [(_mark(8, 6, place), backend) for place, backend in enumerate(series)]
+    if limit:
+        legend.append((f'<path d="M0,6 h16" {_DASHED}/>', "tolerance"))
+    elif all(value.comparison.allowed == 0 for value in values if value.comparison.ok):
+        legend.append(("", "ints and bools are exact"))
+    label = f'role="img" aria-label="error of {escape(name)} over the steps"'
+    drawing = f'<svg class="plot" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" {label}>'
+    # the legend is text below the plot, so that it stays readable if the plot is scaled down
+    swatch = '<svg viewBox="0 0 16 12" width="16" height="12">'
+    items = "".join(f"<li>{swatch}{mark}</svg>{escape(text)}</li>" for mark, text in legend)
+    return f'{drawing}{axes.frame()}{"".join(lines)}{limit}</svg><ul class="legend">{items}</ul>'
+
+
+class _Axes:
+    """The axes of a plot: steps from left to right, errors by powers of ten from bottom to top."""
+
+    def __init__(self, values: Sequence[ComparedValue]) -> None:
+        self._steps = max(value.step for value in values)
+        sizes = [size for value in values for size in (_error(value), _allowed(value)) if 0 < size < math.inf]
+        self._low = math.floor(math.log10(min(sizes))) - 1 if sizes else -8
+        self._high = max(math.ceil(math.log10(max(sizes))) + 1 if sizes else 0, self._low + 2)
+
+    def _x(self, step: int) -> float:
+        return _LEFT + _INSET + (_RIGHT - _LEFT - 2 * _INSET) * (step / self._steps if self._steps else 0.5)
+
+    def _y(self, size: float) -> float:
+        power = self._low if size == 0 else self._high if size == math.inf else math.log10(size)
+        return _BOTTOM - (_BOTTOM - _TOP) * (power - self._low) / (self._high - self._low)
+
+    def frame(self) -> str:
+        parts = [f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_HEIGHT - 6}" text-anchor="middle">step</text>']
+        for power in range(self._low, self._high + 1, max(1, math.ceil((self._high - self._low) / 6))):
+            y = self._y(10.0**power)
+            text = "0" if power == self._low else f"1e{power}"
+            parts.append(f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_RIGHT}" y2="{y:.1f}" stroke="#ddd"/>')
+            parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
+        parts += [
+            f'<text x="{self._x(step):.1f}" y="{_BOTTOM + 20}" text-anchor="middle">{step}</text>'
+            for step in range(0, self._steps + 1, max(1, math.ceil(self._steps / 10)))
+        ]
+        return "".join(parts)
+
+    def line(self, backend: str, values: list[ComparedValue], number: int, count: int) -> str:
+        """The line of one backend, of so many. The first ones, which are drawn below the others, are the widest, so
+        that they stay visible."""
+        points = [(self._x(value.step), self._y(_error(value))) for value in values]
+        beside = _APART * (number - (count - 1) / 2)
+        marks = [
+            f"<g><title>{escape(backend)}, step {value.step}: {error_text(value.comparison)}</title>"
+            f"{_mark(x + beside, y, number)}</g>"
+            for (x, y), value in zip(points, values, strict=True)
+        ]
+        ink = f'stroke="{_color(number)}" stroke-width="{1.5 * (count - number)}" stroke-linecap="round"'
+        line = f'<polyline points="{_path(points)}" fill="none" {ink}/>'
+        return line + "".join(marks if len(marks) <= _MOST_MARKS else [])
+
+    def limit(self, values: Sequence[ComparedValue]) -> str:
+        """The tolerance as a dashed line: at each step, the smallest error allowed for the worst element of any
+        backend."""
+        allowed: dict[int, float] = {}
+        for value in values:
+            if 0 < _allowed(value) < math.inf:
+                allowed[value.step] = min(_allowed(value), allowed.get(value.step, math.inf))
+        points = [(self._x(step), self._y(size)) for step, size in sorted(allowed.items())]
+        if len(points) == 1:  # a line of one point would not be seen
+            points = [(_LEFT, points[0][1]), (_RIGHT, points[0][1])]
+        return f'<polyline points="{_path(points)}" {_DASHED}/>' if points else ""
+
+
+def _path(points: Iterable[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def _color(number: int) -> str:
+    return _COLORS[number % len(_COLORS)]
+
+
+def _mark(x: float, y: float, number: int) -> str:
+    ink = f'fill="{_color(number)}" stroke="#fff" stroke-width=".7"'
+    return f'<path transform="translate({x:.1f},{y:.1f})" d="{_SHAPES[number % len(_SHAPES)]}" {ink}/>'
+
+
+def _error(value: ComparedValue) -> float:
+    """The error to draw in a plot; infinity if the error cannot be measured."""
+    error = value.comparison.abs
+    if error is None or not math.isfinite(error):
+        return 0.0 if value.comparison.ok else math.inf
+    return float(error)
+
+
+def _allowed(value: ComparedValue) -> float:
+    """The error that the value's worst element may have; 0 if that is unknown."""
+    return value.comparison.allowed or 0.0
