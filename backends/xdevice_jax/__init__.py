@@ -302,6 +302,7 @@ class JaxBackend(
         jax.config.update("jax_num_cpu_devices", n + 1)
 
     def take_for_cuda(self, device: Device, has_default: Callable[[FrameType], bool] | None = None) -> bool:
+        private.require("--xd-cuda")
         find, chosen = jax.devices, self.to_native(device)
 
         def devices(backend: Any = None) -> list[Any]:
