@@ -7,7 +7,7 @@ from typing import Final
 
 from xdevice.contract.private import Names, Patch, Private
 
-TESTED: Final = "0.12.0"
+TESTED: Final = "0.12.0.1"
 
 READS: Final = (
     "item", "tolist", "tobytes", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__",
@@ -18,7 +18,8 @@ READS: Final = (
 PATCHES: Final = (
     Patch(
         "transfers", "jax._src.array.ArrayImpl", (*READS, "_value", "to_device"),
-        "reads and moves. `jax.transfer_guard` sees those of a GPU only, and names no caller (jax-ml/jax#17559)",
+        "reads and moves. `jax.transfer_guard` sees no reads of the CPU (jax-ml/jax#16602), and names no caller "
+        "(jax-ml/jax#17559)",
         "block",
     ),
     Patch("transfers", "jax", ("device_put",), "moves", "block"),
@@ -32,15 +33,15 @@ PATCHES: Final = (
 )  # fmt: skip
 
 PRIVATE: Final = (
-    # jax.extend.backend has no question for it, and jax.lib.xla_bridge is gone since 0.4; no upstream issue
     Private(
-        "waiting", "jax._src.xla_bridge", ("_backends",),
-        "whether JAX has started: its own question takes a lock, which a fork may leave held. Without it JAX counts as "
-        "started",
+        "waiting and several processes", "jax._src.xla_bridge", ("_backends",),
+        "whether JAX has started, which nothing public tells (jax-ml/jax#23320). `backends_are_initialized` takes a "
+        "lock, which a fork may leave held. Without it JAX counts as started",
     ),
     Private(
         "tensors", "jax._src.xla_bridge", ("_backend_factories",),
-        "which platforms a program has registered, before a start. Without it JAX is started to count its devices",
+        "which platforms a program has registered, before a start (jax-ml/jax#6459). Without it JAX is started to "
+        "count its devices",
     ),
     Private(
         "tensors", "jax.sharding.SingleDeviceSharding", ("_device",),

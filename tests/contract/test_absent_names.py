@@ -5,6 +5,7 @@ The whole, as CONTRIBUTING.md has it: `pytest -m long tests/contract/test_absent
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from support import FRAMEWORKS, sampled
+from support import FRAMEWORKS, ROOT, sampled
 
 import xdevice
 from xdevice.contract import private
@@ -57,6 +58,17 @@ def test_without_any_name_the_rest_works(backend):
     reports = taken_away(backend)
     assert len(reports) >= len(names_of(backend).rows)
     assert [report for report in reports if report["faults"]] == []
+    promised = {dotted for row in names_of(backend).rows if not row.only for dotted in spelled(row)}
+    noticed = {report["name"] for report in reports if report["noticed"]}
+    assert promised - noticed - with_another_way(backend) == set(), "no step needs them: drop them, or add a step"
+
+
+def with_another_way(backend):
+    """The names without which an adapter goes on in another way: it reads them by `private.get` or `private.has`."""
+    files = (ROOT / f"backends/xdevice_{backend}").glob("*.py")
+    nodes = (node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    return {node.args[0].value for node in calls if ast.unparse(node.func) in ("private.get", "private.has")}
 
 
 def test_there_are_few_private_names_and_fewer_in_the_device_layer():

@@ -8,6 +8,7 @@ import jax
 
 from xdevice.virtual.contract.virtual_gpus import VirtualGpus
 from xdevice_jax import unstarted
+from xdevice_jax.private import private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,7 @@ class JaxVirtualGpus(VirtualGpus):
         jax.config.update("jax_num_cpu_devices", n + 1)
 
     def take_for_cuda(self, device: Device, has_default: Callable[[FrameType], bool] | None = None) -> bool:
+        private.require("--xd-cuda")
         find, chosen = jax.devices, self.to_native(device)
 
         def devices(backend: Any = None) -> list[Any]:

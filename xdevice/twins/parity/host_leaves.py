@@ -8,9 +8,9 @@ import numpy
 
 from xdevice.containers import trees
 from xdevice.core import registry
-from xdevice.twins import owners
 from xdevice.errors import UnsupportedError
 from xdevice.tensors.refusals import traced
+from xdevice.twins import owners
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

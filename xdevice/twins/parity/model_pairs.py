@@ -11,11 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xdevice.containers import trees
-from xdevice.twins.contract import layouts
 from xdevice.contract.private import AbsentNameError
-from xdevice.core import registry
-from xdevice.twins import owners
 from xdevice.errors import ArgumentError, StateError, UnsupportedError
+from xdevice.twins import owners
+from xdevice.twins.contract import layouts
 from xdevice.twins.models import layer_settings
 from xdevice.twins.models.converting import convert_state
 from xdevice.twins.models.state import State

@@ -25,9 +25,9 @@ import numpy
 from xdevice.base import floats
 from xdevice.base.dtypes import DTYPES, host_dtype
 from xdevice.base.version import __version__
-from xdevice.performance.contract import hooks
 from xdevice.core import registry, selection
 from xdevice.errors import DTypeError, NotATensorError, RecordingError, XDeviceError, shown
+from xdevice.performance.contract import hooks
 from xdevice.twins.models.converting import convert_state
 
 from .host_leaves import NUMBERS, PYTHON, HostLeaf, joined, leaves, read_leaf, read_tensor

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 
+from xdevice.errors import StateError
 from xdevice.twins.contract import layouts
 from xdevice.twins.contract.layouts import Layer, Part
-from xdevice.errors import StateError
 from xdevice.twins.models.pairing import pair_layers
 from xdevice.twins.models.twin import Twin
 from xdevice.twins.tracing import distances

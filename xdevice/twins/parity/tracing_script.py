@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.base import floats
-from xdevice.twins.contract import calls as layer_calls
 from xdevice.contract.private import AbsentNameError
 from xdevice.core import registry, selection
 from xdevice.errors import NotBuiltError, UnsupportedError, XDeviceError
+from xdevice.twins.contract import calls as layer_calls
 from xdevice.twins.models.reading import read_model
 from xdevice.twins.tracing.traces import Trace
 
