@@ -55,7 +55,7 @@ _watch: Final = GradientWatch(lambda p, told: p.register_post_accumulate_grad_ho
 
 _own_apply = private.field("torch.nn.Module._apply")
 _APPLY: Final = private["torch.nn.Module._apply"]
-_NODES: Final = private.get("torch.utils._pytree.SUPPORTED_NODES", {})
+_NODES: Final = private["torch.utils._pytree.SUPPORTED_NODES"]
 _set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # virtual GPUs replace the property
 
 
