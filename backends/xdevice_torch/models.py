@@ -55,7 +55,7 @@ _watch: Final = GradientWatch(lambda p, told: p.register_post_accumulate_grad_ho
 
 _own_apply = private.field("torch.nn.Module._apply")
 _APPLY: Final = private["torch.nn.Module._apply"]
-_NODES: Final = private.get("torch.utils._pytree.SUPPORTED_NODES", {})
+_NODES: Final = private["torch.utils._pytree.SUPPORTED_NODES"]
 _set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # virtual GPUs replace the property
 
 
@@ -272,7 +272,7 @@ def _inside(x: Any) -> list[tuple[str, Any]]:
     done or has failed. Neither a storage nor a future can be moved."""
     if isinstance(x, torch.jit.Future):
         with suppress(Exception):  # `value` raises the error of a future that failed
-            return [(".value()", x.value())] if x.done() else []
+            return [*_tensors(x.value(), ".value()")] if x.done() else []
         return []
     # a program that has a typed storage was warned of it by PyTorch when it made the first one, and is not again
     storage = x.untyped() if isinstance(x, torch.TypedStorage) else x

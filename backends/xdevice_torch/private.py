@@ -75,8 +75,8 @@ PRIVATE: Final = (
     Private("random numbers", "torch.fx._symbolic_trace", ("is_fx_tracing",), "the same before 2.9", "older"),
     Private(
         "containers", "torch.utils._pytree", ("SUPPORTED_NODES",),
-        "what a program has registered with PyTorch's pytrees, which have no public name. Without it such an object is "
-        "refused as unknown",
+        "what a program has registered with PyTorch's pytrees, which have no public name. Without it, objects of types "
+        "that xdevice does not know are refused",
     ),
     Private(
         "conversion", "torch._subclasses", ("fake_tensor.FakeTensor", "functional_tensor.FunctionalTensor"),
@@ -103,8 +103,8 @@ PRIVATE: Final = (
         ("TorchDispatchMode", "_get_current_dispatch_mode_stack"), "seeing each operation of a thread",
     ),
     Private(
-        "transfers", "torch._C", ("_len_torch_dispatch_stack",),
-        "whether something sees each operation, in a sixth of the time. Without it, tensors are made as if",
+        "tensors", "torch._C", ("_len_torch_dispatch_stack",),
+        "whether something sees each operation, in a quarter of the time. Without it, tensors are made as if",
     ),
     Private("transfers", "torch.ops.aten", ("_local_scalar_dense", "_to_copy"), "what C++ reads and moves by itself"),
     Private("gradients", "torch._C", ("_functorch.peek_interpreter_stack",), "whether `torch.func` transforms"),
@@ -144,7 +144,7 @@ PRIVATE: Final = (
     ),
     Private(
         "compile", "torch._C", ("DisableTorchFunction",),
-        "a program past the scopes of a device. Without it, each operation asks them",
+        "a program past the scopes of a device, which would look at each operation",
     ),
     Private("several processes", "torch.distributed.ProcessGroupGloo", ("_Options",), "listening on one address"),
     Private("several processes", "torch.distributed.ProcessGroupGloo._Options", ("_devices", "_timeout"), "the same"),

@@ -766,6 +766,7 @@ def test_lists_are_read_by_their_iterators(backend, there):
         assert xdevice.device_of(first) is there
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")  # once in a process that has one
 def test_storages_and_futures_of_pytorch_are_seen():
     import torch
 

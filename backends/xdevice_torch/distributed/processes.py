@@ -85,6 +85,7 @@ class TorchEngine(Engine):
         self.name = f"torch:{kind}"
         self._rank, self._size = group.rank, group.size
         self._until = group.wait
+        options = _listening_at(group.host)
         self._store = store_of(group)
         self._gloo: Any = None
         self._nccl: Any = None
@@ -93,10 +94,11 @@ class TorchEngine(Engine):
         if kind == "nccl":
             torch.cuda.set_device(native)
             prefixed = _c10d.PrefixStore("nccl", self._store)
-            options = dist.ProcessGroupNCCL.Options()
-            _timeout.set(options, _DEADLINE)
-            self._nccl = dist.ProcessGroupNCCL(prefixed, group.rank, group.size, options)
-        self._gloo = _gloo(_c10d.PrefixStore("gloo", self._store), group)
+            patient = dist.ProcessGroupNCCL.Options()
+            _timeout.set(patient, _DEADLINE)
+            self._nccl = dist.ProcessGroupNCCL(prefixed, group.rank, group.size, patient)
+        prefixed = _c10d.PrefixStore("gloo", self._store)
+        self._gloo = dist.ProcessGroupGloo(prefixed, group.rank, group.size, options)
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
         if op in ("max", "min") and dtype in ("complex64", "complex128"):
@@ -345,8 +347,9 @@ def store_of(group: Group) -> Any:
         return serve(use_libuv=False)
 
 
-def _gloo(store: Any, group: Group) -> Any:
+def _listening_at(host: str) -> Any:
+    """Returns what gloo is told: the address to listen at, and that this process has its own deadlines."""
     options = _Options()
-    _devices.set(options, [dist.ProcessGroupGloo.create_device(hostname=group.host)])
+    _devices.set(options, [dist.ProcessGroupGloo.create_device(hostname=host)])
     _timeout.set(options, _DEADLINE)
-    return dist.ProcessGroupGloo(store, group.rank, group.size, options)
+    return options

@@ -13,7 +13,6 @@ Rules for this module, and why:
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -59,7 +58,7 @@ _WHILE: Final = "while a function is compiled"
 _make_symbol = private["torch.Tensor._make_wrapper_subclass"]
 _set_conj, _set_neg = private["torch._C._set_conj"], private["torch._C._set_neg"]
 _without_dispatch = private["torch._C._DisableTorchDispatch"]
-_without_scopes = private.get("torch._C.DisableTorchFunction", nullcontext)
+_without_scopes = private["torch._C.DisableTorchFunction"]
 _function_modes = private["torch.overrides._get_current_function_mode_stack"]
 _transformation = private["torch._C._functorch.peek_interpreter_stack"]
 _schema = private.field("torch._ops.OpOverload._schema")
