@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-
 from xdevice.contract.processes import Group
 
 nn = torch.nn
@@ -80,8 +79,9 @@ def lazy_device(xd: Any) -> Any:
 
 
 def modes(xd: Any) -> Any:
-    from xdevice_torch.blocking import _Wait
     from xdevice_torch.graphs import Inputs, OnlyOn
+
+    from xdevice_torch.blocking import _Wait
     from xdevice_torch.modes import put_on
 
     ends = [put_on(mode) for mode in (_Wait(xd.backend()), Inputs(), OnlyOn(CPU))]
@@ -199,7 +199,8 @@ def virtual_gpus(xd: Any) -> Any:
     ]  # fmt: skip
     return (
         net.weight.grad.tolist(), z.conj().imag.tolist(), (z.conj() * z).real.tolist(),
-        (sparse @ sparse.to_dense()).tolist(), lstm(packed)[0].data.shape, places, dual.tolist(), said, pickle.loads(pickle.dumps(x.detach())).tolist(),
+        (sparse @ sparse.to_dense()).tolist(), lstm(packed)[0].data.shape, places, dual.tolist(), said,
+        pickle.loads(pickle.dumps(x.detach())).tolist(),
         str(x.detach().untyped_storage().cpu().device),
     )  # fmt: skip
 

@@ -165,3 +165,18 @@ def test_normalization_goes_with_its_mean(place, given):
     for moved in (copied, xdevice.to_device(layer, place)):
         assert xdevice.device_of([moved, moved.mean, moved.variance]) is place
         np.testing.assert_allclose(np.asarray(moved(rows)), expected)
+
+
+def test_the_optimizer_of_a_copy_knows_the_variables_of_the_copy(place):
+    import keras
+
+    model = compiled()
+    optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.5)
+    optimizer.build(model.trainable_variables)
+    optimizer.exclude_from_weight_decay(var_list=model.trainable_variables[:1])
+    model.compile(optimizer=optimizer, loss="mse")
+    twin = xdevice.copy_to(model, place)
+    for one in (model, twin):
+        fit(one)
+    for before, after in zip(model.trainable_variables, twin.trainable_variables, strict=True):
+        assert np.allclose(before, after, atol=1e-6)

@@ -25,9 +25,9 @@ import numpy
 from xdevice.base import floats
 from xdevice.base.dtypes import DTYPES, host_dtype
 from xdevice.base.version import __version__
+from xdevice.contract import patching
 from xdevice.core import registry, selection
 from xdevice.errors import DTypeError, NotATensorError, RecordingError, XDeviceError, shown
-from xdevice.performance.contract import hooks
 from xdevice.twins.models.converting import convert_state
 
 from .host_leaves import NUMBERS, PYTHON, HostLeaf, joined, leaves, read_leaf, read_tensor
@@ -92,7 +92,7 @@ class Recorder:
                 f"this process was forked from one that records into {self.folder}, and both would write there; "
                 f"record in the first one"
             )
-        with hooks.unseen():
+        with patching.unseen():
             every = [one for leaf in leaves(value) for one in _read(leaf)]
         for leaf in every:
             _refuse_unknown(f"{name}{leaf.path}", leaf)
