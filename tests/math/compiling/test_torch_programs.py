@@ -159,7 +159,7 @@ def twin(x):
     return type(x)(new).requires_grad_(x.requires_grad)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # by torch.func
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # by torch.func
 @pytest.mark.parametrize("name", GIVEN)
 def test_a_program_gives_what_the_function_gives(name, place):
     function, *make = GIVEN[name]
