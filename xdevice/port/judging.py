@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 from . import idioms
 from .knowledge import framework_of
 from .sites import Edit, Grade, Verdict
-from .values import NOTHING, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .inference import Inference
-    from .project import Unit
+    from .sources import PythonModule
 
-DEVICES: Final = ("device", "spelling")
-NUMBERS: Final = ("int", "bool")
 HOST: Final = ("array", "int", "float", "bool", "str")
 
 
@@ -44,18 +41,19 @@ def left_open(why: str, code: str = "") -> Finding:
 class Judge:
     """A module whose uses of devices are judged, and the edits that rewrite one of them."""
 
-    def __init__(self, unit: Unit, inference: Inference, text_origins: set[ast.AST], sets_current: bool) -> None:
-        self.unit = unit
-        self.module = unit.module
-        self.source = unit.module.source
-        self.full = inference.full
+    def __init__(
+        self, module: PythonModule, inference: Inference, text_origins: set[ast.AST], sets_current: bool
+    ) -> None:
+        self.module = module
+        self.source = module.source
+        self.full = inference.full_name
         self.inference = inference
         self.text_origins = text_origins
         self.sets_current = sets_current
-        self.parents = unit.parents
-        names = _imports_of(unit, inference)
+        self.nodes, self.parents = module.walked
+        names = _imports_of(module, inference)
         self.uses = {framework for name in names if (framework := framework_of(name)) is not None}
-        names |= {node.id for node in unit.nodes if isinstance(node, ast.Name)}
+        names |= {node.id for node in module.walked[0] if isinstance(node, ast.Name)}
         self.others = {name.split(".")[0] for name in names} & idioms.OTHER_ARRAYS
         self.consumed: set[ast.AST] = set()
 
@@ -140,18 +138,14 @@ class Judge:
             yield node
 
 
-def means_of(node: ast.AST) -> Value:
-    return getattr(node, "means", NOTHING)
-
-
-def _imports_of(unit: Unit, inference: Inference) -> set[str]:
+def _imports_of(module: PythonModule, inference: Inference) -> set[str]:
     """The full names of what a module imports, anywhere in it."""
     found = set()
-    for node in unit.nodes:
+    for node in module.walked[0]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            root = inference.project.relative(node, unit)
+            root = inference.project.absolute_name(node, module)
             found |= {root, *(f"{root}.{alias.name}" for alias in node.names)}
     return found
 

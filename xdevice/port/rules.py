@@ -7,13 +7,13 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from . import idioms
-from .judging import Finding, left_open, means_of, text_of
+from .judging import Finding, left_open, text_of
 from .knowledge import SPELLING, framework_of
-from .project import Scope
+from .project import SCOPES
 from .rules_of_calls import CallRules
 from .rules_of_methods import MethodRules
 from .sites import Site
-from .values import may_be, only
+from .values import may_be, means_of, only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ class Rules(CallRules, MethodRules):
     def sites(self) -> Iterator[Site]:
         if not self.uses:
             return
-        for node in self.unit.nodes:
+        for node in self.nodes:
             if not isinstance(node, _USES) or node in self.consumed:
                 continue
             found = self._idiom(node)
@@ -98,11 +98,11 @@ class Rules(CallRules, MethodRules):
             return None
         idiom = idioms.METHODS[node.func.attr]
         receiver = means_of(node.func.value)
-        if full and (framework_of(full) is None or not may_be(receiver, ("ext",))):
+        if full and (framework_of(full) is None or not may_be(receiver, ("foreign",))):
             return None
         if isinstance(node.func.value, ast.Name) and node.func.value.id in idioms.MODULES:
             return None
-        if may_be(receiver, ("ext", "project", "class", "dict", "list", "tuple", "namespace")):
+        if may_be(receiver, ("foreign", "module", "class", "dict", "list", "tuple", "namespace")):
             foreign = idiom.way not in ("none", "listed_values")
             return (idiom, Finding("not a device", "a name of a module or a container")) if foreign else None
         if idiom.way == "to" and not node.args and not any(k.arg == "device" for k in node.keywords):
@@ -164,7 +164,7 @@ class Rules(CallRules, MethodRules):
 
     def _where(self, node: ast.Attribute) -> tuple[Idiom, Finding] | None:
         means = means_of(node.value)
-        if may_be(means, ("ext", "project", "class", "namespace", "instance", "made")) or not means:
+        if may_be(means, ("foreign", "module", "class", "namespace", "instance", "result")) or not means:
             return None
         if isinstance(node.value, ast.Name) and node.value.id in ("self", "args", "opt", "cfg", "config"):
             return None
@@ -201,7 +201,7 @@ class Rules(CallRules, MethodRules):
         return False
 
     def _is_parameter(self, node: ast.Name) -> bool:
-        scopes = (around for around in self._around(node) if isinstance(around, Scope))
+        scopes = (around for around in self._around(node) if isinstance(around, SCOPES))
         return any(node.id == arg.arg for scope in scopes for arg in ast.walk(scope.args) if isinstance(arg, ast.arg))
 
     def _has_sites(self, node: ast.AST) -> bool:

@@ -6,9 +6,9 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
-from .judging import DEVICES, NUMBERS, Finding, Judge, left_open, means_of, number_of, text_of
+from .judging import Finding, Judge, left_open, number_of, text_of
 from .knowledge import SPELLING
-from .values import NOTHING, kind, may_be, only
+from .values import DEVICES, NOTHING, NUMBERS, kind, may_be, means_of, only
 
 if TYPE_CHECKING:
     from .idioms import Idiom
@@ -298,7 +298,7 @@ class CallRules(Judge):
         return self._rewrite("proven", "a tensor, and a list of devices", edits)
 
     def _is_list_of_devices(self, means: Value) -> bool:
-        items = [self.inference.get(("items", atom[1])) for atom in means if kind(atom) == "list"]
+        items = [self.inference.cells.items(atom) for atom in means if kind(atom) == "list"]
         return only(means, ("list",)) and all(only(item, DEVICES) for item in items)
 
     def _split(self, node: ast.Call, idiom: Idiom) -> Finding:

@@ -7,10 +7,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from . import idioms
-from .judging import DEVICES, HOST, NUMBERS, Finding, Judge, left_open, means_of
+from .judging import HOST, Finding, Judge, left_open
 from .knowledge import DECORDS_ARRAY, GLUONS_OUTPUT, IN_PLACE, is_model
 from .rules_of_calls import is_bare
-from .values import is_known, kind, may_be, only
+from .values import DEVICES, NUMBERS, is_known, kind, may_be, means_of, only
 
 if TYPE_CHECKING:
     from .idioms import Idiom
@@ -46,7 +46,7 @@ class MethodRules(Judge):
             return self._use("proven", node, edits, "only arrays of MXNet have this method, and it takes a device")
         if (
             means
-            and all(kind(atom) in ("str", "dtype", "float", "tensor", "module", "array") for atom in means)
+            and all(kind(atom) in ("str", "dtype", "float", "tensor", "model", "array") for atom in means)
             and "str" not in means
         ):
             return Finding("not a device", "the argument is something else")
@@ -198,7 +198,7 @@ class MethodRules(Judge):
             return Finding("not a device", f"a method of {min(self.others)}'s arrays, and of none of the framework's")
         if node.func.attr in idioms.ONLY_MXNET and (means == {GLUONS_OUTPUT} or self._is_mxnets(node.func.attr)):
             return self._rewrite("proven", "only arrays of MXNet have this method", edits)
-        if is_known(means) and not may_be(means, ("tensor", "made", "array")):
+        if is_known(means) and not may_be(means, ("tensor", "result", "array")):
             return Finding("not a device", "the receiver is something else")
         return self._rewrite(
             "safe", "the receiver is not proven to be a tensor; anything else raises", edits, code="XD162"
@@ -216,7 +216,7 @@ class MethodRules(Judge):
 
     def _is_mxnets(self, method: str) -> bool:
         """Whether no other framework that this module imports has a method of this name."""
-        return self.uses == {"mxnet"} and not self.inference.by_name.get(method) and not self.others
+        return self.uses == {"mxnet"} and not self.inference.methods.get(method) and not self.others
 
     def _listed_values(self, node: ast.Call, idiom: Idiom) -> Finding:
         assert isinstance(node.func, ast.Attribute)
@@ -238,7 +238,7 @@ def is_proven(means: Value) -> bool:
 def moves_in_place(atom: Any) -> bool:
     if kind(atom) == "tensor":
         return True  # if the result is thrown away, neither the old nor the new text does anything
-    if kind(atom) == "module":
+    if kind(atom) == "model":
         return str(atom[1]).startswith(IN_PLACE)
     return is_model(atom)
 
