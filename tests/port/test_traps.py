@@ -409,6 +409,15 @@ def test_classes_with_many_ways_to_one_base_are_read_once():
     assert "return xdevice.item(x)" in ported(text)
 
 
+@pytest.mark.parametrize(
+    ("framework", "keyword", "attribute"),
+    [("torch", "device", "device"), ("paddle", "place", "place"), ("mxnet", "ctx", "ctx")],
+)
+def test_where_something_is_made_and_is_needs_no_change(framework, keyword, attribute):
+    text = f"import {framework}\n\n\ndef f(d, x):\n    return {framework}.ones(2, {keyword}=d), x.{attribute}\n"
+    assert verdicts(text) == [(f"{keyword}=", "neutral", "XD111"), (f".{attribute}", "neutral", "XD112")]
+
+
 @pytest.mark.timeout(20)
 def test_the_root_may_be_a_package():
     made = examined("", "from .. import x\n", names=("__init__.py", "a/__init__.py"))

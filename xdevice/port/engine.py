@@ -15,7 +15,7 @@ from . import porting, sources
 from .idioms import SETS_CURRENT
 from .interpreter import infer
 from .project import Project
-from .rules import Rules
+from .rules import JudgedSites
 from .sites import GRADES, Edit, Site, splice
 from .text_flow import origins_in_text
 
@@ -107,7 +107,7 @@ def judge(made: Examined) -> None:
     current = _set_currents(project.modules, inference)
     found: dict[tuple[str, int, int, str], Site] = {}
     for module in project.modules:
-        for site in Rules(module, inference, in_text, module in current).sites():
+        for site in JudgedSites(module, inference, in_text, module in current).sites():
             site.tabs = (module.tab,) if module.tab else ()
             old = found.get(site.key)
             found[site.key] = _merge(old, site) if old is not None else site
