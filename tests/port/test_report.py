@@ -57,6 +57,13 @@ def test_a_cell_of_a_notebook_is_named():
     assert one["line"] == next(i for i, line in enumerate(source.raw.decode().split("\n"), 1) if "z.item" in line)
 
 
+def test_a_cell_that_is_not_python_has_a_place(tmp_path):
+    cells = [{"cell_type": "code", "source": ["import torch\n"]}, {"cell_type": "code", "source": ["def broken(:\n"]}]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}, indent=1))
+    (one,) = report.document(engine.examine([tmp_path]))["files"][0]["sites"]
+    assert (one["code"], one["cell"], one["end"]) == ("XD160", 2, [one["line"], 1])
+
+
 def test_the_option_writes_json_and_refuses_other_names(tmp_path):
     (tmp_path / "net.py").write_text("import torch\nx = torch.ones(1).item()\n")
     data = tmp_path / "a.json"

@@ -383,10 +383,45 @@ def test_jax_counts_cpus_too_where_no_kind_is_named():
     assert ported(text).endswith("n = xdevice.num_gpus()\nm = jax.device_count()\njax.device_count('gpu')\n")
 
 
+def test_to_numpy_takes_one_argument():
+    text = "from d2l import torch as d2l\na, b, c = d2l.numpy(x), d2l.numpy(x, y), d2l.numpy(x=x)\n"
+    assert ported(text).endswith("a, b, c = xdevice.to_numpy(x), d2l.numpy(x, y), d2l.numpy(x=x)\n")
+    assert [code for _, verdict, code in verdicts(text) if verdict == "open"] == ["XD166", "XD166"]
+
+
+def test_an_index_may_have_any_form():
+    text = (
+        "import torch\n\n\nclass Rows:\n    def __getitem__(*index):\n        return torch.ones(1)\n\n\n"
+        "class Row:\n    def __getitem__(self, *index):\n        return torch.ones(1)\n\n\n"
+        "print(Rows()[0].item(), Row()[0].item())\n"
+    )
+    assert ported(text).endswith("print(xdevice.item(Rows()[0]), xdevice.item(Row()[0]))\n")
+
+
+@pytest.mark.timeout(20)
+def test_classes_with_many_ways_to_one_base_are_read_once():
+    lines = ["import torch", "class A0: pass", "class B0: pass"]
+    for i in range(40):
+        lines += [f"class A{i + 1}(A{i}, B{i}): pass", f"class B{i + 1}(B{i}, A{i}): pass"]
+    text = "\n".join(
+        [*lines, "def f(x):", "    return x.item()", "A0.run = lambda self: f(torch.ones(1))", "A40().run()", ""]
+    )
+    assert "return xdevice.item(x)" in ported(text)
+
+
+@pytest.mark.parametrize(
+    ("framework", "keyword", "attribute"),
+    [("torch", "device", "device"), ("paddle", "place", "place"), ("mxnet", "ctx", "ctx")],
+)
+def test_where_something_is_made_and_is_needs_no_change(framework, keyword, attribute):
+    text = f"import {framework}\n\n\ndef f(d, x):\n    return {framework}.ones(2, {keyword}=d), x.{attribute}\n"
+    assert verdicts(text) == [(f"{keyword}=", "neutral", "XD111"), (f".{attribute}", "neutral", "XD112")]
+
+
 @pytest.mark.timeout(20)
 def test_the_root_may_be_a_package():
     made = examined("", "from .. import x\n", names=("__init__.py", "a/__init__.py"))
-    assert [unit.full for unit in made.units] == ["", "a"]
+    assert [module.name for module in made.modules] == ["", "a"]
 
 
 TABS = """# 题目

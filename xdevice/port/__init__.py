@@ -1,9 +1,9 @@
 """Reads and rewrites scripts of other people: `xdevice scan`, `lint` and `port`.
 
 The steps of porting: `sources` reads files (and writes them back, with nothing changed but the edits). `project`
-resolves names across them. `inference` finds which values expressions may have: it interprets the statements, on top
-of `expressions`, `calls`, `names` and `cells`, with the tables of `knowledge`. `idioms` lists which uses of a framework
-are sites, and `rules` (with `rules_of_calls`, `rules_of_methods` and `judging`) gives each site its verdict. `porting`
-inserts the imports. `engine.examine` does all of it for the commands and reports. `lint` needs no inference but for one
-rule. No module here imports a framework, NumPy, or another part of xdevice but its version and `core.collector`.
+resolves names across them. `interpreter` finds which values expressions may have: it interprets the statements, with
+what `inference` knows, `calls` for what is called, and the tables of `knowledge`. `idioms` lists which uses of a
+framework are sites, and `rules` gives each site its verdict, by a rule of `rules_of_calls` or `rules_of_methods`.
+`porting` inserts the imports. `engine.examine` does all of it for the commands and reports. `lint` needs no inference
+but for one rule. No module here imports a framework, NumPy, or another part of xdevice.
 """

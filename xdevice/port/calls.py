@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from . import knowledge
-from .cells import Env, Frame
 from .knowledge import SPELLING, is_model
-from .names import Names
-from .project import Class, Function
 from .values import (
     ANYTHING,
     ARRAY,
@@ -26,404 +24,349 @@ from .values import (
     Value,
     kind,
     of,
-    only,
     tuple_of,
     union,
 )
 
+if TYPE_CHECKING:
+    from .inference import Inference
+    from .project import Class, Function
+
 _FORWARD: Final = ("__call__", "forward", "call")
-CHOOSERS: Final[dict[str, str]] = {
-    **dict.fromkeys(("torch.device", "torch.accelerator.current_accelerator"), "torch"),
-    **{f"mxnet.{name}": "mxnet" for name in "cpu gpu cpu_pinned Context context.Context".split()},
-    **{f"mxnet.{room}.{name}": "mxnet" for room in ("npx", "context", "device") for name in ("cpu", "gpu")},
-    **dict.fromkeys(
-        ("paddle.CUDAPlace", "paddle.CPUPlace", "paddle.base.CPUPlace", "paddle.CUDAPinnedPlace"), "paddle"
-    ),
-    **{f"d2l.{fw}.{name}": fw for fw in ("torch", "mxnet", "paddle", "jax") for name in ("cpu", "gpu", "try_gpu")},
-    **{f"xdevice.{room}{name}": "" for room in ("", "native.") for name in ("try_gpu", "gpu", "cpu", "device")},
-}
-"""Calls that give a device, with the framework that the device belongs to; "" for xdevice's own."""
-_BUILTIN_RESULTS: Final[dict[str, Value]] = {
-    **dict.fromkeys(("int", "len", "id", "ord"), INT), **dict.fromkeys(("str", "repr", "format", "chr", "input"), STR),
-    **dict.fromkeys(("bool", "isinstance", "hasattr", "callable"), BOOL), "round": union(INT, FLOAT), "float": FLOAT,
-    "print": NONE, "type": UNKNOWN,
-}  # fmt: skip
+"""The methods that a call of an object calls."""
 
 
-class Calls(Names):
-    """Interprets calls, and hands their arguments to the parameters."""
+@dataclass
+class Invocation:
+    """One call, with what its arguments may be: hands them to the parameters, and says what the call gives.
 
-    def _call_by_name(self, node: ast.Call, env: Env, frame: Frame) -> Value:
-        func = node.func
-        values = [self.expr(arg, env, frame) for arg in node.args]
-        named = {k.arg: self.expr(k.value, env, frame) for k in node.keywords}
-        if isinstance(func, ast.Attribute):
-            owner = self.expr(func.value, env, frame)
-            found = {atom: self._attribute_of(atom, func.attr, func) for atom in owner}
-            func.means = union(NOTHING, *found.values())  # type: ignore[attr-defined]
-            if len(owner) > 1:  # `None` has no methods: what may be None, too, gives what the rest gives
-                owner -= NONE
-            results = [self._method(atom, found[atom], node, values, named, frame) for atom in owner]
-            return union(NOTHING, *results)
-        return self._call_all(self.expr(func, env, frame), node, values, named, frame)
+    `_CALLEES` and `_OWNERS`, at the end, say which method is for which kind of callee, or of owner of a method.
+    """
 
-    def _call_all(
-        self, callee: Value, node: ast.Call, values: list[Value], named: dict[str | None, Value], frame: Frame
-    ) -> Value:
-        return union(NOTHING, *[self._call(atom, node, values, named, frame) for atom in callee])
+    inference: Inference
+    node: ast.Call
+    values: list[Value]  # of the arguments without names
+    keywords: dict[str | None, Value]  # what stands behind `**` has no name
+    caller: Function | None
+    has_gpu: bool  # whether a test around the call has shown that there is a GPU
 
-    def _method(
-        self, owner: Atom, found: Value, node: Any, values: list[Value], named: dict[str | None, Value], frame: Frame
-    ) -> Value:
-        """What the call of a method gives; `found` is what the attribute of that name is."""
-        sort, name = kind(owner), node.func.attr
-        if sort in ("ext", "project", "class", "super"):
-            return self._call_all(found, node, values, named, frame)
-        if sort == "instance":
-            return self._method_of_instance(owner, found, node, values, named, frame)
-        if sort == "tensor":
-            return self._method_of_tensor(name, node, values)
-        if sort == "module" or owner == "optimizer":
-            if name in ("parameters", "trainable_weights", "buffers"):
-                self.put(("items", node), TENSOR)
-                return of(("list", node))
-            return of(owner) if name in knowledge.MODULE_METHODS else UNKNOWN
-        if sort in ("list", "dict"):
-            return self._method_of_container(owner, name, node, values)
-        if sort == "parser":
-            return self._method_of_parser(owner, name, node, values, named)
-        if sort == "array":
-            return FLOAT if name == "item" else ARRAY
-        if sort in ("str", "spelling"):
-            if name == "format":
-                return filled(pattern_of(node.func.value), node)
-            return {"split": UNKNOWN, "startswith": BOOL, "endswith": BOOL, "isdigit": BOOL}.get(name, STR)
-        if sort == "made":
-            return self._method_of_made(owner, name, node, values)
+    def __post_init__(self) -> None:
+        self.cells = self.inference.cells
+        self.first = self.values[0] if self.values else NOTHING
+        self.is_starred = any(isinstance(arg, ast.Starred) for arg in self.node.args)
+
+    def of_value(self, callee: Value) -> Value:
+        """What the call gives if this is what is called."""
+        return union(*[self._CALLEES.get(kind(atom), Invocation._other)(self, atom) for atom in callee])
+
+    def of_method(self, owner: Atom, name: str, attribute: Value) -> Value:
+        """What the call of a method gives; `attribute` is what the owner has under that name."""
+        if kind(owner) in ("foreign", "module", "class", "super"):
+            return self.of_value(attribute)
+        if kind(owner) == "instance":
+            return self._method_of_instance(owner, name, attribute)
         if owner == ANYTHING:
-            self._escape(union(NOTHING, *values, *named.values()))
-            for function in self.by_name.get(name, ()):
-                self._pass(function, node, values, named, skips=function.is_method)
-            if name == "asnumpy":
-                return ARRAY
-            loose = self.get(("attr", None, name))
-            return union(UNKNOWN, self._call_all(loose - UNKNOWN, node, values, named, frame))
+            return self._method_of_anything(name)
+        method = self._OWNERS.get(kind(owner))
+        return method(self, owner, name) if method is not None else UNKNOWN
+
+    def _argument(self, position: int, name: str, default: Value = NOTHING) -> Value:
+        return self.values[position] if len(self.values) > position else self.keywords.get(name, default)
+
+    def _everything(self) -> Value:
+        return union(*self.values, *self.keywords.values())
+
+    def _other(self, callee: Atom) -> Value:
+        self.inference.escape(self._everything())
         return UNKNOWN
 
-    def _method_of_instance(
-        self, owner: Atom, found: Value, node: Any, values: list[Value], named: dict[str | None, Value], frame: Frame
-    ) -> Value:
-        cls: Class = owner[1]
-        name = node.func.attr
-        if name == "save_hyperparameters" and frame.function is not None:
-            for arg in frame.function.args[1:]:
-                self.put(("attr", self.family(cls), arg.arg), self.get((frame.function, arg.arg)))
-            return NONE
-        if cls.method(name) is None and is_model(owner):
-            if name in knowledge.MODULE_METHODS:
-                return of(owner)
-            if name == "parameters":
-                self.put(("items", node), TENSOR)
-                return of(("list", node))
-            if name == "register_buffer" and len(values) > 1 and isinstance(node.args[0], ast.Constant):
-                self.put(("attr", self.family(cls), node.args[0].value), values[1])
-                return NONE
-        return self._call_all(found, node, values, named, frame)
+    # of the project
 
-    def _method_of_tensor(self, name: str, node: ast.Call, values: list[Value]) -> Value:
-        if name in ("max", "min"):
-            reduced = not values and not node.keywords
-            return TENSOR if reduced else union(TENSOR, tuple_of([TENSOR, TENSOR]))
-        if name in ("sort", "topk"):
-            return tuple_of([TENSOR, TENSOR])
-        if name == "size":
-            if values or node.keywords:
-                return INT
-            self.put(("items", node), INT)
-            return of(("list", node))
-        if name in knowledge.LISTS:
-            self.put(("items", node), UNKNOWN if name == "tolist" else TENSOR)
-            return of(("list", node))
-        return knowledge.METHODS.get(name, UNKNOWN)
+    def _function(self, callee: Atom) -> Value:
+        function: Function = callee[1]
+        self._pass_to(function, is_bound=kind(callee) == "bound" and function.is_method)
+        return self.cells.get((function, "return"))
 
-    def _method_of_container(self, owner: Atom, name: str, node: ast.Call, values: list[Value]) -> Value:
-        key = ("items", owner[1])
-        if name in ("append", "add", "insert", "setdefault") and values:
-            self.put(key, values[-1])
-            return NONE if name != "setdefault" else self.get(key)
-        if name in ("extend", "update") and values:
-            self.put(key, self.iterate(values[0], node) if kind(owner) == "list" else self._items_of(values[0]))
-            return NONE
-        if name in ("pop", "get", "popleft"):
-            return union(self.get(key), *values[1:], NONE if name == "get" else NOTHING)
-        if name == "copy":
-            return of(owner)
-        if name in ("values", "items"):
-            self.put(("items", node), self.get(key) if name == "values" else tuple_of([UNKNOWN, self.get(key)]))
-            return of(("list", node))
-        return UNKNOWN
-
-    def _items_of(self, value: Value) -> Value:
-        return union(NOTHING, *(self.get(("items", a[1])) if kind(a) in ("list", "dict") else UNKNOWN for a in value))
-
-    def _method_of_parser(
-        self, owner: Atom, name: str, node: ast.Call, values: list[Value], named: dict[str | None, Value]
-    ) -> Value:
-        if name == "parse_args":
-            return of(("namespace", owner[1]))
-        if name == "parse_known_args":
-            return tuple_of([of(("namespace", owner[1])), UNKNOWN])
-        if name != "add_argument":
-            return of(owner)
-        flags = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-        given = {k.arg: k.value for k in node.keywords}
-        dest = given.get("dest")
-        longest = next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else "")
-        target = dest.value if isinstance(dest, ast.Constant) else longest.lstrip("-").replace("-", "_")
-        action = getattr(given.get("action"), "value", None)
-        default = named.get("default", NONE if longest.startswith("-") else NOTHING)
-        if action in ("store_true", "store_false"):
-            value = BOOL
-        elif "nargs" in given or action not in (None, "store"):
-            value = UNKNOWN
-        elif "type" in given:
-            known = {"int": INT, "float": FLOAT, "str": STR}.get(getattr(given["type"], "id", ""), UNKNOWN)
-            value = union(known, default)
-        else:
-            value = union(STR, default)
-        self.put(("arg", owner[1], target), value)
-        return UNKNOWN
-
-    def _method_of_made(self, owner: Atom, name: str, node: ast.Call, values: list[Value]) -> Value:
-        if owner[1] == "accelerate.Accelerator" and name == "prepare":
-            return values[0] if len(values) == 1 else tuple_of(values)
-        if name == "asnumpy":
-            return ARRAY
-        if owner[1] == "decord.VideoReader" and name == "get_batch":
-            return self.get(("bridge", "decord")) or of(knowledge.DECORDS_ARRAY)
-        if owner[1] == "tensorflow.GradientTape" and name == "gradient":
-            return self._like(values[1]) if len(values) > 1 else UNKNOWN
-        self._escape(union(NOTHING, *values))
-        return UNKNOWN
-
-    def _like(self, sources: Value) -> Value:
-        """What a gradient is: a tensor where the sources are tensors, else not known."""
-        return TENSOR if only(sources, ("tensor",)) else UNKNOWN
-
-    def _call(
-        self, callee: Atom, node: ast.Call, values: list[Value], named: dict[str | None, Value], frame: Frame
-    ) -> Value:
-        sort = kind(callee)
-        if sort in ("function", "bound"):
-            function: Function = callee[1]
-            self._pass(function, node, values, named, skips=sort == "bound" and function.is_method)
-            return self.get((function, "return"))
-        if sort == "class":
-            return self._instantiate(callee[1], node, values, named)
-        if sort == "ext":
-            return self._call_foreign(callee[1], node, values, named, frame)
-        if sort == "instance":
-            method = next((m for m in map(callee[1].method, _FORWARD) if m is not None), None)
-            if method is None:
-                return UNKNOWN
-            self._pass(method, node, values, named, skips=True)
-            return self.get((method, "return"))
-        self._escape(union(NOTHING, *values, *named.values()))
-        if sort == "module":
-            return knowledge.output_of(callee[1]) or UNKNOWN
-        return UNKNOWN
-
-    def _instantiate(self, cls: Class, node: ast.Call, values: list[Value], named: dict[str | None, Value]) -> Value:
-        init = cls.method("__init__")
+    def _class(self, callee: Atom) -> Value:
+        instance = of(("instance", callee[1]))
+        init = callee[1].method("__init__")
         if init is not None:
-            self.put((init, init.positional[0]), of(("instance", cls)))
-            self._pass(init, node, values, named, skips=True)
-        return of(("instance", cls))
+            self.cells.put((init, init.receiver), instance)
+            self._pass_to(init, is_bound=True)
+        return instance
 
-    def _pass(
-        self, function: Function, node: ast.Call, values: list[Value], named: dict[str | None, Value], skips: bool
-    ) -> None:
-        """Puts the arguments of a call into the parameters of the function."""
+    def _instance(self, callee: Atom) -> Value:
+        method = next((method for method in map(callee[1].method, _FORWARD) if method is not None), None)
+        if method is None:
+            return UNKNOWN
+        self._pass_to(method, is_bound=True)
+        return self.cells.get((method, "return"))
+
+    def _pass_to(self, function: Function, is_bound: bool) -> None:
+        """Puts the arguments into the parameters of a function, whose first one is taken if it is bound."""
         function.has_callers = True
-        wanted = function.positional[1 if skips else 0 :]
-        for i, (arg, value) in enumerate(zip(node.args, values, strict=True)):
+        names = function.positional[is_bound:]
+        rest = "items", (function, "*")
+        for i, (arg, value) in enumerate(zip(self.node.args, self.values, strict=True)):
             if isinstance(arg, ast.Starred):
-                for name in wanted[i:]:
-                    self.put((function, name), self.iterate(value, arg))
-                self.put(("items", (function, "*")), self.iterate(value, arg))
+                items = self.inference.iterate(value)
+                for key in (*((function, name) for name in names[i:]), rest):
+                    self.cells.put(key, items)
                 break
-            if i < len(wanted):
-                self.put((function, wanted[i]), value)
+            self.cells.put((function, names[i]) if i < len(names) else rest, value)
+        names = [*names, *function.keywords]
+        rest = "items", (function, "**")
+        for name, value in self.keywords.items():
+            if name is None:
+                for key in (*((function, name) for name in names), rest):
+                    self.cells.put(key, UNKNOWN)
             else:
-                self.put(("items", (function, "*")), value)
-        for key, value in named.items():
-            if key is None:
-                for name in [*wanted, *function.keywords]:
-                    self.put((function, name), UNKNOWN)
-                self.put(("items", (function, "**")), UNKNOWN)
-            elif key in wanted or key in function.keywords:
-                self.put((function, key), value)
-            else:
-                self.put(("items", (function, "**")), value)
+                self.cells.put((function, name) if name in names else rest, value)
 
-    def _call_foreign(
-        self, full: str, node: ast.Call, values: list[Value], named: dict[str | None, Value], frame: Frame
-    ) -> Value:
+    # of packages outside
+
+    def _model(self, callee: Atom) -> Value:
+        self.inference.escape(self._everything())
+        return knowledge.output_of(callee[1]) or UNKNOWN
+
+    def _foreign(self, callee: Atom) -> Value:
+        full: str = callee[1]
         if full.startswith("builtins."):
-            return self._call_builtin(full[9:], node, values, named, frame)
-        if full.endswith("multiprocessing.spawn") and values:
-            return self._spawn(node, values, named)
-        everything = union(NOTHING, *values, *named.values())
-        self._escape(everything)
-        if full in CHOOSERS:
-            node.has_gpu = frame.has_gpu  # type: ignore[attr-defined]
-            return of(("device", CHOOSERS[full], node))
-        if full == "argparse.ArgumentParser":
-            return of(("parser", node))
-        if full == "decord.bridge.set_bridge":
-            self.put(("bridge", "decord"), UNKNOWN)  # from now on, decord gives tensors of a framework
+            return self._builtin(full.removeprefix("builtins."))
+        if full.endswith("multiprocessing.spawn") and self.values:
+            return self._spawn()
+        self.inference.escape(self._everything())
+        if full in knowledge.DEVICE_MAKERS:
+            self.node.has_gpu = self.has_gpu  # type: ignore[attr-defined]
+            return of(("device", self.node))
+        if full in knowledge.DEVICE_LISTS:
+            return self.cells.list_of(self.node, of(("device", self.node)))
         if full in knowledge.LOADERS:
-            dataset = values[0] if values else named.get("dataset", UNKNOWN)
-            collated = named.get("collate_fn", named.get("batchify_fn"))
-            item = UNKNOWN if collated else self._collate(self._item_of(dataset, node))
-            self.put(("items", node), item)
-            return of(("list", node))
+            is_collated = "collate_fn" in self.keywords or "batchify_fn" in self.keywords
+            dataset = self._argument(0, "dataset", UNKNOWN)
+            item = union(*map(self.inference.item_of, dataset))
+            return self.cells.list_of(self.node, UNKNOWN if is_collated else _collate(item))
         if full in knowledge.TENSOR_SETS:
-            starred = any(isinstance(arg, ast.Starred) for arg in node.args)
-            self.put(("items", node), UNKNOWN if starred else tuple_of([TENSOR for _ in values]))
-            return of(("list", node))
-        if full == "xdevice.to_device" or full == "xdevice.copy_to":
-            return values[0] if values else UNKNOWN
-        if full in ("xdevice.native.try_all_gpus", "xdevice.try_all_gpus"):
-            self.put(("items", node), of(("device", "", node)))
-            return of(("list", node))
-        found = knowledge.result(full)
-        if found is None:
-            return of(("made", full))
-        return values[0] if found == of("same") and values else found
+            item = UNKNOWN if self.is_starred else tuple_of([TENSOR for _ in self.values])
+            return self.cells.list_of(self.node, item)
+        if full in knowledge.COPIES:
+            return self.first if self.values else UNKNOWN
+        if full == "argparse.ArgumentParser":
+            return of(("parser", self.node))
+        if full == "decord.bridge.set_bridge":
+            self.cells.put(("bridge", "decord"), UNKNOWN)  # from now on, decord gives tensors of a framework
+        return knowledge.result(full) or of(("result", full))
 
-    def _spawn(self, node: ast.Call, values: list[Value], named: dict[str | None, Value]) -> Value:
+    def _spawn(self) -> Value:
         """torch.multiprocessing.spawn calls a function with a rank, and then with `args`."""
-        args = named.get("args", values[1] if len(values) > 1 else tuple_of([]))
-        for atom in values[0]:
+        arguments = self._argument(1, "args", tuple_of([]))
+        for atom in self.first:
             if kind(atom) != "function":
                 continue
-            given = next((a[1] for a in args if kind(a) == "tuple"), None)
-            if given is None or len(args) != 1:
-                self._escape(of(atom))
+            if len(arguments) != 1 or not all(kind(given) == "tuple" for given in arguments):
+                self.inference.escape(of(atom))
                 continue
+            ((_, given),) = arguments
             atom[1].has_callers = True
             for name, value in zip(atom[1].positional, (INT, *given), strict=False):
-                self.put((atom[1], name), value)
+                self.cells.put((atom[1], name), value)
         return NONE
 
-    def _item_of(self, dataset: Value, node: ast.expr) -> Value:
-        def one(atom: Atom) -> Value:
-            if atom == ("made", "dataset"):
-                return tuple_of([TENSOR, TENSOR])
-            if kind(atom) == "list":
-                return self.get(("items", atom[1]))
-            if kind(atom) == "instance":
-                method = atom[1].method("__getitem__")
-                if method is None:
-                    return UNKNOWN
-                method.has_callers = True
-                self.put((method, method.positional[0]), of(atom))
-                self.put((method, method.positional[1]), INT)
-                return self.get((method, "return"))
-            return UNKNOWN
+    def _builtin(self, name: str) -> Value:
+        if name in knowledge.BUILTINS:
+            return knowledge.BUILTINS[name]
+        iterate = self.inference.iterate
+        match name:
+            case "super":
+                owner = self.caller.owner if self.caller is not None else None
+                return UNKNOWN if owner is None else of(("super", owner))
+            case "iter" | "reversed" | "abs":
+                return self.first
+            case "next":
+                return iterate(self.first)
+            case "list" | "tuple" | "set" | "sorted" | "frozenset":
+                return self.cells.list_of(self.node, iterate(self.first))
+            case "range":
+                return self.cells.list_of(self.node, INT)
+            case "enumerate":
+                return self.cells.list_of(self.node, tuple_of([INT, iterate(self.first)]))
+            case "zip":
+                item = UNKNOWN if self.is_starred else tuple_of(map(iterate, self.values))
+                return self.cells.list_of(self.node, item)
+            case "map":
+                return self.cells.list_of(self.node, self._mapped())
+            case "dict":
+                pairs = UNKNOWN if self.values else NOTHING
+                return self.cells.dict_of(self.node, union(pairs, *self.keywords.values()))
+            case "sum":
+                return union(self.first if len(self.values) > 1 else iterate(self.first), INT)
+            case "max" | "min":
+                return union(*self.values) if len(self.values) > 1 else iterate(self.first)
+        return self._other(name)
 
-        return union(NOTHING, *(one(atom) for atom in dataset))
+    def _mapped(self) -> Value:
+        # the node of the inner call is made once, because a list is known by the call that makes it
+        node = getattr(self.node, "mapped", None)
+        if node is None:
+            node = ast.copy_location(ast.Call(self.node.func, self.node.args[1:], []), self.node)
+            self.node.mapped = node  # type: ignore[attr-defined]
+        items = [self.inference.iterate(value) for value in self.values[1:]]
+        return replace(self, node=node, values=items, keywords={}).of_value(self.first)
 
-    def _collate(self, value: Value) -> Value:
-        def one(atom: Atom) -> Value:
-            if kind(atom) in ("tensor", "array", "int", "float", "bool"):
-                return TENSOR
-            if kind(atom) == "tuple":
-                return tuple_of([self._collate(inner) for inner in atom[1]])
-            return UNKNOWN
+    # of methods
 
-        return union(NOTHING, *(one(atom) for atom in value))
+    def _method_of_anything(self, name: str) -> Value:
+        self.inference.escape(self._everything())
+        for function in self.inference.methods.get(name, ()):
+            self._pass_to(function, is_bound=function.is_method)
+        if name == "asnumpy":
+            return ARRAY
+        return union(UNKNOWN, self.of_value(self.cells.get(("attr", None, name)) - UNKNOWN))
 
-    def _call_builtin(
-        self, name: str, node: ast.Call, values: list[Value], named: dict[str | None, Value], frame: Frame
-    ) -> Value:
-        first = values[0] if values else NOTHING
-        if name == "super":
-            owner = frame.function.owner if frame.function else None
-            return of(("super", owner)) if owner is not None else UNKNOWN
-        if name in _BUILTIN_RESULTS:
-            return _BUILTIN_RESULTS[name]
-        if name in ("iter", "reversed"):
-            return first
-        if name == "next":
-            return self.iterate(first, node)
-        if name == "getattr":
-            return UNKNOWN
-        items: Value | None = None
-        if name == "range":
-            items = INT
-        elif name in ("list", "tuple", "set", "sorted", "frozenset"):
-            items = self.iterate(first, node)
-        elif name == "enumerate":
-            items = tuple_of([INT, self.iterate(first, node)])
-        elif name == "zip":
-            if any(isinstance(arg, ast.Starred) for arg in node.args):
-                items = UNKNOWN
-            else:
-                items = tuple_of([self.iterate(value, node) for value in values])
-        elif name == "map":
-            each = [self.iterate(value, node) for value in values[1:]]
-            # the node of the inner call is made once, because a list is known by the call that makes it
-            call = getattr(node, "mapped", None)
-            if call is None:
-                call = node.mapped = ast.copy_location(ast.Call(node.func, node.args[1:], []), node)  # type: ignore[attr-defined]
-            items = self._call_all(first, call, each, {}, frame)
-        if items is not None:
-            self.put(("items", node), items)
-            return of(("list", node))
-        if name == "dict":
-            self.put(("items", node), union(NOTHING, *named.values(), UNKNOWN if values else NOTHING))
-            return of(("dict", node))
-        if name in ("abs", "sum", "max", "min"):
-            inner = first if name == "abs" or len(values) > 1 else self.iterate(first, node)
-            return (
-                union(inner, *values[1:]) if name in ("max", "min") else union(inner, INT if name == "sum" else NOTHING)
-            )
-        self._escape(union(NOTHING, *values, *named.values()))
+    def _method_of_instance(self, owner: Atom, name: str, attribute: Value) -> Value:
+        cls: Class = owner[1]
+        if name == "save_hyperparameters" and self.caller is not None:
+            for arg in self.caller.args[1:]:
+                self.cells.put(self.cells.attribute(cls, arg.arg), self.cells.get((self.caller, arg.arg)))
+            return NONE
+        if cls.method(name) is None and is_model(owner):
+            if name in knowledge.MODEL_METHODS or name == "parameters":
+                return self._method_of_model(owner, name)
+            if name == "register_buffer" and len(self.values) > 1 and isinstance(self.node.args[0], ast.Constant):
+                self.cells.put(self.cells.attribute(cls, str(self.node.args[0].value)), self.values[1])
+                return NONE
+        return self.of_value(attribute)
+
+    def _method_of_model(self, owner: Atom, name: str) -> Value:
+        if name in ("parameters", "trainable_weights", "buffers"):
+            return self.cells.list_of(self.node, TENSOR)
+        return of(owner) if name in knowledge.MODEL_METHODS else UNKNOWN
+
+    def _method_of_tensor(self, owner: Atom, name: str) -> Value:
+        has_arguments = bool(self.values or self.node.keywords)
+        if name in ("max", "min"):
+            return union(TENSOR, tuple_of([TENSOR, TENSOR])) if has_arguments else TENSOR
+        if name == "size":
+            return INT if has_arguments else self.cells.list_of(self.node, INT)
+        if name in knowledge.TENSOR_LISTS:
+            return self.cells.list_of(self.node, knowledge.TENSOR_LISTS[name])
+        return knowledge.TENSOR_METHODS.get(name, UNKNOWN)
+
+    def _method_of_array(self, owner: Atom, name: str) -> Value:
+        return FLOAT if name == "item" else ARRAY
+
+    def _method_of_text(self, owner: Atom, name: str) -> Value:
+        if name == "format":
+            return filled_text(pattern_of(self.node.func.value), self.node)  # type: ignore[attr-defined]
+        return knowledge.TEXT_METHODS.get(name, STR)
+
+    def _method_of_container(self, owner: Atom, name: str) -> Value:
+        items = "items", owner[1]
+        match name:
+            case "append" | "add" | "insert" | "setdefault" if self.values:
+                self.cells.put(items, self.values[-1])
+                return self.cells.get(items) if name == "setdefault" else NONE
+            case "extend" | "update" if self.values:
+                is_list = kind(owner) == "list"
+                more = self.inference.iterate(self.first) if is_list else union(*map(self.cells.items, self.first))
+                self.cells.put(items, more)
+                return NONE
+            case "get":
+                return union(self.cells.get(items), *self.values[1:], NONE)
+            case "pop" | "popleft":
+                return union(self.cells.get(items), *self.values[1:])
+            case "copy":
+                return of(owner)
+            case "values":
+                return self.cells.list_of(self.node, self.cells.get(items))
+            case "items":
+                return self.cells.list_of(self.node, tuple_of([UNKNOWN, self.cells.get(items)]))
         return UNKNOWN
 
-    def iterate(self, value: Value, node: ast.AST) -> Value:
-        """What the variable of a loop over this value may be."""
+    def _method_of_parser(self, owner: Atom, name: str) -> Value:
+        namespace = of(("namespace", owner[1]))
+        match name:
+            case "parse_args":
+                return namespace
+            case "parse_known_args":
+                return tuple_of([namespace, UNKNOWN])
+            case "add_argument":
+                self._add_argument(owner[1])
+                return UNKNOWN
+        return of(owner)
 
-        def one(atom: Atom) -> Value:
-            sort = kind(atom)
-            if sort in ("tensor", "array", "str"):
-                return of(atom)
-            if sort == "list":
-                return self.get(("items", atom[1]))
-            if sort == "tuple":
-                return union(NOTHING, *atom[1])
-            if sort == "instance":
-                method = atom[1].method("__iter__")
-                if method is not None and method is not self._now:
-                    method.has_callers = True
-                    inner = self.get((method, "return"))
-                    if atom in inner:
-                        return UNKNOWN
-                    return union(NOTHING, *(one(a) for a in inner))
-                return self._item_of(of(atom), node)  # type: ignore[arg-type]
-            return UNKNOWN
+    def _add_argument(self, parser: ast.AST) -> None:
+        flags = [arg.value for arg in self.node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+        options: dict[str | None, Any] = {keyword.arg: keyword.value for keyword in self.node.keywords}
+        longest = next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else "")
+        name = _constant(options.get("dest")) or longest.lstrip("-").replace("-", "_")
+        action = _constant(options.get("action"))
+        default = self.keywords.get("default", NONE if longest.startswith("-") else NOTHING)
+        if action in ("store_true", "store_false"):
+            value = BOOL
+        elif "nargs" in options or action not in (None, "store"):
+            value = UNKNOWN
+        else:
+            type_name = getattr(options["type"], "id", "") if "type" in options else "str"
+            value = union(knowledge.PLAIN_TYPES.get(type_name, UNKNOWN), default)
+        self.cells.put(("arg", parser, name), value)
 
-        return union(NOTHING, *(one(atom) for atom in value))
+    def _method_of_result(self, owner: Atom, name: str) -> Value:
+        match owner[1], name:
+            case "accelerate.Accelerator", "prepare":
+                return self.first if len(self.values) == 1 else tuple_of(self.values)
+            case _, "asnumpy":
+                return ARRAY
+            case "decord.VideoReader", "get_batch":
+                return self.cells.get(("bridge", "decord")) or of(knowledge.DECORDS_ARRAY)
+            case "tensorflow.GradientTape", "gradient":
+                return TENSOR if self.values[1:2] == [TENSOR] else UNKNOWN
+        self.inference.escape(union(*self.values))
+        return UNKNOWN
+
+    _CALLEES: ClassVar[dict[str, Any]] = {
+        "bound": _function,
+        "class": _class,
+        "foreign": _foreign,
+        "function": _function,
+        "instance": _instance,
+        "model": _model,
+    }
+    _OWNERS: ClassVar[dict[str, Any]] = {
+        "array": _method_of_array,
+        "dict": _method_of_container,
+        "list": _method_of_container,
+        "model": _method_of_model,
+        "optimizer": _method_of_model,
+        "parser": _method_of_parser,
+        "result": _method_of_result,
+        "spelling": _method_of_text,
+        "str": _method_of_text,
+        "tensor": _method_of_tensor,
+    }
+
+
+def _collate(item: Value) -> Value:
+    """What a loader makes of many such items."""
+    return union(*map(_collate_atom, item))
+
+
+def _collate_atom(atom: Atom) -> Value:
+    if kind(atom) in ("tensor", "array", "int", "float", "bool"):
+        return TENSOR
+    return tuple_of(map(_collate, atom[1])) if kind(atom) == "tuple" else UNKNOWN
+
+
+def _constant(node: ast.expr | None) -> Any:
+    return node.value if isinstance(node, ast.Constant) else None
 
 
 def pattern_of(node: ast.expr) -> str:
     """A text that is filled in by `format` or `%`, with a star for each value."""
-    text = node.value if isinstance(node, ast.Constant) else ""
+    text = _constant(node)
     return re.sub(r"\{\d*\}|%[ds]", "*", text) if isinstance(text, str) else ""
 
 
-def filled(pattern: str, node: ast.AST) -> Value:
+def filled_text(pattern: str, node: ast.AST) -> Value:
     """What a text with values filled in is: a device's name if it can be one."""
     return of(("spelling", pattern, node)) if "*" in pattern and SPELLING.fullmatch(pattern) else STR

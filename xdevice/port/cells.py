@@ -1,128 +1,103 @@
-"""Where modules and functions put what they hand to each other, and which of them have to be interpreted again."""
+"""The cells: what modules and functions hand to each other, and which of them have to be interpreted again.
+
+A cell holds a value that only grows. Its key says what it is about:
+
+- `(module, name)`, `(module, "*")`: a global name; the modules that it imports everything from
+- `(function, name)`, `(function, "local", name)`: a parameter; a local name, for functions inside of it
+- `(function, "return")`: what it returns
+- `("attr", family, name)`: an attribute of objects of classes that inherit from each other; family None: of anything
+- `("items", key)`: the items of a list or dict, which has the same key; `(function, "*")` and `"**"` are two of them
+- `("arg", parser, name)`: an argument of the command line
+"""
 
 from __future__ import annotations
 
-import ast
-from collections import deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from .project import Class, Function, Project, Unit
-from .values import NOTHING, Value, kind, union
+from .values import NOTHING, UNKNOWN, Atom, Value, kind, of, union
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
-Env = dict[str, Value]
+    from .project import Class, Function
+    from .sources import PythonModule
 
-
-class Frame:
-    """One interpretation of a module or a function."""
-
-    def __init__(self, unit: Unit, function: Function | None) -> None:
-        self.unit = unit
-        self.function = function
-        self.owner: Class | None = None  # the class whose body is being read
-        self.has_gpu = False  # whether a test has shown that there is a GPU
-        self.loops: list[list[Env]] = []  # for each loop around: what is known at its `break`s and `continue`s
+    Task = PythonModule | Function
+    """What is interpreted at one time."""
 
 
 class Cells:
-    """The cells of a project, and the modules and functions that have read them. The classes derived from it
-    interpret: `Names`, `Calls`, `Expressions` and, with the statements, `Inference`."""
+    """The cells of a project, and who has read them."""
 
-    def __init__(self, project: Project) -> None:
-        self.project = project
-        self.functions: dict[ast.AST, Function] = {}
-        self.classes: dict[ast.AST, Class] = {}
-        self.by_name: dict[str, list[Function]] = {}
-        self._cells: dict[Any, Value] = {}
-        self._readers: dict[Any, set[Unit | Function]] = {}
-        self._queue: deque[Unit | Function] = deque()
-        self._queued: set[Unit | Function] = set()
-        self._families: dict[Class, Class] = {}
-        self._attributes: dict[Class, set[str]] = {}
-        self._now: Any = None  # the module or function that is interpreted
-        self._ends: dict[ast.AST, Env] = {}  # for each loop: what was known at its end
-        self.imports: dict[Unit, set[Unit]] = {}  # for each module, those that it imports and those that import it
+    def __init__(self) -> None:
+        self.values: dict[Any, Value] = {}
+        self.reader: Task | None = None  # what is interpreted now
+        self._readers: dict[Any, set[Task | None]] = {}
+        self._waiting: OrderedDict[Task, None] = OrderedDict()
+        self._attributes: dict[Class, set[str]] = {}  # the names of each family
 
     def get(self, key: Any) -> Value:
         readers = self._readers.get(key)
         if readers is None:
             readers = self._readers[key] = set()
-            self._note_attribute(key)
-        readers.add(self._now)
-        return self._cells.get(key, NOTHING)
+        readers.add(self.reader)
+        return self.values.get(key, NOTHING)
 
     def put(self, key: Any, value: Value) -> None:
-        old = self._cells.get(key)
-        if old is None:
-            old = self._cells[key] = NOTHING
-            self._note_attribute(key)
-        new = old if value <= old else union(old, value)
-        if new != old:
-            self._cells[key] = new
-            for reader in self._readers.get(key, ()):
-                self._schedule(reader)
-
-    def _note_attribute(self, key: Any) -> None:
-        if key[0] == "attr" and key[1] is not None:
-            self._attributes.setdefault(key[1], set()).add(key[2])
-
-    def _schedule(self, item: Unit | Function) -> None:
-        if item not in self._queued:
-            self._queued.add(item)
-            self._queue.append(item)
-
-    def _drain(self) -> None:
-        while self._queue:
-            item = self._queue.popleft()
-            self._queued.discard(item)
-            self._now = item
-            self._interpret(item)
-        self._now = None
-
-    def family(self, cls: Class) -> Class:
-        while cls in self._families:
-            cls = self._families[cls]
-        return cls
-
-    def _unite(self, one: Class, other: Class) -> None:
-        one, other = self.family(one), self.family(other)
-        if one is other:
+        """Adds a value to a cell. If it grows, those who have read it are interpreted again."""
+        old = self.values.setdefault(key, NOTHING)
+        if value <= old:
             return
-        self._families[one] = other
-        for name in self._attributes.pop(one, set()):
-            self.put(("attr", other, name), self._cells.get(("attr", one, name), NOTHING))
-            self._attributes.setdefault(other, set()).add(name)
-            for reader in self._readers.get(("attr", one, name), ()):
-                self._schedule(reader)
+        new = union(old, value)
+        if new != old:
+            self.values[key] = new
+            self._wake(key)
 
-    def full(self, node: ast.AST) -> str:
-        """The full name of what an expression names ("torch.cuda.is_available"), or nothing."""
-        means: Value = getattr(node, "means", NOTHING)
-        if isinstance(node, ast.Attribute):
-            owner: Value = getattr(node.value, "means", NOTHING)
-            if len(owner) == 1:
-                (atom,) = owner
-                if kind(atom) == "project":
-                    return f"{atom[1].full}.{node.attr}"
-        if len(means) != 1:
-            return ""
-        (atom,) = means
-        if kind(atom) == "ext":
-            return str(atom[1])
-        if kind(atom) == "function" and atom[1].outer is None and atom[1].owner is None and isinstance(node, ast.Name):
-            return f"{atom[1].module.full}.{atom[1].name}"
-        return ""
+    def _wake(self, key: Any) -> None:
+        for reader in self._readers.get(key, ()):
+            if reader is not None:
+                self.schedule(reader)
 
-    def _interpret(self, item: Unit | Function) -> None:
-        raise NotImplementedError
+    def schedule(self, task: Task) -> None:
+        self._waiting.setdefault(task)
 
-    def expr(self, node: ast.expr, env: Env, frame: Frame) -> Value:
-        raise NotImplementedError
+    def drain(self, interpret: Callable[[Task], None]) -> None:
+        """Interprets what is scheduled, until nothing is."""
+        while self._waiting:
+            self.reader, _ = self._waiting.popitem(last=False)
+            interpret(self.reader)
+        self.reader = None
 
-    def block(self, body: Sequence[ast.stmt], env: Env | None, frame: Frame) -> Env | None:
-        raise NotImplementedError
+    # containers
 
-    def iterate(self, value: Value, node: ast.AST) -> Value:
-        raise NotImplementedError
+    def list_of(self, key: Any, items: Value) -> Value:
+        """A list that is made at one place, with these items among others."""
+        self.put(("items", key), items)
+        return of(("list", key))
+
+    def dict_of(self, key: Any, items: Value) -> Value:
+        self.put(("items", key), items)
+        return of(("dict", key))
+
+    def items(self, container: Atom) -> Value:
+        return self.get(("items", container[1])) if kind(container) in ("list", "dict") else UNKNOWN
+
+    # attributes
+
+    def attribute(self, cls: Class, name: str) -> tuple[str, Class, str]:
+        """The key of an attribute of the objects of a class."""
+        family = cls.family()
+        self._attributes.setdefault(family, set()).add(name)
+        return "attr", family, name
+
+    def unite(self, one: Class, other: Class) -> None:
+        """Makes one family of two, because a class inherits from the other."""
+        old, new = one.family(), other.family()
+        if old is new:
+            return
+        old.united_with = new
+        for name in self._attributes.pop(old, ()):
+            key = "attr", old, name
+            self.put(self.attribute(new, name), self.values.get(key, NOTHING))
+            self._wake(key)

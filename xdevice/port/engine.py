@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING
 
 from . import porting, sources
 from .idioms import SETS_CURRENT
-from .inference import Inference
-from .project import Project, Unit
-from .rules import Rules
+from .interpreter import infer
+from .project import Project
+from .rules import JudgedSites
 from .sites import GRADES, Edit, Site, splice
 from .text_flow import origins_in_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from .inference import Inference
     from .sites import Grade
-    from .sources import Source
+    from .sources import PythonModule, Source
 
 
 @dataclass
@@ -40,8 +41,7 @@ class Examined:
     sources: list[Source] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
     unreadable: list[tuple[str, str]] = field(default_factory=list)
-    units: list[Unit] = field(default_factory=list)
-    inference: Inference | None = None
+    modules: list[PythonModule] = field(default_factory=list)
 
     def of(self, source: Source) -> list[Site]:
         """The sites of one file."""
@@ -52,8 +52,8 @@ class Examined:
         made = [site for site in self.of(source) if site.verdict == "rewritten"]
         if not made:
             return source.raw
-        units = [unit for unit in self.units if unit.module.source is source]
-        added = porting.import_edits(source, units, made, self.backend)
+        modules = [module for module in self.modules if module.source is source]
+        added = porting.import_edits(source, modules, made, self.backend)
         return source.rewrite([*(edit for site in made for edit in site.edits), *added])
 
     def diff(self, source: Source) -> str:
@@ -101,20 +101,21 @@ def examine(
 def judge(made: Examined) -> None:
     """Fills in the verdict of each site of the files that were read."""
     project = Project([module for source in made.sources for module in source.modules])
-    inference = made.inference = Inference(project)
-    inference.run()
-    made.units = project.units
-    in_text = origins_in_text(project.units, inference)
-    current = _set_currents(project.units, inference)
+    inference = infer(project)
+    made.modules = project.modules
+    in_text = origins_in_text(project.modules, inference)
+    current = _set_currents(project.modules, inference)
     found: dict[tuple[str, int, int, str], Site] = {}
-    for unit in project.units:
-        for site in Rules(unit, inference, in_text, unit in current).sites():
-            site.tabs = (unit.tab,) if unit.tab else ()
+    for module in project.modules:
+        for site in JudgedSites(module, inference, in_text, module in current).sites():
+            site.tabs = (module.tab,) if module.tab else ()
             old = found.get(site.key)
             found[site.key] = _merge(old, site) if old is not None else site
     for source in made.sources:
         for line, why in source.broken:
-            found[source.path, line, 0, "cell"] = Site(source.path, line, 0, "cell", "XD160", "", "open", why=why)
+            found[source.path, line, 0, "cell"] = Site(
+                source.path, line, 0, "cell", "XD160", "", "open", why=why, end=(line, 0)
+            )
     made.sites = sorted(_at_level(site, made.only) for site in found.values())
     by_path = {source.path: source for source in made.sources}
     for site in made.sites:
@@ -152,17 +153,17 @@ def _after(source: Source, site: Site) -> str:
     return splice(source.text[start:end], shifted).decode()
 
 
-def _set_currents(units: list[Unit], inference: Inference) -> set[Unit]:
+def _set_currents(modules: list[PythonModule], inference: Inference) -> set[PythonModule]:
     """The modules that set the current device, and all that are connected with one of them by imports."""
     setting = set()
-    for unit in units:
-        for node in unit.nodes:
-            if isinstance(node, ast.Call) and inference.full(node.func) in SETS_CURRENT:
-                setting.add(unit)
+    for module in modules:
+        for node in module.walked[0]:
+            if isinstance(node, ast.Call) and inference.full_name(node.func) in SETS_CURRENT:
+                setting.add(module)
     waiting = list(setting)
     while waiting:
-        unit = waiting.pop()
-        for other in inference.imports.get(unit, ()):
+        module = waiting.pop()
+        for other in inference.imports.get(module, ()):
             if other not in setting:
                 setting.add(other)
                 waiting.append(other)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Final
 
-from .cells import Env
-from .project import Unit
-from .values import ANYTHING, NOTHING, Atom, kind, only, union
+from .values import ANYTHING, AVAILABLE, NOTHING, Atom, Value, kind, means_of, union
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .cells import Cells
+    from .sources import PythonModule
+
+Env = dict[str, Value]
+"""What the names may be at one place of a program."""
 
 _KINDS: Final = {
     "list": {"list"},
@@ -26,32 +27,43 @@ _KINDS: Final = {
 def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
     """What is known if a test is true (or false, if not `is_true`). Understands `is None`, `isinstance`, a plain
     name, `not` and `and`."""
-    new = dict(env)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return narrowed(test.operand, env, not is_true)
+    new = dict(env)
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) is is_true:
         for part in test.values:
             new = narrowed(part, new, is_true)
         return new
-    name: ast.expr | None = test
-    drops: Callable[[Atom], bool] | None = None
-    if isinstance(test, ast.Compare) and len(test.ops) == 1 and _is_none(test.comparators[0]):
-        name = test.left
-        is_none = isinstance(test.ops[0], ast.Is | ast.Eq) is is_true
-        drops = (lambda atom: atom not in ("none", ANYTHING)) if is_none else (lambda atom: atom == "none")
-    elif isinstance(test, ast.Call) and isinstance(test.func, ast.Name) and test.func.id == "isinstance":
-        name = test.args[0] if test.args else None
-        wanted = _named_kinds(test.args[1]) if len(test.args) == 2 else None
-        if wanted:
-            drops = lambda atom: atom != ANYTHING and (kind(atom) in wanted) is not is_true  # noqa: E731
-    elif isinstance(test, ast.Name) and is_true:
-        drops = lambda atom: atom == "none"  # noqa: E731
-    if drops is not None and isinstance(name, ast.Name) and name.id in new:
-        new[name.id] = frozenset(atom for atom in new[name.id] if not drops(atom))
+    name, is_excluded = _exclusion(test, is_true)
+    if isinstance(name, ast.Name) and name.id in new:
+        new[name.id] = frozenset(atom for atom in new[name.id] if not is_excluded(atom))
     return new
 
 
+def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable[[Atom], bool]]:
+    """The expression that a test is about, and which atoms it cannot be."""
+    match test:
+        case ast.Compare(left=name, ops=[op], comparators=[ast.Constant(value=None)]):
+            if isinstance(op, ast.Is | ast.Eq) is is_true:
+                return name, lambda atom: atom not in ("none", ANYTHING)
+            return name, lambda atom: atom == "none"
+        case ast.Call(func=ast.Name(id="isinstance"), args=[name, types]):
+            kinds = _named_kinds(types)
+            return name, lambda atom: bool(kinds) and atom != ANYTHING and (kind(atom) in kinds) is not is_true
+        case ast.Name() if is_true:
+            return test, lambda atom: atom == "none"
+    return None, lambda atom: False
+
+
+def _named_kinds(node: ast.expr) -> set[str]:
+    """The kinds that the second argument of `isinstance` names; none if one of them is not known."""
+    names = node.elts if isinstance(node, ast.Tuple) else [node]
+    kinds = [_KINDS.get(name.id, NOTHING) if isinstance(name, ast.Name) else NOTHING for name in names]
+    return set().union(*kinds) if all(kinds) else set()
+
+
 def joined(one: Env | None, other: Env | None) -> Env | None:
+    """What is known where two ways meet; None for one that is never taken to its end."""
     if one is None or other is None:
         return one if other is None else other
     if one is other:
@@ -66,34 +78,21 @@ def joined(one: Env | None, other: Env | None) -> Env | None:
 
 def denies_gpu(test: ast.expr) -> bool:
     """Whether a test is `not torch.cuda.is_available()`, or a name for that."""
-    if not isinstance(test, ast.UnaryOp) or not isinstance(test.op, ast.Not):
-        return False
-    return only(getattr(test.operand, "means", NOTHING), ("available",))
+    return isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and means_of(test.operand) == AVAILABLE
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
-
-
-def _named_kinds(node: ast.expr) -> set[str] | None:
-    names = node.elts if isinstance(node, ast.Tuple) else [node]
-    kinds = [_KINDS.get(name.id) if isinstance(name, ast.Name) else None for name in names]
-    return set().union(*[k for k in kinds if k]) if all(kinds) else None
-
-
-def counts_gpus(node: ast.Compare, cells: Cells) -> bool:
+def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
     """Whether a test is `device_count() > 0`, or another one that is true only where there is a GPU."""
-    if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Gt | ast.GtE) or not isinstance(node.left, ast.Call):
-        return False
-    bound = node.comparators[0]
-    least = 0 if isinstance(node.ops[0], ast.Gt) else 1
-    counted = cells.full(node.left.func).endswith((".device_count", ".num_gpus"))
-    return counted and isinstance(bound, ast.Constant) and isinstance(bound.value, int) and bound.value >= least
+    match test:
+        case ast.Compare(left=ast.Call(func=func), ops=[op], comparators=[ast.Constant(value=int(bound))]):
+            is_positive = (isinstance(op, ast.Gt) and bound >= 0) or (isinstance(op, ast.GtE) and bound >= 1)
+            return is_positive and full_name(func).endswith((".device_count", ".num_gpus"))
+    return False
 
 
-def selected_tab(test: ast.expr, unit: Unit) -> bool | None:
+def selected_tab(test: ast.expr, module: PythonModule) -> bool | None:
     """For a test such as `tab.selected("mxnet", "jax")`: whether this tab is one of those. None for any other test."""
-    if unit.tab is None or not isinstance(test, ast.Call) or ast.unparse(test.func) != "tab.selected":
+    if module.tab is None or not isinstance(test, ast.Call) or ast.unparse(test.func) != "tab.selected":
         return None
     names = [arg.value for part in test.args for arg in ast.walk(part) if isinstance(arg, ast.Constant)]
-    return unit.tab in names
+    return module.tab in names

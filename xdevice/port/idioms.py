@@ -1,7 +1,7 @@
 """Tables of the uses of the frameworks that are sites: their names, their codes, and how each is rewritten.
 
-`way` is the name of the method of `rules.Rules` that judges the use, and `text` what it writes. New text has no quotes,
-colons or backslashes in it, so that it can stand inside of any f-string.
+`rule` is the name of the function in `rules_of_calls` or `rules_of_methods` that judges the use, and `text` what it
+writes. New text has no quotes, colons or backslashes in it, so that it can stand inside of any f-string.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Idiom:
-    """One kind of use. `name` is its name in reports, `way` the method of `rules.Rules` that judges it, and `text` what
-    that method writes."""
+    """One kind of use. `name` is its name in reports, `rule` the rule that judges it, and `text` what that
+    rule writes."""
 
     name: str
     code: str
-    way: str
+    rule: str
     text: str = ""
     why: str = ""
     link: str = ""
 
 
-def _calls(code: str, way: str, text: str, names: str, why: str = "", link: str = "") -> dict[str, Idiom]:
-    return {name: Idiom(re.sub(r"^d2l\.\w+\.", "d2l.", name), code, way, text, why, link) for name in names.split()}
+def _calls(code: str, rule: str, text: str, names: str, why: str = "", link: str = "") -> dict[str, Idiom]:
+    return {name: Idiom(re.sub(r"^d2l\.\w+\.", "d2l.", name), code, rule, text, why, link) for name in names.split()}
 
 
 _WRAPPERS: Final = "no neutral word: split_batch, replicate and all_reduce do by hand what this does"
@@ -36,59 +36,58 @@ CALLS: Final[dict[str, Idiom]] = {
     # choose
     **_calls("XD101", "torch_device", "", "torch.device"),
     **_calls("XD101", "accelerator", "xdevice.native.gpu()", "torch.accelerator.current_accelerator"),
-    **_calls("XD101", "index", "xdevice.native.gpu", """
+    **_calls("XD101", "device_with_index", "xdevice.native.gpu", """
         mxnet.gpu mxnet.npx.gpu mxnet.context.gpu mxnet.device.gpu paddle.CUDAPlace d2l.mxnet.gpu d2l.torch.gpu
         d2l.paddle.gpu d2l.jax.gpu
     """),
-    **_calls("XD101", "index", "xdevice.native.cpu", """
+    **_calls("XD101", "device_with_index", "xdevice.native.cpu", """
         mxnet.cpu mxnet.npx.cpu mxnet.context.cpu mxnet.device.cpu paddle.CPUPlace d2l.mxnet.cpu d2l.torch.cpu
         d2l.paddle.cpu d2l.jax.cpu
     """),
-    **_calls("XD101", "rename", "xdevice.native.try_gpu", """
+    **_calls("XD101", "renamed", "xdevice.native.try_gpu", """
         d2l.torch.try_gpu d2l.mxnet.try_gpu d2l.paddle.try_gpu d2l.jax.try_gpu
     """),
-    **_calls("XD101", "rename", "xdevice.native.try_all_gpus", """
+    **_calls("XD101", "renamed", "xdevice.native.try_all_gpus", """
         d2l.torch.try_all_gpus d2l.mxnet.try_all_gpus d2l.paddle.try_all_gpus d2l.jax.try_all_gpus
     """),
-    **_calls("XD101", "scope", "xdevice.try_gpu", "d2l.tensorflow.try_gpu"),
-    **_calls("XD101", "scope", "xdevice.gpu", "d2l.tensorflow.gpu"),
-    **_calls("XD101", "scope", "xdevice.cpu", "d2l.tensorflow.cpu"),
+    **_calls("XD101", "helper_scope", "xdevice.try_gpu", "d2l.tensorflow.try_gpu"),
+    **_calls("XD101", "helper_scope", "xdevice.gpu", "d2l.tensorflow.gpu"),
+    **_calls("XD101", "helper_scope", "xdevice.cpu", "d2l.tensorflow.cpu"),
     **_calls("XD101", "scope", "", "tensorflow.device"),
-    **_calls("XD101", "none", "", """
+    **_calls("XD101", "no_word", "", """
         d2l.tensorflow.try_all_gpus mxnet.Context mxnet.context.Context
     """, "a list or an object for which TensorFlow and MXNet have rules of their own"),
     # count
-    **_calls("XD102", "whole", "xdevice.num_gpus() > 0", """
+    **_calls("XD102", "replaced", "xdevice.num_gpus() > 0", """
         torch.cuda.is_available torch.accelerator.is_available tensorflow.test.is_gpu_available
     """),
-    **_calls("XD102", "whole", "xdevice.num_gpus()", """
+    **_calls("XD102", "replaced", "xdevice.num_gpus()", """
         torch.cuda.device_count torch.accelerator.device_count mxnet.npx.num_gpus mxnet.context.num_gpus
         mxnet.device.num_gpus paddle.device.cuda.device_count d2l.torch.num_gpus d2l.mxnet.num_gpus
         d2l.tensorflow.num_gpus d2l.paddle.num_gpus d2l.jax.num_gpus
     """),
-    **_calls("XD102", "list", "", """
+    **_calls("XD102", "device_list", "", """
         tensorflow.config.list_physical_devices tensorflow.config.experimental.list_physical_devices
         tensorflow.config.list_logical_devices jax.devices
     """),
-    **_calls("XD102", "count", "xdevice.num_gpus()", "jax.device_count"),
+    **_calls("XD102", "device_count", "xdevice.num_gpus()", "jax.device_count"),
     # move, wait, read, time, split, memory
-    **_calls("XD103", "put", "xdevice.to_device", "jax.device_put"),
+    **_calls("XD103", "put_on_device", "xdevice.to_device", "jax.device_put"),
     **_calls("XD105", "wait", "xdevice.sync", """
         torch.cuda.synchronize torch.accelerator.synchronize mxnet.npx.waitall mxnet.nd.waitall
         mxnet.ndarray.waitall mxnet.waitall paddle.device.cuda.synchronize paddle.device.synchronize
-        jax.effects_barrier_
     """),
-    **_calls("XD106", "rename", "xdevice.to_numpy", """
+    **_calls("XD106", "renamed", "xdevice.to_numpy", """
         d2l.torch.numpy d2l.mxnet.numpy d2l.tensorflow.numpy d2l.paddle.numpy d2l.jax.numpy
     """),
-    **_calls("XD108", "rename", "xdevice.Timer", """
+    **_calls("XD108", "renamed", "xdevice.Timer", """
         d2l.torch.Timer d2l.mxnet.Timer d2l.tensorflow.Timer d2l.paddle.Timer d2l.jax.Timer
     """),
-    **_calls("XD108", "rename", "xdevice.Benchmark", """
+    **_calls("XD108", "renamed", "xdevice.Benchmark", """
         d2l.torch.Benchmark d2l.mxnet.Benchmark d2l.tensorflow.Benchmark d2l.paddle.Benchmark d2l.jax.Benchmark
     """),
-    **_calls("XD109", "load", "xdevice.split_batch", "mxnet.gluon.utils.split_and_load"),
-    **_calls("XD109", "split", "xdevice.split_batch", """
+    **_calls("XD109", "split_and_load", "xdevice.split_batch", "mxnet.gluon.utils.split_and_load"),
+    **_calls("XD109", "split_batch", "xdevice.split_batch", """
         d2l.torch.split_batch d2l.mxnet.split_batch d2l.paddle.split_batch
     """),
     **_calls("XD109", "scatter", "xdevice.split_batch", "torch.nn.parallel.scatter"),
@@ -99,9 +98,9 @@ CALLS: Final[dict[str, Idiom]] = {
         torch.cuda.max_memory_allocated paddle.device.cuda.max_memory_allocated
         torch.accelerator.max_memory_allocated
     """),
-    **_calls("XD151", "place", "xdevice.set_device", "paddle.set_device paddle.device.set_device"),
+    **_calls("XD151", "current_device", "xdevice.set_device", "paddle.set_device paddle.device.set_device"),
     # no neutral word
-    **_calls("XD151", "none", "", """
+    **_calls("XD151", "no_word", "", """
         torch.cuda.set_device torch.cuda.current_device torch.set_default_device torch.get_default_device
         torch.set_default_tensor_type torch.accelerator.set_device_index torch.accelerator.set_device_idx
         torch.accelerator.current_device_index torch.accelerator.device_index torch.cuda.device
@@ -109,10 +108,10 @@ CALLS: Final[dict[str, Idiom]] = {
         mxnet.current_context mxnet.context.current_context mxnet.npx.current_device
         tensorflow.config.set_soft_device_placement torch.cuda.device_of
     """, "the default device: `with device:` sets it for a block"),
-    **_calls("XD152", "none", "", """
+    **_calls("XD152", "neutral", "", """
         mxnet.cpu_pinned mxnet.npx.cpu_pinned paddle.CUDAPinnedPlace mxnet.context.cpu_pinned
     """, "xdevice pins memory by itself"),
-    **_calls("XD153", "none", "", """
+    **_calls("XD153", "no_word", "", """
         torch.nn.DataParallel torch.nn.parallel.DataParallel torch.nn.parallel.DistributedDataParallel
         torch.nn.parallel.gather torch.nn.parallel.replicate
         torch.nn.parallel.parallel_apply torch.nn.parallel.data_parallel
@@ -126,18 +125,18 @@ CALLS: Final[dict[str, Idiom]] = {
         tensorflow.distribute.experimental.ParameterServerStrategy jax.pmap flax.jax_utils.replicate
         mxnet.kv.create
     """, _WRAPPERS, _GUIDE),
-    **_calls("XD154", "none", "", """
+    **_calls("XD154", "no_word", "", """
         torch.autocast torch.amp.autocast torch.amp.GradScaler torch.cuda.amp.autocast torch.cuda.amp.GradScaler
         paddle.amp.auto_cast paddle.amp.GradScaler paddle.amp.decorate
         tensorflow.keras.mixed_precision.set_global_policy mxnet.contrib.amp.init mxnet.amp.init
     """, "mixed precision is the framework's own, beside xdevice", _MIXED),
-    **_calls("XD155", "none", "", """
+    **_calls("XD155", "no_word", "", """
         tensorflow.config.set_visible_devices tensorflow.config.set_logical_device_configuration
         tensorflow.config.get_visible_devices tensorflow.config.experimental.set_virtual_device_configuration
         tensorflow.config.experimental.list_logical_devices mxnet.test_utils.list_gpus jax.local_devices
         jax.local_device_count
     """, "lists or configures devices in the framework's own way"),
-    **_calls("XD156", "none", "", """
+    **_calls("XD156", "no_word", "", """
         torch.cuda.is_bf16_supported torch.cuda.get_device_properties torch.cuda.get_device_name
         torch.cuda.get_device_capability torch.cuda.mem_get_info torch.cuda.memory_reserved
         torch.cuda.max_memory_reserved torch.cuda.memory_stats torch.cuda.memory_summary
@@ -149,13 +148,13 @@ CALLS: Final[dict[str, Idiom]] = {
         torch.cuda.current_stream torch.cuda.stream torch.xpu.memory_allocated torch.npu.memory_allocated
         torch.xpu.max_memory_allocated torch.npu.max_memory_allocated
     """, "a property of one vendor's device"),
-    **_calls("XD157", "none", "", """
+    **_calls("XD157", "no_word", "", """
         torch.cuda.empty_cache torch.accelerator.empty_cache torch.xpu.empty_cache torch.npu.empty_cache
         torch.mps.empty_cache paddle.device.cuda.empty_cache tensorflow.config.experimental.set_memory_growth
         torch.cuda.reset_max_memory_allocated torch.xpu.reset_max_memory_allocated
         torch.npu.reset_max_memory_allocated torch.cuda.reset_peak_memory_stats torch.cuda.ipc_collect
     """, "the framework's own cache"),
-    **_calls("XD158", "none", "", """
+    **_calls("XD158", "no_word", "", """
         torch.cuda.manual_seed torch.cuda.manual_seed_all torch.xpu.manual_seed_all torch.npu.manual_seed_all
     """, "xdevice.random draws other numbers than the framework's generator"),
 }  # fmt: skip
@@ -163,22 +162,22 @@ CALLS: Final[dict[str, Idiom]] = {
 
 METHODS: Final[dict[str, Idiom]] = {
     "to": Idiom(".to()", "XD103", "to"),
-    "cuda": Idiom(".cuda()", "XD103", "vendor", "xdevice.gpu"),
-    "cpu": Idiom(".cpu()", "XD103", "vendor", "xdevice.cpu"),
+    "cuda": Idiom(".cuda()", "XD103", "to_vendor", "xdevice.gpu"),
+    "cpu": Idiom(".cpu()", "XD103", "to_vendor", "xdevice.cpu"),
     "as_in_ctx": Idiom(".as_in_ctx()", "XD103", "to"),
     "as_in_context": Idiom(".as_in_context()", "XD103", "to"),
     "as_in_device": Idiom(".as_in_device()", "XD103", "to"),
     "reset_ctx": Idiom(".reset_ctx()", "XD103", "reset"),
     "reset_device": Idiom(".reset_device()", "XD103", "reset"),
-    "copyto": Idiom(".copyto()", "XD104", "copy"),
-    "wait_to_read": Idiom(".wait_to_read()", "XD105", "await"),
-    "block_until_ready": Idiom(".block_until_ready()", "XD105", "await"),
+    "copyto": Idiom(".copyto()", "XD104", "copy_to"),
+    "wait_to_read": Idiom(".wait_to_read()", "XD105", "sync", "xdevice.sync"),
+    "block_until_ready": Idiom(".block_until_ready()", "XD105", "sync", "xdevice.sync"),
     "numpy": Idiom(".numpy()", "XD106", "read", "xdevice.to_numpy"),
     "asnumpy": Idiom(".asnumpy()", "XD106", "read", "xdevice.to_numpy"),
-    "tolist": Idiom(".tolist()", "XD106", "listed_values"),
+    "tolist": Idiom(".tolist()", "XD106", "read_as_list"),
     "item": Idiom(".item()", "XD107", "read", "xdevice.item"),
     "asscalar": Idiom(".asscalar()", "XD107", "read", "xdevice.item"),
-    "pin_memory": Idiom(".pin_memory()", "XD152", "none", why="xdevice pins memory by itself"),
+    "pin_memory": Idiom(".pin_memory()", "XD152", "neutral", why="xdevice pins memory by itself"),
 }
 """Methods of tensors and models, in modules that use a framework."""
 

@@ -1,243 +1,205 @@
-"""An abstract interpreter: finds what each expression of a project may be, see `values`.
-
-Modules and functions are interpreted one by one until nothing changes any more. What they hand to each other
-(arguments, returned values, attributes, globals, items of lists) lies in cells. When a cell grows, the modules and
-functions that have read it are interpreted again. This is done in two phases. In the first, "not known yet" differs
-from "anything", so that the order of the modules does not matter. In the second, functions that nobody in the project
-calls get "anything" as arguments.
-"""
+"""What is known of a project while it is interpreted: what names mean, and what values give."""
 
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from .cells import Env, Frame
-from .expressions import Expressions
-from .guards import denies_gpu, joined, narrowed, selected_tab
-from .names import Names
-from .project import Function, Unit
-from .values import NONE, NOTHING, UNKNOWN, of, only
+from . import knowledge
+from .cells import Cells
+from .values import (
+    INT,
+    NONE,
+    NOTHING,
+    TENSOR,
+    UNKNOWN,
+    Atom,
+    Value,
+    kind,
+    means_of,
+    of,
+    tuple_of,
+    union,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from .guards import Env
+    from .project import Class, Function, Project
+    from .sources import PythonModule
 
 
-_END_OF_PROGRAM: Final = {"sys.exit", "builtins.exit", "builtins.quit", "os._exit"}
-_ENDS: Final = {name.rpartition(".")[2] for name in _END_OF_PROGRAM}
+class Inference:
+    """What is known of a project."""
 
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.cells = Cells()
+        self.functions: dict[ast.AST, Function] = {}
+        self.classes: dict[ast.AST, Class] = {}
+        self.methods: dict[str, list[Function]] = {}  # of all classes, by name
+        self.imports: dict[PythonModule, set[PythonModule]] = {}  # those that import each other, in both directions
+        self.loop_ends: dict[ast.AST, Env] = {}
 
-class Inference(Expressions):
-    """Finds out what the expressions of a project may be. After `run`, the node of each has the answer as its attribute
-    `means`."""
+    def escape(self, value: Value) -> None:
+        """Notes that functions are handed to code outside of the project, which may call them with anything."""
+        for atom in value:
+            if kind(atom) in ("function", "bound"):
+                atom[1].is_open = atom[1].has_callers = True
 
-    def run(self) -> None:
-        for unit in self.project.units:
-            self._schedule(unit)
-        self._drain()
-        for key in [key for key, value in self._cells.items() if isinstance(key[0], Unit) and not value]:
-            self.put(key, UNKNOWN)  # a name that the module takes from where nothing is known of it
-        for function in self.functions.values():
-            if function.is_open or not function.has_callers:
-                self._open(function)
-        self._drain()
+    # names
 
-    def _open(self, function: Function) -> None:
-        function.is_open = True
-        for i, arg in enumerate(function.args):
-            if not (i == 0 and function.is_method):
-                self.put((function, arg.arg), self._annotation(arg.annotation, function.module) or UNKNOWN)
+    def full_name(self, node: ast.AST) -> str:
+        """The full name of what an expression names ("torch.cuda.is_available"), or nothing."""
+        if isinstance(node, ast.Attribute):
+            owner = means_of(node.value)
+            if len(owner) == 1:
+                (atom,) = owner
+                if kind(atom) == "module":
+                    return f"{atom[1].name}.{node.attr}"
+        means = means_of(node)
+        if len(means) != 1:
+            return ""
+        (atom,) = means
+        if kind(atom) == "foreign":
+            return str(atom[1])
+        if kind(atom) == "function" and atom[1].is_global and isinstance(node, ast.Name):
+            return f"{atom[1].module.name}.{atom[1].name}"
+        return ""
 
-    def _interpret(self, item: Unit | Function) -> None:
-        if isinstance(item, Unit):
-            self.block(item.tree.body, {}, Frame(item, None))
-            return
-        frame = Frame(item.module, item)
-        env = {arg.arg: self.get((item, arg.arg)) for arg in item.args}
-        if item.node.args.vararg:
-            env[item.node.args.vararg.arg] = of(("list", (item, "*")))
-        if item.node.args.kwarg:
-            env[item.node.args.kwarg.arg] = of(("dict", (item, "**")))
-        for name, value in env.items():
-            self.put((item, "local", name), value)
-        if isinstance(item.node, ast.Lambda):
-            self.put((item, "return"), self.expr(item.node.body, env, frame))
-            return
-        if self.block(item.node.body, env, frame) is not None:
-            self.put((item, "return"), NONE if not item.assigned.has_yield else NOTHING)
+    def annotated(self, node: ast.expr | None, module: PythonModule) -> Value | None:
+        """The values that an annotation allows; None if it names something that is not known."""
+        if isinstance(node, ast.Constant):
+            return knowledge.PLAIN_TYPES.get(str(node.value))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+            left, right = self.annotated(node.left, module), self.annotated(node.right, module)
+            return union(left, right) if left and right else None
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("Optional"):
+            inner = self.annotated(node.slice, module)
+            return union(inner, NONE) if inner else None
+        name = self._annotated_name(node, module)
+        return knowledge.PLAIN_TYPES.get(name) or knowledge.TYPES.get(name)
 
-    def block(self, body: Sequence[ast.stmt], env: Env | None, frame: Frame) -> Env | None:
-        """What is known after these statements; None if their end is never reached."""
-        before = frame.has_gpu
-        for statement in body:
-            if env is None:
-                break
-            env = self._STATEMENTS.get(type(statement), Inference._simple)(self, statement, env, frame)
-        frame.has_gpu = before
-        return env
+    def _annotated_name(self, node: ast.expr | None, module: PythonModule) -> str:
+        if isinstance(node, ast.Attribute):
+            return f"{self._annotated_name(node.value, module)}.{node.attr}"
+        if not isinstance(node, ast.Name):
+            return ""
+        atoms = self.cells.values.get((module, node.id), NOTHING)
+        return next((atom[1] for atom in atoms if kind(atom) == "foreign"), node.id)
 
-    def _simple(self, node: ast.stmt, env: Env, frame: Frame) -> Env | None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.expr):
-                self.expr(child, env, frame)
-        return env
+    def imported(self, name: str, asker: PythonModule) -> Value:
+        """What `import name` gives in a module."""
+        module = self._other_module(name, asker)
+        return of(("foreign", name) if module is None else ("module", module))
 
-    def _expression(self, node: ast.Expr, env: Env, frame: Frame) -> Env | None:
-        self.expr(node.value, env, frame)
-        called = node.value.func if isinstance(node.value, ast.Call) else None
-        last = getattr(called, "attr", None) or getattr(called, "id", None)
-        return None if last in _ENDS and self.full(called) in _END_OF_PROGRAM else env  # type: ignore[arg-type]
+    def imported_from(self, origin: str, name: str, asker: PythonModule) -> Value:
+        """What `from origin import name` gives in a module."""
+        module = self._other_module(origin, asker)
+        inner = self._other_module(f"{origin}.{name}" if origin else name, asker)
+        if module is not None:
+            value = self.cells.get((module, name))
+            if value or inner is None:
+                return value
+        return of(("foreign", f"{origin}.{name}") if inner is None else ("module", inner))
 
-    def _assign(self, node: ast.Assign, env: Env, frame: Frame) -> Env:
-        value = self.expr(node.value, env, frame)
-        if ast.unparse(node.value) == "sys.modules[__name__]" if isinstance(node.value, ast.Subscript) else False:
-            value = of(("project", frame.unit))
-        for target in node.targets:
-            self.bind(target, value, env, frame)
-        return env
-
-    def _annotated_assign(self, node: ast.AnnAssign, env: Env, frame: Frame) -> Env:
-        value = self.expr(node.value, env, frame) if node.value else None
-        if value is None and frame.owner is not None:  # a field, which __init__ fills
-            value = self._annotation(node.annotation, frame.unit) or UNKNOWN
-        if value is not None:
-            self.bind(node.target, value, env, frame)
-        return env
-
-    def _augment(self, node: ast.AugAssign, env: Env, frame: Frame) -> Env:
-        left = self.expr(node.target, env, frame)
-        right = self.expr(node.value, env, frame)
-        self.bind(node.target, self._operate(node.op, left, right, node), env, frame)
-        return env
-
-    def _return(self, node: ast.Return, env: Env, frame: Frame) -> None:
-        value = self.expr(node.value, env, frame) if node.value else NONE
-        if frame.function is not None and not frame.function.assigned.has_yield:
-            self.put((frame.function, "return"), value)
-
-    def _raise(self, node: ast.Raise, env: Env, frame: Frame) -> None:
-        self._simple(node, env, frame)
-
-    def _left_loop(self, node: ast.stmt, env: Env, frame: Frame) -> None:
-        if frame.loops:
-            frame.loops[-1].append(dict(env))
-
-    def _if(self, node: ast.If, env: Env, frame: Frame) -> Env | None:
-        self.expr(node.test, env, frame)
-        chosen = selected_tab(node.test, frame.unit)
-        if chosen is not None:
-            return self.block(node.body if chosen else node.orelse, env, frame)
-        yes, no = narrowed(node.test, env, True), narrowed(node.test, env, False)
-        shown = only(node.test.means, ("available",))  # type: ignore[attr-defined]
-        denied = denies_gpu(node.test)
-        then = self._under(shown, node.body, yes, frame)
-        other = self._under(denied, node.orelse, no, frame)
-        if (denied and then is None) or (shown and other is None and node.orelse):
-            frame.has_gpu = True
-        return joined(then, other)
-
-    def _under(self, has_gpu: bool, body: Sequence[ast.stmt], env: Env, frame: Frame) -> Env | None:
-        before, frame.has_gpu = frame.has_gpu, frame.has_gpu or has_gpu
-        env_after = self.block(body, env, frame)
-        frame.has_gpu = before
-        return env_after
-
-    def _for(self, node: ast.For, env: Env, frame: Frame) -> Env | None:
-        items = self.iterate(self.expr(node.iter, env, frame), node.iter)
-
-        def body(env: Env) -> Env | None:
-            self.bind(node.target, items, env, frame)
-            return self.block(node.body, env, frame)
-
-        after = self._loop(node, env, body, frame)
-        return self.block(node.orelse, after, frame)
-
-    def _while(self, node: ast.While, env: Env, frame: Frame) -> Env | None:
-        def body(env: Env) -> Env | None:
-            self.expr(node.test, env, frame)
-            return self.block(node.body, narrowed(node.test, env, True), frame)
-
-        after = self._loop(node, env, body, frame)
-        return self.block(node.orelse, after, frame)
-
-    def _loop(self, node: ast.AST, env: Env, body: Callable[[Env], Env | None], frame: Frame) -> Env:
-        """What is known where a loop ends: its body is read until that no longer changes, beginning with what was known
-        when the loop was read the last time, so that a loop inside of it is mostly read once."""
-        env = self._ends[node] = self._rounds(joined(env, self._ends.get(node)) or env, body, frame)
-        return env
-
-    def _rounds(self, env: Env, body: Callable[[Env], Env | None], frame: Frame) -> Env:
-        for _ in range(5):
-            frame.loops.append([])
-            ends = [body(dict(env)), *frame.loops[-1]]
-            frame.loops.pop()
-            after = env
-            for end in ends:
-                after = joined(after, end) or env
-            if after == env:
-                return env
-            env = after
-        return {
-            name: value | UNKNOWN for name, value in env.items()
-        }  # each round gives new values: the names may be anything
-
-    def _with(self, node: ast.With, env: Env, frame: Frame) -> Env | None:
-        for item in node.items:
-            value = self.expr(item.context_expr, env, frame)
-            if item.optional_vars is not None:
-                kept = only(value, ("made", "scope", "device", "instance"))
-                self.bind(item.optional_vars, value if kept else UNKNOWN, env, frame)
-        return self.block(node.body, env, frame)
-
-    def _try(self, node: ast.Try, env: Env, frame: Frame) -> Env | None:
-        before = dict(env)
-        after = self.block(node.body, env, frame)
-        if after is not None:
-            after = self.block(node.orelse, after, frame)
-        for handler in node.handlers:
-            caught = dict(joined(before, after) or before)
-            caught.update({name: value for name, value in env.items() if name not in caught})
-            if handler.type is not None:
-                self.expr(handler.type, caught, frame)
-            if handler.name:
-                caught[handler.name] = of(("made", "exception"))
-            after = joined(after, self.block(handler.body, caught, frame))
-        if after is None:
-            self.block(node.finalbody, dict(before), frame)
+    def _other_module(self, name: str, asker: PythonModule) -> PythonModule | None:
+        """Another module of the project that a module imports."""
+        module = self.project.find(name, asker) if name else None
+        if module is None or module is asker:
             return None
-        return self.block(node.finalbody, after, frame)
+        self.imports.setdefault(asker, set()).add(module)
+        self.imports.setdefault(module, set()).add(asker)
+        return module
 
-    def _match(self, node: ast.Match, env: Env, frame: Frame) -> Env | None:
-        self.expr(node.subject, env, frame)
-        after: Env | None = dict(env)
-        for case in node.cases:
-            here = dict(env)
-            for part in ast.walk(case.pattern):
-                name = getattr(part, "name", None) or getattr(part, "rest", None)
-                if isinstance(name, str):
-                    self._bind_name(name, UNKNOWN, here, frame)
-                if isinstance(part, ast.expr):
-                    self.expr(part, here, frame)
-            if case.guard is not None:
-                self.expr(case.guard, here, frame)
-            after = joined(after, self.block(case.body, here, frame))
-        return after
+    def global_name(self, module: PythonModule, name: str) -> Value:
+        """What a module has under a name, by itself or from where it imports everything."""
+        stars = self.cells.get((module, "*"))
+        inherited = (self.cells.get((atom[1], name)) for atom in stars if kind(atom) == "module")
+        return union(self.cells.get((module, name)), *inherited)
 
-    def _delete(self, node: ast.Delete, env: Env, frame: Frame) -> Env:
-        for target in node.targets:
-            if isinstance(target, ast.Name):
-                env.pop(target.id, None)
-            else:
-                self._simple(node, env, frame)
-        return env
+    # what values give
 
-    _STATEMENTS: Final[dict[type, Any]] = {
-        ast.Expr: _expression, ast.Assign: _assign, ast.AnnAssign: _annotated_assign, ast.AugAssign: _augment,
-        ast.Return: _return, ast.Raise: _raise, ast.If: _if, ast.For: _for, ast.AsyncFor: _for, ast.While: _while,
-        ast.With: _with, ast.AsyncWith: _with, ast.Try: _try, ast.Import: Names._import,
-        ast.ImportFrom: Names._import_from,
-        ast.FunctionDef: Names._function, ast.AsyncFunctionDef: Names._function, ast.ClassDef: Names._class,
-        ast.Delete: _delete,
-        ast.Match: _match, ast.Break: _left_loop, ast.Continue: _left_loop,
-        **({ast.TryStar: _try} if hasattr(ast, "TryStar") else {}),
-    }  # fmt: skip
+    def attribute(self, atom: Atom, name: str, node: ast.expr) -> Value:
+        """What `node`, the attribute of this name, may be."""
+        match kind(atom):
+            case "foreign":
+                return of(("foreign", f"{atom[1]}.{name}"))
+            case "module":
+                return self._attribute_of_module(atom[1], name)
+            case "instance" | "class" | "super":
+                return self._attribute_of_class(atom, name)
+            case "namespace":
+                return self.cells.get(("arg", atom[1], name)) or UNKNOWN
+            case "tensor" if name == "shape":
+                return self.cells.list_of(node, INT)
+            case "tensor":
+                return knowledge.TENSOR_ATTRIBUTES.get(name, UNKNOWN)
+            case "device" if name == "native":
+                return of(atom)
+            case "device":
+                return knowledge.DEVICE_ATTRIBUTES.get(name, UNKNOWN)
+            case "result":
+                return knowledge.RESULT_ATTRIBUTES.get((atom[1], name), UNKNOWN)
+        return UNKNOWN
+
+    def _attribute_of_module(self, module: PythonModule, name: str) -> Value:
+        value = self.cells.get((module, name))
+        inner = None if value else self.project.find(f"{module.name}.{name}", module)
+        if inner is not None and inner is not module:
+            return of(("module", inner))
+        return value or self.global_name(module, name)
+
+    def _attribute_of_class(self, atom: Atom, name: str) -> Value:
+        cls: Class = atom[1]
+        values = self.cells.get(self.cells.attribute(cls, name))
+        method = cls.method(name, is_super=kind(atom) == "super")
+        if method is None:
+            if name == "__class__":
+                return of(("class", cls))
+            loose = self.cells.get(("attr", None, name))
+            if values:
+                return union(values, loose)
+            return UNKNOWN if cls.foreign_bases() else loose
+        if kind(atom) == "class":
+            return of(("function", method))
+        if method.receiver:
+            self.cells.put((method, method.receiver), of(("instance", cls)))
+        if method.is_property:
+            method.has_callers = True
+            return self.cells.get((method, "return"))
+        return union(of(("bound", method)), frozenset(value for value in values if kind(value) != "function"))
+
+    def iterate(self, value: Value) -> Value:
+        """What the variable of a loop over this value may be."""
+        return union(*map(self._iterate_atom, value))
+
+    def _iterate_atom(self, atom: Atom) -> Value:
+        match kind(atom):
+            case "tensor" | "array" | "str":
+                return of(atom)
+            case "list":
+                return self.cells.items(atom)
+            case "tuple":
+                return union(*atom[1])
+            case "instance":
+                method = atom[1].method("__iter__")
+                if method is None or method is self.cells.reader:
+                    return self.item_of(atom)
+                method.has_callers = True
+                iterator = self.cells.get((method, "return"))
+                return UNKNOWN if atom in iterator else self.iterate(iterator)
+        return UNKNOWN
+
+    def item_of(self, atom: Atom) -> Value:
+        """What an index gives."""
+        if atom == ("result", "dataset"):
+            return tuple_of([TENSOR, TENSOR])
+        if kind(atom) == "list":
+            return self.cells.items(atom)
+        method = atom[1].method("__getitem__") if kind(atom) == "instance" else None
+        if method is None:
+            return UNKNOWN
+        method.has_callers = True
+        for name, value in zip(method.positional, (of(atom), INT), strict=False):
+            self.cells.put((method, name), value)
+        return self.cells.get((method, "return"))

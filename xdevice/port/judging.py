@@ -1,4 +1,4 @@
-"""What the rules of porting share: a verdict, the module that is judged, and the edits that rewrite a use in it."""
+"""What the rules of porting share: a use of a device with the edits that may rewrite it, and the judgement on it."""
 
 from __future__ import annotations
 
@@ -7,158 +7,210 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from . import idioms
+from .idioms import OTHER_ARRAYS
 from .knowledge import framework_of
 from .sites import Edit, Grade, Verdict
-from .values import NOTHING, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from .idioms import Idiom
     from .inference import Inference
-    from .project import Unit
+    from .sources import PythonModule
 
-DEVICES: Final = ("device", "spelling")
-NUMBERS: Final = ("int", "bool")
-HOST: Final = ("array", "int", "float", "bool", "str")
+    Edits = tuple[Edit, ...]
 
 
-@dataclass
-class Finding:
+@dataclass(frozen=True)
+class Judgement:
     """The verdict on one use. With `edits` and a grade it can be rewritten."""
 
     verdict: Verdict
     why: str
-    code: str = ""
+    code: str = ""  # that of the idiom, unless the reason has its own
     grade: Grade | None = None
-    edits: tuple[Edit, ...] = ()
-    consumed: tuple[ast.AST, ...] = field(
-        default=(), repr=False
-    )  # nodes inside this use that are not sites of their own
+    edits: Edits = ()
+    consumed: tuple[ast.AST, ...] = field(default=(), repr=False)  # nodes inside this use that are no sites themselves
 
 
-def left_open(why: str, code: str = "") -> Finding:
-    return Finding("open", why, code)
+def left_open(why: str, code: str = "") -> Judgement:
+    return Judgement("open", why, code)
 
 
-class Judge:
-    """A module whose uses of devices are judged, and the edits that rewrite one of them."""
+def proven(why: str, edits: Edits, *consumed: ast.AST) -> Judgement:
+    return Judgement("rewritten", why, "", "proven", edits, consumed)
 
-    def __init__(self, unit: Unit, inference: Inference, text_origins: set[ast.AST], sets_current: bool) -> None:
-        self.unit = unit
-        self.module = unit.module
-        self.source = unit.module.source
-        self.full = inference.full
+
+def safe(why: str, edits: Edits, code: str = "XD161") -> Judgement:
+    return Judgement("rewritten", why, code, "safe", edits)
+
+
+NAMED: Final = "the name says it"
+STARS: Final = left_open("stars hide the arguments", "XD166")
+OTHER_ARGUMENTS: Final = left_open("arguments that the neutral word does not have", "XD166")
+OTHER_GPU: Final = left_open("after set_device this is another GPU than the first", "XD151")
+
+
+class JudgedModule:
+    """A module whose uses of devices are judged."""
+
+    def __init__(
+        self, module: PythonModule, inference: Inference, text_origins: set[ast.AST], sets_current: bool
+    ) -> None:
+        self.source = module.source
+        self.segment = module.segment
+        self.span = module.span
+        self.nodes, self.parents = module.walked
         self.inference = inference
+        self.full_name = inference.full_name
         self.text_origins = text_origins
         self.sets_current = sets_current
-        self.parents = unit.parents
-        names = _imports_of(unit, inference)
-        self.uses = {framework for name in names if (framework := framework_of(name)) is not None}
-        names |= {node.id for node in unit.nodes if isinstance(node, ast.Name)}
-        self.others = {name.split(".")[0] for name in names} & idioms.OTHER_ARRAYS
-        self.consumed: set[ast.AST] = set()
+        names = _imports_of(module, inference)
+        self.frameworks = {framework for name in names if (framework := framework_of(name)) is not None}
+        names |= {node.id for node in self.nodes if isinstance(node, ast.Name)}
+        self.other_arrays = {name.split(".")[0] for name in names} & OTHER_ARRAYS
 
-    def _has_sites(self, node: ast.AST) -> bool:
+    def has_uses(self, node: ast.AST) -> bool:
         """Whether there are uses of devices inside of an expression."""
         raise NotImplementedError
 
-    def _is_exact(self, node: ast.AST) -> bool:
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def is_exact(self, node: ast.AST) -> bool:
+        """Whether the positions of a node are right: before Python 3.12 those inside of f-strings may not be."""
         try:
-            again = ast.parse(self.module.segment(node), mode="eval").body
+            again = ast.parse(self.segment(node), mode="eval").body
         except (SyntaxError, ValueError, IndexError):
             return False
         return ast.dump(again) == ast.dump(node)
 
-    def _rewrite(self, grade: Grade, why: str, edits: tuple[Edit, ...], *consumed: ast.AST, code: str = "") -> Finding:
-        return Finding("rewritten", why, code, grade, edits, consumed)
 
-    def _span(self, node: ast.AST) -> tuple[int, int]:
-        return self.module.span(node)
+def _imports_of(module: PythonModule, inference: Inference) -> set[str]:
+    """The full names of what a module imports, anywhere in it."""
+    names = set()
+    for node in module.walked[0]:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            origin = inference.project.absolute_name(node, module)
+            names |= {origin, *(f"{origin}.{alias.name}" for alias in node.names)}
+    return names
 
-    def _edit(self, node: ast.AST, start: int, end: int, text: str) -> Edit:
-        return Edit(start, -self._span(node)[1], end, text)
 
-    def _replace(self, node: ast.AST, text: str) -> tuple[Edit, ...]:
-        return (self._edit(node, *self._span(node), text),)
+@dataclass
+class Use:
+    """One use of an idiom, and the edits that rewrite it. The node is a call, but for the idioms that are none."""
 
-    def _name(self, node: ast.Call, text: str, upto: int = 0) -> tuple[Edit, ...]:
-        """The edit that replaces the name of what is called; with its bracket if `upto` is 1."""
-        start, end = self._span(node.func)
-        if upto:
-            end = self._after(end, b"(") + 1
-        return (self._edit(node, start, end, text),)
+    module: JudgedModule
+    node: Any
+    idiom: Idiom
 
-    def _dot(self, func: Any) -> int:
+    def __post_init__(self) -> None:
+        self.span = self.module.span
+        self.full_name = self.module.full_name
+        self.sets_current = self.module.sets_current
+        self.args: list[ast.expr] = getattr(self.node, "args", [])
+        self.keywords: dict[str | None, ast.keyword] = {k.arg: k for k in getattr(self.node, "keywords", ())}
+        self.has_arguments = bool(self.args or self.keywords)
+        self.has_stars = None in self.keywords or any(isinstance(arg, ast.Starred) for arg in self.args)
+        is_alone = len(self.args) == 1 and not self.keywords and not self.has_stars
+        self.only_argument = self.args[0] if is_alone else None
+
+    @property
+    def parent(self) -> ast.AST | None:
+        return self.module.parents.get(self.node)
+
+    @property
+    def is_statement(self) -> bool:
+        """Whether nothing is done with the result."""
+        return isinstance(self.parent, ast.Expr)
+
+    @property
+    def receiver(self) -> ast.expr:
+        """The object whose method is called."""
+        return self.node.func.value  # type: ignore[no-any-return]
+
+    @property
+    def method(self) -> str:
+        return self.node.func.attr  # type: ignore[no-any-return]
+
+    # edits
+
+    def edit(self, start: int, end: int, text: str) -> Edit:
+        return Edit(start, -self.span(self.node)[1], end, text)
+
+    def replace(self, text: str, node: ast.AST | None = None) -> Edits:
+        start, end = self.span(node or self.node)
+        return (Edit(start, -end, end, text),)
+
+    def replace_around(self, part: ast.AST, before: str, after: str, node: ast.AST | None = None) -> Edits:
+        """Replaces all but one part."""
+        start, end = self.span(node or self.node)
+        part_start, part_end = self.span(part)
+        return Edit(start, -end, part_start, before), Edit(part_end, -end, end, after)
+
+    def rename(self, text: str) -> Edits:
+        """Replaces the name of what is called."""
+        return (self.edit(*self.span(self.node.func), text),)
+
+    def rename_with_bracket(self, text: str) -> Edit:
+        start, end = self.span(self.node.func)
+        return self.edit(start, self.find(b"(", end) + 1, text)
+
+    def drop(self, keyword: ast.keyword) -> Edit:
+        """Takes out a keyword argument and the comma before it."""
+        start, end = self.span(keyword)
+        while self.module.source.text[start : start + 1] != b",":
+            start -= 1
+        return self.edit(start, end, "")
+
+    def call_with_receiver(self, word: str, upto: int, text: str = "", comma: str = ",") -> Edits:
+        """Makes `word(x, ...)` of `x.method(...)`, with `text` in place of what stands before the position `upto`.
+        Comments and line breaks in between are kept."""
+        start, dot = self.span(self.node)[0], self.dot
+        between = self.module.source.text[dot:upto].decode()
+        kept = "".join(re.findall(r"#[^\r\n]*|\\?\r?\n[ \t]*|[ \t]+(?=#)", between))
+        if not kept.strip(" \t"):
+            kept = " " if comma else ""
+        elif kept.startswith("#"):
+            kept = f"  {kept}"
+        return self.edit(start, start, f"{word}("), self.edit(dot, upto, f"{comma}{kept}{text}")
+
+    def move_to(self, device: ast.expr, word: str = "xdevice.to_device", maker: str = "") -> Edits:
+        """Makes `word(x, device)` of `x.method(device)`; the maker makes a device of an index."""
+        text = f"{maker}(" if maker else ""
+        edits = self.call_with_receiver(word, self.span(device)[0], text)
+        return (*edits, self.close_bracket(device)) if maker else edits
+
+    def close_bracket(self, argument: ast.expr) -> Edit:
+        """Closes one more bracket behind an argument, before a comma that follows it."""
+        text, last = self.module.source.text, self.span(self.node)[1] - 1
+        _, end = self.span(argument)
+        at = end
+        while text[at : at + 1] in b") \t" and at < last:
+            at += 1
+        if at == last:
+            return self.edit(at, at + 1, "))")
+        comma = self.find(b",", end)
+        return self.edit(comma, comma + 1, "),")
+
+    @property
+    def dot(self) -> int:
         """The position of the dot in `value.attr`, behind the brackets and comments of the value."""
-        return self._after(self._span(func.value)[1], b".")
+        return self.find(b".", self.span(self.receiver)[1])
 
-    def _after(self, at: int, mark: bytes) -> int:
+    def find(self, mark: bytes, at: int) -> int:
         """The next position of a mark that is not in a comment."""
-        text = self.source.text
+        text = self.module.source.text
         while text[at : at + 1] != mark:
             if text[at : at + 1] == b"#":
                 at = min(i for i in (text.find(b"\n", at), text.find(b"\r", at), len(text)) if i >= 0)
             at += 1
         return at
 
-    def _move(self, node: ast.Call, argument: int, text: str, word: str = "xdevice.to_device(") -> tuple[Edit, ...]:
-        start, _ = self._span(node)
-        return (self._edit(node, start, start, word), *self._gap(node, self._dot(node.func), argument, text))
 
-    def _gap(self, node: ast.Call, dot: int, end: int, text: str, comma: bool = True) -> tuple[Edit, ...]:
-        """The edit that puts a comma, if `comma`, and `text` in place of what stands between the dot of `.to(` and its
-        argument. Comments and line breaks in between are kept."""
-        between = self.source.text[dot:end].decode()
-        kept = "".join(re.findall(r"#[^\r\n]*|\\?\r?\n[ \t]*|[ \t]+(?=#)", between))
-        mark = "," if comma else ""
-        if kept.strip(" \t"):
-            return (self._edit(node, dot, end, f"{mark}{'  ' if kept.startswith('#') else ''}{kept}{text}"),)
-        return (self._edit(node, dot, end, f"{mark}{' ' if comma else ''}{text}"),)
-
-    def _close(self, node: ast.Call, argument: ast.expr) -> Edit:
-        """The edit that closes one more bracket behind an argument, before a comma that follows it."""
-        _, end = self._span(argument)
-        at = end
-        while self.source.text[at : at + 1] in b") \t" and at < self._span(node)[1] - 1:
-            at += 1
-        if at == self._span(node)[1] - 1:
-            return self._edit(node, at, at + 1, "))")
-        comma = self._after(end, b",")
-        return self._edit(node, comma, comma + 1, "),")
-
-    def _drop(self, node: ast.Call, keyword: ast.keyword) -> Edit:
-        """The edit that takes out a keyword argument and the comma before it."""
-        start, end = self._span(keyword)
-        while self.source.text[start : start + 1] != b",":
-            start -= 1
-        return self._edit(node, start, end, "")
-
-    def _around(self, node: ast.AST) -> Iterator[ast.AST]:
-        while node in self.parents:
-            node = self.parents[node]
-            yield node
-
-
-def means_of(node: ast.AST) -> Value:
-    return getattr(node, "means", NOTHING)
-
-
-def _imports_of(unit: Unit, inference: Inference) -> set[str]:
-    """The full names of what a module imports, anywhere in it."""
-    found = set()
-    for node in unit.nodes:
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            root = inference.project.relative(node, unit)
-            found |= {root, *(f"{root}.{alias.name}" for alias in node.names)}
-    return found
-
-
-def text_of(node: ast.AST) -> str | None:
+def text_of(node: ast.AST | None) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
-
-
-def number_of(node: ast.AST) -> int | None:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else None

@@ -5,7 +5,23 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from .values import ARRAY, AVAILABLE, BOOL, FLOAT, INT, NONE, STR, TENSOR, Atom, Value, kind, of, tuple_of
+from .values import (
+    ARRAY,
+    AVAILABLE,
+    BOOL,
+    FLOAT,
+    INT,
+    NONE,
+    STR,
+    TENSOR,
+    UNKNOWN,
+    Atom,
+    Value,
+    kind,
+    of,
+    tuple_of,
+    union,
+)
 
 SPELLING: Final = re.compile(r"(cuda|cpu|gpu|mps|xpu|npu)(:(\d+|\*))?|/?(device:)?[CG]PU:(\d+|\*)", re.IGNORECASE)
 
@@ -34,13 +50,13 @@ zeros ones empty full rand randn randint randperm arange linspace eye tensor as_
 zeros_like ones_like empty_like full_like rand_like randn_like randint_like cat concat stack hstack vstack matmul mm
 bmm mv dot einsum exp log log2 log1p sqrt rsqrt abs sign sin cos tan tanh sigmoid relu softmax log_softmax sum mean std
 var max min argmax argmin prod cumsum cumprod clamp clip where nonzero gather index_select masked_select reshape
-transpose permute flatten squeeze unsqueeze unsqueeze expand_dims tile repeat_interleave repeat flip roll sort_ pow add
+transpose permute flatten squeeze unsqueeze expand_dims tile repeat_interleave repeat flip roll pow add
 sub subtract mul multiply div divide square norm outer tril triu diag flatten floor ceil round eq ne lt le gt ge
 isnan isinf multinomial one_hot add_n addmm broadcast_to cast reduce_sum reduce_mean reduce_max reduce_min random_normal
-concatenate swapaxes squeeze matmul tensordot power maximum minimum pad logical_and logical_or logical_not split_ copy
+concatenate swapaxes squeeze matmul tensordot power maximum minimum pad logical_and logical_or logical_not copy
 cross_entropy mse_loss nll_loss binary_cross_entropy binary_cross_entropy_with_logits l1_loss smooth_l1_loss kl_div
 dropout max_pool2d avg_pool2d adaptive_avg_pool2d conv2d conv1d linear embedding normalize interpolate log_sigmoid
-numel size rank acos asin atan atan2 cosh sinh topk_ gather_nd reduce_prod reduce_any reduce_all
+numel size rank acos asin atan atan2 cosh sinh gather_nd reduce_prod reduce_any reduce_all
 cardinality logsigmoid softplus gelu elu leaky_relu silu hardtanh batch_norm layer_norm constant
 convert_to_tensor
 """
@@ -56,7 +72,7 @@ _ALL_TENSORS: Final = tuple(
 )
 _NO_TENSORS: Final = set(
     """
-    waitall set_np reset_np num_gpus cpu gpu array_ is_np_array topk_ contrib current_device load save dtype shape
+    waitall set_np reset_np num_gpus cpu gpu is_np_array contrib current_device load save dtype shape
     ndim size float32 float64 int32 int64 random linalg seed shuffle pi inf nan newaxis set_printoptions issubdtype
     finfo iinfo savez array_equal allclose isscalar iscomplexobj result_type split meshgrid array_split vectorize
     unique histogram where
@@ -86,25 +102,74 @@ _CALLS: Final[dict[str, Value]] = {
     **dict.fromkeys(("xdevice.item", "time.time", "math.exp", "math.sqrt", "math.log", "random.random"), FLOAT),
     **dict.fromkeys(("os.environ.get", "os.getenv", "os.path.join"), STR),
     "xdevice.to_numpy": ARRAY, "xdevice.sync": NONE, "random.randint": INT, "platform.system": STR,
-    "copy.deepcopy": of("same"), "copy.copy": of("same"),
-    "gluoncv.utils.filesystem.try_import_decord": of(("ext", "decord")),
+    "gluoncv.utils.filesystem.try_import_decord": of(("foreign", "decord")),
     **{f"{root}.{name}": TENSOR for root in ("paddle", "tensorflow", "tensorflow.math")  # torch.equal gives a bool
        for name in "equal not_equal less less_than less_equal greater greater_than greater_equal".split()},
 }  # fmt: skip
 
-MODULES: Final = {
+BUILTINS: Final[dict[str, Value]] = {
+    **dict.fromkeys(("int", "len", "id", "ord"), INT),
+    **dict.fromkeys(("str", "repr", "format", "chr", "input"), STR),
+    **dict.fromkeys(("bool", "isinstance", "hasattr", "callable"), BOOL),
+    "round": union(INT, FLOAT),
+    "float": FLOAT,
+    "print": NONE,
+    **dict.fromkeys(("type", "getattr"), UNKNOWN),
+}
+"""What functions of Python return whatever they are given."""
+CONSTANTS: Final[dict[type, Value]] = {bool: BOOL, int: INT, float: FLOAT, str: STR, type(None): NONE}
+PLAIN_TYPES: Final[dict[str, Value]] = {"int": INT, "float": FLOAT, "bool": BOOL, "str": STR, "None": NONE}
+TYPES: Final[dict[str, Value]] = {
+    **dict.fromkeys(
+        """
+        torch.Tensor torch.LongTensor torch.FloatTensor paddle.Tensor tensorflow.Tensor jax.Array
+        """.split(),
+        TENSOR,
+    ),
+    "torch.device": of(("device", None)),
+    "torch.nn.Module": of(("model", "torch.nn.Module")),
+    "paddle.nn.Layer": of(("model", "paddle.nn.Layer")),
+    "torch.optim.Optimizer": of("optimizer"),
+}
+"""What annotations allow."""
+TRANSPARENT_DECORATORS: Final = set(
+    """
+    staticmethod classmethod property override typing.override abc.abstractmethod functools.wraps functools.lru_cache
+    functools.cache functools.cached_property functools.partial torch.no_grad torch.enable_grad torch.inference_mode
+    torch.compile torch.jit.script torch.jit.export torch.jit.ignore torch.utils.data.functional_datapipe
+    tensorflow.function jax.jit jax.checkpoint paddle.no_grad paddle.jit.to_static
+    """.split()
+)
+"""Decorators whose function is called with the arguments that it was written for, and returns the same."""
+TRANSPARENT_ENDINGS: Final = (".setter", ".getter", ".custom_fwd", ".register")
+
+DEVICE_MAKERS: Final = {
+    "torch.device",
+    "torch.accelerator.current_accelerator",
+    *(f"mxnet.{name}" for name in "cpu gpu cpu_pinned Context context.Context".split()),
+    *(f"mxnet.{part}.{name}" for part in ("npx", "context", "device") for name in ("cpu", "gpu")),
+    *(f"paddle.{name}" for name in "CUDAPlace CPUPlace base.CPUPlace CUDAPinnedPlace".split()),
+    *(f"d2l.{tab}.{name}" for tab in ("torch", "mxnet", "paddle", "jax") for name in ("cpu", "gpu", "try_gpu")),
+    *(f"xdevice.{part}{name}" for part in ("", "native.") for name in ("try_gpu", "gpu", "cpu", "device")),
+}
+"""Calls that give a device."""
+DEVICE_LISTS: Final = {"xdevice.native.try_all_gpus", "xdevice.try_all_gpus"}
+COPIES: Final = {"copy.copy", "copy.deepcopy", "xdevice.to_device", "xdevice.copy_to"}
+"""Functions that give what their first argument is."""
+
+LAYERS: Final = {
     "torch.nn", "paddle.nn", "mxnet.gluon.nn", "mxnet.gluon.rnn", "mxnet.gluon.loss", "tensorflow.keras.layers",
     "tensorflow.keras.losses", "keras.layers", "tensorflow.keras", "keras",
 }  # fmt: skip
 """The modules whose classes are layers, models and losses."""
-_NO_MODULES: Final = {"Parameter", "ParameterList", "ParameterDict", "ParamAttr", "Layer_", "Input", "InputSpec"}
+_NO_MODELS: Final = {"Parameter", "ParameterList", "ParameterDict", "ParamAttr", "Input", "InputSpec"}
 _NETS: Final = tuple(
     """
     torchvision.models paddle.vision.models gluoncv.model_zoo gluoncv.torch.model_zoo mxnet.gluon.model_zoo
     timm.create_model tensorflow.keras.applications torch.hub
     """.split()
 )
-_SEVERAL: Final = {"LSTM", "GRU", "RNN", "MultiheadAttention", "LSTMCell", "Embedding_"}
+_SEVERAL: Final = {"LSTM", "GRU", "RNN", "MultiheadAttention", "LSTMCell"}
 """Layers that return several tensors."""
 _DATASETS: Final = ("torchvision.datasets", "mxnet.gluon.data.vision", "paddle.vision.datasets")
 
@@ -131,55 +196,61 @@ transpose permute flatten squeeze unsqueeze expand expand_as repeat t sum mean s
 square sin cos tanh sigmoid relu softmax log_softmax argmax argmin clamp clip clamp_ add sub mul div add_ sub_ mul_
 div_ matmul mm bmm mv dot eq ne lt le gt ge masked_fill masked_fill_ gather index_select masked_select scatter scatter_
 zero_ fill_ normal_ uniform_ requires_grad_ detach_ pin_memory copy_ norm any all flip roll round floor ceil neg
-astype as_in_ctx as_in_context copyto copy asnumpy_ as_nd_ndarray as_np_ndarray swapaxes expand_dims tile slice_axis
+astype as_in_ctx as_in_context copyto copy as_nd_ndarray as_np_ndarray swapaxes expand_dims tile slice_axis
 broadcast_to argsort reshape_like zeros_like ones_like cast unsqueeze_ squeeze_ tril triu diag new_zeros new_ones
-new_full new_empty new_tensor sign isnan nonzero item_ bernoulli multinomial index_copy index_add lerp min_ view_as
-reciprocal rsqrt outer cross cumprod bitwise_and logical_not logical_and bool_ narrow select unfold movedim gather_nd
-value read_value assign assign_add assign_sub block_until_ready numpy_ set dot norm_ clone_ true_divide byte erf
-attach_grad_ addmm baddbmm histc exponential_ random_ T
+new_full new_empty new_tensor sign isnan nonzero bernoulli multinomial index_copy index_add lerp view_as
+reciprocal rsqrt outer cross cumprod bitwise_and logical_not logical_and narrow select unfold movedim gather_nd
+value read_value assign assign_add assign_sub block_until_ready set dot true_divide byte erf
+addmm baddbmm histc exponential_ random_ T
 """
-METHODS: Final[dict[str, Value]] = {
+TENSOR_METHODS: Final[dict[str, Value]] = {
     **dict.fromkeys(_SAME.split(), TENSOR),
     **dict.fromkeys(("numpy", "asnumpy"), ARRAY),
     **dict.fromkeys(("item", "asscalar"), FLOAT),
     **dict.fromkeys(("dim", "numel", "nelement", "get_device", "ndimension", "element_size", "__len__"), INT),
     **dict.fromkeys(("backward", "wait_to_read", "attach_grad", "retain_grad", "register_hook"), NONE),
     **dict.fromkeys(("is_contiguous", "is_floating_point"), BOOL),
+    **dict.fromkeys(("sort", "topk"), tuple_of([TENSOR, TENSOR])),
 }
-"""What methods of a tensor return, but for `max`, `min`, `sort` and `topk`, where that depends on the arguments."""
-LISTS: Final = {"split", "chunk", "unbind", "tolist"}
-"""Methods of a tensor that return several tensors or numbers."""
-ATTRIBUTES: Final[dict[str, Value]] = {
+"""What methods of a tensor return, but for `max`, `min` and `size`, where that depends on the arguments."""
+TENSOR_LISTS: Final = {"split": TENSOR, "chunk": TENSOR, "unbind": TENSOR, "tolist": UNKNOWN}
+"""What is in the lists that methods of a tensor return."""
+TENSOR_ATTRIBUTES: Final[dict[str, Value]] = {
     **dict.fromkeys(("T", "mT", "grad", "data", "real", "imag", "H"), TENSOR),
-    **dict.fromkeys(("device", "ctx", "context", "place"), of(("device", "", None))),
-    **dict.fromkeys(("ndim", "size_", "nbytes", "itemsize"), INT),
+    **dict.fromkeys(("device", "ctx", "context", "place"), of(("device", None))),
+    **dict.fromkeys(("ndim", "nbytes", "itemsize"), INT),
     **dict.fromkeys(("requires_grad", "is_cuda", "is_leaf"), BOOL),
     "dtype": of("dtype"),
 }
-MODULE_METHODS: Final = set("to cuda cpu xpu train eval float half double bfloat16 requires_grad_ apply type".split())
+TEXT_METHODS: Final[dict[str, Value]] = {
+    "split": UNKNOWN,
+    **dict.fromkeys(("startswith", "endswith", "isdigit"), BOOL),
+}
+"""What methods of a text return that is no text."""
+DEVICE_ATTRIBUTES: Final[dict[str, Value]] = {"type": STR, "index": INT, "device_type": STR, "device_id": INT}
+MODEL_METHODS: Final = set("to cuda cpu xpu train eval float half double bfloat16 requires_grad_ apply type".split())
 """Methods of a model of PyTorch that return the model itself."""
-OF_MADE: Final[dict[tuple[str, str], Value]] = {
-    ("accelerate.Accelerator", "device"): of(("device", "torch", None)),
-    ("accelerate.PartialState", "device"): of(("device", "torch", None)),
+RESULT_ATTRIBUTES: Final[dict[tuple[str, str], Value]] = {
+    ("accelerate.Accelerator", "device"): of(("device", None)),
+    ("accelerate.PartialState", "device"): of(("device", None)),
     ("torch.distributed.device_mesh", "device_type"): STR,
 }
 """What an attribute of the result of a call is, by the names of the two."""
-GLUONS_OUTPUT: Final = ("made", "mxnet.gluon.output")
+GLUONS_OUTPUT: Final = ("result", "mxnet.gluon.output")
 """What a model of Gluon's zoos returns: an array of MXNet, or several."""
-DECORDS_ARRAY: Final = ("made", "decord.array")
+DECORDS_ARRAY: Final = ("result", "decord.array")
 """An array of decord on the host, whose methods have MXNet's names."""
 
 
 def result(full: str) -> Value | None:
     """What a call of the function or class with this full name returns; None if no table has it."""
-    found = _CALLS.get(full)
-    if found is not None:
-        return found
+    if full in _CALLS:
+        return _CALLS[full]
     root, _, name = full.rpartition(".")
-    if root in MODULES and name[:1].isupper() and name not in _NO_MODULES:
-        return of(("module", full))
+    if root in LAYERS and name[:1].isupper() and name not in _NO_MODELS:
+        return of(("model", full))
     if full.startswith(_NETS):
-        return of(("module", full))
+        return of(("model", full))
     if root in _ALL_TENSORS and name not in _NO_TENSORS and name[:1].islower():
         return TENSOR
     if full.startswith("numpy.") and name not in {"random", "load", "load_txt"}:
@@ -187,7 +258,7 @@ def result(full: str) -> Value | None:
     if root in {"torch.optim", "paddle.optimizer", "tensorflow.keras.optimizers"}:
         return of("optimizer")
     if root in _DATASETS and name[:1].isupper():
-        return of(("made", "dataset"))
+        return of(("result", "dataset"))
     return None
 
 
@@ -196,7 +267,7 @@ def output_of(full: str) -> Value | None:
     root, _, name = full.rpartition(".")
     if full.startswith(("gluoncv.model_zoo", "mxnet.gluon.model_zoo")):
         return of(GLUONS_OUTPUT)
-    if name in _SEVERAL or root not in MODULES:
+    if name in _SEVERAL or root not in LAYERS:
         return None
     if full in BASES - {"torch.nn.Sequential"} and not name.endswith("Sequential"):
         return None
@@ -205,6 +276,6 @@ def output_of(full: str) -> Value | None:
 
 def is_model(atom: Atom) -> bool:
     """Whether the atom is a layer or model of a framework, or an object of a class of the project derived from one."""
-    if kind(atom) == "module":
+    if kind(atom) == "model":
         return True
-    return kind(atom) == "instance" and bool(atom[1].foreign() & BASES)
+    return kind(atom) == "instance" and not BASES.isdisjoint(atom[1].foreign_bases())

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from .engine import Examined
     from .sites import Site
-    from .sources import Module, Source
+    from .sources import PythonModule, Source
 
 _COMMENT: Final = re.compile(r"#\s*xdevice:\s*(ignore|off|on)\b\s*(?:\[([^\]]*)\])?")
 _SECTION: Final = re.compile(r"^\s*\[tool\.xdevice\b", re.MULTILINE)
@@ -159,7 +159,7 @@ def findings(source: Source, choice: Choice) -> list[Finding]:
     return sorted(told)
 
 
-def _chosen(module: Module, choice: Choice) -> Iterator[Finding]:
+def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
     source = module.source
     spans = _Spans(module)
     for hit in lint_rules.hits(module):
@@ -179,7 +179,7 @@ def _chosen(module: Module, choice: Choice) -> Iterator[Finding]:
 class _Spans:
     """Finds the lines of the statement around a node; of a compound statement only those before its body."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: PythonModule) -> None:
         self._module = module
         self._statements: list[tuple[int, int]] | None = None
 
@@ -190,7 +190,7 @@ class _Spans:
         return next(inside, (node.lineno, node.end_lineno))
 
 
-def _heads(module: Module) -> Iterator[tuple[int, int]]:
+def _heads(module: PythonModule) -> Iterator[tuple[int, int]]:
     for node in module.walked[0]:
         if isinstance(node, ast.stmt):
             body = getattr(node, "body", None)
@@ -211,8 +211,8 @@ def with_fixes(found: Iterable[Finding], examined: Examined) -> Iterator[Finding
             yield one
             continue
         source, site = there
-        units = [unit for unit in examined.units if unit.module.source is source]
-        edits = sorted({*site.edits, *porting.import_edits(source, units, [site], examined.backend)})
+        modules = [module for module in examined.modules if module.source is source]
+        edits = sorted({*site.edits, *porting.import_edits(source, modules, [site], examined.backend)})
         made = (Change(_at(source, edit.start), _at(source, edit.end), edit.text) for edit in edits)
         yield replace(one, fix=tuple(made))
 

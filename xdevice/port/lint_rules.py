@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from .sources import Module
+    from .sources import PythonModule
 
     Found = Iterator[tuple[str, str]]
     """Codes and messages."""
@@ -109,7 +109,7 @@ class Hit:
     text: str
 
 
-def hits(module: Module) -> Iterator[Hit]:
+def hits(module: PythonModule) -> Iterator[Hit]:
     """The findings of all rules in a module, in no order."""
     view = _View(module)
     is_test = _TESTS.search(module.source.path) is not None
@@ -124,7 +124,7 @@ def hits(module: Module) -> Iterator[Hit]:
 class _View:
     """A tree with the parents of its nodes, and what its imports name."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: PythonModule) -> None:
         self.nodes, self.parents = module.walked
         self.imports: dict[str, str] = {}
         self.words: set[str] = set()

@@ -11,27 +11,26 @@ from .sites import Edit
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .project import Unit
     from .sites import Site
-    from .sources import Source
+    from .sources import PythonModule, Source
 
 
-def import_edits(source: Source, units: Iterable[Unit], sites: list[Site], backend: str | None) -> list[Edit]:
+def import_edits(source: Source, modules: Iterable[PythonModule], sites: list[Site], backend: str | None) -> list[Edit]:
     """The edits that insert the imports which a file needs for its rewritten sites.
 
     `set_backend` stands above the import of the framework: virtual GPUs of Paddle and TensorFlow, and MXNet beside a
     newer NumPy, need the framework to be loaded by xdevice. It is left out where a file uses several frameworks.
     """
     edits = set()
-    for unit in units:
-        mine = [site for site in sites if _is_within(site, unit)]
-        if not mine or _has_import(unit.tree):
+    for module in modules:
+        mine = [site for site in sites if _is_within(site, module)]
+        if not mine or _has_import(module.tree):
             continue
-        where = _place(unit.tree, min(site.line for site in mine))
+        where = _place(module.tree, min(site.line for site in mine))
         line = where.lineno if where is not None else 1
         text = "import xdevice"
-        frameworks = _frameworks(unit.tree)
-        alone = not _is_shared(source, line, unit.tab)
+        frameworks = _frameworks(module.tree)
+        alone = not _is_shared(source, line, module.tab)
         name = backend or (min(frameworks) if len(frameworks) == 1 else None)
         newline = source.newline
         if name is not None and alone:
@@ -46,8 +45,8 @@ def import_edits(source: Source, units: Iterable[Unit], sites: list[Site], backe
     return sorted(edits)
 
 
-def _is_within(site: Site, unit: Unit) -> bool:
-    return unit.module.source.path == site.file and (not site.tabs or unit.tab in site.tabs)
+def _is_within(site: Site, module: PythonModule) -> bool:
+    return module.source.path == site.file and (not site.tabs or module.tab in site.tabs)
 
 
 def _has_import(tree: ast.Module) -> bool:

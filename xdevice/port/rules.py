@@ -7,207 +7,204 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from . import idioms
-from .judging import Finding, left_open, means_of, text_of
+from .idioms import Idiom
+from .judging import OTHER_GPU, JudgedModule, Judgement, Use, left_open, proven, text_of
 from .knowledge import SPELLING, framework_of
-from .project import Scope
-from .rules_of_calls import CallRules
-from .rules_of_methods import MethodRules
+from .project import SCOPES
+from .rules_of_calls import CALL_RULES, is_usual_choice
+from .rules_of_methods import METHOD_RULES
 from .sites import Site
-from .values import may_be, only
+from .values import may_be, means_of, only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .idioms import Idiom
+    Judged = tuple[Use, Judgement]
 
-_USES: Final = (ast.Call, ast.keyword, ast.IfExp, ast.Compare, ast.Attribute)
-"""The kinds of nodes that may be sites."""
+_ASKS_THE_SELECTED: Final = {"XD101", "XD102", "XD108", "XD110", "XD111", "XD151"}
+"""The codes of idioms whose neutral word asks the selected backend; that of the others has a tensor to ask."""
+_NO_OBJECTS: Final = ("foreign", "module", "class", "namespace")
 
 
-class Rules(CallRules, MethodRules):
+class JudgedSites(JudgedModule):
     """The sites of one module."""
 
     def sites(self) -> Iterator[Site]:
-        if not self.uses:
+        if not self.frameworks:
             return
-        for node in self.unit.nodes:
-            if not isinstance(node, _USES) or node in self.consumed:
-                continue
-            found = self._idiom(node)
-            if found is None:
-                continue
-            idiom, finding = found
-            for inner in finding.consumed:
-                self.consumed.update(ast.walk(inner))
-            yield self._site(node, idiom, finding)
+        consumed: set[ast.AST] = set()
+        for node in self.nodes:
+            judged = self._judge(node) if node not in consumed else None
+            if judged is not None:
+                use, judgement = judged
+                for part in judgement.consumed:
+                    consumed.update(ast.walk(part))
+                yield self._site(use, judgement)
 
-    def _site(self, node: Any, idiom: Idiom, finding: Finding) -> Site:
-        where = node.value if isinstance(node, ast.keyword) else node
-        if finding.edits and not self._is_located(where):
-            finding = left_open("inside an f-string whose parts this version of Python cannot locate", "XD165")
-        if finding.edits and len(self.uses) > 1 and _asks_the_selected(idiom):
-            finding = left_open("several frameworks in this file: the selected one would be asked", "XD168")
-        if finding.edits and idiom.code == "XD101" and self._is_identified(where):
-            finding = left_open("compared by identity, which another object of the same device may pass", "XD169")
-        if finding.edits and self._is_printed(where):
-            finding = left_open("an f-string with = prints the expression itself", "XD169")
-        if finding.edits and self._is_scripted(where):
-            finding = left_open("TorchScript compiles this function, and knows no other module", "XD167")
+    def has_uses(self, node: ast.AST) -> bool:
+        return any(self._judge(inner) is not None for inner in ast.walk(node) if not isinstance(inner, ast.keyword))
+
+    def _site(self, use: Use, judgement: Judgement) -> Site:
+        node, idiom = use.node, use.idiom
+        where: Any = node.value if isinstance(node, ast.keyword) else node
+        if judgement.edits:
+            judgement = self._hindrance(where, idiom) or judgement
         position = node.lineno, node.col_offset
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and idiom.name.startswith("."):
-            position = self.source.position(self._dot(node.func))  # several calls on one line have a position each
+        if isinstance(node, ast.Call) and idiom.name.startswith("."):  # several calls on one line have a position each
+            position = self.source.position(use.dot)
+        full_name = self.full_name(node.func) if isinstance(node, ast.Call) else ""
+        framework = framework_of(full_name) or (min(self.frameworks) if len(self.frameworks) == 1 else "several")
         return Site(
-            self.source.path, *position, idiom.name, finding.code or idiom.code, self._framework(node), finding.verdict,
-            finding.grade, finding.why or idiom.why, (where.end_lineno or 0, where.end_col_offset or 0),
-            self.module.segment(where), None, idiom.link or None, finding.edits,
-        )  # fmt: skip
-
-    def _framework(self, node: Any) -> str:
-        full = self.full(node.func) if isinstance(node, ast.Call) else ""
-        return framework_of(full) or (min(self.uses) if len(self.uses) == 1 else "several")
+            self.source.path,
+            *position,
+            idiom.name,
+            judgement.code or idiom.code,
+            framework,
+            judgement.verdict,
+            judgement.grade,
+            judgement.why,
+            end=(where.end_lineno, where.end_col_offset),
+            before=self.segment(where),
+            link=idiom.link or None,
+            edits=judgement.edits,
+        )
 
     # which idiom
 
-    def _idiom(self, node: ast.AST) -> tuple[Idiom, Finding] | None:
-        if not hasattr(node.value if isinstance(node, ast.keyword) else node, "means"):
-            return None  # never reached: the expression is behind a `return`, or in other tabs
-        if isinstance(node, ast.Call):
-            return self._call(node)
-        if isinstance(node, ast.keyword):
-            return self._keyword(node)
-        if isinstance(node, ast.IfExp):
-            return self._chosen_text(node)
-        if isinstance(node, ast.Compare):
-            return self._compare(node)
-        if isinstance(node, ast.Attribute) and node.attr in idioms.WHERE and isinstance(node.ctx, ast.Load):
-            return self._where(node)
+    def _judge(self, node: Any) -> Judged | None:
+        """The use that a node is, and the judgement on it; None if it is none, or if it is never reached, because it is
+        behind a `return` or in another tab."""
+        judge = self._JUDGES.get(type(node))
+        is_reached = hasattr(node.value if isinstance(node, ast.keyword) else node, "means")
+        return judge(self, node) if judge is not None and is_reached else None
+
+    def _judge_call(self, node: ast.Call) -> Judged | None:
+        if isinstance(node.func, ast.Name) and self._is_parameter(node.func):
+            return None  # its callers choose the device
+        full_name = self.full_name(node.func)
+        if full_name in idioms.CALLS:
+            use = Use(self, node, idioms.CALLS[full_name])
+            return use, CALL_RULES[use.idiom.rule](use)
+        name = full_name.rpartition(".")[2]
+        if name in idioms.HELPERS and not framework_of(full_name) and not full_name.startswith("xdevice."):
+            helper = Use(self, node, Idiom(name, "XD101", "helper"))
+            return helper, Judgement("neutral", "a function of the project: what is in it is rewritten")
+        if isinstance(node.func, ast.Attribute) and node.func.attr in idioms.METHODS:
+            return self._judge_method(Use(self, node, idioms.METHODS[node.func.attr]), full_name)
         return None
 
-    def _call(self, node: ast.Call) -> tuple[Idiom, Finding] | None:
-        full = self.full(node.func)
-        if isinstance(node.func, ast.Name) and self._is_parameter(node.func):
-            return None  # a parameter of a function: its callers choose the device
-        idiom = idioms.CALLS.get(full)
-        if idiom is not None:
-            return idiom, getattr(self, f"_{idiom.way}")(node, idiom)
-        name = full.rpartition(".")[2]
-        if name in idioms.HELPERS and not framework_of(full) and not full.startswith("xdevice."):
-            helper = idioms.Idiom(name, "XD101", "helper")
-            return helper, Finding("neutral", "a function of the project: what is in it is rewritten")
-        if not isinstance(node.func, ast.Attribute) or node.func.attr not in idioms.METHODS:
+    def _judge_method(self, use: Use, full_name: str) -> Judged | None:
+        receiver = means_of(use.receiver)
+        if full_name and (framework_of(full_name) is None or not may_be(receiver, ("foreign",))):
             return None
-        idiom = idioms.METHODS[node.func.attr]
-        receiver = means_of(node.func.value)
-        if full and (framework_of(full) is None or not may_be(receiver, ("ext",))):
+        if isinstance(use.receiver, ast.Name) and use.receiver.id in idioms.MODULES:
             return None
-        if isinstance(node.func.value, ast.Name) and node.func.value.id in idioms.MODULES:
-            return None
-        if may_be(receiver, ("ext", "project", "class", "dict", "list", "tuple", "namespace")):
-            foreign = idiom.way not in ("none", "listed_values")
-            return (idiom, Finding("not a device", "a name of a module or a container")) if foreign else None
-        if idiom.way == "to" and not node.args and not any(k.arg == "device" for k in node.keywords):
-            if not node.keywords and node.func.attr == "to":
-                return None
-            return idiom, Finding("not a device", "no device among the arguments")
-        return idiom, getattr(self, f"_{idiom.way}")(node, idiom)
+        if may_be(receiver, (*_NO_OBJECTS, "dict", "list", "tuple")):
+            is_other = Judgement("not a device", "a name of a module or a container")
+            return (use, is_other) if use.idiom.rule not in ("neutral", "read_as_list") else None
+        if use.idiom.rule == "to" and not use.args and "device" not in use.keywords:
+            is_nothing = use.method == "to" and not use.keywords
+            return None if is_nothing else (use, Judgement("not a device", "no device among the arguments"))
+        return use, METHOD_RULES[use.idiom.rule](use)
 
     # what is no call
 
-    def _keyword(self, node: ast.keyword) -> tuple[Idiom, Finding] | None:
+    def _judge_keyword(self, node: ast.keyword) -> Judged | None:
         call = self.parents.get(node)
         if node.arg not in idioms.KEYWORDS or not isinstance(call, ast.Call):
             return None
-        callee = self.full(call.func)
-        if callee.startswith("xdevice.") or (isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda")):
+        callee = self.full_name(call.func)
+        is_move = isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda")
+        if is_move or callee in idioms.CALLS or callee.startswith(("xdevice.", "argparse", "builtins")):
             return None
-        if callee in idioms.CALLS or callee.startswith(("argparse", "builtins")):
-            return None
-        idiom = idioms.Idiom(f"{node.arg}=", "XD111", "keyword")
+        use = Use(self, node, Idiom(f"{node.arg}=", "XD111", "keyword"))
         text = text_of(node.value)
         if text is None or text.lower() in ("cpu", "auto", "meta"):
-            return idiom, Finding("neutral", "takes what it is given")
+            return use, Judgement("neutral", "takes what it is given")
         if framework_of(callee) is None or not SPELLING.fullmatch(text):
-            return idiom, left_open("a text, for a function that may read it", "XD165")
+            return use, left_open("a text, for a function that may read it", "XD165")
         if self.sets_current and ":" not in text:
-            return idiom, left_open("after set_device this is another GPU than the first", "XD151")
-        index = text.partition(":")[2]
-        edits = self._replace(node.value, f"xdevice.native.gpu({index})")
-        return idiom, self._rewrite("proven", "a text that names it, for a function of the framework", edits)
+            return use, OTHER_GPU
+        edits = use.replace(f"xdevice.native.gpu({text.partition(':')[2]})", node.value)
+        return use, proven("a text that names it, for a function of the framework", edits)
 
-    def _chosen_text(self, node: ast.IfExp) -> tuple[Idiom, Finding] | None:
-        """The verdict on `"cuda" if torch.cuda.is_available() else "cpu"` where it is used as text."""
-        if not self._is_choice(node) or "torch" not in self.uses:
+    def _judge_choice(self, node: ast.IfExp) -> Judged | None:
+        """The judgement on `"cuda" if torch.cuda.is_available() else "cpu"` where it is used as text."""
+        if not is_usual_choice(node, self.full_name) or "torch" not in self.frameworks:
             return None
-        idiom = idioms.Idiom('"cuda" if ... else "cpu"', "XD101", "chosen_text")
-        indexed = text_of(node.body) == "cuda:0"
-        if node.body in self.text_origins or node.orelse in self.text_origins or indexed:
-            return idiom, Finding("open", "a text that is read as text, too", "XD169", consumed=(node.test,))
-        edits = self._replace(node, "xdevice.native.try_gpu().type")
-        return idiom, self._rewrite(
-            "proven", "the same text, and right where the GPU is called something else", edits, node.test
-        )
+        use = Use(self, node, Idiom('"cuda" if ... else "cpu"', "XD101", "choice"))
+        if text_of(node.body) == "cuda:0" or not self.text_origins.isdisjoint((node.body, node.orelse)):
+            return use, Judgement("open", "a text that is read as text, too", "XD169", consumed=(node.test,))
+        why = "the same text, and right where the GPU is called something else"
+        return use, proven(why, use.replace("xdevice.native.try_gpu().type"), node.test)
 
-    def _compare(self, node: ast.Compare) -> tuple[Idiom, Finding] | None:
-        """The verdict on `device.type == "cuda"`."""
-        left = node.left
+    def _judge_comparison(self, node: ast.Compare) -> Judged | None:
+        """The judgement on `device.type == "cuda"`."""
+        left, text = node.left, text_of(node.comparators[0])
         if not isinstance(left, ast.Attribute) or left.attr not in ("type", "device_type") or len(node.ops) != 1:
             return None
-        text = text_of(node.comparators[0])
         if not only(means_of(left.value), ("device",)) or text not in ("cuda", "cpu", "gpu"):
             return None
-        idiom = idioms.Idiom(f".{left.attr} == {text}", "XD112", "compare")
+        use = Use(self, node, Idiom(f".{left.attr} == {text}", "XD112", "comparison"))
         if text == "cpu":
-            return idiom, Finding("neutral", "a CPU is called cpu everywhere", consumed=(left,))
-        return idiom, Finding(
-            "open", "asks for one vendor's device: xdevice.device(d).kind is gpu on all", "XD112", consumed=(left,)
-        )
+            return use, Judgement("neutral", "a CPU is called cpu everywhere", consumed=(left,))
+        why = "asks for one vendor's device: xdevice.device(d).kind is gpu on all"
+        return use, Judgement("open", why, consumed=(left,))
 
-    def _where(self, node: ast.Attribute) -> tuple[Idiom, Finding] | None:
+    def _judge_attribute(self, node: ast.Attribute) -> Judged | None:
+        if node.attr not in idioms.WHERE or not isinstance(node.ctx, ast.Load):
+            return None
         means = means_of(node.value)
-        if may_be(means, ("ext", "project", "class", "namespace", "instance", "made")) or not means:
+        if may_be(means, (*_NO_OBJECTS, "instance", "result")) or not means:
             return None
         if isinstance(node.value, ast.Name) and node.value.id in ("self", "args", "opt", "cfg", "config"):
             return None
-        idiom = idioms.Idiom(f".{node.attr}", "XD112", "where")
+        use = Use(self, node, Idiom(f".{node.attr}", "XD112", "attribute"))
         if node.attr == "is_cuda":
-            return idiom, left_open("asks for one vendor's device: xdevice.device_of(x).kind is gpu on all", "XD162")
-        return idiom, Finding("neutral", "reads where it is")
+            return use, left_open("asks for one vendor's device: xdevice.device_of(x).kind is gpu on all", "XD162")
+        return use, Judgement("neutral", "reads where it is")
+
+    _JUDGES: Final[dict[type, Any]] = {
+        ast.Attribute: _judge_attribute,
+        ast.Call: _judge_call,
+        ast.Compare: _judge_comparison,
+        ast.IfExp: _judge_choice,
+        ast.keyword: _judge_keyword,
+    }
+
+    def _is_parameter(self, node: ast.Name) -> bool:
+        scopes = (around for around in self.around(node) if isinstance(around, SCOPES))
+        return any(node.id == arg.arg for scope in scopes for arg in ast.walk(scope.args) if isinstance(arg, ast.arg))
 
     # what forbids an edit
 
-    def _is_located(self, node: ast.AST) -> bool:
-        """Whether the positions of a node can be trusted: before Python 3.12 those inside of f-strings may be wrong."""
-        inside = any(isinstance(around, ast.JoinedStr) for around in self._around(node))
-        return not inside or self._is_exact(node)
+    def _hindrance(self, node: ast.expr, idiom: Idiom) -> Judgement | None:
+        """Why a use of this idiom that could be rewritten stays open."""
+        around = list(self.around(node))
+        if any(isinstance(outer, ast.JoinedStr) for outer in around) and not self.is_exact(node):
+            return left_open("inside an f-string whose parts this version of Python cannot locate", "XD165")
+        asks = idiom.code in _ASKS_THE_SELECTED or idiom.rule == "wait"
+        if asks and len(self.frameworks) > 1:
+            return left_open("several frameworks in this file: the selected one would be asked", "XD168")
+        if idiom.code == "XD101" and _is_identified(node, around[0]):
+            return left_open("compared by identity, which another object of the same device may pass", "XD169")
+        if self._is_printed(node, around):
+            return left_open("an f-string with = prints the expression itself", "XD169")
+        if any(self._is_scripted(outer) for outer in around):
+            return left_open("TorchScript compiles this function, and knows no other module", "XD167")
+        return None
 
-    def _is_printed(self, node: ast.AST) -> bool:
-        inner = node
-        for around in self._around(node):
-            if isinstance(around, ast.FormattedValue) and inner is around.value:
-                rest = self.source.text[self._span(inner)[1] :][:40]
+    def _is_printed(self, node: ast.AST, around: list[ast.AST]) -> bool:
+        for inner, outer in zip([node, *around], around, strict=False):
+            if isinstance(outer, ast.FormattedValue) and inner is outer.value:
+                rest = self.source.text[self.span(inner)[1] :][:40]
                 return re.match(rb"\s*=\s*[}!:]", rest) is not None
-            inner = around
         return False
-
-    def _is_identified(self, node: ast.AST) -> bool:
-        parent = self.parents.get(node)
-        return isinstance(parent, ast.Compare) and any(isinstance(op, ast.Is | ast.IsNot) for op in parent.ops)
 
     def _is_scripted(self, node: ast.AST) -> bool:
-        for around in self._around(node):
-            for decorator in getattr(around, "decorator_list", ()):
-                if self.full(decorator) in ("torch.jit.script", "torch.jit.script_method"):
-                    return True
-        return False
-
-    def _is_parameter(self, node: ast.Name) -> bool:
-        scopes = (around for around in self._around(node) if isinstance(around, Scope))
-        return any(node.id == arg.arg for scope in scopes for arg in ast.walk(scope.args) if isinstance(arg, ast.arg))
-
-    def _has_sites(self, node: ast.AST) -> bool:
-        return any(self._idiom(inner) is not None for inner in ast.walk(node) if not isinstance(inner, ast.keyword))
+        decorators = getattr(node, "decorator_list", ())
+        return any(self.full_name(d) in ("torch.jit.script", "torch.jit.script_method") for d in decorators)
 
 
-def _asks_the_selected(idiom: Idiom) -> bool:
-    """Whether the neutral word of an idiom asks the selected backend; the others have a tensor to ask."""
-    return idiom.code in ("XD101", "XD102", "XD108", "XD110", "XD111", "XD151") or idiom.way == "wait"
+def _is_identified(node: ast.AST, parent: ast.AST) -> bool:
+    return isinstance(parent, ast.Compare) and any(isinstance(op, ast.Is | ast.IsNot) for op in parent.ops)

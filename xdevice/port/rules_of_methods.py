@@ -1,252 +1,229 @@
-"""The verdicts on methods of tensors and models, which are known by their names and by what the receiver may be."""
+"""The judgements on methods of tensors and models, which are known by their names and by what the receiver may be."""
 
 from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
-from . import idioms
-from .judging import DEVICES, HOST, NUMBERS, Finding, Judge, left_open, means_of
+from .idioms import METHODS, ONLY_MXNET
+from .judging import OTHER_ARGUMENTS, OTHER_GPU, STARS, Judgement, left_open, proven, safe
 from .knowledge import DECORDS_ARRAY, GLUONS_OUTPUT, IN_PLACE, is_model
-from .rules_of_calls import is_bare
-from .values import is_known, kind, may_be, only
+from .rules_of_calls import names_no_index, neutral
+from .values import DEVICES, NUMBERS, TENSOR, Atom, is_known, kind, may_be, means_of, only
 
 if TYPE_CHECKING:
-    from .idioms import Idiom
-    from .sites import Edit, Grade
-    from .values import Value
+    from collections.abc import Callable
+
+    from .judging import Use
+
+_A_DEVICE: Final = "the argument is a device, and the result is used"
+_NO_DEVICE: Final = "the argument is not proven to be a device; another one raises"
+_A_MODEL: Final = "a model, which moves in place"
+_A_TENSOR: Final = "the receiver is a tensor"
+_HOST: Final = ("array", "int", "float", "bool", "str")
+_ON_HOST: Final = Judgement("neutral", "it is on the host already")
+_SAME_ANYWHERE: Final = {"detach", "clone", "contiguous", "float", "squeeze", "double", "long", "flatten"}
+"""Methods that give the same on the CPU as on a device."""
+_DTYPE: Final = re.compile(r"\.(b?float|u?int|complex|half|double|long|bool|short)\d*$")
+_MODEL_NAME: Final = re.compile(r"(\w*_)?(net|model|module|encoder|decoder|generator|discriminator)\w*")
 
 
-class MethodRules(Judge):
-    """The rules for methods; `idioms.METHODS` says which of them judges which name."""
-
-    def _to(self, node: ast.Call, idiom: Idiom) -> Finding:
-        arguments = [*node.args, *(k.value for k in node.keywords)]
-        names = [None] * len(node.args) + [k.arg for k in node.keywords]
-        if any(isinstance(a, ast.Starred) for a in arguments) or any(k.arg is None for k in node.keywords):
-            return left_open("stars hide the arguments", "XD166")
-        first, means = arguments[0], means_of(arguments[0])
-        if self._is_dtype(first) and "device" not in names:
-            return Finding("not a device", "a dtype")
-        if names[0] not in (None, "device", "ctx") or any(name != "non_blocking" for name in names[1:]):
-            return left_open("to_device takes the device first, and of the rest only non_blocking=", "XD166")
-        if only(means, ("tensor",)):
-            return left_open("moves to where another tensor is, and to its dtype", "XD161")
-        if self.sets_current and is_bare(first):
-            return left_open("after set_device this is another GPU than the first", "XD151")
-        begin, _ = self._span(first)
-        wrap = only(means, NUMBERS)
-        edits = self._move(node, begin, "xdevice.gpu(" if wrap else "")
-        if wrap:
-            edits = (*edits, self._close(node, first))
-        if only(means, DEVICES) or wrap:
-            return self._use("proven", node, edits)
-        if node.func.attr in idioms.ONLY_MXNET and not is_known(means) and self._is_mxnets(node.func.attr):  # type: ignore[attr-defined]
-            return self._use("proven", node, edits, "only arrays of MXNet have this method, and it takes a device")
-        if (
-            means
-            and all(kind(atom) in ("str", "dtype", "float", "tensor", "module", "array") for atom in means)
-            and "str" not in means
-        ):
-            return Finding("not a device", "the argument is something else")
-        return self._use("safe", node, edits, "the argument is not proven to be a device; another one raises", "XD161")
-
-    def _is_dtype(self, node: ast.expr) -> bool:
-        full = self.full(node)
-        named = isinstance(node, ast.Attribute) and node.attr in ("dtype", "float", "long", "half", "int", "double")
-        return (
-            only(means_of(node), ("dtype",))
-            or named
-            or bool(full and re.search(r"\.(b?float|u?int|complex|half|double|long|bool|short)\d*$", full))
-        )
-
-    def _vendor(self, node: ast.Call, idiom: Idiom) -> Finding:
-        """The verdict on `.cuda()` and `.cpu()`."""
-        names = [k.arg for k in node.keywords]
-        if (
-            any(name not in ("non_blocking", "device") for name in names)
-            or len(node.args) > 1
-            or any(isinstance(a, ast.Starred) for a in node.args)
-        ):
-            return left_open("arguments that the neutral word does not have", "XD166")
-        begin, end = self._dot(node.func), self._span(node)[1]
-        start, _ = self._span(node)
-        head = self._edit(node, start, start, "xdevice.to_device(")
-        device = node.args[0] if node.args else next((k.value for k in node.keywords if k.arg == "device"), None)
-        if device is None:
-            if idiom.text == "xdevice.gpu" and self.sets_current:
-                return left_open("after set_device this is another GPU than the first", "XD151")
-            if idiom.text == "xdevice.cpu":
-                merged = self._read_around(node)
-                if merged is not None:
-                    return merged
-            if node.keywords:
-                start, _ = self._span(node.keywords[0])
-                edits = (head, *self._gap(node, begin, start, f"{idiom.text}(), "))
-            else:
-                edits = (head, *self._gap(node, begin, end - 1, f"{idiom.text}()"))
-            return self._use("proven", node, edits)
-        start, _ = self._span(device)
-        if names and names[0] == "device" and len(names) > 1 and names[1] != "non_blocking":
-            return left_open("arguments that the neutral word does not have", "XD166")
-        means = means_of(device)
-        if only(means, DEVICES):
-            return self._use("proven", node, (head, *self._gap(node, begin, start, "")))
-        wraps = means and all(kind(atom) in ("int", "bool", "none") for atom in means)
-        edits = (head, *self._gap(node, begin, start, f"{idiom.text}(" if wraps else ""))
-        if wraps:
-            edits = (*edits, self._close(node, device))
-        if only(means, NUMBERS):
-            return self._use("proven", node, edits)
-        return self._use("safe", node, edits, "the argument is not proven to be a device; another one raises", "XD161")
-
-    def _read_around(self, node: ast.Call) -> Finding | None:
-        """The verdict on `.cpu()` in `x.cpu().numpy()`, which is taken out, since the new text reads from any
-        device."""
-        outer: ast.AST = node
-        while True:
-            attribute = self.parents.get(outer)
-            call = self.parents.get(attribute) if isinstance(attribute, ast.Attribute) else None
-            if not isinstance(attribute, ast.Attribute) or attribute.value is not outer:
-                return None
-            if attribute.attr == "data":
-                outer = attribute
-                continue
-            if not isinstance(call, ast.Call) or call.func is not attribute:
-                return None
-            if attribute.attr in ("numpy", "item", "asnumpy") and not call.args:
-                read = self._read(call, idioms.METHODS[attribute.attr])
-                if read.grade is None:
-                    return None
-                edits = (self._edit(node, self._dot(node.func), self._span(node)[1], ""),)
-                return self._rewrite(read.grade, "the read around it takes it from any device", edits, code=read.code)
-            if attribute.attr not in ("detach", "clone", "contiguous", "float", "squeeze", "double", "long", "flatten"):
-                return None
-            outer = call
-
-    def _use(self, grade: Grade, node: ast.Call, edits: tuple[Edit, ...], why: str = "", code: str = "") -> Finding:
-        """The verdict on a move: it can be rewritten if its result is used, or if what it moves is a model."""
-        receiver = node.func.value  # type: ignore[attr-defined]
-        means = means_of(receiver)
-        if not is_thrown_away(node, self.parents):
-            about = (
-                "receiver and argument are proven"
-                if is_proven(means)
-                else "the argument is a device, and the result is used"
-            )
-            return self._rewrite(grade, why or about, edits, code=code)
-        if means and all(moves_in_place(atom) for atom in means):
-            return self._rewrite(grade, why or "a model, which moves in place", edits, code=code)
-        name = ast.unparse(receiver).rpartition(".")[2].lower()
-        if re.fullmatch(r"(\w*_)?(net|model|module|encoder|decoder|generator|discriminator)\w*", name) and not is_known(
-            means
-        ):
-            return self._rewrite(
-                "likely", "the name says that it is a model; its result is thrown away", edits, code="XD163"
-            )
-        return left_open("the result is thrown away, and the receiver is not proven to be a model", "XD163")
-
-    def _reset(self, node: ast.Call, idiom: Idiom) -> Finding:
-        if len(node.args) + len(node.keywords) != 1:
-            return left_open("not the form reset_ctx(device)", "XD166")
-        device = node.args[0] if node.args else node.keywords[0].value
-        if not only(means_of(device), DEVICES):
-            return left_open("a list of devices, or not proven to be one: replicate makes copies on several", "XD151")
-        return self._rewrite("proven", "a model, which moves in place", self._move(node, self._span(device)[0], ""))
-
-    def _copy(self, node: ast.Call, idiom: Idiom) -> Finding:
-        if len(node.args) != 1 or node.keywords or isinstance(node.args[0], ast.Starred):
-            return left_open("not the form copyto(device)", "XD166")
-        means = means_of(node.args[0])
-        if only(means, ("tensor", "array")):
-            return Finding("not a device", "copies into another array")
-        if not only(means, DEVICES):
-            return left_open("the argument may be an array to write into", "XD161")
-        edits = self._move(node, self._span(node.args[0])[0], "", "xdevice.copy_to(")
-        return self._rewrite("proven", "the argument is a device", edits)
-
-    def _await(self, node: ast.Call, idiom: Idiom) -> Finding:
-        if node.args or node.keywords:
-            return left_open("arguments that the neutral word does not have", "XD166")
-        if not isinstance(self.parents.get(node), ast.Expr):
-            return left_open("its result is used, and sync gives none", "XD163")
-        return self._read(node, idiom, "xdevice.sync")
-
-    def _read(self, node: ast.Call, idiom: Idiom, word: str = "") -> Finding:
-        assert isinstance(node.func, ast.Attribute)
-        forced = [k.arg for k in node.keywords] == ["force"]
-        if node.args or (node.keywords and not forced):
-            return left_open("arguments that the neutral word does not have", "XD166")
-        means = means_of(node.func.value)
-        if only(means, HOST):
-            return Finding("neutral", "it is on the host already")
-        if isinstance(self.parents.get(node), ast.Subscript) and isinstance(self.parents[node].ctx, ast.Store):  # type: ignore[attr-defined]
-            return left_open("writes into the memory of the tensor", "XD163")
-        if self._is_scalar_in_tensorflow(node):
-            return left_open("TensorFlow gives a number or a text here, and to_numpy an array of no axes", "XD165")
-        begin, end = self._span(node)
-        edits = (
-            self._edit(node, begin, begin, f"{word or idiom.text}("),
-            *self._gap(node, self._dot(node.func), end - 1, "", comma=False),
-        )
-        if only(means, ("tensor",)):
-            return self._rewrite("proven", "the receiver is a tensor", edits)
-        if means == {DECORDS_ARRAY}:
-            return Finding("not a device", "an array of decord, which is on the host")
-        if node.func.attr in idioms.ONLY_MXNET and self.others and "mxnet" not in self.uses:
-            return Finding("not a device", f"a method of {min(self.others)}'s arrays, and of none of the framework's")
-        if node.func.attr in idioms.ONLY_MXNET and (means == {GLUONS_OUTPUT} or self._is_mxnets(node.func.attr)):
-            return self._rewrite("proven", "only arrays of MXNet have this method", edits)
-        if is_known(means) and not may_be(means, ("tensor", "made", "array")):
-            return Finding("not a device", "the receiver is something else")
-        return self._rewrite(
-            "safe", "the receiver is not proven to be a tensor; anything else raises", edits, code="XD162"
-        )
-
-    def _is_scalar_in_tensorflow(self, node: ast.Call) -> bool:
-        """Whether `x.numpy()` is used as what only a scalar can be: a text, or a key."""
-        parent = self.parents.get(node)
-        if "tensorflow" not in self.uses or not isinstance(node.func, ast.Attribute) or node.func.attr != "numpy":
-            return False
-        if isinstance(parent, ast.Subscript):
-            indexed = ("tensor", "array", "list", "tuple", "str")
-            return parent.slice is node and not only(means_of(parent.value), indexed)
-        return isinstance(parent, ast.Attribute) and parent.attr in ("decode", "startswith", "endswith", "split")
-
-    def _is_mxnets(self, method: str) -> bool:
-        """Whether no other framework that this module imports has a method of this name."""
-        return self.uses == {"mxnet"} and not self.inference.by_name.get(method) and not self.others
-
-    def _listed_values(self, node: ast.Call, idiom: Idiom) -> Finding:
-        assert isinstance(node.func, ast.Attribute)
-        means = means_of(node.func.value)
-        if only(means, HOST):
-            return Finding("neutral", "it is on the host already")
-        if not only(means, ("tensor",)) or node.args or node.keywords:
-            return left_open("the receiver is not proven to be a tensor", "XD162")
-        begin, _ = self._span(node)
-        dot = self._dot(node.func)
-        edits = (self._edit(node, begin, begin, "xdevice.to_numpy("), self._edit(node, dot, dot + 1, ")."))
-        return self._rewrite("proven", "the receiver is a tensor", edits)
+def to(use: Use) -> Judgement:
+    if use.has_stars:
+        return STARS
+    device = [*use.args, *(keyword.value for keyword in use.keywords.values())][0]
+    means = means_of(device)
+    if _is_dtype(device, use.full_name) and "device" not in use.keywords:
+        return Judgement("not a device", "a dtype")
+    named = [*([None] * len(use.args)), *use.keywords]
+    if named[0] not in (None, "device", "ctx") or any(name != "non_blocking" for name in named[1:]):
+        return left_open("to_device takes the device first, and of the rest only non_blocking=", "XD166")
+    if means == TENSOR:
+        return left_open("moves to where another tensor is, and to its dtype", "XD161")
+    if use.sets_current and names_no_index(device):
+        return OTHER_GPU
+    if only(means, NUMBERS):
+        return _moved(use, proven(_A_DEVICE, use.move_to(device, maker="xdevice.gpu")))
+    edits = use.move_to(device)
+    if only(means, DEVICES):
+        return _moved(use, proven(_A_DEVICE, edits))
+    if use.method in ONLY_MXNET and not is_known(means) and _is_mxnets(use):
+        return _moved(use, proven("only arrays of MXNet have this method, and it takes a device", edits))
+    if only(means, ("dtype", "float", "tensor", "model", "array")):
+        return Judgement("not a device", "the argument is something else")
+    return _moved(use, safe(_NO_DEVICE, edits))
 
 
-def is_proven(means: Value) -> bool:
-    return bool(means) and all(kind(atom) == "tensor" or is_model(atom) for atom in means)
+def _is_dtype(node: ast.expr, full_name: Callable[[ast.AST], str]) -> bool:
+    named = isinstance(node, ast.Attribute) and node.attr in ("dtype", "float", "long", "half", "int", "double")
+    return named or only(means_of(node), ("dtype",)) or _DTYPE.search(full_name(node)) is not None
 
 
-def moves_in_place(atom: Any) -> bool:
-    if kind(atom) == "tensor":
-        return True  # if the result is thrown away, neither the old nor the new text does anything
-    if kind(atom) == "module":
+def _moved(use: Use, judgement: Judgement) -> Judgement:
+    """The judgement on a move: it can be rewritten if its result is used, or if what it moves is a model."""
+    means = means_of(use.receiver)
+    if not _is_thrown_away(use.node, use.module.parents):
+        is_proven = judgement.why == _A_DEVICE and means and all(atom == "tensor" or is_model(atom) for atom in means)
+        return replace(judgement, why="receiver and argument are proven") if is_proven else judgement
+    if means and all(map(_moves_in_place, means)):
+        return replace(judgement, why=_A_MODEL) if judgement.why == _A_DEVICE else judgement
+    name = ast.unparse(use.receiver).rpartition(".")[2].lower()
+    if _MODEL_NAME.fullmatch(name) and not is_known(means):
+        why = "the name says that it is a model; its result is thrown away"
+        return replace(judgement, why=why, code="XD163", grade="likely")
+    return left_open("the result is thrown away, and the receiver is not proven to be a model", "XD163")
+
+
+def _moves_in_place(atom: Atom) -> bool:
+    if kind(atom) == "model":
         return str(atom[1]).startswith(IN_PLACE)
-    return is_model(atom)
+    return atom == "tensor" or is_model(atom)  # a tensor moves nowhere, with the old text and with the new
 
 
-def is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    passing = ast.ListComp | ast.List | ast.Tuple | ast.Await | ast.IfExp | ast.BoolOp | ast.GeneratorExp
     parent = parents.get(node)
-    while isinstance(
-        parent, ast.ListComp | ast.List | ast.Tuple | ast.Await | ast.IfExp | ast.BoolOp | ast.GeneratorExp
-    ):
+    while isinstance(parent, passing):
         parent = parents.get(parent)
     return isinstance(parent, ast.Expr)
+
+
+def to_vendor(use: Use) -> Judgement:
+    """The judgement on `.cuda()` and `.cpu()`."""
+    is_known_form = use.keywords.keys() <= {"non_blocking", "device"} and len(use.args) <= 1
+    if not is_known_form or use.has_stars:
+        return OTHER_ARGUMENTS
+    maker = use.idiom.text
+    device = use.args[0] if use.args else getattr(use.keywords.get("device"), "value", None)
+    if device is None:
+        return _to_vendor_itself(use, maker)
+    means = means_of(device)
+    if only(means, DEVICES):
+        return _moved(use, proven(_A_DEVICE, use.move_to(device)))
+    edits = use.move_to(device, maker=maker if only(means, (*NUMBERS, "none")) else "")
+    return _moved(use, proven(_A_DEVICE, edits) if only(means, NUMBERS) else safe(_NO_DEVICE, edits))
+
+
+def _to_vendor_itself(use: Use, maker: str) -> Judgement:
+    if maker == "xdevice.gpu" and use.sets_current:
+        return OTHER_GPU
+    merged = _read_around(use, use.node) if maker == "xdevice.cpu" else None
+    if merged is not None:
+        return merged
+    end, text = use.span(use.node)[1] - 1, f"{maker}()"
+    for keyword in use.keywords.values():
+        end, text = use.span(keyword)[0], f"{maker}(), "
+    return _moved(use, proven(_A_DEVICE, use.call_with_receiver("xdevice.to_device", end, text)))
+
+
+def _read_around(use: Use, node: ast.AST) -> Judgement | None:
+    """The judgement on `.cpu()` in `x.cpu().numpy()`, which is taken out, since the new text reads from any device."""
+    attribute = use.module.parents.get(node)
+    if not isinstance(attribute, ast.Attribute) or attribute.value is not node:
+        return None
+    if attribute.attr == "data":
+        return _read_around(use, attribute)
+    call = use.module.parents.get(attribute)
+    if not isinstance(call, ast.Call) or call.func is not attribute:
+        return None
+    if attribute.attr in _SAME_ANYWHERE:
+        return _read_around(use, call)
+    if attribute.attr not in ("numpy", "item", "asnumpy") or call.args:
+        return None
+    around = read(replace(use, node=call, idiom=METHODS[attribute.attr]))
+    if around.grade is None:
+        return None
+    edits = (use.edit(use.dot, use.span(use.node)[1], ""),)
+    return replace(around, why="the read around it takes it from any device", edits=edits)
+
+
+def reset(use: Use) -> Judgement:
+    arguments = [*use.args, *(keyword.value for keyword in use.keywords.values())]
+    if len(arguments) != 1:
+        return left_open("not the form reset_ctx(device)", "XD166")
+    if not only(means_of(arguments[0]), DEVICES):
+        return left_open("a list of devices, or not proven to be one: replicate makes copies on several", "XD151")
+    return proven(_A_MODEL, use.move_to(arguments[0]))
+
+
+def copy_to(use: Use) -> Judgement:
+    argument = use.only_argument
+    if argument is None:
+        return left_open("not the form copyto(device)", "XD166")
+    means = means_of(argument)
+    if only(means, ("tensor", "array")):
+        return Judgement("not a device", "copies into another array")
+    if not only(means, DEVICES):
+        return left_open("the argument may be an array to write into", "XD161")
+    return proven("the argument is a device", use.move_to(argument, "xdevice.copy_to"))
+
+
+def sync(use: Use) -> Judgement:
+    if use.has_arguments:
+        return OTHER_ARGUMENTS
+    if not use.is_statement:
+        return left_open("its result is used, and sync gives none", "XD163")
+    return read(use)
+
+
+def read(use: Use) -> Judgement:
+    if use.args or use.keywords.keys() not in (set(), {"force"}):
+        return OTHER_ARGUMENTS
+    means, parent = means_of(use.receiver), use.parent
+    if only(means, _HOST):
+        return _ON_HOST
+    if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store):
+        return left_open("writes into the memory of the tensor", "XD163")
+    if _is_scalar_in_tensorflow(use):
+        return left_open("TensorFlow gives a number or a text here, and to_numpy an array of no axes", "XD165")
+    edits = use.call_with_receiver(use.idiom.text, use.span(use.node)[1] - 1, comma="")
+    if means == TENSOR:
+        return proven(_A_TENSOR, edits)
+    if means == {DECORDS_ARRAY}:
+        return Judgement("not a device", "an array of decord, which is on the host")
+    if use.method in ONLY_MXNET:
+        others = use.module.other_arrays
+        if others and "mxnet" not in use.module.frameworks:
+            return Judgement("not a device", f"a method of {min(others)}'s arrays, and of none of the framework's")
+        if means == {GLUONS_OUTPUT} or _is_mxnets(use):
+            return proven("only arrays of MXNet have this method", edits)
+    if is_known(means) and not may_be(means, ("tensor", "result", "array")):
+        return Judgement("not a device", "the receiver is something else")
+    return safe("the receiver is not proven to be a tensor; anything else raises", edits, "XD162")
+
+
+def _is_scalar_in_tensorflow(use: Use) -> bool:
+    """Whether `x.numpy()` is used as what only a scalar can be: a text, or a key."""
+    if "tensorflow" not in use.module.frameworks or use.method != "numpy":
+        return False
+    match use.parent:
+        case ast.Subscript(value=indexed, slice=index):
+            takes_arrays = only(means_of(indexed), ("tensor", "array", "list", "tuple", "str"))
+            return index is use.node and not takes_arrays
+        case ast.Attribute(attr=name):
+            return name in ("decode", "startswith", "endswith", "split")
+    return False
+
+
+def _is_mxnets(use: Use) -> bool:
+    """Whether no other framework that this module imports has a method of this name."""
+    has_namesakes = use.method in use.module.inference.methods
+    return use.module.frameworks == {"mxnet"} and not has_namesakes and not use.module.other_arrays
+
+
+def read_as_list(use: Use) -> Judgement:
+    means = means_of(use.receiver)
+    if only(means, _HOST):
+        return _ON_HOST
+    if means != TENSOR or use.has_arguments:
+        return left_open("the receiver is not proven to be a tensor", "XD162")
+    start, dot = use.span(use.node)[0], use.dot
+    return proven(_A_TENSOR, (use.edit(start, start, "xdevice.to_numpy("), use.edit(dot, dot + 1, ").")))
+
+
+METHOD_RULES: Final[dict[str, Callable[[Use], Judgement]]] = {
+    rule.__name__: rule for rule in (to, to_vendor, reset, copy_to, sync, read, read_as_list, neutral)
+}
+"""The rules that `idioms.METHODS` names."""

@@ -20,7 +20,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from .sites import Edit, splice
@@ -53,12 +53,18 @@ class UnreadableError(Exception):
 
 
 @dataclass(eq=False)
-class Module:
-    """What Python would run of a file: a script, a notebook, or one tab of a d2l text."""
+class PythonModule:
+    """What Python would run of a file: a script, a notebook, or one tab of a d2l text. `name` is its name with those of
+    the packages around it ("d2l.torch"), once it is part of a project."""
 
     source: Source
     tab: str | None
     tree: ast.Module
+    name: str = ""
+
+    @cached_property
+    def path(self) -> PurePosixPath:
+        return PurePosixPath(self.source.path)
 
     @cached_property
     def walked(self) -> tuple[list[Any], dict[ast.AST, ast.AST]]:
@@ -103,7 +109,7 @@ class Source:
     text: bytes
     encoding: str = "utf-8"
     cells: list[Cell] | None = None  # None: a script
-    modules: list[Module] = field(default_factory=list)
+    modules: list[PythonModule] = field(default_factory=list)
     broken: list[tuple[int, str]] = field(default_factory=list)  # (line, why) of cells that are not Python
     default_tabs: tuple[str, ...] = ()  # the tabs that a cell without a mark belongs to
     tokens: list[_Token] = field(default_factory=list)  # of a notebook: the strings of JSON that `text` is made of
@@ -216,7 +222,7 @@ def _script(raw: bytes, shown: str) -> Source:
     encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
     text = raw.decode(encoding)
     source = Source(shown, raw, text.encode(), encoding)
-    source.modules = [Module(source, None, _tree(text))]
+    source.modules = [PythonModule(source, None, _tree(text))]
     return source
 
 
@@ -394,7 +400,7 @@ def _add_module(source: Source, tab: str | None, cells: list[Cell]) -> None:
     except SyntaxError:
         readable = [(cell, text) for cell, text in readable if _parses(source, cell, text)]
         tree = _tree(_join(readable))
-    source.modules.append(Module(source, tab, tree))
+    source.modules.append(PythonModule(source, tab, tree))
 
 
 def _join(cells: Iterable[tuple[Cell, str]]) -> str:

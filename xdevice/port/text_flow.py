@@ -6,33 +6,32 @@ import ast
 from typing import TYPE_CHECKING, Final
 
 from . import idioms
-from .judging import DEVICES, means_of
 from .knowledge import SPELLING
-from .values import NOTHING, kind, only
+from .values import DEVICES, NOTHING, kind, means_of, only
 
 if TYPE_CHECKING:
     from .inference import Inference
-    from .project import Unit
+    from .sources import PythonModule
 
 _TELLS: Final = {"print", "str", "repr", "format"}
 _LOGS: Final = {"info", "warning", "debug", "error", "write", "log", "format"}
 _NO_IDIOM: Final = idioms.Idiom("", "", "")
 
 
-def origins_in_text(units: list[Unit], inference: Inference) -> set[ast.AST]:
+def origins_in_text(modules: list[PythonModule], inference: Inference) -> set[ast.AST]:
     """The expressions that choose a device which the project puts into a text somewhere."""
     found: set[ast.AST] = set()
 
     def collect(node: ast.AST) -> None:
         for atom in getattr(node, "means", NOTHING):
-            if kind(atom) in ("device", "spelling") and atom[2] is not None:
-                found.add(atom[2])
+            if kind(atom) in ("device", "spelling") and atom[-1] is not None:
+                found.add(atom[-1])
             elif kind(atom) == "tuple":
                 for value in atom[1]:
-                    found.update(a[2] for a in value if kind(a) in DEVICES and a[2] is not None)
+                    found.update(a[-1] for a in value if kind(a) in DEVICES and a[-1] is not None)
 
-    for unit in units:
-        for node in unit.nodes:
+    for module in modules:
+        for node in module.walked[0]:
             if isinstance(node, ast.FormattedValue):
                 if not SPELLING.fullmatch(str(getattr(node.value, "value", ""))):
                     collect(node.value)
@@ -44,7 +43,7 @@ def origins_in_text(units: list[Unit], inference: Inference) -> set[ast.AST]:
                 for part in (node.left, *node.comparators):
                     collect(part)
             elif isinstance(node, ast.Call):
-                name = inference.full(node.func).removeprefix("builtins.")
+                name = inference.full_name(node.func).removeprefix("builtins.")
                 method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
                 if name in _TELLS or method in _LOGS:
                     for part in (*node.args, *(k.value for k in node.keywords)):

@@ -6,13 +6,13 @@ is:
 
 - `("device", framework, origin)`: a framework's own device; `origin` is the node that chose it, or None
 - `("spelling", text, origin)`: a text that names a device, as "cuda:0"; what an f-string fills in is "*"
-- `("scope", framework, origin)`: what `tf.device` gives
-- `("ext", "torch.nn.Linear")`: an attribute of a package outside of the project, by its full name
-- `("made", "accelerate.Accelerator")`: what calling such an attribute gave, where no table knows more
-- `("module", "torch.nn.Linear")`: a layer or model of a framework
-- `("function", f)`, `("bound", f, instance)`, `("class", c)`, `("instance", c)`, `("project", m)`: of the project
+- `("foreign", "torch.nn.Linear")`: an attribute of a package outside of the project, by its full name
+- `("result", "accelerate.Accelerator")`: what calling such an attribute gave, where no table knows more
+- `("model", "torch.nn.Linear")`: a layer or model of a framework
+- `("function", f)`, `("bound", f)`, `("class", c)`, `("instance", c)`, `("super", c)`, `("module", m)`: of the project
 - `("list", key)`, `("dict", key)`: a container that was made at one place; `key` finds what is in it
 - `("tuple", (value, value, ...))`
+- `("parser", key)`, `("namespace", key)`: of argparse; `key` finds what its arguments are
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    import ast
     from collections.abc import Iterable
 
 Atom = Any
 Value = frozenset[Atom]
 
-NOTHING: Final[Value] = frozenset()
 ANYTHING: Final = "?"
+NOTHING: Final[Value] = frozenset()
 UNKNOWN: Final[Value] = frozenset([ANYTHING])
 TENSOR: Final[Value] = frozenset(["tensor"])
 ARRAY: Final[Value] = frozenset(["array"])
@@ -38,22 +39,26 @@ NONE: Final[Value] = frozenset(["none"])
 AVAILABLE: Final[Value] = frozenset(["available"])
 """A value that is true only if there is a GPU."""
 
-_LASTING: Final = {"function", "bound", "class", "instance", "project", "device", "spelling", "scope", "list", "dict"}
+DEVICES: Final = ("device", "spelling")
+NUMBERS: Final = ("int", "bool")
+
+_FOLLOWED: Final = {"function", "bound", "class", "instance", "module", "device", "spelling", "list", "dict"}
 _MOST: Final = 24
 """How many atoms a value may have; one with more becomes "anything"."""
 _LONGEST: Final = 12
+"""How many items of a tuple are told apart."""
 
 
 def union(*values: Value) -> Value:
     """The union of values. Beside "anything" only functions and uses of devices are kept, which have to be followed
     whatever else the value may be. So values only grow towards "anything"."""
-    whole = values[0].union(*values[1:])
+    whole = NOTHING.union(*values)
     if len(whole) < 2:
         return whole
     if ANYTHING in whole or len(whole) > _MOST:
-        return frozenset(atom for atom in whole if type(atom) is tuple and atom[0] in _LASTING) | UNKNOWN
-    if sum(type(atom) is tuple and atom[0] == "tuple" for atom in whole) > 1:
-        return _merge(whole)
+        return frozenset(atom for atom in whole if kind(atom) in _FOLLOWED) | UNKNOWN
+    if sum(kind(atom) == "tuple" for atom in whole) > 1:
+        return _merge_tuples(whole)
     return whole
 
 
@@ -78,10 +83,15 @@ def of(*atoms: Atom) -> Value:
     return frozenset(atoms)
 
 
+def means_of(node: ast.AST | None) -> Value:
+    """What inference has found an expression to be: nothing for one that is never reached."""
+    return getattr(node, "means", NOTHING)
+
+
 def tuple_of(values: Iterable[Value]) -> Value:
     """A tuple with these values in it. Items of tuples that are nested three deep become "anything"."""
     items = tuple(UNKNOWN if _is_deep(value) else value for value in values)
-    return frozenset([("tuple", items if len(items) <= _LONGEST else tuple(UNKNOWN for _ in items))])
+    return of(("tuple", items if len(items) <= _LONGEST else tuple(UNKNOWN for _ in items)))
 
 
 def _is_deep(value: Value) -> bool:
@@ -89,13 +99,12 @@ def _is_deep(value: Value) -> bool:
     return len(inside) > _MOST or any(kind(atom) == "tuple" for inner in inside for atom in inner)
 
 
-def _merge(value: Value) -> Value:
+def _merge_tuples(value: Value) -> Value:
     """Merges all tuples of the same length into one. Otherwise a loop that swaps values would make new ones for
     ever."""
-
-    lengths: dict[int, list[tuple[Value, ...]]] = {}
+    by_length: dict[int, list[tuple[Value, ...]]] = {}
     for atom in value:
         if kind(atom) == "tuple":
-            lengths.setdefault(len(atom[1]), []).append(atom[1])
+            by_length.setdefault(len(atom[1]), []).append(atom[1])
     rest = frozenset(atom for atom in value if kind(atom) != "tuple")
-    return rest.union(*(tuple_of(union(*parts) for parts in zip(*same, strict=True)) for same in lengths.values()))
+    return rest.union(*(tuple_of(map(union, *tuples)) for tuples in by_length.values()))

@@ -1,0 +1,694 @@
+"""Interprets the statements and expressions of a project, with what values may be in place of values, see `values`.
+
+Modules and functions are interpreted one by one until nothing changes any more. What they hand to each other
+(arguments, returned values, attributes, globals, items of lists) lies in cells. When a cell grows, the modules and
+functions that have read it are interpreted again. This is done in two phases. In the first, "not known yet" differs
+from "anything", so that the order of the modules does not matter. In the second, functions that nobody in the project
+calls get "anything" as arguments.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from typing import TYPE_CHECKING, Any, Final
+
+from . import knowledge
+from .calls import Invocation, filled_text, pattern_of
+from .guards import counts_gpus, denies_gpu, joined, narrowed, selected_tab
+from .inference import Inference
+from .project import Class, Function
+from .sources import PythonModule
+from .values import (
+    ANYTHING,
+    ARRAY,
+    AVAILABLE,
+    BOOL,
+    FLOAT,
+    INT,
+    NONE,
+    NOTHING,
+    STR,
+    TENSOR,
+    UNKNOWN,
+    Atom,
+    Value,
+    kind,
+    may_be,
+    means_of,
+    of,
+    only,
+    tuple_of,
+    union,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .cells import Task
+    from .guards import Env
+    from .project import Project
+
+_BUILTINS: Final = frozenset(dir(builtins))
+_END_OF_PROGRAM: Final = {"sys.exit", "builtins.exit", "builtins.quit", "os._exit"}
+_MOST_ROUNDS: Final = 5
+"""How often the body of a loop is read, before the names that it changes may be anything."""
+_NUMBERS: Final = ("int", "float", "bool", "available")
+_HOST_NUMBERS: Final = ("array", *_NUMBERS)
+
+
+def infer(project: Project) -> Inference:
+    """Finds what each expression of a project may be, which its node has as its attribute `means` from then on."""
+    inference = Inference(project)
+    cells = inference.cells
+
+    def interpret(task: Task) -> None:
+        Interpreter(inference, task).run()
+
+    for module in project.modules:
+        cells.schedule(module)
+    cells.drain(interpret)
+    for key, value in list(cells.values.items()):
+        if isinstance(key[0], PythonModule) and not value:  # a name that is taken from where nothing is known of it
+            cells.put(key, UNKNOWN)
+    for function in inference.functions.values():
+        if function.is_open or not function.has_callers:
+            function.is_open = True
+            for arg in function.args:
+                if arg.arg != function.receiver:
+                    annotated = inference.annotated(arg.annotation, function.module)
+                    cells.put((function, arg.arg), annotated or UNKNOWN)
+    cells.drain(interpret)
+    return inference
+
+
+class Interpreter:
+    """One reading of a module or a function.
+
+    A method for a statement returns what is known of the names after it, or None if what follows is never reached. A
+    method for an expression returns what it may be. `_METHODS`, at the end, says which method is for which node.
+    """
+
+    def __init__(self, inference: Inference, task: Task) -> None:
+        self.inference = inference
+        self.cells = inference.cells
+        self.function = task if isinstance(task, Function) else None
+        self.module = task.module if isinstance(task, Function) else task
+        self.env: Env = {}  # what is known of the names before the statement that is read
+        self.owner: Class | None = None  # the class whose body is read
+        self.has_gpu = False  # whether a test has shown that there is a GPU
+        self._left_loops: list[list[Env]] = []  # for each loop around: what is known at its `break`s and `continue`s
+
+    def run(self) -> None:
+        function = self.function
+        if function is None:
+            self._block(self.module.tree.body, {})
+            return
+        self.env = {arg.arg: self.cells.get((function, arg.arg)) for arg in function.args}
+        parameters = function.node.args
+        if parameters.vararg:
+            self.env[parameters.vararg.arg] = of(("list", (function, "*")))
+        if parameters.kwarg:
+            self.env[parameters.kwarg.arg] = of(("dict", (function, "**")))
+        for name, value in self.env.items():
+            self.cells.put((function, "local", name), value)
+        if isinstance(function.node, ast.Lambda):
+            self.cells.put((function, "return"), self.evaluate(function.node.body))
+        elif self._block(function.node.body, self.env) is not None and not function.has_yield:
+            self.cells.put((function, "return"), NONE)
+
+    def evaluate(self, node: ast.expr) -> Value:
+        """What an expression may be, which is also kept as `node.means`."""
+        value: Value = self._METHODS.get(type(node), Interpreter._other_expression)(self, node)
+        node.means = value  # type: ignore[attr-defined]
+        return value
+
+    def _evaluate_parts(self, node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self.evaluate(child)
+
+    # statements
+
+    def _block(self, body: Sequence[ast.stmt], env: Env | None, has_gpu: bool = False) -> Env | None:
+        before = self.has_gpu
+        self.has_gpu |= has_gpu
+        for statement in body:
+            if env is None:
+                break
+            self.env = env
+            env = self._METHODS.get(type(statement), Interpreter._other_statement)(self, statement)
+        self.has_gpu = before
+        return env
+
+    def _other_statement(self, node: ast.stmt) -> Env | None:
+        self._evaluate_parts(node)
+        return self.env
+
+    def _expression(self, node: ast.Expr) -> Env | None:
+        self.evaluate(node.value)
+        is_end = isinstance(node.value, ast.Call) and self.inference.full_name(node.value.func) in _END_OF_PROGRAM
+        return None if is_end else self.env
+
+    def _assign(self, node: ast.Assign) -> Env:
+        value = self.evaluate(node.value)
+        if isinstance(node.value, ast.Subscript) and ast.unparse(node.value) == "sys.modules[__name__]":
+            value = of(("module", self.module))
+        for target in node.targets:
+            self.bind(target, value)
+        return self.env
+
+    def _annotated_assign(self, node: ast.AnnAssign) -> Env:
+        if node.value is not None:
+            self.bind(node.target, self.evaluate(node.value))
+        elif self.owner is not None:  # a field, which __init__ fills
+            self.bind(node.target, self.inference.annotated(node.annotation, self.module) or UNKNOWN)
+        return self.env
+
+    def _augmented_assign(self, node: ast.AugAssign) -> Env:
+        left, right = self.evaluate(node.target), self.evaluate(node.value)
+        self.bind(node.target, self._operate(node, left, right))
+        return self.env
+
+    def _return(self, node: ast.Return) -> None:
+        value = self.evaluate(node.value) if node.value else NONE
+        if self.function is not None and not self.function.has_yield:
+            self.cells.put((self.function, "return"), value)
+
+    def _raise(self, node: ast.Raise) -> None:
+        self._evaluate_parts(node)
+
+    def _leave_round(self, node: ast.Break | ast.Continue) -> None:
+        if self._left_loops:
+            self._left_loops[-1].append(dict(self.env))
+
+    def _if(self, node: ast.If) -> Env | None:
+        env = self.env
+        is_shown = self.evaluate(node.test) == AVAILABLE
+        is_tab = selected_tab(node.test, self.module)
+        if is_tab is not None:
+            return self._block(node.body if is_tab else node.orelse, env)
+        is_denied = denies_gpu(node.test)
+        then = self._block(node.body, narrowed(node.test, env, True), is_shown)
+        other = self._block(node.orelse, narrowed(node.test, env, False), is_denied)
+        if (is_denied and then is None) or (is_shown and other is None and node.orelse):
+            self.has_gpu = True  # in what follows
+        return joined(then, other)
+
+    def _for(self, node: ast.For | ast.AsyncFor) -> Env | None:
+        items = self.inference.iterate(self.evaluate(node.iter))
+
+        def read_body() -> Env | None:
+            self.bind(node.target, items)
+            return self._block(node.body, self.env)
+
+        return self._block(node.orelse, self._loop(node, read_body))
+
+    def _while(self, node: ast.While) -> Env | None:
+        def read_body() -> Env | None:
+            self.evaluate(node.test)
+            return self._block(node.body, narrowed(node.test, self.env, True))
+
+        return self._block(node.orelse, self._loop(node, read_body))
+
+    def _loop(self, node: ast.AST, read_body: Callable[[], Env | None]) -> Env:
+        """What is known where a loop ends: its body is read until that no longer changes, beginning with what was known
+        when the loop was read the last time, so that a loop inside of it is mostly read once."""
+        ends = self.inference.loop_ends
+        before = joined(self.env, ends.get(node)) or self.env
+        for _ in range(_MOST_ROUNDS):
+            self.env = dict(before)
+            self._left_loops.append([])
+            after = before
+            for end in (read_body(), *self._left_loops.pop()):
+                after = joined(after, end) or before
+            if after == before:
+                break
+            before = after
+        else:  # each round gives new values: the names may be anything
+            before = {name: value | UNKNOWN for name, value in before.items()}
+        ends[node] = before
+        return before
+
+    def _with(self, node: ast.With | ast.AsyncWith) -> Env | None:
+        for item in node.items:
+            value = self.evaluate(item.context_expr)
+            if item.optional_vars is not None:
+                is_itself = only(value, ("result", "device", "instance"))
+                self.bind(item.optional_vars, value if is_itself else UNKNOWN)
+        return self._block(node.body, self.env)
+
+    def _try(self, node: ast.Try) -> Env | None:
+        env, before = self.env, dict(self.env)
+        after = self._block(node.body, env)
+        if after is not None:
+            after = self._block(node.orelse, after)
+        for handler in node.handlers:
+            # what the body has bound before it failed is in `env`, which its first statements have changed
+            self.env = env | (joined(before, after) or before)
+            if handler.type is not None:
+                self.evaluate(handler.type)
+            if handler.name:
+                self.env[handler.name] = of(("result", "exception"))
+            after = joined(after, self._block(handler.body, self.env))
+        if after is None:
+            self._block(node.finalbody, before)
+            return None
+        return self._block(node.finalbody, after)
+
+    def _match(self, node: ast.Match) -> Env | None:
+        self.evaluate(node.subject)
+        env = self.env
+        after: Env | None = dict(env)
+        for case in node.cases:
+            self.env = dict(env)
+            for part in ast.walk(case.pattern):
+                name = getattr(part, "name", None) or getattr(part, "rest", None)
+                if isinstance(name, str):
+                    self._bind_name(name, UNKNOWN)
+                if isinstance(part, ast.expr):
+                    self.evaluate(part)
+            if case.guard is not None:
+                self.evaluate(case.guard)
+            after = joined(after, self._block(case.body, self.env))
+        return after
+
+    def _delete(self, node: ast.Delete) -> Env:
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                self.env.pop(target.id, None)
+            else:
+                self.evaluate(target)
+        return self.env
+
+    def _import(self, node: ast.Import) -> Env:
+        for alias in node.names:
+            package = alias.name.split(".")[0]
+            value = self.inference.imported(alias.name, self.module)  # `import a.b` runs a.b, too
+            if not alias.asname:
+                value = self.inference.imported(package, self.module)
+            self._bind_name(alias.asname or package, value)
+        return self.env
+
+    def _import_from(self, node: ast.ImportFrom) -> Env:
+        origin = self.inference.project.absolute_name(node, self.module)
+        for alias in node.names:
+            if alias.name == "*":
+                self.cells.put((self.module, "*"), self.inference.imported(origin, self.module))
+            else:
+                value = self.inference.imported_from(origin, alias.name, self.module)
+                self._bind_name(alias.asname or alias.name, value)
+        return self.env
+
+    # functions and classes
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Env:
+        function = self._function_of(node, node.name, self.owner)
+        self._read_defaults(function)
+        value = of(("function", function))
+        for decorator in reversed(node.decorator_list):
+            value = self._decorate(decorator, function, value)
+        if self.owner is None:
+            self._bind_name(node.name, value)
+            return self.env
+        self.owner.methods[node.name] = function
+        namesakes = self.inference.methods.setdefault(node.name, [])
+        if function not in namesakes:
+            namesakes.append(function)
+        self.env[node.name] = value
+        return self.env
+
+    def _function_of(self, node: Any, name: str, owner: Class | None) -> Function:
+        function = self.inference.functions.get(node)
+        if function is not None:
+            return function
+        function = self.inference.functions[node] = Function(node, self.module, name, owner, self.function)
+        decorators = {ast.unparse(d).split("(")[0] for d in getattr(node, "decorator_list", ())}
+        function.is_method = owner is not None and "staticmethod" not in decorators
+        function.is_property = not decorators.isdisjoint(("property", "cached_property", "functools.cached_property"))
+        if function.receiver:
+            self.cells.put(
+                (function, function.receiver), of(("class" if "classmethod" in decorators else "instance", owner))
+            )
+        if function.has_yield:
+            self.cells.put((function, "return"), of(("list", (function, "yield"))))
+        self.cells.schedule(function)
+        return function
+
+    def _read_defaults(self, function: Function) -> None:
+        parameters = function.node.args
+        positional = zip(reversed(function.positional), reversed(parameters.defaults), strict=False)
+        for name, default in (*positional, *zip(function.keywords, parameters.kw_defaults, strict=True)):
+            if default is not None:
+                self.cells.put((function, name), self.evaluate(default))
+
+    def _decorate(self, node: ast.expr, function: Function, value: Value) -> Value:
+        self.evaluate(node)
+        decorator = node.func if isinstance(node, ast.Call) else node
+        name = self.inference.full_name(decorator) or ast.unparse(decorator)
+        if name.endswith("add_to_class") and isinstance(node, ast.Call) and node.args:
+            for atom in means_of(node.args[0]):
+                if kind(atom) == "class":
+                    atom[1].methods.setdefault(function.name, function)
+                    function.owner, function.is_method = atom[1], True
+                    self.cells.put((function, function.positional[0]), of(("instance", atom[1])))
+            return value
+        if name in knowledge.TRANSPARENT_DECORATORS or name.endswith(knowledge.TRANSPARENT_ENDINGS):
+            return value
+        if name == "contextlib.contextmanager":
+            return UNKNOWN | value
+        self.inference.escape(value)
+        return UNKNOWN
+
+    def _class(self, node: ast.ClassDef) -> Env:
+        cls = self.inference.classes.get(node)
+        if cls is None:
+            cls = self.inference.classes[node] = Class(node, self.module, node.name)
+        bases = union(*map(self.evaluate, node.bases))
+        for keyword in node.keywords:
+            self.evaluate(keyword.value)
+        if bases != cls.bases:
+            cls.inherit(bases)
+            for atom in bases:
+                if kind(atom) == "class":
+                    self.cells.unite(cls, atom[1])
+        outer, env = self.owner, self.env
+        self.owner = cls
+        inside = dict(env)
+        self._block(node.body, inside)
+        self.owner, self.env = outer, env
+        for name, value in inside.items():
+            if env.get(name) is not value:
+                self.cells.put(self.cells.attribute(cls, name), value)
+        for decorator in node.decorator_list:
+            self.evaluate(decorator)
+        self._bind_name(node.name, of(("class", cls)))
+        return self.env
+
+    def _lambda(self, node: ast.Lambda) -> Value:
+        function = self._function_of(node, "<lambda>", None)
+        self._read_defaults(function)
+        return of(("function", function))
+
+    # names
+
+    def bind(self, target: ast.expr, value: Value, is_inner: bool = False) -> None:
+        """Gives a value to what stands left of an assignment; with `is_inner` to the variable of a comprehension, which
+        nothing outside of it can read."""
+        target.means = value  # type: ignore[attr-defined]
+        match target:
+            case ast.Name() if is_inner:
+                self.env[target.id] = value
+            case ast.Name():
+                self._bind_name(target.id, value)
+            case ast.Attribute():
+                self._bind_attribute(self.evaluate(target.value), target.attr, value)
+            case ast.Starred():
+                self.bind(target.value, self.cells.list_of(target, value), is_inner)
+            case ast.Tuple() | ast.List():
+                self._unpack(target.elts, value, is_inner)
+            case ast.Subscript():
+                self.evaluate(target.slice)
+                for atom in self.evaluate(target.value):
+                    if kind(atom) in ("list", "dict"):
+                        self.cells.put(("items", atom[1]), value)
+
+    def _unpack(self, targets: list[ast.expr], value: Value, is_inner: bool) -> None:
+        is_starred = any(isinstance(target, ast.Starred) for target in targets)
+        parts = [NOTHING] * len(targets)
+        for atom in value:
+            is_told_apart = kind(atom) == "tuple" and len(atom[1]) == len(targets) and not is_starred
+            items = atom[1] if is_told_apart else [self.inference.iterate(of(atom))] * len(targets)
+            parts = list(map(union, parts, items))
+        for target, part in zip(targets, parts, strict=True):
+            self.bind(target, part, is_inner)
+
+    def _bind_name(self, name: str, value: Value) -> None:
+        if self.function is not None and name in self.function.globals:
+            self.cells.put((self.module, name), value)
+            return
+        self.env[name] = value
+        if self.owner is None:
+            key = (self.module, name) if self.function is None else (self.function, "local", name)
+            self.cells.put(key, value)
+
+    def _bind_attribute(self, owner: Value, name: str, value: Value) -> None:
+        for atom in owner:
+            if kind(atom) in ("instance", "class"):
+                self.cells.put(self.cells.attribute(atom[1], name), value)
+            elif kind(atom) == "namespace":
+                self.cells.put(("arg", atom[1], name), value)
+            elif kind(atom) == "module":
+                self.cells.put((atom[1], name), value)
+            elif atom == ANYTHING:
+                self.cells.put(("attr", None, name), value)
+
+    def _name(self, node: ast.Name) -> Value:
+        if node.id in self.env:
+            return self.env[node.id]
+        function = self.function
+        if function is not None and node.id in function.locals:
+            return NOTHING
+        while function is not None:
+            function = function.outer
+            if function is not None and node.id in function.locals:
+                return self.cells.get((function, "local", node.id))
+        value = self.cells.get((self.module, node.id))
+        if (self.module, node.id) in self.cells.values:
+            return value  # nothing, if what the module binds the name to is not known yet
+        if node.id in _BUILTINS:
+            return of(("foreign", f"builtins.{node.id}"))
+        return self.inference.global_name(self.module, node.id) or UNKNOWN
+
+    # expressions
+
+    def _other_expression(self, node: ast.expr) -> Value:
+        self._evaluate_parts(node)
+        return UNKNOWN
+
+    def _constant(self, node: ast.Constant) -> Value:
+        if isinstance(node.value, str) and knowledge.SPELLING.fullmatch(node.value):
+            return of(("spelling", node.value, node))
+        return knowledge.CONSTANTS.get(type(node.value), UNKNOWN)
+
+    def _text(self, node: ast.JoinedStr) -> Value:
+        pattern = ""
+        for part in node.values:
+            self.evaluate(part)
+            pattern += str(part.value) if isinstance(part, ast.Constant) else "*"
+        return filled_text(pattern, node)
+
+    def _filled_part(self, node: ast.FormattedValue) -> Value:
+        self._evaluate_parts(node)
+        return STR
+
+    def _attribute(self, node: ast.Attribute) -> Value:
+        owner = self.evaluate(node.value)
+        return union(*[self.inference.attribute(atom, node.attr, node) for atom in owner])
+
+    def _call(self, node: ast.Call) -> Value:
+        values = [self.evaluate(arg) for arg in node.args]
+        keywords = {keyword.arg: self.evaluate(keyword.value) for keyword in node.keywords}
+        invocation = Invocation(self.inference, node, values, keywords, self.function, self.has_gpu)
+        if not isinstance(node.func, ast.Attribute):
+            return invocation.of_value(self.evaluate(node.func))
+        owner = self.evaluate(node.func.value)
+        attributes = {atom: self.inference.attribute(atom, node.func.attr, node.func) for atom in owner}
+        node.func.means = union(*attributes.values())  # type: ignore[attr-defined]
+        if len(owner) > 1:  # `None` has no methods: what may be None, too, gives what the rest gives
+            owner -= NONE
+        return union(*[invocation.of_method(atom, node.func.attr, attributes[atom]) for atom in owner])
+
+    def _subscript(self, node: ast.Subscript) -> Value:
+        owner = self.evaluate(node.value)
+        self.evaluate(node.slice)
+        return union(*[self._item(atom, node.slice) for atom in owner])
+
+    def _item(self, atom: Atom, index: ast.expr) -> Value:
+        is_slice = isinstance(index, ast.Slice)
+        match kind(atom):
+            case "tensor" | "array" | "str":
+                return of(atom)
+            case "list" | "tuple" if is_slice:
+                return of(atom)
+            case "list" | "dict":
+                return self.cells.items(atom)
+            case "tuple":
+                number = index.value if isinstance(index, ast.Constant) else None
+                if isinstance(number, int) and -len(atom[1]) <= number < len(atom[1]):
+                    return atom[1][number]  # type: ignore[no-any-return]
+                return union(*atom[1])
+            case "foreign" if atom[1] == "os.environ":
+                return STR
+            case "device" | "none" | "int" | "float" | "bool":
+                return NOTHING  # it raises
+            case "instance":
+                return self.inference.item_of(atom)
+        return UNKNOWN
+
+    def _operation(self, node: ast.BinOp) -> Value:
+        return self._operate(node, self.evaluate(node.left), self.evaluate(node.right))
+
+    def _operate(self, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
+        if not left or not right:
+            return NOTHING
+        if TENSOR in (left, right):
+            return TENSOR
+        if only(left, _NUMBERS) and only(right, _NUMBERS):
+            is_whole = not isinstance(node.op, ast.Div) and not may_be(left | right, ("float",))
+            return INT if is_whole else FLOAT
+        if only(left, ("str", "spelling")):
+            is_filled = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
+            return filled_text(pattern_of(node.left), node) if is_filled else STR  # type: ignore[union-attr]
+        if only(left, _HOST_NUMBERS) and only(right, _HOST_NUMBERS):
+            return ARRAY
+        if only(left, ("list", "tuple")) and only(right, ("list", "tuple", "int")):
+            items = (self.inference.iterate(value) for value in (left, right) if value != INT)
+            return self.cells.list_of(node, union(*items))
+        return UNKNOWN
+
+    def _boolean(self, node: ast.BoolOp) -> Value:
+        env, has_gpu = self.env, self.has_gpu
+        is_and = isinstance(node.op, ast.And)
+        values = []
+        for part in node.values:
+            values.append(self.evaluate(part))
+            if is_and:
+                self.env = narrowed(part, self.env, True)
+                self.has_gpu |= values[-1] == AVAILABLE
+        self.env, self.has_gpu = env, has_gpu
+        return AVAILABLE if is_and and AVAILABLE in values else union(*values)
+
+    def _unary(self, node: ast.UnaryOp) -> Value:
+        value = self.evaluate(node.operand)
+        if isinstance(node.op, ast.Not):
+            return BOOL
+        return INT if only(value, ("bool", "available")) else value
+
+    def _comparison(self, node: ast.Compare) -> Value:
+        values = [self.evaluate(side) for side in (node.left, *node.comparators)]
+        if isinstance(node.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn):
+            return BOOL
+        if TENSOR in values:
+            return TENSOR
+        if counts_gpus(node, self.inference.full_name):
+            return AVAILABLE
+        if all(only(value, _HOST_NUMBERS) for value in values):
+            return ARRAY if any(may_be(value, ("array",)) for value in values) else BOOL
+        host = (*_NUMBERS, "str", "spelling", "none", "device")
+        return BOOL if all(only(value, host) for value in values) else UNKNOWN
+
+    def _choice(self, node: ast.IfExp) -> Value:
+        env, has_gpu = self.env, self.has_gpu
+        self.has_gpu |= self.evaluate(node.test) == AVAILABLE
+        self.env = narrowed(node.test, env, True)
+        yes = self.evaluate(node.body)
+        self.has_gpu = has_gpu or denies_gpu(node.test)
+        self.env = narrowed(node.test, env, False)
+        no = self.evaluate(node.orelse)
+        self.env, self.has_gpu = env, has_gpu
+        return union(yes, no)
+
+    def _list(self, node: ast.List | ast.Set) -> Value:
+        return self.cells.list_of(node, union(*[self._spread(item) for item in node.elts]))
+
+    def _spread(self, item: ast.expr) -> Value:
+        """What one item of a list adds to it."""
+        value = self.evaluate(item)
+        return self.inference.iterate(value) if isinstance(item, ast.Starred) else value
+
+    def _tuple(self, node: ast.Tuple) -> Value:
+        values = [self.evaluate(item) for item in node.elts]
+        if any(isinstance(item, ast.Starred) for item in node.elts):
+            return self.cells.list_of(node, UNKNOWN)
+        return tuple_of(values)
+
+    def _dict(self, node: ast.Dict) -> Value:
+        for key, item in zip(node.keys, node.values, strict=True):
+            if key is not None:
+                self.evaluate(key)
+            value = self.evaluate(item)
+            self.cells.put(("items", node), value if key is not None else union(*map(self.cells.items, value)))
+        return of(("dict", node))
+
+    def _comprehension(self, node: Any) -> Value:
+        env, self.env = self.env, dict(self.env)
+        for generator in node.generators:
+            items = self.inference.iterate(self.evaluate(generator.iter))
+            self.bind(generator.target, items, is_inner=True)
+            for test in generator.ifs:
+                self.evaluate(test)
+                self.env = narrowed(test, self.env, True)
+        if isinstance(node, ast.DictComp):
+            self.evaluate(node.key)
+            value = self.cells.dict_of(node, self.evaluate(node.value))
+        else:
+            value = self.cells.list_of(node, self.evaluate(node.elt))
+        self.env = env
+        return value
+
+    def _walrus(self, node: ast.NamedExpr) -> Value:
+        value = self.evaluate(node.value)
+        self.bind(node.target, value)
+        return value
+
+    def _inner(self, node: ast.Starred | ast.Await) -> Value:
+        return self.evaluate(node.value)
+
+    def _yield(self, node: ast.Yield) -> Value:
+        value = self.evaluate(node.value) if node.value else NONE
+        if self.function is not None:
+            self.cells.put(("items", (self.function, "yield")), value)
+        return UNKNOWN
+
+    _METHODS: Final[dict[type, Any]] = {
+        ast.AnnAssign: _annotated_assign,
+        ast.Assign: _assign,
+        ast.AsyncFor: _for,
+        ast.AsyncFunctionDef: _function,
+        ast.AsyncWith: _with,
+        ast.Attribute: _attribute,
+        ast.AugAssign: _augmented_assign,
+        ast.Await: _inner,
+        ast.BinOp: _operation,
+        ast.BoolOp: _boolean,
+        ast.Break: _leave_round,
+        ast.Call: _call,
+        ast.ClassDef: _class,
+        ast.Compare: _comparison,
+        ast.Constant: _constant,
+        ast.Continue: _leave_round,
+        ast.Delete: _delete,
+        ast.Dict: _dict,
+        ast.DictComp: _comprehension,
+        ast.Expr: _expression,
+        ast.For: _for,
+        ast.FormattedValue: _filled_part,
+        ast.FunctionDef: _function,
+        ast.GeneratorExp: _comprehension,
+        ast.If: _if,
+        ast.IfExp: _choice,
+        ast.Import: _import,
+        ast.ImportFrom: _import_from,
+        ast.JoinedStr: _text,
+        ast.Lambda: _lambda,
+        ast.List: _list,
+        ast.ListComp: _comprehension,
+        ast.Match: _match,
+        ast.Name: _name,
+        ast.NamedExpr: _walrus,
+        ast.Raise: _raise,
+        ast.Return: _return,
+        ast.Set: _list,
+        ast.SetComp: _comprehension,
+        ast.Starred: _inner,
+        ast.Subscript: _subscript,
+        ast.Try: _try,
+        ast.Tuple: _tuple,
+        ast.UnaryOp: _unary,
+        ast.While: _while,
+        ast.With: _with,
+        ast.Yield: _yield,
+    }
+    if hasattr(ast, "TryStar"):  # from Python 3.11 on
+        _METHODS[ast.TryStar] = _try
