@@ -2,14 +2,13 @@
 
 xdevice keeps the current device in a context variable, which survives an `await`. The frameworks keep theirs per
 thread, Paddle even for the whole process, so during an `await` the device would hold for whichever task runs next.
-Therefore, if an asyncio task waits inside of a block, the block is undone at that point, and the task gets a
-`ScopeError`. Blocks that overlap in one task, as those in generators may, can end in any order.
+Therefore, if an asyncio task waits inside of a block, the block is undone at that point, and raises a `ScopeError` at
+its end. Blocks that overlap in one task, as those in generators may, can end in any order.
 """
 
 from __future__ import annotations
 
 import _thread  # importing threading would take a third of the time of `import xdevice`
-import sys
 from contextvars import ContextVar
 
 from xdevice.base import devices
@@ -21,14 +20,11 @@ TYPE_CHECKING = False  # importing typing would take a third of the time of `imp
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from types import FrameType
     from typing import Any
 
     from xdevice.base.devices import Device
 
 _entered: ContextVar[tuple[Block, ...]] = ContextVar("xdevice_scopes", default=())
-_cancelled: set[Any] = set()
-"""The asyncio tasks that were cancelled because they waited inside of a block, and have not left it yet."""
 
 
 def current() -> Device | None:
@@ -144,7 +140,6 @@ class Block:
         self.owner = blocks.owner()
         self._make = make
         self._watch: Any = None
-        self._coroutine: FrameType | None = None
         self._has_waited = False
 
     def begin(self) -> None:
@@ -152,22 +147,21 @@ class Block:
         _threads.open.append(self)
         task = self.owner[1]
         if task is not None:
-            # if the task waits while the block is open, the event loop calls `_refuse` before the task goes on
-            self._watch = task.get_loop().call_soon(self._refuse)
-            self._coroutine = _calling_coroutine()
+            # if the task waits while the block is open, the event loop calls this before the task goes on
+            self._watch = task.get_loop().call_soon(self._undo_at_await)
 
     def end(self, error: BaseException | None) -> None:
         if self._watch is not None:
             self._watch.cancel()
         if not self._has_waited:
             self._undo()
-        elif self._take_back_cancel(error) or error is None:
+        elif error is None:
             raise ScopeError(
                 f"`with {self.key}:` has an `await` inside, or the end of a notebook's cell, where other tasks run: "
                 f"the framework keeps one device for all tasks of a thread, and would have put their work on "
                 f"{self.key} too; leave the block before the await, pass device= to xdevice's creators, or do the work "
                 f"in asyncio.to_thread"
-            ) from None
+            )
 
     def _put_on(self) -> None:
         self._native = self._make()
@@ -188,44 +182,6 @@ class Block:
             for block in above:
                 block._put_on()
 
-    def _refuse(self) -> None:
-        task = self.owner[1]
+    def _undo_at_await(self) -> None:
         self._has_waited = True
         self._undo()
-        coroutine, self._coroutine = self._coroutine, None
-        if not _waits_in(task, coroutine):
-            return  # a generator or a notebook's cell has left the block open: the task is a notebook's own
-        if task not in _cancelled and task.cancel():  # stops the task at its await, not only at the end of the block
-            _cancelled.add(task)
-
-    def _take_back_cancel(self, exc: BaseException | None) -> bool:
-        """Whether the block ends because `_refuse` cancelled its task; if so, the cancellation is taken back."""
-        task = self.owner[1]
-        if task not in _cancelled:
-            return False
-        _cancelled.remove(task)
-        getattr(task, "uncancel", lambda: None)()  # from Python 3.11 on, a task counts its cancellations
-        return isinstance(exc, sys.modules["asyncio"].CancelledError)
-
-
-def _calling_coroutine() -> FrameType | None:
-    """Returns the frame of the innermost coroutine that is running; None if there is none."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not frame.f_code.co_flags & 0x180:  # inspect's CO_COROUTINE and CO_ITERABLE_COROUTINE
-        frame = frame.f_back
-    return frame
-
-
-def _waits_in(task: Any, coroutine: FrameType | None) -> bool:
-    """Whether a task is waiting in this coroutine or in something that it awaits; True also if that cannot be seen."""
-    awaited = task.get_coro()
-    while awaited is not None:
-        if hasattr(awaited, "cr_frame"):
-            frame, awaited = awaited.cr_frame, awaited.cr_await
-        elif hasattr(awaited, "gi_frame"):
-            frame, awaited = awaited.gi_frame, awaited.gi_yieldfrom
-        else:
-            return type(awaited).__name__ != "FutureIter"  # an asynchronous generator, for instance
-        if frame is coroutine:
-            return True
-    return False

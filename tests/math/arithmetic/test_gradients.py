@@ -258,36 +258,13 @@ def test_a_rule_may_write_into_what_it_is_given(xp, squares):
     assert lists(xdevice.update(params, velocity, lambda p, v: p - v)["b"][0]) == -16.0
 
 
-class Spy:
-    """A factor that notes what it is multiplied by."""
-
-    def __init__(self) -> None:
-        self.met = []
-
-    def __mul__(self, x):
-        self.met.append(x)
-        return 0.5 * x
-
-
 @pytest.mark.parametrize("backend", sampled(("torch", "mxnet", "paddle", "numpy"), each_time=("torch",)))
-def test_only_a_rule_of_arithmetic_is_given_no_copies(backend):
-    spy = Spy()
-
-    def stored(p, g):
-        half = spy * g
-        return p - half
-
-    def halved(p, g):
-        return p if g is None else p - spy * g
-
+def test_what_a_rule_gives_back_is_not_the_parameter(backend):
     with xdevice.use(backend):
         w, g = xdevice.tensor([1.0, 2.0]), xdevice.tensor([2.0, 4.0])
-        for rule, is_copied in ((lambda p, g: p - spy * g, False), (stored, True), (halved, True)):
-            assert lists(xdevice.update([w], [g], rule)[0]) == [0.0, 0.0]
-            assert (spy.met.pop() is not g) is is_copied, rule
         for rule in (lambda p, g: p, lambda p, g: p if g is g else p - g, lambda p, g: p[:]):
             (new,) = xdevice.update([w], [g], rule)
-            new += 1.0  # what a rule gives back is not the parameter
+            new += 1.0
             assert lists(w) == [1.0, 2.0]
 
 

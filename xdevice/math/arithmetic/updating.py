@@ -5,11 +5,10 @@ This module has the rules for all frameworks. An adapter only calls a rule for e
 
 from __future__ import annotations
 
-import dis
 from copy import copy
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.containers.trees import Tree, flatten, have_same_keys, rebuild
@@ -21,17 +20,8 @@ from .gradients import inside, known, no_function, parameters, two_backends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import CodeType
 
     from xdevice.containers.trees import Walked
-
-_LOADS: Final = ("LOAD_FAST", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_SMALL_INT")
-_SETS_UP: Final = frozenset(("RESUME", "COPY_FREE_VARS"))
-_OPERATORS: Final = frozenset((
-    "+", "-", "*", "/", "**",
-    "BINARY_ADD", "BINARY_SUBTRACT", "BINARY_MULTIPLY", "BINARY_TRUE_DIVIDE", "BINARY_POWER",  # Python 3.10
-))  # fmt: skip
-"""The operators that make a new tensor on every backend: not the one that is written in place, nor a unary plus."""
 
 
 def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
@@ -54,8 +44,8 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
         DeviceMismatchError: a gradient on another device than its parameter.
         ShapeError, DTypeError: the rule returns a tensor of another shape or dtype.
 
-    Costs the rule's work for each parameter, and where tensors can be written a copy of it and of its gradient, except
-    for a rule that is a single expression of arithmetic, such as `p - 0.1 * g`.
+    Costs the rule's work for each parameter, and where tensors can be written a copy of it and of its gradient. The
+    optimizers of `xdevice.optim` copy neither.
 
     Example:
         >>> xdevice.update(xdevice.tensor([1.0, 2.0]), xdevice.tensor([4.0, 2.0]), lambda p, g: p - 0.5 * g).tolist()
@@ -68,17 +58,7 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
 def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     rows = Rows("params", params, grads=grads)
-    code = getattr(rule, "__code__", None)
-    return rows.rebuilt(rows.applied(rule, writes=code is None or _may_write(code)))
-
-
-@lru_cache(256)
-def _may_write(code: CodeType) -> bool:
-    """Whether a rule may write into what it is given, or give it back. An expression of arithmetic does neither."""
-    *steps, last, end = (one.argrepr if one.opname == "BINARY_OP" else one.opname for one in dis.get_instructions(code))
-    if end != "RETURN_VALUE" or last not in _OPERATORS:
-        return True
-    return not all(one in _OPERATORS or one in _SETS_UP or one.startswith(_LOADS) for one in steps)
+    return rows.rebuilt(rows.applied(rule, writes=True))
 
 
 class Rows:

@@ -1,21 +1,25 @@
-"""What a function reads beside its arguments: global variables, those of functions around it, defaults, attributes."""
+"""What a function reads beside its arguments: global variables, those of functions around it, defaults.
+
+The list of what may be read is closed: numbers, texts, tensors, plain functions and classes of the program, and dicts,
+lists, tuples and sets of these. Their changes are seen. Everything else is refused, except what a library holds under
+a name of its own, which is taken not to change.
+"""
 
 from __future__ import annotations
 
-import dis
 import random
 import sys
 import sysconfig
-from collections import deque, namedtuple
-from enum import Enum
+from enum import Enum, EnumMeta
 from functools import partial
-from operator import is_
+from itertools import repeat
+from numbers import Number
+from operator import attrgetter, is_
 from types import (
     BuiltinFunctionType,
     CodeType,
+    EllipsisType,
     FunctionType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
     MethodType,
     ModuleType,
     NoneType,
@@ -29,184 +33,175 @@ from xdevice.errors import DTypeError, UnsupportedError, shown
 from xdevice.math.arithmetic.namespace import Namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Container, Iterable, Sequence
 
 _GONE: Final = object()
-_CONSTANT: Final = (
-    NoneType, bool, int, float, complex, str, bytes, Enum, Device, BuiltinFunctionType, range, slice, type(...),
-    Namespace, frozenset, MemberDescriptorType, GetSetDescriptorType, type(vars(namedtuple("_", "x"))["x"]),
-)  # fmt: skip
 _OF_NAMESPACES: Final = Namespace.__module__.rpartition(".")[0]
-"""The package of the methods that are functions of a namespace, such as `xp.reshape`. They keep nothing that counts."""
+"""The package of what is bound to a namespace, such as `xp.reshape`."""
+_CONSTANT: Final = frozenset((NoneType, bool, str, bytes, range, slice, EllipsisType, Device))
+_FROZEN: Final = frozenset((tuple, frozenset))
+_CONTAINERS: Final = frozenset((dict, list, set))
+_PARTS_OF_A_FUNCTION: Final = attrgetter("__code__", "__defaults__", "__kwdefaults__")
+_LOOKS_UP: Final = (globals, eval, exec, __import__)
+"""Functions of Python that find variables by texts."""
+_GENERATED: Final = frozenset(("__init__", "__new__", "__eq__", "__repr__", "__hash__", "__setattr__", "__delattr__"))
+"""What dataclasses and named tuples have written for them."""
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 class Outside:
-    """The variables that functions read, and their values when this object was made."""
+    """The variables that functions read, and their values when this object was made. Raises `UnsupportedError` for one
+    whose changes could not be seen."""
 
     def __init__(self, functions: Iterable[Any]) -> None:
         self._seen: dict[int, Any] = {}  # the values themselves, so that no `id` is used again
-        self._variables: list[tuple[Callable[[], Any], Any, str]] = []
-        self._contents: list[tuple[Any, list[Any], str]] = []
-        self._modules: dict[int, ModuleType] = {}
-        self._attributes: set[str] = set()
+        self._watched: list[tuple[Callable[[], Iterable[Any]], list[Any], Sequence[str]]] = []
         functions = list(functions)
-        self._own = {getattr(function, "__module__", "") for function in functions}
+        self._own = {str(getattr(function, "__module__", "")).partition(".")[0] for function in functions}
         for function in functions:
             self._visit(function, getattr(function, "__qualname__", "the function"))
-        self._watch_modules()
 
     def has_changed(self) -> str:
         """Returns the name of a variable that is another object than before, or has other contents; "" if none is."""
-        for read, value, name in self._variables:
-            if read() is not value:
-                return name
-        for container, before, name in self._contents:
-            now = list(_parts(container))
+        for read, before, names in self._watched:
+            now = [*read()]
             if len(now) != len(before) or not all(map(is_, now, before)):
-                return name
+                changed = (name for name, x, y in zip(names, now, before, strict=False) if x is not y)
+                return next(changed, names[0])
         return ""
 
-    def _is_installed(self, module: str) -> bool:
-        root = module.partition(".")[0]
-        if root == "xdevice" or root.startswith("xdevice_"):
-            return True
-        if module in self._own or root == "__main__":
-            return False
-        if root in sys.stdlib_module_names:
-            return True
-        file = getattr(sys.modules.get(module), "__file__", None) or ""
-        return file.startswith(_INSTALLED)
-
     def _visit(self, value: Any, name: str) -> None:
-        if id(value) in self._seen or isinstance(value, _CONSTANT):
+        if value is _GONE or id(value) in self._seen:
             return
         self._seen[id(value)] = value
-        if hasattr(type(value), "__wrapped__") or "__wrapped__" in getattr(value, "__dict__", ()):
-            self._visit(value.__wrapped__, name)
-        elif isinstance(value, FunctionType):
-            self._visit_function(value, name)
-        elif isinstance(value, MethodType):
-            if value.__func__.__module__.startswith(_OF_NAMESPACES):
-                return
-            self._visit(value.__func__, name)
-            self._visit(value.__self__, f"{name}.__self__")
-        elif isinstance(value, partial | property):
-            for part in _pieces(value):
+        if any(value is one for one in _LOOKS_UP):
+            raise _unseen(name, value)
+        cls = type(value)
+        if is_constant(value, self._own):
+            return
+        if cls in _FROZEN:
+            for part in value:
                 self._visit(part, name)
-        elif isinstance(value, dict | list | tuple | set | deque):
-            self._visit_parts(value, name)
-        elif isinstance(value, type):
-            if not self._is_installed(value.__module__):
-                self._visit_parts(value, name)
-        elif isinstance(value, ModuleType):
-            if not self._is_installed(value.__name__):
-                self._modules[id(value)] = value
-        elif not self._is_tensor(value, name) and not _is_dtype(value):
-            self._visit_object(value, name)
+        elif cls in _CONTAINERS:
+            self._watch_parts(partial(_parts, value), name)
+        elif cls is FunctionType:
+            self._visit_function(value, name)
+        elif isinstance(value, type) and is_of_library(cls.__module__):
+            self._watch_parts(partial(_said_by, value), value.__qualname__)
+        elif not _is_tensor(value):
+            raise _unseen(name, value)
 
     def _visit_function(self, function: FunctionType, name: str) -> None:
-        if self._is_installed(function.__globals__.get("__name__", "")):
-            return  # programs that are installed do not change their variables while they run
-        for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            self._watch(partial(_read, cell), variable)
-        variables, imported = _names(function.__code__, self._attributes)
-        for variable in variables & function.__globals__.keys():
-            self._watch(partial(function.__globals__.get, variable, _GONE), variable)
-        for module in imported & sys.modules.keys():
-            self._visit(sys.modules[module], module)
-        for part in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self._visit(part, f"a default of {name}")
+        if function.__dict__.keys() - {"__wrapped__"}:
+            raise _unseen(name, function, " with attributes")
+        space = function.__globals__
+        module = space.get("__name__", "")
+        if module.partition(".")[0] == "xdevice" and hasattr(function, "__wrapped__"):
+            self._visit(function.__wrapped__, name)
+            return
+        self._watch_parts(partial(_PARTS_OF_A_FUNCTION, function), f"a default of {name}")
+        if function.__closure__:
+            self._watch(partial(map, _in_cell, function.__closure__), function.__code__.co_freevars)
+        if is_of_library(module, self._own):  # it was made around others, which are in its cells
+            return
+        names = sorted(_names(function.__code__))
+        self._watch(partial(map, space.get, names, repeat(_GONE)), names)
+        for one in names:
+            if one not in space:  # maybe a function of Python, an attribute, or a module that is imported inside
+                self._visit(function.__builtins__.get(one, _GONE), one)
+                self._visit(sys.modules.get(one, _GONE), one)
 
-    def _watch_modules(self) -> None:
-        """Watches what has, in a module that was met, the name of an attribute that a function reads, of whatever."""
-        watched: set[tuple[int, str]] = set()
-        before = -1
-        while (
-            len(watched) > before
-        ):  # what is met here may be another module, or a function that reads other attributes
-            before = len(watched)
-            for module in list(self._modules.values()):
-                for name in [x for x in self._attributes & vars(module).keys() if (id(module), x) not in watched]:
-                    watched.add((id(module), name))
-                    self._watch(partial(vars(module).get, name, _GONE), f"{module.__name__}.{name}")
+    def _watch(self, read: Callable[[], Iterable[Any]], names: Sequence[str]) -> None:
+        values = [*read()]
+        self._watched.append((read, values, names))
+        for value, name in zip(values, names, strict=True):
+            self._visit(value, name)
 
-    def _watch(self, read: Callable[[], Any], name: str) -> None:
-        value = read()
-        self._variables.append((read, value, name))
-        self._visit(value, name)
+    def _watch_parts(self, read: Callable[[], Iterable[Any]], name: str) -> None:
+        values = [*read()]
+        self._watched.append((read, values, [name] * max(len(values), 1)))
+        for value in values:
+            self._visit(value, name)
 
-    def _visit_parts(self, container: Any, name: str) -> None:
-        parts = list(_parts(container))
-        self._contents.append((container, parts, name))
-        for part in parts:
-            self._visit(part, name)
 
-    def _is_tensor(self, value: Any, name: str) -> bool:
-        found = registry.kind_of(type(value))
-        if found is None:
-            return False
-        if found.kind == "model" or found.backend.is_host_only:
-            raise UnsupportedError(
-                f"{name} is a {type(value).__qualname__}, and a compiled function would not see that it changes; pass "
-                f"its values as an argument, as tensors"
-            )
+def is_constant(value: Any, own: Container[str] = ()) -> bool:
+    """Whether nothing in a value can change: a number, a text, a dtype, or what a library holds under its name.
+    Packages in `own` do not count as libraries."""
+    cls = type(value)
+    if cls in _CONSTANT or isinstance(value, Enum | EnumMeta | CodeType | Namespace):
         return True
-
-    def _visit_object(self, value: Any, name: str) -> None:
-        if self._is_installed(type(value).__module__) or not hasattr(value, "__dict__"):
-            raise UnsupportedError(
-                f"{name} is {shown(value)} of type {type(value).__qualname__}, and a compiled function would not see "
-                f"that it changes; pass what is needed of it as an argument"
-            )
-        self._visit_parts(value, name)
-        self._visit(type(value), type(value).__qualname__)
-
-
-def _parts(container: Any) -> Iterable[Any]:
-    if isinstance(container, dict):
-        return (*container, *container.values())
-    if isinstance(container, list | tuple | set | deque):
-        return container
-    kept: Mapping[str, Any] = vars(container)
-    if not isinstance(container, type):
-        return kept.values()
-    # beside functions, what has such a name is Python's, or a note of a decorator's
-    return [x for key, x in kept.items() if isinstance(x, FunctionType) or not key.startswith("__")]
+    if isinstance(value, ModuleType):
+        return is_of_library(value.__name__, own)
+    if isinstance(value, partial | MethodType):
+        function = value.func if isinstance(value, partial) else value.__func__
+        return getattr(function, "__module__", "").startswith(_OF_NAMESPACES)
+    if isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, type | ModuleType | None):
+        return True
+    module, name = getattr(value, "__module__", None) or cls.__module__, getattr(value, "__name__", "")
+    if is_of_library(module, own) and getattr(sys.modules.get(module), name, _GONE) is value:
+        return True
+    return is_of_library(cls.__module__) and (isinstance(value, Number) or _is_dtype(value))
 
 
-def _pieces(value: Any) -> Iterable[Any]:
-    if isinstance(value, property):
-        return value.fget, value.fset, value.fdel
-    return value.func, *value.args, *value.keywords.values()
+def is_of_library(module: Any, own: Container[str] = ()) -> bool:
+    """Whether a module is part of Python, of xdevice, of a framework or of an installed package."""
+    root = str(module).partition(".")[0]
+    if root in sys.stdlib_module_names or root.startswith("xdevice"):
+        return True
+    if any(root in backend.modules for backend in registry.list_loaded()):
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    is_installed = file.startswith(_INSTALLED) or "site-packages" in file or "dist-packages" in file
+    return is_installed and root not in own
 
 
-def _read(cell: Any) -> Any:
+def _unseen(name: str, value: Any, more: str = "") -> UnsupportedError:
+    return UnsupportedError(
+        f"{name} is {shown(value)} of type {type(value).__qualname__}{more}, and a compiled function would not see "
+        f"that it changes; pass what is needed of it as an argument, as tensors and numbers"
+    )
+
+
+def _is_tensor(value: Any) -> bool:
+    found = registry.kind_of(type(value))
+    return found is not None and found.kind != "model" and not found.backend.is_host_only
+
+
+def _parts(container: Any) -> list[Any]:
+    return [*container, *container.values()] if type(container) is dict else [*container]
+
+
+def _said_by(cls: type) -> list[Any]:
+    """What a class and its bases say that can be read by name: functions and other values."""
+    parts: list[Any] = []
+    for base in cls.__mro__:
+        for name, stored in () if is_of_library(base.__module__) else vars(base).items():
+            held = (getattr(stored, name) for name in ("fget", "__func__", "func") if hasattr(stored, name))
+            value = next(held, stored)
+            if isinstance(value, FunctionType):
+                is_read = name not in _GENERATED and not is_of_library(value.__globals__.get("__name__"))
+            else:
+                is_read = not name.startswith("__") and not hasattr(type(value), "__get__")
+            parts += [value] if is_read else []
+    return parts
+
+
+def _in_cell(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # a variable that is not assigned yet
         return _GONE
 
 
-def _names(code: CodeType, attributes: set[str]) -> tuple[set[str], set[str]]:
-    """Returns the names of the global variables that code reads and of the modules that it imports, and adds those of
-    the attributes, all with those of functions in it."""
-    attributes.update(code.co_names)
-    variables, imported = set(), set()
-    for one in dis.get_instructions(code):
-        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            variables.add(one.argval)
-        elif one.opname == "IMPORT_NAME":
-            imported.add(one.argval)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            more, others = _names(constant, attributes)
-            variables |= more
-            imported |= others
-    return variables, imported
+def _names(code: CodeType) -> set[str]:
+    """Returns all names that code, and that of functions in it, looks up: of variables, of attributes, of modules."""
+    names = set(code.co_names)
+    return names.union(*(_names(one) for one in code.co_consts if isinstance(one, CodeType)))
 
 
 def _is_dtype(value: Any) -> bool:
+    if registry.kind_of(type(value)) is not None:
+        return False
     try:
         dtype_name(value)
     except DTypeError:

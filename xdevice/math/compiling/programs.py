@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from enum import Enum
 from functools import wraps
 from threading import local
-from types import BuiltinFunctionType, FunctionType, NoneType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from xdevice.base.devices import Device
@@ -22,7 +21,7 @@ from xdevice.core import registry, scopes, selection
 from xdevice.errors import ArgumentError, DeviceMismatchError, shown
 from xdevice.math.contract.compiling import Compiling
 
-from .outside import Outside, random_states
+from .outside import Outside, is_constant, random_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     Build = Callable[[Iterator[Any]], Any]
 F = TypeVar("F", bound="Callable[..., Any]")
 
-_FIXED: Final = (NoneType, bool, int, float, complex, str, bytes, Enum, Device, FunctionType, BuiltinFunctionType, type)
-"""What an argument may be beside tensors and containers: the function is compiled for each value of it."""
 _CONTAINERS: Final = frozenset((dict, list, tuple))
 _MANY: Final = 8
 """After so many programs for one function a warning says what they are made for."""
@@ -64,7 +61,8 @@ def compile(function: F) -> F:
             tensors of two backends. DeviceMismatchError: tensors on two devices: compile the work of each.
         UnsupportedError: on JAX, TensorFlow and PyTorch, if the function reads a value (`item`, `to_numpy`), draws
             random numbers, asks where a tensor is, changes an argument or a variable of the program, or uses a variable
-            whose changes cannot be seen, as a model or a NumPy array: pass it as an argument, as tensors.
+            of the program that is neither a number, a text, a tensor, a function, a class nor a container of these:
+            pass what is needed of it as an argument.
 
     Example:
         >>> step = xdevice.compile(lambda params, lr: {"w": params["w"] - lr * params["w"]})
@@ -98,7 +96,7 @@ class _Arguments:
             owner, value = self._owner_of(x)
             if owner is None:
                 self._require_fixed(i, x)
-                self.structure += type(x), x.hex() if type(x) is float else x  # 0.0 equals -0.0
+                self.structure += type(x), x.hex() if isinstance(x, float) else x  # 0.0 equals -0.0
                 continue
             if self.backend is not None and owner is not self.backend:
                 raise ArgumentError(
@@ -122,7 +120,7 @@ class _Arguments:
         return (None, x) if value is None else (found.backend, value)
 
     def _require_fixed(self, i: int, x: Any) -> None:
-        if not isinstance(x, _FIXED):
+        if not _is_fixed(x):
             raise ArgumentError(
                 f"{self._name(i)} is {shown(x)} of type {type(x).__qualname__}, and a compiled function takes tensors, "
                 f"numbers, texts, functions and containers of these; pass the tensors in it as a dict"
@@ -164,7 +162,8 @@ class _Pattern:
         assert arguments.backend is not None
         root, leaves, _ = arguments.walk
         self.backend: Backend = arguments.backend
-        self.functions = [x for x in leaves if isinstance(x, FunctionType)]
+        self.code = [x for x in leaves if isinstance(x, FunctionType | type)] + _classes(root)
+        """The functions and classes among the arguments, and the classes of their containers."""
         self.numbers = [x for x in leaves if type(x) is int]
         self._places = arguments.places
         self._fixed = [(i, x) for i, x in enumerate(leaves) if i not in set(self._places)]
@@ -288,7 +287,7 @@ class _Program:
     """A function as it was compiled for arguments of one key, once for each of their shapes and dtypes."""
 
     def __init__(self, function: Callable[..., Any], pattern: _Pattern, device: Device) -> None:
-        self.outside = Outside([function, *pattern.functions])
+        self.outside = Outside([function, *pattern.code])
         self.is_new = False
         """Whether the last calls have compiled it, for other shapes or dtypes."""
         self._shapes: set[Any] = set()
@@ -348,7 +347,7 @@ class _Program:
                 tensors.append(x)
                 places.append(i)
                 leaves[i] = None  # else the template would keep the compiler's symbols
-            elif not isinstance(x, _FIXED):
+            elif not _is_fixed(x):
                 raise self._backend.unsupported(
                     f"compiling a function that gives {shown(x)} of type {type(x).__qualname__}",
                     f"return tensors of {self._backend.name}, numbers, texts and containers of these",
@@ -384,6 +383,18 @@ def _builder(template: Walked, places: list[int]) -> Build:
         return next if template[0] is None else builder(template[0])
     except LookupError:
         return rebuild
+
+
+def _is_fixed(x: Any) -> bool:
+    """Whether an argument may be this, beside tensors and containers: the function is compiled for each value of it."""
+    return isinstance(x, FunctionType | type) or is_constant(x)
+
+
+def _classes(node: Any) -> list[type]:
+    if node is None:
+        return []
+    x, *_, inner = node
+    return [type(x), *(cls for child in inner.values() for cls in _classes(child))]
 
 
 def _structure(node: Any) -> Any:
