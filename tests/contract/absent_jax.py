@@ -6,7 +6,8 @@ from typing import Any
 
 import jax
 from jax.extend.backend import clear_backends
-from xdevice.contract.processes import Group
+
+from xdevice.distributed.contract.processes import Group
 
 
 def code_for_cuda(xd: Any) -> Any:

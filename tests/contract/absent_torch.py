@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from xdevice.contract.processes import Group
+
+from xdevice.distributed.contract.processes import Group
 
 nn = torch.nn
 CPU = torch.device("cpu")
