@@ -63,4 +63,4 @@ PRIVATE: Final = (
     ),
 )  # fmt: skip
 
-private: Final = Names("jax", TESTED, PRIVATE, PATCHES)
+private = Names("jax", TESTED, PRIVATE, PATCHES)

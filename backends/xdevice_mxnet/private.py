@@ -81,4 +81,4 @@ PRIVATE: Final = (
     Private("layers' calls", "mxnet.gluon.HybridBlock", ("_active",), "whether a block hides its layers"),
 )  # fmt: skip
 
-private: Final = Names("mxnet", TESTED, PRIVATE, PATCHES)
+private = Names("mxnet", TESTED, PRIVATE, PATCHES)

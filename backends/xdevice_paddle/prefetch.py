@@ -49,7 +49,8 @@ def _samples(loader: paddle.io.DataLoader) -> Iterator[Any]:
         yield from loader.dataset if is_iterable else map(loader.dataset.__getitem__, range(len(loader.dataset)))
         return
     samples = iter(loader.dataset) if is_iterable else None
-    for indices in loader.batch_sampler:
+    sampler: Any = loader.batch_sampler
+    for indices in sampler:
         batch = [loader.dataset[i] for i in indices] if samples is None else list(islice(samples, len(indices)))
         if not batch or (loader.drop_last and len(batch) < len(indices)):
             return  # an IterableDataset has ended
@@ -66,7 +67,7 @@ def _as_tensors(batch: Any) -> Any:
     return batch
 
 
-class _Workers(_ITERATOR):  # type: ignore[misc]
+class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
     """The loader's own iterator, changed so that it keeps the exception that stopped its thread, and raises that."""
 
     _error: Exception | None = None

@@ -151,4 +151,4 @@ PRIVATE: Final = (
     ),
 )  # fmt: skip
 
-private: Final = Names("paddle", TESTED, PRIVATE, PATCHES)
+private = Names("paddle", TESTED, PRIVATE, PATCHES)

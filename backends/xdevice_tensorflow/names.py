@@ -41,7 +41,8 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
                 "the optimizer has no state yet; build it first: optimizer.build(model.trainable_variables)"
             )
         # by number, as in Keras's own files: the paths contain those of the parameters, which differ between processes
-        return [(str(number), parts.held(variable)) for number, variable in enumerate(model.variables)]
+        owned_by_optimizer: list[tuple[str, Any]] = [(str(i), parts.held(x)) for i, x in enumerate(model.variables)]
+        return owned_by_optimizer
     owned = parts.built(model, without=_NO_STATE)
     if isinstance(model, keras.Metric):
         return _unique((variable.name, parts.held(variable)) for variable in model.variables)

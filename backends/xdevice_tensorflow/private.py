@@ -97,4 +97,4 @@ PRIVATE: Final = (
     ),
 )  # fmt: skip
 
-private: Final = Names("tensorflow", TESTED, PRIVATE, PATCHES)
+private = Names("tensorflow", TESTED, PRIVATE, PATCHES)

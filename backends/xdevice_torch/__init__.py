@@ -297,7 +297,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, To
     def tracing(self) -> str | None:
         if torch.compiler.is_compiling() and _is_exporting():  # torch.compile calls this code each time, outside graphs
             return "torch.export"
-        if torch.jit.is_tracing():
+        if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
             return "torch.jit.trace"
         return "torch.fx" if _is_fx_tracing() else None
 

@@ -183,4 +183,4 @@ PRIVATE: Final = (
     ),
 )  # fmt: skip
 
-private: Final = Names("torch", TESTED, PRIVATE, PATCHES)
+private = Names("torch", TESTED, PRIVATE, PATCHES)

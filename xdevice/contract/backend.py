@@ -77,7 +77,7 @@ class Owned(NamedTuple):
     kind: Kind
 
 
-def methods_of(*parts: type[Primitives]) -> dict[str, Any]:
+def methods_of(*parts: Any) -> dict[str, Any]:
     """Every method and property of capabilities by its name, in the contract's order."""
     return {
         name: value
@@ -95,8 +95,8 @@ def extend(backend: Backend, product: str) -> None:
     """Extends the class of a backend by the capabilities of a product, unless it has them."""
     with _extending:  # two threads may call a product's methods for the first time
         if product not in backend.products:
-            backend.products |= {product}
             backend.__class__ = extended(type(backend), product)
+            backend.products |= {product}
 
 
 @cache
@@ -121,7 +121,8 @@ def extended(cls: type[Backend], product: str) -> type[Backend]:
     then what the class has itself, then the defaults."""
     parts = capabilities_of(product)
     defaults = [part for part in parts if not any(part in other.__mro__[1:] for other in (cls, *parts))]
-    made: type[Backend] = type(cls)(
+    metaclass: Any = type(cls)
+    made: type[Backend] = metaclass(
         cls.__name__,
         (*_mixins(cls, product), cls, *defaults),
         {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__},
@@ -160,7 +161,7 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
         raise ContractError(f"{source} is not a subclass of xdevice.contract.Backend: {cls!r}")
     wrong = [f"does not state the class attribute {name!r}" for name in _STATED if not hasattr(cls, name)]
     wrong += [f"lacks the method {_signature(name, HOOKS)}" for name in sorted(cls.__abstractmethods__)]
-    parts = (Primitives, *CAPABILITIES)
+    parts: tuple[Any, ...] = (Primitives, *CAPABILITIES)
     if any(callable(value) and name[0] != "_" and not hasattr(Backend, name) for name, value in _own(cls).items()):
         parts += tuple(part for product in PRODUCTS for part in capabilities_of(product))
     wrong += _faults(cls, parts)
@@ -205,7 +206,7 @@ def _half(part: type[Primitives], own: dict[str, Any], hooks: dict[str, Any]) ->
 def _signature(name: str, hooks: dict[str, Any]) -> str:
     import inspect
 
-    wanted = hooks.get(name, HOOKS.get(name))
+    wanted: Any = hooks.get(name, HOOKS.get(name))
     return f"{name} (a property)" if isinstance(wanted, property) else f"{name}{inspect.signature(wanted)}"
 
 

@@ -155,8 +155,9 @@ class Session:
         if self._native is not None:
             return
         if self.size == 1:
-            self._native = backend.start_native_group(self._group())
-            self._scope.enter_context(self._native.scope)
+            native: NativeGroup = backend.start_native_group(self._group())
+            self._native = native
+            self._scope.enter_context(native.scope)
             return
         self.ready("native_group")
 

@@ -85,7 +85,7 @@ def _moves_in_place(atom: Atom) -> bool:
 def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
     passing = ast.ListComp | ast.List | ast.Tuple | ast.Await | ast.IfExp | ast.BoolOp | ast.GeneratorExp
     parent = parents.get(node)
-    while isinstance(parent, passing):
+    while parent is not None and isinstance(parent, passing):
         parent = parents.get(parent)
     return isinstance(parent, ast.Expr)
 

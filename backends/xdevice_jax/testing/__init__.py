@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.testing.contract.samples import Sampling
 
@@ -15,7 +15,8 @@ class JaxSampling(Sampling):
 
         from .samples import JaxSamples
 
-        return JaxSamples(self)
+        backend: Any = self  # the class of the backend inherits from this one
+        return JaxSamples(backend)
 
 
 MIXINS: Final = (JaxSampling,)

@@ -74,7 +74,7 @@ _CELL: Final = {name: name for name in ("weight_ih", "weight_hh", "bias_ih", "bi
 
 def setting(layer: Any, name: str) -> Any:
     """Returns a setting that Paddle's own class of a layer states in its `extra_repr`, which has all digits of it."""
-    cls = next(cls for cls in type(layer).__mro__ if cls.__module__.partition(".")[0] == "paddle")
+    cls: Any = next(cls for cls in type(layer).__mro__ if cls.__module__.partition(".")[0] == "paddle")
     stated = re.search(rf"(?:^|, ){name}=(\[.*?\]|\(.*?\)|[^,]*)", cls.extra_repr(layer))
     if stated is None:
         raise UnsupportedError(

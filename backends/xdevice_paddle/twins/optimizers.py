@@ -66,7 +66,7 @@ _SLOTS: Final = {
 }  # fmt: skip
 
 
-def _settings(optimizer: Any, kind: str, p: Any, group: Mapping[str, Any], backend: Optimizers) -> dict[str, object]:
+def _settings(optimizer: Any, kind: str, p: Any, group: dict[str, Any], backend: Optimizers) -> dict[str, object]:
     stated = _stated(optimizer) | group
     if stated.get("rescale_grad", 1.0) != 1:
         raise backend.unsupported("reading rescale_grad, which does nothing on the CPU", "multiply the loss instead")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.testing.contract.samples import Sampling
 
@@ -14,7 +14,8 @@ class TensorflowSampling(Sampling):
     def samples(self) -> TensorflowSamples:
         from .samples import TensorflowSamples
 
-        return TensorflowSamples(self)
+        backend: Any = self  # the class of the backend inherits from this one
+        return TensorflowSamples(backend)
 
 
 MIXINS: Final = (TensorflowSampling,)

@@ -351,7 +351,7 @@ def is_recording() -> bool:
 
 class TorchCompiling(Compiling):
     def classify(self, cls: type) -> Kind | None:
-        return "symbol" if cls is Symbol else super().classify(cls)
+        return "symbol" if cls is Symbol else super().classify(cls)  # type: ignore[safe-super]
 
     def tracing(self) -> str | None:
         return "xdevice.compile" if is_recording() else super().tracing()
@@ -431,7 +431,7 @@ def _is_all(tensors: list[Any]) -> bool:
         any(map(torch.is_autocast_enabled, _MEASURED))
         or torch.is_inference_mode_enabled()
         or _transformation() is not None
-        or torch.jit.is_tracing()
+        or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         or torch.compiler.is_compiling()
         or not all(type(mode) is _scope() for mode in _function_modes())
     ):

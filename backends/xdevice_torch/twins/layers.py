@@ -61,7 +61,7 @@ def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, .
 def _norm_of(module: Any) -> tuple[str, str] | None:
     """Returns the names of the parameters g (magnitude) and v (direction) of a module with a weight norm, either the
     one that PyTorch has since 2.0 or the older one; None for a module without."""
-    ways = getattr(getattr(module, "parametrizations", None), "weight", ())
+    ways: Any = getattr(getattr(module, "parametrizations", None), "weight", ())
     if len(ways) == 1 and isinstance(ways[0], _WeightNorm):
         return "parametrizations.weight.original0", "parametrizations.weight.original1"
     return layouts.NORMED if hasattr(module, "weight_g") else None

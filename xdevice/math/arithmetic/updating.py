@@ -119,7 +119,8 @@ class Rows:
 
     def applied(self, rule: Callable[..., Any], writes: bool = False) -> list[Any]:
         """Returns what the rule returns for each row. `writes` says that it may write into what it is given."""
-        return self._backend.update(self._rows, rule, inside.get(), writes)
+        results: list[Any] = self._backend.update(self._rows, rule, inside.get(), writes)
+        return results
 
     def changed(self, rule: Callable[..., tuple[Any, ...]]) -> Rows:
         """Returns the rows that a rule makes of these."""

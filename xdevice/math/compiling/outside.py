@@ -7,6 +7,7 @@ a name of its own, which is taken not to change.
 
 from __future__ import annotations
 
+import builtins
 import random
 import sys
 import sysconfig
@@ -97,18 +98,18 @@ class Outside:
         space = function.__globals__
         module = space.get("__name__", "")
         if module.partition(".")[0] == "xdevice" and hasattr(function, "__wrapped__"):
-            self._visit(function.__wrapped__, name)
+            self._visit(vars(function)["__wrapped__"], name)
             return
         self._watch_parts(partial(_PARTS_OF_A_FUNCTION, function), f"a default of {name}")
-        if function.__closure__:
-            self._watch(partial(map, _in_cell, function.__closure__), function.__code__.co_freevars)
+        if cells := function.__closure__:
+            self._watch(lambda: map(_in_cell, cells), function.__code__.co_freevars)
         if is_of_library(module, self._own):  # it was made around others, which are in its cells
             return
         names = sorted(_names(function.__code__))
-        self._watch(partial(map, space.get, names, repeat(_GONE)), names)
+        self._watch(lambda: map(space.get, names, repeat(_GONE)), names)
         for one in names:
             if one not in space:  # maybe a function of Python, an attribute, or a module that is imported inside
-                self._visit(function.__builtins__.get(one, _GONE), one)
+                self._visit(vars(builtins).get(one, _GONE), one)
                 self._visit(sys.modules.get(one, _GONE), one)
 
     def _watch(self, read: Callable[[], Iterable[Any]], names: Sequence[str]) -> None:

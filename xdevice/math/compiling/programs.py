@@ -132,7 +132,7 @@ class _Arguments:
     def device(self) -> Device:
         """Returns the device of all the tensors. Raises if there are two."""
         assert self.backend is not None
-        places = [self.backend.operand_device(x) for x in self.tensors]
+        places: list[Device] = [self.backend.operand_device(x) for x in self.tensors]
         i = next((i for i, place in enumerate(places) if place != places[0]), None)
         if i is not None:
             raise DeviceMismatchError(
@@ -162,7 +162,7 @@ class _Pattern:
         assert arguments.backend is not None
         root, leaves, _ = arguments.walk
         self.backend: Backend = arguments.backend
-        self.code = [x for x in leaves if isinstance(x, FunctionType | type)] + _classes(root)
+        self.code: list[Any] = [x for x in leaves if isinstance(x, FunctionType | type)] + _classes(root)
         """The functions and classes among the arguments, and the classes of their containers."""
         self.numbers = [x for x in leaves if type(x) is int]
         self._places = arguments.places

@@ -345,7 +345,8 @@ def _gpus(backend: Backend) -> list[Device]:
 def _second_device(backend: Backend) -> Device | None:
     """A second device of the backend, made if the framework can make one; None if it cannot, or has already started."""
     try:
-        return backend.samples().other_device()
+        device: Device | None = backend.samples().other_device()
+        return device
     except UnsupportedError:
         return None
 

@@ -119,7 +119,8 @@ class Suite:
 
     @property
     def samples(self) -> Samples:
-        return self.adapter.samples()
+        samples: Samples = self.adapter.samples()
+        return samples
 
     def second(self) -> Device | None:
         if self.other:

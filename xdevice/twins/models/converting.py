@@ -91,7 +91,7 @@ def convert_state(
     """
     if dtype is not None and dtype != LIKE:
         dtype = dtype_name(dtype)
-    request = _Request(kinds or {}, names or {}, device, inputs, dtype, reading.check_skip(skip))
+    request = _Request(kinds or {}, names or {}, device, inputs, dtype, reading.check_skip(skip))  # pyright: ignore[reportArgumentType]  # a text by now
     target = _target_of(backend)
     state = State(target.name)
     if isinstance(source, str | os.PathLike):

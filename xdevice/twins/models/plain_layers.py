@@ -163,7 +163,9 @@ def compare_gaps(ours: Gaps, theirs: Gaps, missing_at: Mapping[int, str], owners
             if mine is not None and its is not None:
                 differences += _between(mine, its)
                 activated.update((parent_of(mine.path), parent_of(its.path)))
-            elif parent_of((mine or its).path) not in owners:  # otherwise it is listed as a setting of that layer
+            elif (lone := mine or its) is not None and parent_of(
+                lone.path
+            ) not in owners:  # otherwise it is listed as a setting of that layer
                 differences.append(_missing(missing_at[number], mine, its))
     in_both = {kind for _, kind in theirs} - {OTHER}
     for kind in dict.fromkeys(kind for _, kind in ours if kind in in_both):

@@ -149,12 +149,12 @@ class Tracer:
         `_write` stops it at the model's next call, because gradients come after this call."""
         block = self._backend.calls(known.itself)
         try:
-            seen = block.__enter__()
+            calls: list[Call] = block.__enter__()
         except XDeviceError as error:
             self._refuse(known, str(error))
             return None
         known.watched[threading.get_ident()] = block
-        return seen
+        return calls
 
     def _refuse(self, known: _TracedModel, why: str) -> None:
         known.refusal = why

@@ -52,7 +52,8 @@ class ModelRun(NamedTuple):
 
     @property
     def has_channels_last(self) -> bool | None:
-        return self.backend.has_channels_last(self.trace.model)
+        answer: bool | None = self.backend.has_channels_last(self.trace.model)
+        return answer
 
     @property
     def outputs(self) -> list[Array]:
