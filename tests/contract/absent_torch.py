@@ -46,7 +46,7 @@ def registered_containers(xd: Any) -> Any:
             self.parts = parts
 
     register_pytree_node(Pair, lambda pair: (pair.parts, None), lambda parts, _: Pair(*parts))
-    pair = xd.copy_to(Pair(torch.ones(1), torch.zeros(1)), "cpu")
+    pair = xd.copy_to(Pair(xd.ones(1), xd.zeros(1)), "cpu")
     packed = xd.copy_to(pack_sequence([torch.ones(2), torch.ones(1)]), "cpu")
     found = torch.futures.Future()
     found.set_result({"x": torch.ones(2)})
@@ -80,9 +80,8 @@ def lazy_device(xd: Any) -> Any:
 
 
 def modes(xd: Any) -> Any:
-    from xdevice_torch.graphs import Inputs, OnlyOn
-
     from xdevice_torch.blocking import _Wait
+    from xdevice_torch.graphs import Inputs, OnlyOn
     from xdevice_torch.modes import put_on
 
     ends = [put_on(mode) for mode in (_Wait(xd.backend()), Inputs(), OnlyOn(CPU))]
@@ -198,12 +197,9 @@ def virtual_gpus(xd: Any) -> Any:
             lambda: nn.DataParallel(nn.Linear(3, 2).to("vgpu:0"), [0, 1])(torch.ones(2, 3, device="vgpu:0")),
         )
     ]  # fmt: skip
-    return (
-        net.weight.grad.tolist(), z.conj().imag.tolist(), (z.conj() * z).real.tolist(),
-        (sparse @ sparse.to_dense()).tolist(), lstm(packed)[0].data.shape, places, dual.tolist(), said,
-        pickle.loads(pickle.dumps(x.detach())).tolist(),
-        str(x.detach().untyped_storage().cpu().device),
-    )  # fmt: skip
+    values = net.weight.grad, z.conj().imag, (z.conj() * z).real, sparse @ sparse.to_dense(), dual
+    sent = pickle.loads(pickle.dumps(x.detach()))
+    return [one.tolist() for one in values], lstm(packed)[0].data.shape, places, said, str(sent.device)
 
 
 def cuda_by_name(xd: Any) -> Any:
