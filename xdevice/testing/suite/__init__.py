@@ -20,16 +20,16 @@ from __future__ import annotations
 
 from .arithmetic import Arithmetic
 from .asynchrony import Streams, Waiting
-from .creation import Creation
+from .creation import Creation, RandomNumbers
 from .devices import Devices
 from .models import Models
 from .moving import Batch, Moving, Pair
 from .nn import FunctionsOfLayers
-from .parallel import Side
+from .parallel import Parallel
 from .processes import Processes, in_child
-from .several import Several
+from .several import SeveralDevices
 from .training import Training
-from .transfers import Seeing
+from .transfers import Transfers
 from .worlds import SeveralProcesses
 
 __all__ = ["Batch", "Conformance", "Pair", "SeveralProcesses", "in_child"]
@@ -37,16 +37,17 @@ __all__ = ["Batch", "Conformance", "Pair", "SeveralProcesses", "in_child"]
 
 class Conformance(
     Processes,
-    Seeing,
-    Side,
+    Transfers,
+    Parallel,
     Streams,
     Waiting,
-    Several,
+    SeveralDevices,
     Training,
     Models,
     Moving,
     FunctionsOfLayers,
     Arithmetic,
+    RandomNumbers,
     Creation,
     Devices,
 ):

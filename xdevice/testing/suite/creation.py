@@ -1,4 +1,4 @@
-"""Checks of making tensors, of reading them, and of memory that is shared."""
+"""Checks of making tensors, of reading them, of memory that is shared, and of random numbers."""
 
 from __future__ import annotations
 
@@ -212,40 +212,6 @@ class Creation(Suite):
                 if self.samples.address(made[0]) is not None:
                     self.assert_apart(made[0], made[1], name)
 
-    def test_random_numbers_are_uniform_below_one(self) -> None:
-        self.needs_kernels()
-        for name in (name for name in _RANDOM if name in self.dtypes()):
-            x = xdevice.rand(100, 100, device=self.home, dtype=name)
-            assert xdevice.device_of(x) is self.here()
-            numbers = xdevice.to_numpy(x)
-            assert (numbers.dtype.name, numbers.shape) == (name, (100, 100))
-            wide = numbers.astype("float64").ravel()
-            assert wide.min() >= 0, name
-            assert wide.max() < 1, f"{name}: 1 itself is drawn"
-            counts = np.histogram(wide, bins=10, range=(0, 1))[0]
-            assert (abs(counts - 1000) < 300).all(), f"{name} is not uniform: {counts}"
-            assert len(np.unique(wide)) > (100 if name in ("float16", "bfloat16") else 9000), name
-            again = xdevice.to_numpy(xdevice.rand(100, 100, device=self.home, dtype=name))
-            assert again.tobytes() != numbers.tobytes(), f"{name}: the same numbers twice"
-        for shape in ((), (0, 3), (5,)):
-            assert tuple(xdevice.rand(shape, device=self.home).shape) == shape
-
-    def test_random_numbers_repeat_from_a_seed(self) -> None:
-        self.needs_kernels()
-        found = []
-        for seed in (3, 3, 4):
-            if self.samples.seed(seed) is NotImplemented:
-                pytest.skip("the samples do not have: a seed")
-            found.append(xdevice.to_numpy(xdevice.rand(50, device=self.home)).tolist())
-        assert found[0] == found[1], "one seed gives two sequences"
-        assert found[0] != found[2], "two seeds give one sequence"
-
-    def test_seeded_numbers_are_the_same_everywhere(self) -> None:
-        with xdevice.random.seed(3):
-            x = xdevice.random.uniform(50, device=self.home)
-        assert xdevice.device_of(x) is self.here()
-        self.assert_holds(x, np.random.Generator(np.random.Philox(3)).random(50, "float32"), "float32")
-
     def test_as_many_axes_and_elements_fit_as_it_says(self) -> None:
         axes, longest = self.adapter.most_axes, self.adapter.longest_axis
         assert type(axes) is int
@@ -416,3 +382,39 @@ class Creation(Suite):
             assert self.adapter.device_of(x) is devices.CPU, name
             self.assert_holds(x, source.copy(), name)
             assert self.samples.address(x) in (None, source.ctypes.data), name
+
+
+class RandomNumbers(Suite):
+    def test_random_numbers_are_uniform_below_one(self) -> None:
+        self.needs_kernels()
+        for name in (name for name in _RANDOM if name in self.dtypes()):
+            x = xdevice.rand(100, 100, device=self.home, dtype=name)
+            assert xdevice.device_of(x) is self.here()
+            numbers = xdevice.to_numpy(x)
+            assert (numbers.dtype.name, numbers.shape) == (name, (100, 100))
+            wide = numbers.astype("float64").ravel()
+            assert wide.min() >= 0, name
+            assert wide.max() < 1, f"{name}: 1 itself is drawn"
+            counts = np.histogram(wide, bins=10, range=(0, 1))[0]
+            assert (abs(counts - 1000) < 300).all(), f"{name} is not uniform: {counts}"
+            assert len(np.unique(wide)) > (100 if name in ("float16", "bfloat16") else 9000), name
+            again = xdevice.to_numpy(xdevice.rand(100, 100, device=self.home, dtype=name))
+            assert again.tobytes() != numbers.tobytes(), f"{name}: the same numbers twice"
+        for shape in ((), (0, 3), (5,)):
+            assert tuple(xdevice.rand(shape, device=self.home).shape) == shape
+
+    def test_random_numbers_repeat_from_a_seed(self) -> None:
+        self.needs_kernels()
+        found = []
+        for seed in (3, 3, 4):
+            if self.samples.seed(seed) is NotImplemented:
+                pytest.skip("the samples do not have: a seed")
+            found.append(xdevice.to_numpy(xdevice.rand(50, device=self.home)).tolist())
+        assert found[0] == found[1], "one seed gives two sequences"
+        assert found[0] != found[2], "two seeds give one sequence"
+
+    def test_seeded_numbers_are_the_same_everywhere(self) -> None:
+        with xdevice.random.seed(3):
+            x = xdevice.random.uniform(50, device=self.home)
+        assert xdevice.device_of(x) is self.here()
+        self.assert_holds(x, np.random.Generator(np.random.Philox(3)).random(50, "float32"), "float32")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-class Side(Suite):
+class Parallel(Suite):
     def test_parallel_gives_results_that_are_ready(self) -> None:
         self.needs_kernels()
         x, expected = self.pending()

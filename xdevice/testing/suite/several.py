@@ -15,7 +15,7 @@ from .capabilities import needs
 from .values import FLOATS, plain, quiet
 
 
-class Several(Suite):
+class SeveralDevices(Suite):
     @needs("Replicas")
     def test_a_tensor_splits_and_joins(self) -> None:
         self.needs_kernels()
