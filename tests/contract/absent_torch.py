@@ -80,8 +80,9 @@ def lazy_device(xd: Any) -> Any:
 
 
 def modes(xd: Any) -> Any:
-    from xdevice_torch.blocking import _Wait
     from xdevice_torch.graphs import Inputs, OnlyOn
+
+    from xdevice_torch.blocking import _Wait
     from xdevice_torch.modes import put_on
 
     ends = [put_on(mode) for mode in (_Wait(xd.backend()), Inputs(), OnlyOn(CPU))]
