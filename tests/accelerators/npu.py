@@ -21,7 +21,7 @@ seen = SimpleNamespace(waits=[], late=0.0)
 
 def register(name: str = NAME, count: int = COUNT) -> None:
     """Before the adapter is loaded, as an import of the vendor's package would."""
-    from xdevice_torch import virtual_gpus, virtual_operations
+    from xdevice_torch.virtual import virtual_gpus, virtual_operations
 
     virtual_operations.NAME = virtual_gpus.NAME = name
     virtual_gpus.install(count)

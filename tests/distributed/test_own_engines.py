@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -275,7 +276,7 @@ def test_only_the_service_sees_that_jax_has_left(monkeypatch):
     if "jax" not in xdevice.backends():
         pytest.skip("no jax")
     xdevice.backend("jax")
-    relay = sys.modules["xdevice_jax.distributed.relay"]
+    relay = import_module("xdevice_jax.distributed.relay")
     monkeypatch.setattr(relay, "_has_left", threading.Event())
     monkeypatch.setattr(relay, "_to_service", [])
     with socket.create_server(("127.0.0.1", 0)) as service:

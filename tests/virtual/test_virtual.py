@@ -16,6 +16,7 @@ import xdevice
 from xdevice.base import devices
 from xdevice.contract import environment
 from xdevice.core import registry
+from xdevice.virtual.contract.virtual_gpus import VirtualGpus
 from xdevice_numpy import NumpyBackend
 
 
@@ -201,8 +202,8 @@ def test_an_adapter_without_them_says_so(loaded):
     class Plain(NumpyBackend):
         name = "plain"
         kinds = ("cpu", "gpu")
-        why_no_virtual_gpus = xdevice.contract.Backend.why_no_virtual_gpus
-        make_virtual_gpus = xdevice.contract.Backend.make_virtual_gpus
+        why_no_virtual_gpus = VirtualGpus.why_no_virtual_gpus
+        make_virtual_gpus = VirtualGpus.make_virtual_gpus
 
     loaded["plain"] = Plain()
     with pytest.raises(xdevice.UnsupportedError, match="does not have make_virtual_gpus"):

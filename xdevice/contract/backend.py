@@ -23,6 +23,7 @@ missing.
 from __future__ import annotations
 
 import copyreg
+import sys
 import threading
 from functools import cache
 from importlib import import_module
@@ -117,14 +118,16 @@ def hooks_of(product: str) -> frozenset[str]:
 
 @cache
 def extended(cls: type[Backend], product: str) -> type[Backend]:
-    """Returns the class of a backend with the capabilities of a product: those of the adapter's folder of that name,
-    then what the class has itself, then the defaults."""
+    """Returns the class of a backend with the capabilities of a product: what the class has itself, then those of the
+    adapter's folder of that name, then the defaults. A class of the folder with `precedes = True` comes first: it adds
+    to methods of the device layer, and calls these by `super()`."""
     parts = capabilities_of(product)
+    mixins = _mixins(cls, product)
     defaults = [part for part in parts if not any(part in other.__mro__[1:] for other in (cls, *parts))]
     metaclass: Any = type(cls)
     made: type[Backend] = metaclass(
         cls.__name__,
-        (*_mixins(cls, product), cls, *defaults),
+        (*filter(_precedes, mixins), cls, *(mixin for mixin in mixins if not _precedes(mixin)), *defaults),
         {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__},
     )
     wrong = _faults(made, parts)
@@ -136,13 +139,22 @@ def extended(cls: type[Backend], product: str) -> type[Backend]:
 
 
 def _mixins(cls: type[Backend], product: str) -> tuple[type[Primitives], ...]:
-    """Returns the classes that an adapter's folder of this name has for the capabilities of the product."""
-    package = cls.__module__
-    spec = find_spec(package)
-    if spec is None or spec.submodule_search_locations is None or find_spec(f"{package}.{product}") is None:
-        return ()
-    mixins: tuple[type[Primitives], ...] = getattr(import_module(f"{package}.{product}"), "MIXINS", ())
-    return mixins
+    """Returns the classes that an adapter's folder of this name has for the capabilities of the product; for a subclass
+    of an adapter's class, those of the adapter."""
+    for package in dict.fromkeys(base.__module__ for base in cls.__mro__ if not _is_of_xdevice(base)):
+        module = sys.modules.get(package)
+        if hasattr(module, "__path__") and find_spec(f"{package}.{product}") is not None:
+            mixins: tuple[type[Primitives], ...] = getattr(import_module(f"{package}.{product}"), "MIXINS", ())
+            return mixins
+    return ()
+
+
+def _precedes(mixin: type[Primitives]) -> bool:
+    return bool(getattr(mixin, "precedes", False))
+
+
+def _is_of_xdevice(base: type) -> bool:
+    return base.__module__.startswith(("xdevice.", "builtins", "abc"))
 
 
 _STATED: Final = ("name", "modules", "minimum", "dtypes")
@@ -188,7 +200,7 @@ def _faults(cls: type[Backend], parts: tuple[type[Primitives], ...]) -> list[str
 
 def _own(cls: type) -> dict[str, Any]:
     """Returns the attributes, methods above all, that an adapter defines in its class and in its own base classes."""
-    parts = [base for base in reversed(cls.__mro__) if not base.__module__.startswith(("xdevice.", "builtins"))]
+    parts = [base for base in reversed(cls.__mro__) if not _is_of_xdevice(base)]
     return {name: value for part in parts for name, value in vars(part).items()}
 
 

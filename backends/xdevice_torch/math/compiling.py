@@ -350,6 +350,8 @@ def is_recording() -> bool:
 
 
 class TorchCompiling(Compiling):
+    precedes = True
+
     def classify(self, cls: type) -> Kind | None:
         return "symbol" if cls is Symbol else super().classify(cls)  # type: ignore[safe-super]
 
