@@ -1,4 +1,4 @@
-"""Installs xdevice with all frameworks, and tries it, with nothing but Python 3.10 to 3.13:
+"""Installs xdevice with all frameworks, and tries it, with nothing but Python 3.10 to 3.14:
 
     python3 try_it.py chapter    the GPU chapter of d2l.ai on every framework
     python3 try_it.py tests      the tests
@@ -22,14 +22,14 @@ JOBS = {  # the extras, about how long it takes on two cores, the command
     "chapter": ("all,mxnet", "2 minutes", ["python", "examples/tour.py"]),
     "tests": ("all,mxnet,test", "5 to 10 minutes", ["pytest", "-n", "3", "--dist", "loadfile"]),
 }
-DOWNLOAD = "0.9 GB, and 3.5 GB with PyPI's PyTorch on Linux, which brings CUDA"
+DOWNLOAD = "0.9 GB, and 3.7 GB with PyPI's PyTorch on Linux, which brings CUDA"
 
 
 def main() -> int:
     if sys.argv[1:] not in [[job] for job in JOBS]:
         sys.exit(__doc__)
-    if not (3, 10) <= sys.version_info[:2] <= (3, 13):
-        sys.exit(f"The frameworks have wheels for Python 3.10 to 3.13, and this is {sys.version.split()[0]}.")
+    if not (3, 10) <= sys.version_info[:2] <= (3, 14):
+        sys.exit(f"The frameworks have wheels for Python 3.10 to 3.14, and this is {sys.version.split()[0]}.")
     extras, duration, command = JOBS[sys.argv[1]]
     start = time.monotonic()
     say("1 of 3: an environment in .venv, with the installer uv")
