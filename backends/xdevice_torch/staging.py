@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _is_wrapped = private["torch._C._functorch.is_functorch_wrapped_tensor"]
-_dispatch_modes = private.get("torch._C._len_torch_dispatch_stack", lambda: 1)
+_dispatch_modes = private.get("torch.utils._python_dispatch._get_current_dispatch_mode_stack", lambda: [None])
 _make_wrapper = private["torch.Tensor._make_wrapper_subclass"]
 _OwnFunctions = private["torch._C.DisableTorchFunctionSubclass"]
 _can_arrive = private.has("torch.Tensor._make_wrapper_subclass") and (
@@ -66,7 +66,7 @@ def _is_plain(x: torch.Tensor) -> bool:
 
 def has_modes() -> bool:
     """Whether a dispatch mode is active in this thread, such as FakeTensorMode, whose tensors have no memory."""
-    return _dispatch_modes() > 0
+    return bool(_dispatch_modes())
 
 
 def _is_staged(x: torch.Tensor, native: torch.device) -> bool:
