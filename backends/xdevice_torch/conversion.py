@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 TAKES = Takes(strides="forward")
 _STAND_INS = (
-    private.get("torch._subclasses.fake_tensor.FakeTensor", ()),
-    private.get("torch._subclasses.functional_tensor.FunctionalTensor", ()),
+    private["torch._subclasses.fake_tensor.FakeTensor"],
+    private["torch._subclasses.functional_tensor.FunctionalTensor"],
 )
 _is_wrapped = private["torch._C._functorch.is_functorch_wrapped_tensor"]
 
@@ -47,7 +47,7 @@ def require_values(x: torch.Tensor) -> None:
     # in torch.vmap and torch.func.grad, type() of a tensor is Tensor, so PyTorch has to be asked whether it is wrapped;
     # torch.compile cannot compile that question, and would say so on standard error
     is_exact = type(x) is torch.Tensor
-    if (not is_exact and isinstance(x, _STAND_INS)) or (not torch.compiler.is_compiling() and _is_wrapped(x)):
+    if (not is_exact and _stands_in(type(x))) or (not torch.compiler.is_compiling() and _is_wrapped(x)):
         raise UnsupportedError(
             f"this {type(x).__name__} stands for a tensor while torch traces or maps a function (FakeTensorMode, "
             f"torch.vmap, torch.func.grad), and has no values of its own; convert or read it outside of that function"
@@ -68,12 +68,16 @@ def is_plain(cls: type[torch.Tensor]) -> bool:
     return cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ or issubclass(cls, _STAND_INS)
 
 
+def _stands_in(cls: type[torch.Tensor]) -> bool:
+    return cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and issubclass(cls, _STAND_INS)
+
+
 def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
     """Whether `new`, which a tensor subclass returned as a copy of `x`, has the memory of `x`."""
     if new is x:
         return True
     both = type(new), type(x)
-    if x.is_meta or not all(map(is_plain, both)) or any(issubclass(cls, _STAND_INS) for cls in both):
+    if x.is_meta or not all(map(is_plain, both)) or any(map(_stands_in, both)):
         return False  # there is no memory of its own that could be compared
     return x.numel() > 0 and new.device == x.device and new.data_ptr() == x.data_ptr()
 

@@ -80,7 +80,7 @@ PRIVATE: Final = (
     ),
     Private(
         "conversion", "torch._subclasses", ("fake_tensor.FakeTensor", "functional_tensor.FunctionalTensor"),
-        "tensors that stand for others. Without it they are refused as tensors that are made of others",
+        "tensors that stand for others, and have no values",
     ),
     Private(
         "conversion", "torch._C", ("_functorch.is_functorch_wrapped_tensor",),
@@ -100,19 +100,12 @@ PRIVATE: Final = (
     # documented, in a module without a public name
     Private(
         "blocking, compile, graphs and transfers", "torch.utils._python_dispatch",
-        ("TorchDispatchMode", "_get_current_dispatch_mode_stack"), "seeing each operation of a thread",
-    ),
-    Private(
-        "tensors", "torch._C", ("_len_torch_dispatch_stack",),
-        "whether something sees each operation, in a quarter of the time. Without it, tensors are made as if",
+        ("TorchDispatchMode", "_get_current_dispatch_mode_stack"),
+        "seeing each operation of a thread. Without it, tensors are made and copied as if something saw them",
     ),
     Private("transfers", "torch.ops.aten", ("_local_scalar_dense", "_to_copy"), "what C++ reads and moves by itself"),
     Private("gradients", "torch._C", ("_functorch.peek_interpreter_stack",), "whether `torch.func` transforms"),
     Private("nn", "torch", ("_fused_adam_",), "Adam in one kernel. Without it, in several"),
-    Private(
-        "nn", "torch._C", ("_nn.cross_entropy_loss",),
-        "the loss without PyTorch's Python, which takes as long as the checks here",
-    ),
     Private(
         "layers", "torch.nn.Module", ("_forward_hooks", "_forward_pre_hooks"), "whether hooks change what a layer gives"
     ),
@@ -136,7 +129,7 @@ PRIVATE: Final = (
         "compile and virtual GPUs", "torch.ops.aten", ("_efficientzerotensor",),
         "the zero of derivatives, which has no memory: reading it ends the process",
     ),
-    Private("compile", "torch._ops.OpOverload", ("_op",), "an operation without a frame of Python, in 0.8 of the time"),
+    Private("compile", "torch._ops.OpOverload", ("_op",), "an operation without a frame of Python, 0.2 us of 2"),
     Private("compile", "torch._C", ("_DisableTorchDispatch",), "symbols take the shape of their tensors"),
     Private(
         "compile", "torch.overrides", ("_get_current_function_mode_stack",),
@@ -153,7 +146,8 @@ PRIVATE: Final = (
         "`native_group` after a failure. Without it, a rank waits until PyTorch's own deadline",
     ),
     Private(
-        "several processes", "torch", ("_foreach_copy_",), "many tensors in one kernel. Without it, one after another"
+        "several processes", "torch", ("_foreach_copy_",),
+        "tensors in one kernel: 99 small ones on a GPU take 50 us. Without it, one after another, in 640 us",
     ),
     Private(
         "graphs", "torch._C", ("_cuda_clearCublasWorkspaces", "_cuda_endAllocateToPool", "_cuda_releasePool"),

@@ -67,7 +67,7 @@ def _is_plain(x: torch.Tensor) -> bool:
 
 def has_modes() -> bool:
     """Whether a dispatch mode is active in this thread, such as FakeTensorMode, whose tensors have no memory."""
-    return bool(_dispatch_modes() > 0)
+    return bool(_dispatch_modes())
 
 
 def _is_staged(x: torch.Tensor, native: torch.device) -> bool:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _ENGINE = private.place("torch.autograd._engine_run_backward")
-"""What `torch.autograd.grad` ends in. Virtual GPUs replace it, so it is looked up at each call."""
+"""What `torch.autograd.grad` ends in, after checks that take 8 of its 24 us. Virtual GPUs replace it, so it is
+looked up at each call."""
 _has_engine = private.has("torch.autograd._engine_run_backward")
 _transformation = private["torch._C._functorch.peek_interpreter_stack"]
 _is_leaf = attrgetter("is_leaf")
@@ -62,7 +63,7 @@ class TorchGradients(Gradients):
         try:
             if not _has_engine or has_torch_function((loss, *inputs)):
                 found = torch.autograd.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
-            else:  # what `grad` does after checks that take a tenth of the step of a small net
+            else:
                 given = (loss,), (torch.ones_like(loss),), goes_on, goes_on, tuple(inputs), True
                 found = getattr(*_ENGINE)(*given, accumulate_grad=False)
         except RuntimeError as error:

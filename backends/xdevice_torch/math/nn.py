@@ -30,17 +30,7 @@ processes, and a random label would differ in each."""
 _PASSED_OVER = -(2**62) - randbits(61)
 """The label that the loss ignores outside compiled graphs: a random one, which no tensor of labels has by mistake."""
 
-
-def _in_python(logits: Tensor, labels: Tensor, weight: Any, reduction: int, passed_over: int, smoothing: float) -> Any:
-    how = "mean" if reduction == _MEAN else "none"
-    return functional.cross_entropy(logits, labels, weight, ignore_index=passed_over, reduction=how)
-
-
-_cross_entropy: Callable[..., Tensor] = private.get("torch._C._nn.cross_entropy_loss", _in_python)
-"""What `functional.cross_entropy` calls, whose Python takes as long as the checks here."""
 _fused_adam = private.get("torch._fused_adam_")
-_NONE, _MEAN = 0, 1
-"""The reductions, as it takes them."""
 _is_compiling = torch.compiler.is_compiling
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _transformation = private.get("torch._C._functorch.peek_interpreter_stack", lambda: True)
@@ -78,19 +68,19 @@ def _nan_where_wrong(function: Callable[[Tensor], Tensor], indices: Tensor, n: i
     return made.masked_fill(wrong.reshape(*wrong.shape, *[1] * (made.ndim - wrong.ndim)), nan)
 
 
-def _losses(logits: Tensor, labels: Tensor, reduction: int) -> Tensor:
+def _losses(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
     passed_over = _USUALLY_PASSED_OVER if _is_compiling() else _PASSED_OVER
-    return _cross_entropy(logits, labels.long(), None, reduction, passed_over, 0.0)
+    return functional.cross_entropy(logits, labels.long(), ignore_index=passed_over, reduction=reduction)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return cross_entropies(logits, labels).mean() if _is_unread(labels) else _losses(logits, labels, _MEAN)
+    return cross_entropies(logits, labels).mean() if _is_unread(labels) else _losses(logits, labels, "mean")
 
 
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     if _is_unread(labels):
-        return _nan_where_wrong(lambda safe: _losses(logits, safe, _NONE), labels, logits.shape[1])
-    return _losses(logits, labels, _NONE)
+        return _nan_where_wrong(lambda safe: _losses(logits, safe, "none"), labels, logits.shape[1])
+    return _losses(logits, labels, "none")
 
 
 def binary_cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
