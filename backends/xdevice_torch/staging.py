@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _is_wrapped = private["torch._C._functorch.is_functorch_wrapped_tensor"]
-_dispatch_modes = private.get("torch._C._len_torch_dispatch_stack", lambda: 1)
+_dispatch_modes = private.get("torch.utils._python_dispatch._get_current_dispatch_mode_stack", lambda: [None])
 _make_wrapper = private["torch.Tensor._make_wrapper_subclass"]
 _OwnFunctions = private["torch._C.DisableTorchFunctionSubclass"]
 _can_arrive = private.has("torch.Tensor._make_wrapper_subclass") and (
@@ -46,7 +46,7 @@ def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
     if not (_is_plain(x) and _is_staged(x, native)):
         return None
     if x.requires_grad and torch.is_grad_enabled():
-        result: torch.Tensor | None = _Move.apply(x, native)
+        result: torch.Tensor | None = _Move.apply(x, native)  # type: ignore[no-untyped-call]
         return result
     return _through_ring(x.detach(), native)
 
@@ -58,8 +58,7 @@ def _is_plain(x: torch.Tensor) -> bool:
         not torch.compiler.is_compiling()
         and type(x) in _PLAIN
         and x.layout is torch.strided
-        and not (x.is_quantized or x.is_conj() or x.is_neg() or _is_wrapped(x))
-        and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        and not (x.is_quantized or x.is_conj() or x.is_neg() or _is_wrapped(x) or torch.jit.is_tracing())
         and not has_modes()
         and unpack_dual(x).tangent is None
     )
