@@ -46,7 +46,7 @@ def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
     if not (_is_plain(x) and _is_staged(x, native)):
         return None
     if x.requires_grad and torch.is_grad_enabled():
-        result: torch.Tensor | None = _Move.apply(x, native)  # type: ignore[no-untyped-call]
+        result: torch.Tensor | None = _Move.apply(x, native)
         return result
     return _through_ring(x.detach(), native)
 
@@ -58,7 +58,8 @@ def _is_plain(x: torch.Tensor) -> bool:
         not torch.compiler.is_compiling()
         and type(x) in _PLAIN
         and x.layout is torch.strided
-        and not (x.is_quantized or x.is_conj() or x.is_neg() or _is_wrapped(x) or torch.jit.is_tracing())
+        and not (x.is_quantized or x.is_conj() or x.is_neg() or _is_wrapped(x))
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         and not has_modes()
         and unpack_dual(x).tangent is None
     )

@@ -44,7 +44,7 @@ def _lack(dtypes: set) -> None:
     """As MPS does: nothing of these dtypes can be there, and the error is PyTorch's."""
     import torch
 
-    from xdevice_torch import virtual_operations
+    from xdevice_torch.virtual import virtual_operations
 
     listed = {one for one in vars(torch).values() if isinstance(one, torch.dtype)} - dtypes
     torch._C._accelerator_getDeviceCapability = lambda index: {"supported_dtypes": listed}
