@@ -118,7 +118,7 @@ def test_a_process_that_would_start_after_the_interrupt_does_not(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(f"open({str(tmp_path / 'made')!r}, 'w')")
     plan = script_runs.RunPlan(script, (), ("numpy",), "numpy", {"numpy": sys.executable}, timeout=60)
-    processes = script_runs._Processes(plan, tmp_path, script_runs.Watcher())
+    processes = script_runs._RunningScripts(plan, tmp_path, script_runs.Watcher())
     processes.stop()
     processes.run(plan.scripts()[0])
     assert processes.ended["numpy"].error == "was interrupted"

@@ -38,7 +38,7 @@ def opened(path: str | os.PathLike[str], done: list[str]) -> Iterator[dict[str, 
     with open_checkpoint(path_text(path, "convert_state")) as header:
         if header.key:
             done.append(_TAKEN.format(header.key))
-        yield {**header.entries, **{name: header.entries[first] for name, first in header.shared.items()}}
+        yield header.by_name()
 
 
 def state_of(source: Any, paths: Collection[str], done: list[str]) -> Any:

@@ -148,7 +148,7 @@ def convert_optimizer(
 # reading
 
 
-class _Owned(NamedTuple):
+class _ReadOptimizer(NamedTuple):
     """An optimizer and its backend, which has read what the optimizer computes."""
 
     backend: Backend
@@ -158,14 +158,14 @@ class _Owned(NamedTuple):
         return f"{self.backend.name}'s {self.optimizer.name}"
 
 
-def _read(x: Any) -> _Owned:
+def _read(x: Any) -> _ReadOptimizer:
     backend = registry.owner_of(type(x))
     backend = backend or next((one for one in registry.list_loaded() if one.has_optimizer(x)), None)
     if backend is None:
         raise NotATensorError(
             f"expected an optimizer of a framework, not {shown(x, 60)} of type {type(x).__qualname__}"
         )
-    return _Owned(backend, backend.optimizer(x))
+    return _ReadOptimizer(backend, backend.optimizer(x))
 
 
 def _profiles(optimizer: Optimizer) -> list[_Settings]:
@@ -177,7 +177,7 @@ def _profiles(optimizer: Optimizer) -> list[_Settings]:
     return profiles or [optimizer.settings]
 
 
-def _twin(read: _Owned, model: Any, kinds: Names | None) -> Twin:
+def _twin(read: _ReadOptimizer, model: Any, kinds: Names | None) -> Twin:
     owner = registry.kind_of(type(model))
     if owner is None or owner.kind != "model" or owner.backend is not read.backend:
         raise NotATensorError(
@@ -190,7 +190,7 @@ def _twin(read: _Owned, model: Any, kinds: Names | None) -> Twin:
 # comparing
 
 
-def _differences(ours: _Owned, one: _Settings, theirs: _Owned, other: _Settings) -> dict[str, str]:
+def _differences(ours: _ReadOptimizer, one: _Settings, theirs: _ReadOptimizer, other: _Settings) -> dict[str, str]:
     """By the name of the setting, a line for each difference between two optimizers."""
     kind = ours.optimizer.kind
     if kind != theirs.optimizer.kind:
@@ -252,7 +252,7 @@ _REMEDIES: Final = {
 }
 
 
-def _remedy(name: str, ours: _Owned, one: _Settings, theirs: _Owned, other: _Settings) -> str:
+def _remedy(name: str, ours: _ReadOptimizer, one: _Settings, theirs: _ReadOptimizer, other: _Settings) -> str:
     remedy = _REMEDIES.get(name)
     if name == "eps_enters" and name not in theirs.optimizer.arguments:
         remedy = _remedy_of_eps(theirs, one, other)
@@ -269,7 +269,7 @@ def _remedy(name: str, ours: _Owned, one: _Settings, theirs: _Owned, other: _Set
     return _NONE
 
 
-def _remedy_of_eps(theirs: _Owned, one: _Settings, other: _Settings) -> str:
+def _remedy_of_eps(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> str:
     if terms.UNCORRECTED not in (one["eps_enters"], other["eps_enters"]):
         return f"{_NONE}: they come together only as eps goes to 0"
     root = math.sqrt(1 - one["beta2"])
@@ -281,7 +281,7 @@ def _remedy_of_eps(theirs: _Owned, one: _Settings, other: _Settings) -> str:
     )
 
 
-def _remedy_of_decay(theirs: _Owned, one: _Settings, other: _Settings) -> str | None:
+def _remedy_of_decay(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> str | None:
     if one["decay"] == terms.COUPLED != other["decay"]:
         instead = "weight_decay=0 there, and weight_decay / 2 times the sum of squares added to the loss, does"
     elif "decay" in theirs.optimizer.arguments:
@@ -308,7 +308,7 @@ class _ParameterPair(NamedTuple):
 
 
 def _pair_up(
-    ours: _Owned, theirs: _Owned, state: State, source: Twin, target: Twin
+    ours: _ReadOptimizer, theirs: _ReadOptimizer, state: State, source: Twin, target: Twin
 ) -> tuple[list[_ParameterPair], list[str]]:
     """The parameters of the two optimizers that correspond, and for each parameter without a counterpart the reason."""
     updated = {id(parameter.variable): parameter for parameter in ours.optimizer.parameters}
@@ -400,7 +400,9 @@ _PART_OF_STATE: Final = (
 from the gradients."""
 
 
-def _sorted_differences(ours: _Owned, theirs: _Owned, pairs: list[_ParameterPair]) -> tuple[list[str], list[str]]:
+def _sorted_differences(
+    ours: _ReadOptimizer, theirs: _ReadOptimizer, pairs: list[_ParameterPair]
+) -> tuple[list[str], list[str]]:
     """Lines for the differences between the two optimizers, and those lines that tell of a change in what the numbers
     of a state mean."""
     names: dict[str, dict[str, None]] = {}
@@ -421,7 +423,7 @@ def _is_part_of_state(setting: str, one: _Settings, other: _Settings) -> bool:
     return setting in _PART_OF_STATE or (setting in ("decay", "weight_decay") and is_coupled)
 
 
-def _refusal(ours: _Owned, theirs: _Owned, reasons: Sequence[str], instead: str) -> StateError:
+def _refusal(ours: _ReadOptimizer, theirs: _ReadOptimizer, reasons: Sequence[str], instead: str) -> StateError:
     lines = "\n  ".join(reasons)
     return StateError(f"the state of {ours} does not fit {theirs}, and nothing was written; {instead}:\n  {lines}")
 
@@ -430,8 +432,8 @@ def _refusal(ours: _Owned, theirs: _Owned, reasons: Sequence[str], instead: str)
 
 
 def _values(
-    ours: _Owned,
-    theirs: _Owned,
+    ours: _ReadOptimizer,
+    theirs: _ReadOptimizer,
     pairs: Iterable[_ParameterPair],
     sources: Mapping[str, Any],
     slots: Mapping[str, Any],
@@ -463,7 +465,7 @@ def _values(
     return values, unfilled
 
 
-def _canonical(ours: _Owned, parameter: Parameter, sources: Mapping[str, Any]) -> dict[str, Any]:
+def _canonical(ours: _ReadOptimizer, parameter: Parameter, sources: Mapping[str, Any]) -> dict[str, Any]:
     """The state of a parameter in PyTorch's terms; empty if the parameter has no state yet."""
     state: dict[str, Any] = {}
     settings: _Settings = parameter.settings

@@ -167,20 +167,20 @@ def _place_among(x: Any, dtype: str) -> int | None:
 
 
 def _message(
-    found: Comparison, actual: HostLeaf, expected: HostLeaf, dtype: str | None, allowed: Allowed | None
+    result: Comparison, actual: HostLeaf, expected: HostLeaf, dtype: str | None, allowed: Allowed | None
 ) -> str:
-    place = f" at {list(found.worst)}" if found.worst else ""
-    elements = "element" if found.total == 1 else "elements"
-    verb = "is" if found.off == 1 else "are"
-    ulp = f", {found.ulp} ULP of {dtype}" if found.ulp is not None else ""
-    mine, its = _text(found.actual, actual.dtype), _text(found.expected, expected.dtype)
+    place = f" at {list(result.worst)}" if result.worst else ""
+    elements = "element" if result.total == 1 else "elements"
+    verb = "is" if result.off == 1 else "are"
+    ulp = f", {result.ulp} ULP of {dtype}" if result.ulp is not None else ""
+    mine, its = _text(result.actual, actual.dtype), _text(result.expected, expected.dtype)
     width = max(len(mine), len(its))
-    error = found.abs if isinstance(found.abs, int) else f"{found.abs:.3g}"
+    error = result.abs if isinstance(result.abs, int) else f"{result.abs:.3g}"
     return (
-        f"the values differ{at(found.leaf)}: {found.off} of {found.total} {elements} {verb} off\n"
+        f"the values differ{at(result.leaf)}: {result.off} of {result.total} {elements} {verb} off\n"
         f"  actual    {mine:<{width}}{place}  ({actual.source}, {actual.dtype})\n"
         f"  expected  {its:<{width}}{place}  ({expected.source}, {expected.dtype})\n"
-        f"  error     {error} absolute, {found.rel:.3g} relative{ulp}\n"
+        f"  error     {error} absolute, {result.rel:.3g} relative{ulp}\n"
         f"  allowed   {'exact, as ints and bools are' if allowed is None else allowed.text}"
     )
 

@@ -30,7 +30,7 @@ _NAMED: Final = 3
 _ADVICE: Final = "float32 in a run in float64; xdevice.tensor(array) makes float64 of it, array.astype('float64') too:"
 
 
-class _Found(NamedTuple):
+class _NarrowVariable(NamedTuple):
     name: str
     frame: FrameType
 
@@ -54,14 +54,14 @@ def describe(trace: TracebackType | None, folder: Path) -> list[str]:
     frames = [
         frame for frame, _ in traceback.walk_tb(trace) if folder in Path(frame.f_code.co_filename).resolve().parents
     ]
-    found: dict[int, _Found] = {}
+    variables: dict[int, _NarrowVariable] = {}
     for frame in reversed(frames):
         for name, value in frame.f_locals.items():
             if _is_narrow(value):
                 # an outer function made what an inner one was given
-                inner = found.get(id(value))
-                found[id(value)] = _Found(inner.name if inner else name, frame)
-    lines = [_line(one, key) for key, one in list(found.items())[:_NAMED]]
+                inner = variables.get(id(value))
+                variables[id(value)] = _NarrowVariable(inner.name if inner else name, frame)
+    lines = [_line(one, key) for key, one in list(variables.items())[:_NAMED]]
     return [_ADVICE, *lines] if lines else []
 
 
@@ -77,7 +77,7 @@ def _is_narrow(value: Any) -> bool:
         return False
 
 
-def _line(one: _Found, key: int) -> str:
+def _line(one: _NarrowVariable, key: int) -> str:
     """One variable as text: its name, and the line that made it."""
     name = next(name for name, value in one.frame.f_locals.items() if id(value) == key)
     file = one.frame.f_code.co_filename

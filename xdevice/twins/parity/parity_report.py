@@ -252,10 +252,10 @@ def _divergence_json(divergence: Divergence | None) -> dict[str, Any] | None:
 
 
 def _series_json(series: list[ComparedValue]) -> dict[str, Any]:
-    found = worst(series)
+    value = worst(series)
     return {
-        "steps": [{"step": value.step, **_comparison_json(value.comparison)} for value in series],
-        "worst_step": found.step if found is not None else None,
+        "steps": [{"step": one.step, **_comparison_json(one.comparison)} for one in series],
+        "worst_step": value.step if value is not None else None,
     }
 
 
@@ -337,8 +337,8 @@ def _names_table(report: ParityReport) -> Table:
 
 
 def _cell(series: list[ComparedValue]) -> str:
-    found = worst(series)
-    if found is None:
+    value = worst(series)
+    if value is None:
         return "-"
-    text = f"{error_text(found.comparison)} ({excess_text(found.comparison)})"
-    return text if found.comparison.ok else f"{text} from step {min(v.step for v in series if not v.comparison.ok)}"
+    text = f"{error_text(value.comparison)} ({excess_text(value.comparison)})"
+    return text if value.comparison.ok else f"{text} from step {min(v.step for v in series if not v.comparison.ok)}"

@@ -109,7 +109,7 @@ class Watcher:
 def run(plan: RunPlan, folder: Path, watcher: Watcher) -> list[Ended]:
     """Runs the script once per backend. The recordings are written below `folder`, and stay there if the run is
     interrupted."""
-    processes = _Processes(plan, folder, watcher)
+    processes = _RunningScripts(plan, folder, watcher)
     scripts = plan.scripts()
     try:
         with ThreadPoolExecutor(max_workers=plan.jobs) as pool:
@@ -128,7 +128,7 @@ def run(plan: RunPlan, folder: Path, watcher: Watcher) -> list[Ended]:
     return ended
 
 
-class _Processes:
+class _RunningScripts:
     """The processes of a run. `stop` kills those that are alive, and keeps further ones from starting."""
 
     def __init__(self, plan: RunPlan, folder: Path, watcher: Watcher) -> None:

@@ -65,7 +65,7 @@ def compare_pairs(pairs: list[tuple[HostLeaf, HostLeaf]], rule: Strictness) -> C
     checks = [_kind, _shape]
     checks += [_dtype] if rule.check_dtype else []
     checks += [_device] if rule.check_device else []
-    return next((found for check in checks for pair in pairs if (found := check(*pair)) is not None), None)
+    return next((apart for check in checks for pair in pairs if (apart := check(*pair)) is not None), None)
 
 
 def _kind(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:

@@ -179,8 +179,8 @@ class Tracer:
         for run in known.pending:
             self._backend.synchronize(None)
             key = f"{run.line['model']}.{run.line['run']}"
-            host = [[self._backend.to_numpy(x) for x in found] for found in (run.inputs, run.outputs)]
-            self._recorder.add(key, {"inputs": host[0], "outputs": host[1]})
+            inputs, outputs = ([self._backend.to_numpy(x) for x in tensors] for tensors in (run.inputs, run.outputs))
+            self._recorder.add(key, {"inputs": inputs, "outputs": outputs})
             calls = []
             for number, call in enumerate(run.trace.calls):
                 self._recorder.add(f"{key}.{number}", call._asdict() | {"path": "", "type": ""})

@@ -48,7 +48,7 @@ class TracedRun(NamedTuple):
     """The tensors that the model returned, with their channels on the axis where the other run has them."""
 
 
-class Place(NamedTuple):
+class FirstDifference(NamedTuple):
     """The first place where two runs differ: a layer, or a gap between layers."""
 
     path: str
@@ -82,7 +82,7 @@ class TwoRuns:
         self.limit = distances.limit([x for call in expected.calls for x in call.outputs[:1]])
         """The error that rounding alone may make in a layer, as a share of the largest value of its output."""
 
-    def first_difference(self, *, strict: bool = False) -> Place | None:
+    def first_difference(self, *, strict: bool = False) -> FirstDifference | None:
         """Finds the first place where the runs differ; None if they agree. With `strict`, for runs whose outputs are
         known to differ, it is the place where the error grows most, however small the error is."""
         steps = []
@@ -102,7 +102,7 @@ class TwoRuns:
         errors = [*(step.error for step in self._steps()), self._end_error()]
         return max((error for error in errors if error is not None), default=0.0)
 
-    def first_gradient(self) -> Place | None:
+    def first_gradient(self) -> FirstDifference | None:
         """Finds, going backward, the first paired layer whose output gets different gradients in the two runs; None if
         there is none."""
         behind = "the loss"
@@ -117,7 +117,7 @@ class TwoRuns:
                     f"of {self._name(calls)}, off by {error:.2g} of its largest value: the cause lies between it and "
                     f"{behind}"
                 )
-                return Place(calls.expected.path, text, error)
+                return FirstDifference(calls.expected.path, text, error)
             behind = self._name(calls)
         return None
 
@@ -153,7 +153,7 @@ class TwoRuns:
         error = _error(ours, theirs)
         return error is not None and error <= self.limit
 
-    def _greatest_step(self, steps: list[_Step], errors: list[float | None]) -> Place:
+    def _greatest_step(self, steps: list[_Step], errors: list[float | None]) -> FirstDifference:
         """The place of the error that exceeds the largest error before it by the greatest factor."""
         before, most, number = self.limit * _ROUNDING, 0.0, len(errors) - 1
         for place, error in enumerate(errors):
@@ -169,12 +169,12 @@ class TwoRuns:
 
     # the place in words
 
-    def _layer(self, calls: CallPair, error: float) -> Place:
+    def _layer(self, calls: CallPair, error: float) -> FirstDifference:
         far = _far(error, calls.actual.outputs, calls.expected.outputs)
         text = f"the first layer that differs is {self._name(calls)}: it is given the same, and its output is {far}"
         if settings := self._settings(calls.expected.path):
             text += f"; {settings}"
-        return Place(calls.expected.path, text, error)
+        return FirstDifference(calls.expected.path, text, error)
 
     def _settings(self, path: str) -> str:
         """A text that names the settings in which the two layers differ, with both values."""
@@ -185,7 +185,7 @@ class TwoRuns:
             if name in theirs and not layouts.same_setting(value, theirs[name])
         )
 
-    def _gap(self, steps: list[_Step], behind: CallPair | None, error: float) -> Place:
+    def _gap(self, steps: list[_Step], behind: CallPair | None, error: float) -> FirstDifference:
         """The gap before the call `behind`, or before the end: the calls of unpaired layers, in both runs, since the
         last of `steps`."""
         earlier = [step.calls for step in steps if behind is None or step.calls.expected is not behind.expected]
@@ -198,7 +198,7 @@ class TwoRuns:
             path, what = "", "what the model returns"
             far = _far(error, self._actual.outputs, self._expected.outputs)
         ours, theirs = self._between(before, behind)
-        return Place(
+        return FirstDifference(
             path,
             f"the first difference lies {start}: {what} is {far}; between them are {_listed(self._actual, ours)}, and "
             f"{_listed(self._expected, theirs)}",

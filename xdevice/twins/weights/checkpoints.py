@@ -35,11 +35,11 @@ def _in_folder(path: str) -> str:
     with path_errors(f"{path!r:.1000} cannot be read"):
         names = sorted(os.listdir(path))
     for ending in _IN_FOLDERS:
-        found = [name for name in names if name.endswith(ending)]
-        if len(found) == 1:
-            return os.path.join(path, found[0])
-        if found:
-            raise FilePathError(f"{path!r:.1000} is a folder with {listed(found, 4)}: name the one to read")
+        files = [name for name in names if name.endswith(ending)]
+        if len(files) == 1:
+            return os.path.join(path, files[0])
+        if files:
+            raise FilePathError(f"{path!r:.1000} is a folder with {listed(files, 4)}: name the one to read")
     raise MissingFileError(
         f"{path!r:.1000} is a folder without weights: expected a file that ends with {', '.join(_IN_FOLDERS)}"
     )
@@ -49,20 +49,18 @@ def _of_file(path: str, files: ExitStack) -> Header:
     try:
         return files.enter_context(open_file(path))
     except FileFormatError as error:
-        found = foreign.kind_of(path)
-        if found is None:
+        kind = foreign.kind_of(path)
+        if kind is None:
             raise
-        if found.framework is None:
-            raise FileFormatError(f"{path} is {found.what}, not safetensors; {found.advice}") from error
-    backend = registry.load(found.framework)
+        if kind.framework is None:
+            raise FileFormatError(f"{path} is {kind.what}, not safetensors; {kind.advice}") from error
+    backend = registry.load(kind.framework)
     state, key = state_in(backend.own_file(path), path)
-    return Header({name: _opened(value) for name, value in state.items()}, {}, key)
-
-
-def _opened(value: Any) -> OpenedTensor:
-    found = registry.kind_of(type(value))
-    assert found is not None
-    return OpenedTensor(dtype_name(value.dtype), tuple(value.shape), value.nbytes, found.backend, value)
+    tensors = {
+        name: OpenedTensor(dtype_name(value.dtype), tuple(value.shape), value.nbytes, backend, value)
+        for name, value in state.items()
+    }
+    return Header(tensors, {}, key)
 
 
 def _of_index(path: str, files: ExitStack) -> Header:
@@ -87,27 +85,27 @@ def _of_index(path: str, files: ExitStack) -> Header:
     return Header(entries, shared)
 
 
-def state_in(found: Any, where: str) -> tuple[Mapping[str, Any], str]:
+def state_in(saved: Any, where: str) -> tuple[Mapping[str, Any], str]:
     """The state in what a program saved, and the key that it is under: a flat dict of tensors, or the only such dict in
     it ("" is its key in the first case). A training program keeps its optimizer and its counts beside it."""
-    if not isinstance(found, dict):
-        raise NotATensorError(f"{where} holds a {type(found).__qualname__}; expected a dict of tensors by name")
-    if is_state(found):
-        return found, ""
-    states = {key: value for key, value in found.items() if isinstance(value, dict) and value and is_state(value)}
+    if not isinstance(saved, dict):
+        raise NotATensorError(f"{where} holds a {type(saved).__qualname__}; expected a dict of tensors by name")
+    if is_state(saved):
+        return saved, ""
+    states = {key: value for key, value in saved.items() if isinstance(value, dict) and value and is_state(value)}
     if len(states) == 1:
         key, state = next(iter(states.items()))
         return state, str(key)
     if not states:
-        key = next((key for key, value in found.items() if not _is_named_tensor(key, value)), "")
+        key = next((key for key, value in saved.items() if not _is_named_tensor(key, value)), "")
         raise NotATensorError(
-            f"{shown(key)} is a {type(found.get(key)).__qualname__}, not a named tensor: expected a flat dict"
+            f"{shown(key)} is a {type(saved.get(key)).__qualname__}, not a named tensor: expected a flat dict"
         )
     raise StateError(f"{where} holds several states, {listed(map(repr, states), 8)}: give one of them")
 
 
-def is_state(found: Mapping[Any, Any]) -> bool:
-    return all(_is_named_tensor(key, value) for key, value in found.items())
+def is_state(saved: Mapping[Any, Any]) -> bool:
+    return all(_is_named_tensor(key, value) for key, value in saved.items())
 
 
 def _is_named_tensor(key: Any, value: Any) -> bool:

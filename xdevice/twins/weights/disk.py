@@ -50,27 +50,27 @@ def path_text(path: object, verb: str) -> str:
 def require_plain_file(path: str) -> None:
     with path_errors(f"{path!r:.1000} cannot be read"):
         try:
-            found = os.stat(path)
+            mode = os.stat(path).st_mode
         except (FileNotFoundError, NotADirectoryError) as error:
             raise MissingFileError(f"there is no file {path!r:.1000}; is the folder right? {os.getcwd()}") from error
-    if not stat.S_ISREG(found.st_mode):
-        what = "a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file"
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
         raise FilePathError(f"{path!r:.1000} is {what}; name the file with the weights")
 
 
 def target_of(path: str | os.PathLike[str]) -> str:
     """The path of the file to replace. If `path` is a symbolic link, that is the file that the link points to."""
-    given = path_text(path, "save")
-    with path_errors(f"{given!r:.1000} cannot be written"):
-        target = os.path.realpath(given)
+    name = path_text(path, "save")
+    with path_errors(f"{name!r:.1000} cannot be written"):
+        target = os.path.realpath(name)
         folder = os.path.dirname(target)
         if not os.path.isdir(folder):
             raise MissingFileError(f"there is no folder {folder!r:.1000}; make it first: os.makedirs(...)")
         mode = _mode(target)
-    is_folder = stat.S_ISDIR(mode or 0) or os.path.basename(given) in ("", os.curdir)
+    is_folder = stat.S_ISDIR(mode or 0) or os.path.basename(name) in ("", os.curdir)
     if is_folder or (mode is not None and not stat.S_ISREG(mode)):
         what = "names a folder" if is_folder else "is not a regular file"
-        raise FilePathError(f"{given!r:.1000} {what}, which cannot be replaced by a file; name a file")
+        raise FilePathError(f"{name!r:.1000} {what}, which cannot be replaced by a file; name a file")
     return target
 
 

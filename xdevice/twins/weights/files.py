@@ -38,7 +38,7 @@ from .disk import path_text, replacing, target_of
 from .format import DTYPES, RESERVED, SHARED, SMALL, read_all
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
@@ -47,8 +47,10 @@ if TYPE_CHECKING:
 
     Path = str | os.PathLike[str]
     Array = np.ndarray[Any, Any]
-    _Way = tuple[tuple[Any, ...], str]
-    """The keys on the way to a tensor or model, and the name of a variable in it."""
+    _Keys = tuple[Any, ...]
+    """The keys of containers that lead to a tensor or model."""
+    _Variables = dict[str, "_Variable"]
+    """By their names in the file."""
 
 _WRITABLE: Final = frozenset(DTYPES.values())
 _LONE: Final = "tensor"
@@ -56,14 +58,22 @@ _LONE: Final = "tensor"
 
 
 class _Variable(NamedTuple):
-    """A tensor, or a variable of a model, with its backend, and the model if there is one."""
+    """A tensor, or a variable of a model, with its backend; and the keys of containers that lead to it. A variable of a
+    model has a name there, too."""
 
     backend: Backend
     value: Any
+    keys: _Keys
+    name: str = ""
     model: Any = None
 
+    @property
+    def origin(self) -> str:
+        """The Python expression that leads to it, for error messages."""
+        return f"{trees.written(self.keys)} {self.name}".rstrip() if self.keys else f"variable {shown(self.name)}"
 
-class _Planned(NamedTuple):
+
+class _PlannedWrite(NamedTuple):
     """A variable of the argument `into` of `load`, and the entry of the file that is to be written into the
     variable."""
 
@@ -113,52 +123,28 @@ def save(path: Path, x: Any) -> None:
         serialize_file(specs, new, metadata={SHARED: json.dumps(shared)} if shared else None)
 
 
-def _variables(x: Any, verb: str) -> dict[str, _Variable]:
+def _variables(x: Any, verb: str) -> _Variables:
     """All tensors in `x`, and all variables of the models in `x`, by their names in the file."""
-    found: dict[str, _Variable] = {}
-    for name, way, variable in _name_variables(x, verb):
-        if name in found or name == RESERVED or not (name.isascii() or _is_utf8(name)):
-            others = [other for known, other, _ in _name_variables(x, verb) if known == name]
-            raise _name_refused(name, way, others[0] if name in found else None)
-        found[name] = variable
-    return found
-
-
-def _name_refused(name: str, way: _Way, other: _Way | None) -> ContainerError:
-    if name != RESERVED and other is None:
-        return ContainerError(
-            f"{_origin(way)} has the name {shown(name)}, which UTF-8, and so the format, cannot write; rename a key"
-        )
-    both = "has" if other is None else f"and {_origin(other)} both have"
-    return ContainerError(
-        f"{_origin(way)} {both} the name {shown(name)} in a file, where keys are joined by dots; rename a key"
-    )
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _name_variables(x: Any, verb: str) -> Iterator[tuple[str, _Way, _Variable]]:
-    """Yields for each variable in `x` its name in the file, the path to it (the keys of containers, and its name in its
-    model), and the variable."""
+    variables: _Variables = {}
     for prefix, keys, leaf in _leaves(x, verb):
-        for name, one in _of_leaf(keys, leaf):
-            whole = f"{prefix}.{name}" if prefix and name else prefix or name
-            yield whole or ("" if keys else _LONE), (keys, name), one
+        for one in _of_leaf(keys, leaf):
+            name = f"{prefix}.{one.name}" if prefix and one.name else prefix or one.name
+            name = name or ("" if keys else _LONE)
+            if name.encode(errors="ignore").decode() != name:
+                raise ContainerError(
+                    f"{one.origin} has the name {shown(name)}, which UTF-8, and so the format, cannot write; rename a "
+                    f"key"
+                )
+            if name == RESERVED or name in variables:
+                both = f"and {variables[name].origin} both have" if name in variables else "has"
+                raise ContainerError(
+                    f"{one.origin} {both} the name {shown(name)} in a file, where keys are joined by dots; rename a key"
+                )
+            variables[name] = one
+    return variables
 
 
-def _origin(way: _Way) -> str:
-    """The Python expression that leads to a variable, for error messages."""
-    keys, name = way
-    return f"{trees.written(keys)} {name}".rstrip() if keys else f"variable {shown(name)}"
-
-
-def _leaves(x: Any, verb: str) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
+def _leaves(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
     """Yields for each tensor or model in `x` the beginning of its names in the file, the keys that lead to it, and the
     tensor or model itself."""
     if registry.kind_of(type(x)) is not None:
@@ -170,34 +156,37 @@ def _leaves(x: Any, verb: str) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
         yield ".".join(map(str, keys)), keys, leaf
 
 
-def _of_leaf(keys: tuple[Any, ...], x: Any) -> Iterable[tuple[str, _Variable]]:
-    found = registry.kind_of(type(x))
-    path = trees.written(keys) or "the argument" if found is None or found.kind == "symbol" else ""
-    if found is None:
+def _of_leaf(keys: _Keys, x: Any) -> Iterable[_Variable]:
+    owner = registry.kind_of(type(x))
+    if owner is None:
         raise NotATensorError(
-            f"{path} is {shown(x)} of type {type(x).__qualname__}, which a file of tensors cannot hold; leave it out, "
-            f"or make a tensor of it: xdevice.tensor(...)"
+            f"{_path(keys)} is {shown(x)} of type {type(x).__qualname__}, which a file of tensors cannot hold; leave "
+            f"it out, or make a tensor of it: xdevice.tensor(...)"
         )
-    backend, kind = found
+    backend, kind = owner
     if kind == "symbol":
-        raise traced(backend, path)
+        raise traced(backend, _path(keys))
     if kind == "tensor":
-        return (("", _Variable(backend, x)),)
-    return ((name, _Variable(backend, value, x)) for name, value in backend.variables(x))
+        return [_Variable(backend, x, keys)]
+    return (_Variable(backend, value, keys, name, x) for name, value in backend.variables(x))
 
 
-def _host_arrays(variables: Mapping[str, _Variable]) -> tuple[dict[str, Array], dict[str, str]]:
+def _path(keys: _Keys) -> str:
+    return trees.written(keys) or "the argument"
+
+
+def _host_arrays(variables: _Variables) -> tuple[dict[str, Array], dict[str, str]]:
     """Returns the values of the variables by name, and for each further name of a shared variable its first name. The
     value of a shared variable is there once."""
     arrays: dict[str, Array] = {}
     shared: dict[str, str] = {}
     first: dict[int, str] = {}
-    for name, (backend, value, _) in variables.items():
-        if id(value) in first:
-            shared[name] = first[id(value)]
-            continue
-        first[id(value)] = name
-        arrays[name] = _host_array(name, backend, value)
+    for name, one in variables.items():
+        known = first.setdefault(id(one.value), name)
+        if known != name:
+            shared[name] = known
+        else:
+            arrays[name] = _host_array(name, one.backend, one.value)
     return arrays, shared
 
 
@@ -308,43 +297,37 @@ def _arrays(entries: Collection[FileTensor], places: Iterable[Device]) -> Iterat
     return map(floats.take, arrays) if floats.setting() else arrays
 
 
-def _state_to_come(
-    prefix: str, x: Any, variables: Mapping[str, _Variable], header: Header
-) -> Iterator[tuple[str, _Variable]]:
+def _state_to_come(prefix: str, x: Any, variables: _Variables, header: Header) -> Iterator[tuple[str, _Variable]]:
     """Yields variables, with their names, for the state that an optimizer makes only in its first step, as far as the
     file has values for them."""
     backend, kind = registry.kind_of(type(x)) or (None, None)
     start = f"{prefix}." if prefix else ""
-    lacking = [
-        name.removeprefix(start)
-        for name in (*header.entries, *header.shared)
-        if name.startswith(start) and name not in variables
-    ]
+    names = [name for name in header.by_name() if name.startswith(start) and name not in variables]
+    lacking = [name.removeprefix(start) for name in names]
     if backend is None or kind != "model" or not lacking:
         return
     for name, value in backend.state_to_come(x, lacking).items():
-        yield start + name, _Variable(backend, value, x)
+        yield start + name, _Variable(backend, value, (), name, x)
 
 
-def _take_state(prefix: str, x: Any, variables: Mapping[str, _Variable]) -> None:
+def _take_state(prefix: str, x: Any, variables: _Variables) -> None:
     start = f"{prefix}." if prefix else ""
     state = {name.removeprefix(start): one for name, one in variables.items() if one.model is x}
     for backend in {one.backend for one in state.values()}:
         backend.take_state(x, {name: one.value for name, one in state.items()})
 
 
-def _plan(path: Path, variables: Mapping[str, _Variable], header: Header) -> list[_Planned]:
+def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWrite]:
     """Decides which values of the file are written into which variable, a shared variable once. Raises unless all
     names, shapes and dtypes fit."""
-    where = os.fspath(path)
-    entries = {**header.entries, **{name: header.entries[other] for name, other in header.shared.items()}}
-    planned: dict[int, _Planned] = {}
+    entries = header.by_name()
+    planned: dict[int, _PlannedWrite] = {}
     for name, one in variables.items():
         if name not in entries:
             continue
         entry = entries[name]
         _require_fit(where, name, one, entry)
-        other = planned.setdefault(id(one.value), _Planned(name, one, entry))
+        other = planned.setdefault(id(one.value), _PlannedWrite(name, one, entry))
         if other.entry != entry and other.entry.read().tobytes() != entry.read().tobytes():
             raise StateError(f"{other.name} and {name} are one variable here, and two with different values in {where}")
     missing = [name for name, one in variables.items() if id(one.value) not in planned]

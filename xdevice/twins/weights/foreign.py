@@ -55,8 +55,8 @@ def kind_of(path: str) -> Kind | None:
     if start.startswith(b"PK\x03\x04") and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             return _of_names(archive.namelist())
-    found = next((kind for known, kind in _STARTS if start.startswith(known)), None)
-    return found or next((kind for ending, kind in _ENDINGS.items() if path.lower().endswith(ending)), None)
+    by_start = next((kind for known, kind in _STARTS if start.startswith(known)), None)
+    return by_start or next((kind for ending, kind in _ENDINGS.items() if path.lower().endswith(ending)), None)
 
 
 def _of_names(names: Sequence[str]) -> Kind:

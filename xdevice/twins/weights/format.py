@@ -84,6 +84,10 @@ class Header(NamedTuple):
     key: str = ""
     """The key that these are under, if the file holds more than them."""
 
+    def by_name(self) -> dict[str, FileTensor]:
+        """The tensors by all of their names."""
+        return {**self.entries, **{name: self.entries[first] for name, first in self.shared.items()}}
+
 
 @contextmanager
 def open_file(path: str) -> Iterator[Header]:
