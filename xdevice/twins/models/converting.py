@@ -122,6 +122,7 @@ def _convert(source: Any, target: Backend, like: Any, request: _Request, state: 
         origin = row_slices.cut(origin, ours, state.done, is_target=False)
         wanted = row_slices.cut(wanted, theirs, state.done, is_target=True)
     origin, wanted = alike(origin, wanted)
+    # after `alike`, and before the first error of pairing: a device that is not there is said first
     writer = Writer(origin, target, wanted, state, request.device, request.dtype)
     pairing = _pair(origin, wanted, spelled_out(names, origin), request)
     lister = Lister(origin, wanted, pairing, state)
@@ -210,11 +211,12 @@ def _write_freely(origin: Twin, target: Backend, request: _Request, state: State
 
 
 def _pair(source: Twin, target: Twin, names: Names, request: _Request) -> Pairing:
-    paths: list[dict[str, str]] = [{}]
+    singles: list[Pairs] = [[]]
+    likely: Names = {}
     if source.singles and target.singles:
         paths = single_tensors.pair_singles(source, target, names)
-    singles = [single_tensors.pairs_of(source, target, pairs) for pairs in paths]
-    likely = paths[-1]
+        singles = [single_tensors.pairs_of(source, target, pairs) for pairs in paths]
+        likely = paths[-1]
     runs = None if request.inputs is None else Runs(source, target, request.inputs)
     doubts = []
     try:
@@ -223,6 +225,7 @@ def _pair(source: Twin, target: Twin, names: Names, request: _Request) -> Pairin
                 values = [partial(_values, source, target, request, pairs) for pairs in singles]
                 pairs, run, number, left = pair_by_inputs(runs, names, values)
                 plain = plain_layers.by_calls(source, runs.expected, target, run, pairs)
+                # where the outputs agree, the order is no longer in doubt
                 doubts = [left, *order_in_doubt(source, target, pairs)] if left else []
                 return Pairing(pairs, singles[number], plain, likely, doubts, runs)
             except ArgumentError as error:  # the target does not take them

@@ -55,7 +55,10 @@ class Lister:
     def list_pair(self, one: Layer, other: Layer) -> None:
         """Lists the settings in which two paired layers differ."""
         plain = self._pairing.plain
-        ours, theirs = plain.with_padding(one, 0), plain.with_padding(other, 1)
+        ours, theirs = (
+            {**layer.settings, **paddings.get(layer.path, {})}
+            for layer, paddings in zip((one, other), plain.paddings, strict=True)
+        )
         if ours == theirs:
             return
         for difference in layer_settings.of_pair(one, other, ours, theirs, plain.activated):
@@ -73,6 +76,7 @@ class Lister:
         runs = self._pairing.runs
         agree = runs is not None and self._outputs_agree(runs)
         if agree:
+            # equal outputs show that the other model calls the activation as a function
             for line in self._by_functions:
                 self._state.differences.remove(line)
                 self._state.settings.remove(line)
@@ -129,6 +133,7 @@ class Lister:
                 return True
             where = runs.where(computed, self._pairing.pairs)
         if is_blind:
+            # as those of a deep model at initial weights, which shrinks any input to nothing
             how = "are what they are on zeros, so that they tell nothing: give trained weights, or other inputs"
         elif math.isinf(apart):
             how = "have other shapes, or numbers that are not finite"

@@ -55,6 +55,7 @@ def state_of(source: Any, paths: Collection[str], done: list[str]) -> Any:
 def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
     plain = {name: ".".join(part for part in name.split(".") if part not in _WRAPPERS) for name in source}
     longer = [name for name in source if name != plain[name]]
+    # two names would become one where a model and its wrapped form are in one state
     if not longer or len(set(plain.values())) < len(plain):
         return source
     words = [word for word in _WRAPPERS if any(word in name.split(".") for name in longer)]
@@ -69,6 +70,7 @@ def _renamed(source: Mapping[str, Any], paths: Collection[str], done: list[str])
     candidates = [(start, "") for start in _starts(source)] + [("", start) for start in _starts(paths)]
     for off, on in candidates:
         count = _count(_with_words(source, off, on), paths)
+        # only for more: where nothing is gained, names stay as they came
         if count > most:
             best, most = (off, on), count
     if best == ("", ""):
@@ -83,6 +85,7 @@ def _renamed(source: Mapping[str, Any], paths: Collection[str], done: list[str])
 def _starts(names: Collection[str]) -> list[str]:
     """The beginnings, up to a dot, that at least half of the names have."""
     counts = Counter(start + "." for name in names for start in _paths_in(name) if start != name)
+    # a head that was added later does not have the word
     return [start for start, count in counts.items() if 2 * count >= len(names)]
 
 

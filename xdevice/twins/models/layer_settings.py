@@ -44,6 +44,7 @@ def of_pair(
     is_read = all(set(settings).difference(SHAPING, layouts.TOLD) for settings in (ours, theirs))
     for name in dict.fromkeys((*ours, *theirs)):
         is_stated = name in ours and name in theirs
+        # a setting of one layer alone is a difference only where the other was read at all
         if not (is_stated if name in (*SHAPING, *layouts.TOLD) else is_read):
             continue
         if name == "activation" and (one.path in activated or other.path in activated):

@@ -30,6 +30,7 @@ def pair_layers(source: Twin, target: Twin, names: Names) -> Pairs:
     pairs = by_name(source, target, names) if names else []
     ours, theirs = _left(source, target, names)
     there = {layer.path: layer for layer in theirs}
+    # the same paths are the same layers, in whatever order they are defined
     if {layer.path for layer in ours} == there.keys():
         pairs += [(layer, there[layer.path]) for layer in ours]
     else:
@@ -103,11 +104,14 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
 
 
 def _match(ours: Unpaired, theirs: Unpaired) -> Pairs:
+    # one order of kinds and shapes: names need not agree, but must not contradict it
     if ours.signatures == theirs.signatures:
         return _in_order(ours, theirs)
+    # a backbone without its head
     if _is_part(ours, theirs) or _is_part(theirs, ours):
         there = {layer.path: layer for layer in theirs.layers}
         return [(layer, there[layer.path]) for layer in ours.layers if layer.path in there]
+    # one order within each kind: some models define their norms behind all other layers
     by_kind, others = _by_kind(ours), _by_kind(theirs)
     if by_kind.signatures == others.signatures:
         return _in_order(by_kind, others)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     Gaps = dict[tuple[int, str], list[Layer]]
     """The layers without parameters, by two things: the number of the pair of layers that they follow (-1 if they come
     before the first pair), and their kind."""
+    Paddings = dict[str, dict[str, object]]
+    """By a layer's path, as a setting: its padding together with that of a separate padding layer before it."""
 
 _NOT_NEGATIVE = ("relu", "relu6", "sigmoid", "hardsigmoid", "softplus")
 _POOLS = ({"avg_pool", "max_pool"}, {"adaptive_avg_pool", "adaptive_max_pool"})
@@ -48,14 +50,8 @@ class PlainComparison(NamedTuple):
     """The paths, in the source or the target, of the layers with parameters whose activation was compared."""
     uncompared: tuple[list[Layer], list[Layer]]
     """The layers without a counterpart, of the source and of the target."""
-    paddings: tuple[Mapping[str, object], Mapping[str, object]] = ({}, {})
-    """For the source and for the target: by a layer's path, its padding together with that of a separate padding layer
-    before it."""
-
-    def with_padding(self, layer: Layer, side: int) -> Mapping[str, object]:
-        """The settings of a layer of the source (0) or the target (1), with the padding of a separate layer."""
-        paddings = self.paddings[side]
-        return {**layer.settings, "padding": paddings[layer.path]} if layer.path in paddings else layer.settings
+    paddings: tuple[Paddings, Paddings] = ({}, {})
+    """Of the source and of the target."""
 
 
 def by_definition(source: Twin, target: Twin, pairs: Pairs) -> PlainComparison:
@@ -306,9 +302,11 @@ def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
     return layer._replace(settings=settings)
 
 
-def _paddings(plain: Iterable[Layer], padded: Iterable[Layer]) -> dict[str, object]:
-    """The path and the padding of each layer in `padded` whose padding `with_pads` changed, by merging the layer of
-    zeros before it."""
+def _paddings(plain: Iterable[Layer], padded: Iterable[Layer]) -> Paddings:
+    """The paddings that `with_pads` has changed, by merging the layers of zeros."""
     own = {layer.path: layer.settings.get("padding") for layer in plain}
-    paddings = {layer.path: layer.settings.get("padding") for layer in padded if layer.parts}
-    return {path: padding for path, padding in paddings.items() if padding != own[path]}
+    return {
+        layer.path: {"padding": layer.settings["padding"]}
+        for layer in padded
+        if layer.parts and layer.settings.get("padding") != own[layer.path]
+    }

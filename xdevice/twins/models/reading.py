@@ -34,6 +34,7 @@ def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin
     except AbsentNameError:
         raise
     except UnsupportedError:
+        # layers with parameters can be paired all the same; `differences` says that nothing is known of the others
         sequence = None
     if kinds:
         layers += _declared(backend, variables, layers, sequence, kinds)
@@ -55,6 +56,7 @@ def without_owner(variables: Variables, layers: Iterable[Layer]) -> dict[str, An
     name."""
     seen = {id(variables[part.name]) for layer in layers for part in layer.parts}
     rest = {}
+    # a tied weight comes under each of its names, as one object
     for name, value in variables.items():
         if id(value) not in seen:
             seen.add(id(value))
@@ -93,6 +95,7 @@ def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | Non
             for layer in twin.layers
             if _is_meant(layer.path, _classes(twin.sequence), _with_dots(place))
         ]
+        # in one of the two is enough: the other may be a class that is known anyway
         if any(own == kind for _, own in of_classes):
             continue
         if of_classes:
@@ -146,9 +149,11 @@ def declared_layer(backend: Backend, path: str, kind: str, variables: Variables)
     """
     has_several = kind in layouts.RECURRENT or kind == layouts.ATTENTION
     for settings in _possible_settings(kind):
+        # Keras writes paths with slashes
         for separator in (".", "/"):
             parts = _parts_at(backend, path, kind, settings, separator)
             present = tuple(part for part in parts if part.name in variables)
+            # a bias alone does not tell how many layers and directions there are
             if not present or (has_several and _weights(present) != _weights(parts)):
                 continue
             layer = Layer(_with_dots(path), kind, present, settings)

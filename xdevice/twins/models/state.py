@@ -210,6 +210,7 @@ def _misfits(backend: Backend, model: Any, variables: Mapping[str, Any], state: 
         elif backend.device_of(value).kind == "meta":
             yield f"{name}: it is on meta, where it has no values"
         first = written.setdefault(id(variable), name)
+        # the same value twice is how a checkpoint writes a tied weight
         if first != name and there == here and not _equal(backend, value, state[first]):
             yield f"{name} and {first} are one variable in the model, but two different values were given"
     for (came, expected), names in casts.items():

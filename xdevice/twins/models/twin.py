@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Pairs = Sequence[tuple[Layer, Layer]]
     """A layer of the source and its counterpart in the target, for each pair."""
     Shape = tuple[int, ...]
+    Form = tuple[str, tuple[tuple[str, Shape], ...]]
     Signature = tuple[object, ...]
     """The kind of a layer and the shape of one of its parameters, both the same for its counterpart."""
 
@@ -62,6 +63,15 @@ class Twin(NamedTuple):
     def shapes(self, layer: Layer) -> dict[str, Shape]:
         return shapes_of(self.variables, layer)
 
+    def forms(self, layers: Iterable[Layer]) -> list[Form]:
+        """The kind of each layer and the shapes of all its parameters but counters."""
+        forms = []
+        for layer in layers:
+            shapes = shapes_of(self.variables, layer)
+            shapes.pop(layouts.COUNTER, None)
+            forms.append((layer.kind, tuple(shapes.items())))
+        return forms
+
     def signature(self, layer: Layer) -> Signature:
         """A layer's kind, and the shape in PyTorch's layout of a parameter that every layer of the kind has."""
         shapes = self.shapes(layer)
@@ -77,19 +87,16 @@ class Twin(NamedTuple):
     def signatures(self, layers: Iterable[Layer] | None = None) -> list[Signature]:
         return [self.signature(layer) for layer in (self.layers if layers is None else layers)]
 
-    def place_of(self, name: str) -> Device:
-        value = self.variables[name]
-        return devices.CPU if isinstance(value, FileTensor) else self.backend.device_of(value)
-
-    def read(self, name: str, place: Device) -> Array:
-        """The values of a variable, which is at `place`. On meta it has none: then an array of its shape that takes no
+    def read(self, name: str) -> tuple[Array, Device]:
+        """The values of a variable, and where it is. On meta it has none: then an array of its shape that takes no
         memory."""
         value = self.variables[name]
         if isinstance(value, FileTensor):
-            return value.read()
+            return value.read(), devices.CPU
+        place = self.backend.device_of(value)
         if place.kind == "meta":
-            return np.broadcast_to(np.zeros((), host_dtype(dtype_name(value.dtype))), tuple(value.shape))
-        return self.backend.peek(value)
+            return np.broadcast_to(np.zeros((), host_dtype(dtype_name(value.dtype))), tuple(value.shape)), place
+        return self.backend.peek(value), place
 
 
 def shapes_of(variables: Mapping[str, Any], layer: Layer) -> dict[str, Shape]:

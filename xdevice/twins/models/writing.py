@@ -80,7 +80,7 @@ class Writer:
         if why:
             self.leave([layer, other], why)
             return
-        if pixel_order.is_counted(layer) or pixel_order.is_counted(other):
+        if any(part.rule.order for part in (*layer.parts, *other.parts)):
             one, lines = pixel_order.reordered(layer, other, partial(pixel_order.has_channels_last, like))
             other, more = pixel_order.reordered(other, one, partial(pixel_order.has_channels_last, self._source))
             layer = one
@@ -147,9 +147,8 @@ class Writer:
             if part.rule.refusal is not None:
                 self._state.unmapped[part.name] = part.rule.refusal
                 continue
-            place = self._source.place_of(part.name)
-            arrays = part.rule.canonical(self._source.read(part.name, place))
-            for name, array in zip(part.of, arrays, strict=True):
+            values_there, place = self._source.read(part.name)
+            for name, array in zip(part.of, part.rule.canonical(values_there), strict=True):
                 values[name] = _Value(array, part.name, place)
         return values
 
@@ -198,6 +197,7 @@ class Writer:
         state, origin, lacks = self._state, value.origin, f"{self._target.name} has no {name}"
         if name == layouts.COUNTER:
             state.differences.append(f"{origin}: left out, because {self._target.name} does not count batches")
+        # a bias of zeros changes nothing; on meta nobody knows
         elif name.endswith(".bias") and (value.array.any() or value.place.kind == "meta"):
             state.unmapped[origin] = f"{lacks}, and only zeros can be left out"
         elif not any(origin in names for names in state.origins.values()):
@@ -207,11 +207,14 @@ class Writer:
 
     def _write(self, layer: Layer, part: Part, values: list[_Value]) -> None:
         try:
-            array = floats.take(part.rule.native(*(value.array for value in values)))
+            array = part.rule.native(*[value.array for value in values])
         except layouts.UnfitError as error:
             self._state.unmapped[part.name] = str(error)
             return
-        names = tuple(dict.fromkeys(value.origin for value in values))
+        # a run of `xdevice parity` that asks for float64, or for jitter
+        if floats.setting():
+            array = floats.take(array)
+        names = tuple(dict.fromkeys([value.origin for value in values]))
         first = self._source.variables[names[0]]
         variable = None if self._like is None else self._like.variables[part.name]
         wanted = None if variable is None else dtype_name(variable.dtype)
@@ -223,6 +226,7 @@ class Writer:
         if variable is not None:
             self._check_ties(layer, part.name, id(variable), id(first), array)
         place = self._place(values[0].place, variable)
+        # once for each device and dtype, of which a model has few
         if (place, came) not in self._possible:
             self._target.require(place)
             require_dtype(self._target, came, part.name, "cast the model first", place=place)
@@ -246,8 +250,10 @@ class Writer:
     def _tensor(self, array: Array, place: Device) -> Any:
         if place.kind == "meta":
             return self._target.full(array.shape, 0, place, array.dtype.name)
+        # an empty array has no memory that could be taken over
         if place is not devices.CPU or not array.size:
             return self._target.from_numpy(array, place)
+        # the tensor takes the memory over, so nobody else may have it
         return self._target.from_buffer(owned(array))
 
     def _check_ties(self, layer: Layer, name: str, variable: int, first: int, array: Array) -> None:
@@ -265,6 +271,7 @@ class Writer:
         uses = self._uses.setdefault(first, [])
         if before == name:
             uses.append((variable, name, layer.path))
+        # a layer may itself split a parameter, as in_proj_weight; that is no tie
         for other, other_name, path in uses:
             if other != variable and path != layer.path:
                 self._state.differences.append(

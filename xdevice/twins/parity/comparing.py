@@ -143,6 +143,7 @@ def _compare(
 
 def compare_leaves(actual: list[HostLeaf], expected: list[HostLeaf], rule: Strictness) -> Comparison:
     """Compares two values whose leaves have been read to the host before, such as those of two recordings."""
+    # PyTorch counts batches, and nobody else does
     counters = structures.counters_of_one(actual, expected)
     if counters:
         ours, theirs = ([leaf for leaf in side if leaf.path not in counters] for side in (actual, expected))

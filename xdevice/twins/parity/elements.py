@@ -31,6 +31,7 @@ def compare_elements(actual: HostLeaf, expected: HostLeaf, rule: Strictness, noi
     if not expected.is_number:
         return _things(actual, expected)
     a, b = numpy.ravel(actual.value), numpy.ravel(expected.value)
+    # nothing to compare, and no largest element
     if a.size == 0:
         return Comparison(True, leaf=expected.path, abs=0.0, rel=0.0, ulp=0)
     dtype = coarser(actual, expected, rule.pythons)

@@ -74,6 +74,7 @@ def leaves(x: object) -> list[trees.Leaf]:
 def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
     """Yields one leaf as it is on the host; of a model, a leaf for each variable."""
     owner, kind = registry.kind_of(type(x)) or (None, None)
+    # first, because a single variable counts as a model, too
     if model_of := owners.backend_of_model(x):
         for name, variable in model_of.variables(x):
             yield read_tensor(model_of, joined(path, name), variable)

@@ -44,6 +44,7 @@ def run(script: str) -> None:
         with suppress(Exception):  # the script's own error has been shown, and no other one may take its place
             print(*describe(trace, folder), sep="\n", file=sys.stderr)
 
+    # not `except`: the traceback is to look as it does without xdevice
     sys.excepthook = explain
     runpy.run_path(script, run_name="__main__")
 

@@ -61,6 +61,7 @@ def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) 
     runs = model_runs.run_both(actual, expected, inputs)
     # outputs that are not tensors are left out
     ours, theirs = ([leaf for leaf in host_leaves.read(run.result) if leaf.owner != host_leaves.PYTHON] for run in runs)
+    # otherwise the structures differ, which the comparison says
     if len(ours) == len(theirs):
         ends = runs[0].has_channels_last, runs[1].has_channels_last
         ours = [

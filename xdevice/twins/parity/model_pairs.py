@@ -114,6 +114,7 @@ def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPa
         return _beside_state(path, expected, ours).swapped()
     if ours is None or theirs is None:
         return None
+    # one framework: parameters have the same names, and only settings could hide a difference
     if ours.backend is theirs.backend and not skip:
         lines = layer_settings.between(ours.backend, actual, expected)
         return _apart(path, ours, theirs, {})._replace(settings=lines) if lines else None

@@ -58,6 +58,7 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
         noise[call.key] = {}
         for number, (path, leaf) in enumerate(zip(unique_paths(usual), usual, strict=True)):
             difference = max((differences[number] for differences in apart.values()), default=0.0)
+            # a loss may by chance be equal in all runs: the largest share of any step so far counts
             size = _largest(leaf)
             share = max(difference / size if size else 0.0, worst_shares.get((call.name, path), 0.0))
             worst_shares[call.name, path] = share

@@ -186,6 +186,7 @@ def compare_recordings(
             comparison = compare_leaves(mine.read(), call.read(), own)
         line = mine.where if mine is not None else ""
         values.append(ComparedValue(call.name, call.step, (place,), comparison, line, call.where))
+    # reading the reference again is worth it only where something is to be explained
     if any(value.comparison.problem == "values" for value in values):
         notes = vanishing(expected)
         values = [value._replace(comparison=explain(value.comparison, notes)) for value in values]

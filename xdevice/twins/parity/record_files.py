@@ -87,6 +87,7 @@ class Recorder:
         """Writes a value as the next step of its name."""
         if not isinstance(name, str) or not name:
             raise RecordingError(f"record takes a name and a value: record('loss', loss), not the name {shown(name)}")
+        # a forked child shares the open files, and both would write over each other
         if os.getpid() != self._process:
             raise RecordingError(
                 f"this process was forked from one that records into {self.folder}, and both would write there; "
@@ -140,6 +141,7 @@ def _read(leaf: Leaf) -> Iterable[HostLeaf]:
         state = convert_state(leaf.value, "numpy")
     except XDeviceError:  # not convertible, such as an optimizer
         return whole
+    # half of a model under PyTorch's names, and half under its own, could not be compared
     if state.unmapped or not state:
         return whole
     places = {one.device for one in whole}
@@ -285,7 +287,7 @@ def _plain(line: dict[str, Any]) -> HostLeaf:
 
 def _tensor(line: dict[str, Any], file: BufferedReader) -> HostLeaf:
     file.seek(line["at"])
-    array: Any = numpy.load(file, allow_pickle=False)
+    array: Any = numpy.load(file, allow_pickle=False)  # a recording may come from anybody
     if line["dtype"] in _STORED_AS:
         array = array.view(host_dtype(line["dtype"]))
     return HostLeaf(line["path"], array, line["dtype"], line["device"], line["owner"])

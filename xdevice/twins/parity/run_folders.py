@@ -109,6 +109,7 @@ def load(folder: Path) -> RunFolder:
     Raises:
         RecordingError: the folder has no recording, or a damaged one, or a calibration run failed.
     """
+    # what one process has recorded by XDEVICE_RECORD
     if (folder / INDEX).exists():
         only = Recording(folder)
         versions = list(only.header["versions"])

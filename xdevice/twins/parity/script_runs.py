@@ -181,6 +181,7 @@ class _RunningScripts:
             selection.VARIABLE: script.backend,
             floats.VARIABLE: script.floats,
             recording.VARIABLE: str(folder.absolute()),
+            # one seed for all, or each backend would begin with other weights
             generators.VARIABLE: os.environ.get(generators.VARIABLE) or "0",
             "PYTHONFAULTHANDLER": "1",  # a segmentation fault then prints the line of Python
         }

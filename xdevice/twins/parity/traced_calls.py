@@ -127,6 +127,7 @@ def _pair_calls(ours: list[TracedCall], theirs: list[TracedCall]) -> Iterator[tu
     start = 0
     for its in theirs:
         for place in range(start, len(ours)):
+            # rounding in what came before must not make two calls strangers
             if _inputs_apart(ours[place], its) <= distances.OFF["float32"]:
                 yield ours[place], its
                 start = place + 1

@@ -142,6 +142,7 @@ class Tracer:
         with self._lock:
             known.count += 1
             known.shapes[shapes] = known.shapes.get(shapes, 0) + 1
+            # powers of two: a run of a million steps keeps twenty calls
             return known.shapes[shapes] <= FIRST or known.count & (known.count - 1) == 0
 
     def _watch(self, known: _TracedModel) -> list[Call] | None:
@@ -177,6 +178,7 @@ class Tracer:
         if block is not None:
             block.__exit__(None, None, None)
         for run in known.pending:
+            # a gradient may still be on its way
             self._backend.synchronize(None)
             key = f"{run.line['model']}.{run.line['run']}"
             inputs, outputs = ([self._backend.to_numpy(x) for x in tensors] for tensors in (run.inputs, run.outputs))

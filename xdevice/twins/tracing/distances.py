@@ -76,6 +76,7 @@ def error_of(actual: Array, expected: Array) -> float | None:
     ways = [_distance(way, expected) for way in _orders(actual, expected.shape)]
     if ways:
         return min(ways)
+    # a reshaped array of the same size may hold the same numbers; one of other sizes cannot
     same_axes = _squeezed(actual).ndim == _squeezed(expected).ndim
     return math.inf if same_axes and sorted(actual.shape) != sorted(expected.shape) else None
 
@@ -119,6 +120,7 @@ def _squeezed(x: Array) -> Array:
 def _distance(actual: Array, expected: Array) -> float:
     if expected.dtype.kind in "iub":
         return 0.0 if (actual == expected).all() else math.inf
+    # float32 is compared as it is: widening two large activations takes longer than the rest
     a, b = (actual, expected) if actual.dtype == expected.dtype == numpy.float32 else (wide(actual), wide(expected))
     with numpy.errstate(invalid="ignore"):
         off = numpy.abs(a - b)

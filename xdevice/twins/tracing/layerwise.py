@@ -106,6 +106,7 @@ class TwoRuns:
         """Finds, going backward, the first paired layer whose output gets different gradients in the two runs; None if
         there is none."""
         behind = "the loss"
+        # the loss is what gradients come from, so the last layer is where a fault would show first
         for calls, is_input, _ in reversed(list(self._steps())):
             ours, theirs = calls.actual.gradients[:1], calls.expected.gradients[:1]
             if is_input or not ours or not theirs or ours[0] is None or theirs[0] is None:

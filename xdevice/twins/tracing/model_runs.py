@@ -147,6 +147,7 @@ def run(model: Any, arrays: Arrays, give: Callable[[Call, Any], Any] | None = No
     result, the model goes on with what `give` returns in place of that result."""
     backend = _owner(model)
     place = next((device for _, device in backend.model_devices(model)), CPU)
+    # before the model runs: JAX would narrow float64 in silence
     for x in arrays.values():
         require_dtype(backend, x.dtype.name, "inputs=", "give inputs of another dtype", place=place)
     tensors = {name: backend.from_numpy(numpy.array(x, order="C"), place) for name, x in arrays.items()}

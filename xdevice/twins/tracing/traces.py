@@ -68,6 +68,7 @@ class Trace:
     @property
     def calls(self) -> list[LayerCall]:
         """The calls that have ended so far, in order. Reading `calls` copies the tensors to the host."""
+        # gradients may still come while the block is open
         if self._is_open or not self._read:
             self._read = self._host()
         return self._read

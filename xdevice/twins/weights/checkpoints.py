@@ -69,6 +69,7 @@ def _of_index(path: str, files: ExitStack) -> Header:
         text = file.read()
     try:
         places: dict[str, str] = json.loads(text)["weight_map"]
+        # a downloaded index must not name files elsewhere on the disk
         if any(os.path.basename(place) != place for place in places.values()):
             raise ValueError("it names a file of another folder")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -77,6 +78,7 @@ def _of_index(path: str, files: ExitStack) -> Header:
     parts = {place: _of_file(os.path.join(folder, place), files) for place in sorted(set(places.values()))}
     entries: dict[str, FileTensor] = {}
     for place, header in parts.items():
+        # a file may hold more than the index says, as leftovers of an earlier one
         entries |= {name: one for name, one in header.entries.items() if places.get(name) == place}
     shared = {name: first for header in parts.values() for name, first in header.shared.items() if first in entries}
     lacking = [name for name in places if name not in entries and name not in shared]

@@ -111,6 +111,7 @@ def save(path: Path, x: Any) -> None:
     """
     from safetensors import TensorSpec, serialize_file
 
+    # the path first: a folder that is not there is said before tensors are copied from a GPU
     target = target_of(path)
     arrays, shared = _host_arrays(_variables(x, "save"))
     specs = {
@@ -279,6 +280,7 @@ def _load_into(path: str, into: Any) -> Any:
     with open_checkpoint(path) as header:
         for prefix, x in models.items():
             variables.update(_state_to_come(prefix, x, variables, header))
+        # in the order of the file, so that a disk reads it from one end to the other
         order = {entry: number for number, entry in enumerate(header.entries.values())}
         planned = sorted(_plan(path, variables, header), key=lambda one: order[one.entry])
         places = [one.backend.device_of(one.value) for _, one, _ in planned]

@@ -52,6 +52,7 @@ _ENDINGS: Final = {
 def kind_of(path: str) -> Kind | None:
     with path_errors(f"{path!r:.1000} cannot be read"), open(path, "rb") as file:
         start = file.read(32)
+    # PyTorch, Keras, TorchScript and NumPy all write zip archives
     if start.startswith(b"PK\x03\x04") and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             return _of_names(archive.namelist())

@@ -31,6 +31,7 @@ def is_blind(runs: Runs) -> bool:
     except ArgumentError:
         return False
     apart = map(distances.apart, blank.outputs, runs.expected.outputs)
+    # a tenth, so that an honest model with a small answer is not called blind
     return max(apart, default=math.inf) < runs.limit / 10
 
 

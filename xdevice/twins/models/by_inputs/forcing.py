@@ -166,6 +166,7 @@ class ForcedRun:
             self.apart.append((call.path, self._before))
         self._before = call.path
         tensors = list(layer_calls.tensors(backend, result))
+        # such as a state that only one framework returns
         if not len(expected.outputs) >= len(call.outputs) == len(tensors):
             return result
         kind = self._theirs[call.path].kind
@@ -238,6 +239,7 @@ class ForcedRun:
         free, close = ([own for own in owns if own not in taken] for owns in (alike, same))
         guess = self._guess.get(path, "")
         self.ties[path] = frozenset(close)
+        # the only one, and still free: whatever the other layers turn out to be
         if len(same) == len(close) == 1:
             self.sure[path] = close[0]
         if close:

@@ -44,6 +44,7 @@ class Runs:
         it has its own values again."""
         backend, variables = self.target.backend, self.target.variables
         fitting = {name: value for name, value in values.items() if name in variables and _fits(variables[name], value)}
+        # copied, because writing into a variable may write into what `to_numpy` shares with it
         own = {
             name: backend.from_numpy(backend.to_numpy(variables[name]).copy(), backend.device_of(variables[name]))
             for name in fitting

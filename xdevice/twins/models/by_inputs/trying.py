@@ -55,6 +55,7 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
     try:
         guesses = [pair_layers(source, target, names)]
     except StateError as error:
+        # otherwise the refusal would blame the layers that names= does not mention
         if names:
             by_name(source, target, names)  # raises if names= itself is wrong
         refusal = error
@@ -87,6 +88,7 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
             return closest._replace(doubt=doubt)
         error.pairs = {one.path: other.path for one, other in likely}
         raise
+    # the pairing by order stands unless the forced one is better: inputs alike may have misled it
     if refusal is None and _try(runs, forced.pairs, values[0])[0] >= apart:
         return first
     return forced

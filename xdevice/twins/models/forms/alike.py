@@ -8,7 +8,7 @@ to no known layer.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from xdevice.twins.contract import layouts
 from xdevice.twins.contract.layouts import Layer
@@ -17,14 +17,16 @@ from . import attention, single_tensors
 from .replacing import joined, with_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from xdevice.twins.models.twin import Shape, Twin
+    from xdevice.twins.models.twin import Twin
 
 
 def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
     """Both models, with their layers rewritten to be of the same kinds as far as possible."""
-    if _count([*source.layers, *source.singles], source) == _count([*target.layers, *target.singles], target):
+    ours, theirs = (twin.forms([*twin.layers, *twin.singles]) for twin in (source, target))
+    # the usual case: what is alike is not rewritten, so that names and order stay what they are
+    if Counter(ours) == Counter(theirs):
         return source, target
     ways = (
         _without_ties,
@@ -34,19 +36,10 @@ def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
         single_tensors.with_norms,
         single_tensors.with_kinds,
     )
+    # in this order, because each counts what those before it have left
     for way in ways:
         source, target = way(source, target), way(target, source)
     return attention.alike(source, target)
-
-
-def _count(layers: Iterable[Layer], twin: Twin) -> Counter[Any]:
-    return Counter(_form(layer, twin) for layer in layers)
-
-
-def _form(layer: Layer, twin: Twin) -> tuple[str, tuple[tuple[str, Shape], ...]]:
-    shapes = twin.shapes(layer)
-    shapes.pop(layouts.COUNTER, None)
-    return layer.kind, tuple(shapes.items())
 
 
 # tied layers
@@ -56,13 +49,14 @@ def _without_ties(twin: Twin, other: Twin) -> Twin:
     """Drops layers that only reuse variables of layers before them, if the other model has fewer layers of that kind
     and shape: the head of a language model is a layer in one model, and a product with the embedding's weight in the
     other."""
-    more = _count(twin.layers, twin)
-    more.subtract(_count(other.layers, other))
+    forms = twin.forms(twin.layers)
+    more = Counter(forms)
+    more.subtract(other.forms(other.layers))
     seen: set[int] = set()
     kept = []
-    for layer in twin.layers:
-        form = _form(layer, twin)
+    for layer, form in zip(twin.layers, forms, strict=True):
         variables = {id(twin.variables[part.name]) for part in layer.parts}
+        # what is tied in both models stays in both
         if variables <= seen and more[form] > 0:
             more[form] -= 1
         else:

@@ -43,6 +43,7 @@ _ROLES: Final = {len(roles): roles for roles in (_SEPARATE, _HALF_FUSED, _FUSED)
 
 def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
     """Joins linear layers into attentions where both models have equally many attentions in different forms."""
+    # two linear layers that follow one another are no attention unless nothing else makes the numbers equal
     for with_fused in (False, True):
         ours, theirs = (_attentions(twin, with_fused) for twin in (source, target))
         if ours and len(ours) == len(theirs):
@@ -58,6 +59,7 @@ def _joined(source: Twin, ours: list[Group], target: Twin, theirs: list[Group]) 
             continue
         rows = _rows(source, one) or _rows(target, other)
         for twin, group, joins in ((source, one, source_joins), (target, other, target_joins)):
+            # then the first layer is not query, key and value, but something of its own
             if len(group) == 2 and sum(rows) != _height(twin, group[0]):
                 return source, target
             if len(group) > 1:
@@ -75,6 +77,7 @@ def _form(twin: Twin, group: Group) -> object:
     """What two attentions have in common if their layers can be paired one by one: the order in which the model defines
     them, and whether biases are tensors of their own."""
     places = _places(twin)
+    # key before query is another form, though the names are the same
     in_order = sorted(range(len(group)), key=lambda number: places[id(group[number])])
     return in_order, list(_lone_biases(twin, group))
 

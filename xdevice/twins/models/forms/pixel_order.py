@@ -26,11 +26,6 @@ def puts_channels_last(target: Backend) -> bool:
     return any(part.rule is layouts.KERNEL_FIRST for part in target.parts("conv", {}))
 
 
-def is_counted(layer: Layer) -> bool:
-    """Whether a parameter of the layer is known to count the pixels of a flattened image with the channels last."""
-    return any(part.rule.order for part in layer.parts)
-
-
 def reordered(layer: Layer, beside: Layer | None, is_last: Callable[[], bool]) -> tuple[Layer, list[str]]:
     """`layer`, and a line for each parameter that is reordered for the other model, whose layer is `beside`. If that
     model has its channels last, it may count pixels as this one: then what `beside` is not known to count so is

@@ -40,6 +40,7 @@ def with_norms(twin: Twin, other: Twin) -> Twin:
         candidates = [declared_layer(twin.backend, path, kind, variables) for path, variables in modules.items()]
         norms = [(layer, _form(twin, layer)) for layer in candidates if layer is not None]
         counts = Counter(form for _, form in norms)
+        # one more or one less would be a guess
         taken = [layer for layer, form in norms if counts[form] == lacking[form]]
         twin = _with_norms(twin, taken)
         for layer in taken:
@@ -139,6 +140,7 @@ def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str
             raise StateError(f"names= says {here!r}: {there!r}, whose shapes are {ours[here]} and {theirs[there]}")
     taken = {*sure, *sure.values()}
     sure |= {path: path for path, form in ours.items() if path not in taken and theirs.get(path) == form}
+    # whole shapes first, with the axes of length 1, which tell more
     _pair_alike(_whole_shapes(source), _whole_shapes(target), sure)
     in_order, likely = _pair_alike(ours, theirs, sure)
     return [sure, *(pairs for pairs in (sure | in_order, sure | likely) if pairs != sure)]
