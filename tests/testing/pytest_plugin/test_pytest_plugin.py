@@ -11,9 +11,9 @@ from support import ROOT
 import xdevice
 from xdevice import transfers
 from xdevice.performance.contract import hooks
-from xdevice.testing import plugin as pytest_plugin
-from xdevice.testing.plugin import recordings as pytest_recording
-from xdevice.testing.plugin.markers import MARKERS
+from xdevice.testing import pytest_plugin
+from xdevice.testing.pytest_plugin import recordings as pytest_recording
+from xdevice.testing.pytest_plugin.markers import MARKERS
 from xdevice.twins.parity import comparing as parity
 
 TWO = "--xd-backends=numpy,torch"
@@ -33,7 +33,7 @@ def project(pytester, monkeypatch):
     """A project whose own warnings are errors. Its `run` runs pytest here, its `spawn` in a process of its own."""
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # Hypothesis would be imported anew by every run
-    arguments = ["-W", "error", "-p", "xdevice.testing.plugin", "-p", "no:cacheprovider", "-rsx"]
+    arguments = ["-W", "error", "-p", "xdevice.testing.pytest_plugin", "-p", "no:cacheprovider", "-rsx"]
     pytester.makeini("[pytest]\naddopts = --strict-markers\n")
     pytester.run_here = lambda *more: pytester.runpytest_inprocess(*arguments, *more)
     pytester.spawn = lambda *more: pytester.runpytest_subprocess(*arguments, *more, timeout=800)
@@ -546,8 +546,8 @@ import sys
 def test_it():
     heavy = {"numpy", "optree", "ml_dtypes", "rich", "click", "torch", "tensorflow", "paddle", "mxnet", "jax"}
     assert not heavy & set(sys.modules)
-    assert "xdevice.testing.plugin" in sys.modules
-    unused = {"testing.plugin.recordings", "twins", "execution", "contract", "containers"}
+    assert "xdevice.testing.pytest_plugin" in sys.modules
+    unused = {"testing.pytest_plugin.recordings", "twins", "execution", "contract", "containers"}
     loaded = {name for name in unused if f"xdevice.{name}" in sys.modules}
     assert not loaded, loaded
 """
@@ -559,7 +559,7 @@ def test_it():
 
 def test_the_entry_point_is_the_plugin():
     text = (ROOT / "pyproject.toml").read_text()
-    assert '[project.entry-points.pytest11]\nxdevice = "xdevice.testing.plugin"\n' in text
+    assert '[project.entry-points.pytest11]\nxdevice = "xdevice.testing.pytest_plugin"\n' in text
 
 
 # the page

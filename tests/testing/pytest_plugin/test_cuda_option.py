@@ -91,7 +91,7 @@ def suite(pytester, monkeypatch):
     """A project with a library. Its `run` runs pytest in a process of its own, on two virtual GPUs."""
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", "2")
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    arguments = ["-W", "error", "-p", "xdevice.testing.plugin", "-p", "no:cacheprovider", "-rf"]
+    arguments = ["-W", "error", "-p", "xdevice.testing.pytest_plugin", "-p", "no:cacheprovider", "-rf"]
     pytester.makepyfile(library=LIBRARY)
     pytester.run_apart = lambda *more: pytester.runpytest_subprocess(*arguments, *more, timeout=800)
     pytester.run_here = lambda *more: pytester.runpytest_inprocess(*arguments, *more)
