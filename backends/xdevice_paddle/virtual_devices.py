@@ -50,8 +50,9 @@ def importing(n: int) -> Iterator[None]:
     if not n or "paddle" in sys.modules:
         yield
         return
-    plugin: Any = import_module(f"{__package__}.virtual.plugin")  # the folder of a product, which needs this module
-    with plugin.environment():
-        _why_not = plugin.register(n, KIND)
+    # by name, because the folder of the product imports this module
+    custom_device: Any = import_module(f"{__package__}.virtual.custom_device")
+    with custom_device.environment():
+        _why_not = custom_device.register(n, KIND)
         _registered = 0 if _why_not else n
         yield

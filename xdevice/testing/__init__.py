@@ -1,4 +1,4 @@
-"""Tests: the conformance suite that every adapter must pass (`suite`), and the pytest plugin (`plugin`).
+"""Tests: the conformance suite that every adapter must pass (`suite`), and the pytest plugin (`pytest_plugin`).
 
 The names of the suite are imported when they are first used, because pytest loads the plugin in every run.
 """

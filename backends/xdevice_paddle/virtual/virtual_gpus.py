@@ -1,4 +1,4 @@
-"""Virtual GPUs for Paddle. The module `plugin` makes them, with machine code that `machine_code` writes: programs
+"""Virtual GPUs for Paddle. The module `custom_device` makes them, with machine code that `machine_code` writes: programs
 without virtual GPUs load neither."""
 
 from __future__ import annotations
