@@ -45,10 +45,11 @@ PATCHES: Final = (
         "virtual GPUs", "torch._C",
         tuple(f"_accelerator_{name}" for name in (
             "getDeviceIndex", "setDeviceIndex", "exchangeDevice", "maybeExchangeDevice", "synchronizeDevice",
-            "isAllocatorInitialized", "emptyHostCache", "getMemoryInfo", "setStream",
+            "isAllocatorInitialized", "getMemoryInfo", "setStream",
         )),
         "`torch.accelerator` asks the device guard or an allocator, and fails or crashes", "process",
     ),
+    Patch("virtual GPUs", "torch._C", ("_accelerator_emptyHostCache",), "the same", "process", "newer"),
     Patch("virtual GPUs", "torch.accelerator", ("empty_cache",), "the same", "process"),
     Patch(
         "virtual GPUs", "torch.nn.parallel.comm", ("scatter", "gather", "broadcast_coalesced"),
