@@ -1,5 +1,5 @@
-"""Virtual GPUs for Paddle. The module `custom_device` makes them, with machine code that `machine_code` writes: programs
-without virtual GPUs load neither."""
+"""Virtual GPUs for Paddle. The module `custom_device` makes them, with machine code that `machine_code` writes:
+programs without virtual GPUs load neither."""
 
 from __future__ import annotations
 
