@@ -50,10 +50,9 @@ LOCKS = """
 import os, threading
 import xdevice
 from xdevice.base import devices
-from xdevice.contract import environment
-from xdevice.performance.contract import hooks
+from xdevice.contract import backend, environment, patching
 from xdevice.core import blocks
-locks = [module._lock for module in (blocks, devices, environment, hooks)]
+locks = [blocks._lock, devices._lock, environment._lock, backend._extending, patching.lock]
 threads = [threading.Thread(target=lock.acquire) for lock in locks]
 for thread in threads:
     thread.start()

@@ -23,6 +23,7 @@ missing.
 from __future__ import annotations
 
 import copyreg
+import os
 import sys
 import threading
 from functools import cache
@@ -56,7 +57,7 @@ class Backend(Models, Conversion, Replicas, Streams, Prefetch, Blocking):
     of the adapter's own, one for each capability (optional part of the contract) that the framework has."""
 
     products: frozenset[str] = frozenset()
-    """Those by which the class of this backend has been extended."""
+    """Those by which this class has been extended."""
 
     def __getattr__(self, name: str) -> Any:
         """Called for what the class does not have: extends the class by the product whose method it is."""
@@ -97,7 +98,6 @@ def extend(backend: Backend, product: str) -> None:
     with _extending:  # two threads may call a product's methods for the first time
         if product not in backend.products:
             backend.__class__ = extended(type(backend), product)
-            backend.products |= {product}
 
 
 @cache
@@ -128,7 +128,12 @@ def extended(cls: type[Backend], product: str) -> type[Backend]:
     made: type[Backend] = metaclass(
         cls.__name__,
         (*filter(_precedes, mixins), cls, *(mixin for mixin in mixins if not _precedes(mixin)), *defaults),
-        {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__},
+        {
+            "__module__": cls.__module__,
+            "__qualname__": cls.__qualname__,
+            "__doc__": cls.__doc__,
+            "products": cls.products | {product},
+        },
     )
     wrong = _faults(made, parts)
     if wrong:
@@ -228,3 +233,7 @@ def _arity(function: Any) -> list[str]:
     if not inspect.isfunction(function):
         return []
     return [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+
+
+if hasattr(os, "register_at_fork"):  # in a forked child, the thread that would release the lock does not exist
+    os.register_at_fork(after_in_child=_extending._at_fork_reinit)  # type: ignore[attr-defined]
