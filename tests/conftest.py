@@ -14,8 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers.environment import BACKENDS, FRAMEWORKS
 from hypothesis import HealthCheck, settings
-from support import BACKENDS, FRAMEWORKS
 
 import xdevice
 from xdevice.containers import trees

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support import ROOT, needs, python
+from helpers.environment import ROOT, needs, python
 
 NAMED = (
     "the samples do not have: ", "torch does not support streams on ", "torch does not support events on ",

@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 from accelerators import npu
-from support import needs, printed
+from helpers.environment import needs, printed
 
 REGISTER = """
 from jax.extend.backend import register_backend_factory

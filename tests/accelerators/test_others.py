@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from support import needs, printed
+from helpers.environment import needs, printed
 
 
 def run(script: str, **variables: str) -> None:

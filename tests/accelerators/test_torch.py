@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 from accelerators import npu
-from support import ROOT, needs, printed
+from helpers.environment import ROOT, needs, printed
 
 HERE = Path(__file__).parent
 TOOLS = """

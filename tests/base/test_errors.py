@@ -12,7 +12,7 @@ import re
 import sys
 
 import pytest
-from support import any_framework, python, sampled
+from helpers.environment import any_framework, python, sampled
 
 import xdevice
 

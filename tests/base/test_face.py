@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import rlcompleter
 
-from support import printed
+from helpers.environment import printed
 
 import xdevice
 from xdevice.errors import XDeviceError

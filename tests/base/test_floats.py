@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import floats_asked_for, python
+from helpers.environment import floats_asked_for, python
 
 import xdevice
 from xdevice.base import floats

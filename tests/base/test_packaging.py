@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import metadata, resources
 
 import pytest
-from support import BUILT_IN, ROOT
+from helpers.environment import BUILT_IN, ROOT
 
 import xdevice
 

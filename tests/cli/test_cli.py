@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support import python
+from helpers.environment import python
 
 import xdevice
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 from click.testing import CliRunner
-from support import NEEDS_PROC, family, sampled, wait_for
+from helpers.environment import NEEDS_PROC, family, sampled, wait_for
 
 import xdevice
 from xdevice.cli import main as cli

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from helpers.environment import BACKENDS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import BACKENDS
 
 import xdevice
 

@@ -16,7 +16,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS
+from helpers.environment import FRAMEWORKS
 
 import xdevice
 from xdevice.containers import trees

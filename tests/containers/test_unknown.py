@@ -11,7 +11,7 @@ import sys
 import weakref
 
 import pytest
-from support import FRAMEWORKS
+from helpers.environment import FRAMEWORKS
 
 import xdevice
 

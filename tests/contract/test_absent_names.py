@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from support import FRAMEWORKS, ROOT, sampled
+from helpers.environment import FRAMEWORKS, ROOT, sampled
 
 import xdevice
 from xdevice.contract import private

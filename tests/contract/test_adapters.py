@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import FRAMEWORKS, printed, python
+from helpers.environment import FRAMEWORKS, printed, python
 
 from xdevice.contract.primitives import Primitives
 from xdevice.testing.suite.capabilities import CAPABILITIES

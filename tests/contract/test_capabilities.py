@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support import ROOT, python
+from helpers.environment import ROOT, python
 
 from xdevice.testing.suite.capabilities import CAPABILITIES, lacking, needs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from support import BACKENDS, needs, printed, python, sampled
+from helpers.environment import BACKENDS, needs, printed, python, sampled
 
 FOUR = ("torch", "tensorflow", "paddle", "mxnet")
 # the orders that crash or fail without the loader: Paddle after TensorFlow, MXNet after all

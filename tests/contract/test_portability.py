@@ -9,7 +9,7 @@ import os
 from functools import partial
 
 import pytest
-from support import BACKENDS, ROOT, python, sampled
+from helpers.environment import BACKENDS, ROOT, python, sampled
 
 # what Python's own modules and the frameworks, built for this system, need of it stays: uname, register_at_fork, ...
 GONE = '''

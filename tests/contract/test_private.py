@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from support import ROOT, WITH_MODELS, printed, sampled
+from helpers.environment import ROOT, WITH_MODELS, printed, sampled
 
 import xdevice
 from xdevice.contract.private import is_there, spelled

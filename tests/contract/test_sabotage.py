@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from caught import failures
+from helpers.suite_runs import failures
 
 import xdevice
 from xdevice import nn

@@ -10,8 +10,8 @@ import inspect
 import re
 
 import pytest
-from caught import failures
-from support import ROOT
+from helpers.environment import ROOT
+from helpers.suite_runs import failures
 from toy_faults import FAULTS, HOMES
 
 import xdevice

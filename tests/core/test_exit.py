@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from support import BACKENDS, python, sampled
+from helpers.environment import BACKENDS, python, sampled
 
 CODE = """
 import sys, threading

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from support import ROOT, needs, python, sampled
+from helpers.environment import ROOT, needs, python, sampled
 
 TESTS = str(ROOT / "tests")
 

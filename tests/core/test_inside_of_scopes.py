@@ -11,7 +11,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from support import NO_KERNELS
+from helpers.environment import NO_KERNELS
 
 import xdevice
 from xdevice.base import dtypes

@@ -9,7 +9,7 @@ import io
 import threading
 
 import pytest
-from support import BACKENDS
+from helpers.environment import BACKENDS
 
 import xdevice
 from xdevice.contract import patching

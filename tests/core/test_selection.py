@@ -7,7 +7,7 @@ import threading
 import warnings
 
 import pytest
-from support import ROOT, printed, python
+from helpers.environment import ROOT, printed, python
 
 import xdevice
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from support import FRAMEWORKS, python, sampled
+from helpers.environment import FRAMEWORKS, python, sampled
 
 import xdevice
 from xdevice.core import scopes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import BACKENDS, FRAMEWORKS, QUICK, python, sampled
+from helpers.environment import BACKENDS, FRAMEWORKS, QUICK, python, sampled
 
 PADDLE_WAITS = """
 import threading, time

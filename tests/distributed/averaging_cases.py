@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from process_runs import met, report
+from helpers.process_failures import met, report
 from torch import nn
 
 import xdevice

@@ -1,6 +1,6 @@
 """One fault at a time in how several processes work: each function plants one, in the process of a rank.
 
-And what ranks do to notice those that neither a failure of `process_runs.py` nor a case of `world_cases.py` meets.
+And what ranks do to notice those that neither a failure of `process_failures.py` nor a case of `world_cases.py` meets.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import time
 
 import numpy as np
-from process_runs import LATE, met, report
+from helpers.process_failures import LATE, met, report
 
 import xdevice
 import xdevice_torch.distributed.processes

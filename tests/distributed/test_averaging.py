@@ -10,8 +10,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from process_runs import LATE, Zygote, took
-from support import needs, sampled
+from helpers.environment import needs, sampled
+from helpers.process_failures import LATE, Zygote, took
 
 DAMP = 1.5
 

@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from support import python
+from helpers.environment import python
 
 import xdevice
 from xdevice.distributed import calls, control, hub, joining, launchers, peers, wire

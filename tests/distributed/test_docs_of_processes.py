@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import BACKENDS, ROOT, python
+from helpers.environment import BACKENDS, ROOT, python
 
 PAGE = (ROOT / "docs" / "reference" / "processes.md").read_text(encoding="utf-8")
 ENGINES = ("torch:gloo", "paddle:gloo", "jax:gloo", "tensorflow:ring")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import BACKENDS, python
+from helpers.environment import BACKENDS, python
 
 import xdevice
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from long_calls import WHY, run, told_of
-from support import needs
+from helpers.environment import needs
+from helpers.long_collectives import WHY, run, told_of
 
 LATE = 3.0
 ENGINES = ("torch", "jax", "tensorflow", "paddle", "mxnet", "numpy")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 import pytest
-from support import BACKENDS, printed
+from helpers.environment import BACKENDS, printed
 
 _FRAMEWORKS = {
     "torch": """

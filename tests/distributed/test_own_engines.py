@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import printed, python
+from helpers.environment import printed, python
 
 import xdevice
 from xdevice.base import devices

@@ -10,8 +10,8 @@ import time
 import uuid
 
 import pytest
-from process_runs import FAILURES, Zygote, fault
-from support import BACKENDS, NEEDS_PROC, ROOT, family
+from helpers.environment import BACKENDS, NEEDS_PROC, ROOT, family
+from helpers.process_failures import FAILURES, Zygote, fault
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork") or "torch" not in BACKENDS, reason="needs fork and gloo")
 PATIENCE = 12.0
@@ -68,7 +68,7 @@ def in_the_pass(outcomes):
 
 CASES = {
     **{name: (name, lambda outcomes, name=name: fault(name, outcomes)) for name in FAILURES},
-    "verbs": ("world_verbs:verbs", good),
+    "verbs": ("helpers.world_verbs:verbs", good),
     "what takes long": ("world_cases:waits_for_a_child", good),
     "exit hooks that hang": ("world_cases:hanging_hooks", ended),
     "closed for good": ("world_cases:closed_for_good", first_is_good),

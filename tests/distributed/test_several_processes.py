@@ -10,8 +10,8 @@ import re
 
 import numpy as np
 import pytest
-from process_runs import Zygote
-from support import BACKENDS, ROOT, needs, python
+from helpers.environment import BACKENDS, ROOT, needs, python
+from helpers.process_failures import Zygote
 
 import xdevice
 

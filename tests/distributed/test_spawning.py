@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 from click.testing import CliRunner
-from support import NEEDS_PROC, family, needs, python, wait_for
+from helpers.environment import NEEDS_PROC, family, needs, python, wait_for
 
 from xdevice.cli import main as cli
 from xdevice.distributed import screens, spawning

@@ -1,6 +1,7 @@
 """A world of several processes: its verbs, what is late and what only takes long, and how it ends.
 
-What ranks do is in `world_cases.py`, its verbs in `tests/world_verbs.py`. The framework is NumPy, the engine gloo.
+What ranks do is in `world_cases.py`, its verbs in `helpers/world_verbs.py`. The framework is NumPy, the engine
+gloo.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from process_runs import LATE, Zygote, fault, took
-from support import needs, sampled
-from world_verbs import CHECKS
+from helpers.environment import needs, sampled
+from helpers.process_failures import LATE, Zygote, fault, took
+from helpers.world_verbs import CHECKS
 
 DAMP = 1.5
 """Seconds beyond a promise that a loaded machine may take."""
@@ -56,7 +57,7 @@ def assert_told(outcome, error, why=None, peer=None, words=""):
 
 @pytest.fixture(scope="module")
 def verbs(zygote):
-    return zygote.run("world_verbs:verbs")
+    return zygote.run("helpers.world_verbs:verbs")
 
 
 @pytest.mark.parametrize("name", CHECKS)

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from process_runs import LATE, met, report
+from helpers.process_failures import LATE, met, report
 
 import xdevice
 from xdevice.distributed import carrying, session

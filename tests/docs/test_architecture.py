@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 
 import pytest
-from support import ROOT
+from helpers.environment import ROOT
 
 import xdevice
 from xdevice.base import devices

@@ -10,7 +10,7 @@ import json
 import re
 
 import pytest
-from support import BACKENDS, FRAMEWORKS, ROOT, printed, python, sampled
+from helpers.environment import BACKENDS, FRAMEWORKS, ROOT, printed, python, sampled
 
 EXAMPLES = ROOT / "examples"
 SAID = {

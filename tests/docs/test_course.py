@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from support import FRAMEWORKS, ROOT, needs, python
+from helpers.environment import FRAMEWORKS, ROOT, needs, python
 
 COURSE = ROOT / "docs" / "tutorials" / "course"
 PARTS = re.compile(r"^```\{code-cell\}\n((?::[^\n]*\n)*)(.*?)^```$|\{printed\}`([^`]+)`", re.DOTALL | re.MULTILINE)

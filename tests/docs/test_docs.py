@@ -10,7 +10,7 @@ import re
 import textwrap
 
 import pytest
-from support import BACKENDS, ROOT, needs, printed, python, sampled
+from helpers.environment import BACKENDS, ROOT, needs, printed, python, sampled
 
 import xdevice
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
-from support import ROOT
+from helpers.environment import ROOT
 
 import xdevice
 import xdevice.contract

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from support import ROOT
+from helpers.environment import ROOT
 
 from xdevice.testing.suite.capabilities import HOOKS
 

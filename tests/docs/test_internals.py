@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from support import ROOT
+from helpers.environment import ROOT
 
 import xdevice
 

@@ -9,7 +9,7 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from support import ROOT, python
+from helpers.environment import ROOT, python
 
 import xdevice
 

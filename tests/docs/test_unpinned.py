@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 import pytest
-from support import ROOT
+from helpers.environment import ROOT
 
 SCRIPT = ROOT / ".ci" / "unpinned.py"
 pytestmark = [

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support import ROOT, python, sampled
+from helpers.environment import ROOT, python, sampled
 
 import xdevice
 

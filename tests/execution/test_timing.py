@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from support import BACKENDS, printed, python, sampled
+from helpers.environment import BACKENDS, printed, python, sampled
 
 import xdevice
 from xdevice.contract import Memory

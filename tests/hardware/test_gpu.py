@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from support import FRAMEWORKS, NO_KERNELS, needs, printed, python
+from helpers.environment import FRAMEWORKS, NO_KERNELS, needs, printed, python
 
 import xdevice
 

@@ -10,7 +10,7 @@ import itertools
 
 import numpy as np
 import pytest
-from support import NO_KERNELS
+from helpers.environment import NO_KERNELS
 
 import xdevice
 from xdevice import convert

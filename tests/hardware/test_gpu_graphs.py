@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from support import python
+from helpers.environment import python
 
 import xdevice
 

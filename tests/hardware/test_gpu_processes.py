@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from long_calls import WHY, run, told_of
+from helpers.long_collectives import WHY, run, told_of
 
 import xdevice
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from support import NO_KERNELS, python
+from helpers.environment import NO_KERNELS, python
 
 import xdevice
 from xdevice.cuda import ring

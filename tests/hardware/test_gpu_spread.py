@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import NO_KERNELS
+from helpers.environment import NO_KERNELS
 
 import xdevice
 

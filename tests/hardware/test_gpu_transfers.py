@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from support import NO_KERNELS
+from helpers.environment import NO_KERNELS
 
 import xdevice
 from xdevice import transfers

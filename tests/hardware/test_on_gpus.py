@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from support import FRAMEWORKS, NO_KERNELS, ProcessesAreLong
+from helpers.environment import FRAMEWORKS, NO_KERNELS, ProcessesAreLong
 
 import xdevice
 from xdevice.testing import Conformance

@@ -8,7 +8,7 @@ import math
 import array_api_extra as xpx
 import numpy as np
 import pytest
-from support import with_64_bit
+from helpers.environment import with_64_bit
 
 import xdevice
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import printed
+from helpers.environment import printed
 
 import xdevice
 

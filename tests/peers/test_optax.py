@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import helpers.optimizer_runs as runs
 import numpy as np
-import optimizer_runs as runs
 import pytest
 
 import xdevice

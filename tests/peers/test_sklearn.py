@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import sklearn
-from support import python
+from helpers.environment import python
 
 
 def test_its_tests_for_cuda_pass_on_a_virtual_gpu(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import python
+from helpers.environment import python
 
 import xdevice
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
-from support import framework
+from helpers.environment import framework
 
 import xdevice
 from xdevice.core import registry

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 
 import numpy as np
 import pytest
-from support import BACKENDS, framework, python, sampled, with_64_bit
+from helpers.environment import BACKENDS, framework, python, sampled, with_64_bit
 
 import xdevice
 from xdevice.core import scopes

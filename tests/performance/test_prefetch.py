@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import BACKENDS, framework, python, sampled, wait_for
+from helpers.environment import BACKENDS, framework, python, sampled, wait_for
 
 import xdevice
 

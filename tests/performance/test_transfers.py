@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from support import BACKENDS, FRAMEWORKS, any_framework, python
+from helpers.environment import BACKENDS, FRAMEWORKS, any_framework, python
 
 import xdevice
 from xdevice import transfers

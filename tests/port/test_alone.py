@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import printed
+from helpers.environment import printed
 
 GUARD = """
 import sys

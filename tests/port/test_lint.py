@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from support import ROOT, printed
+from helpers.environment import ROOT, printed
 
 from xdevice.cli.main import main
 from xdevice.port import lint, lint_rules, sources

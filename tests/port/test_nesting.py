@@ -7,9 +7,9 @@ import io
 import tokenize
 
 import pytest
+from helpers.port_texts import examined, ported
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ported_text import examined, ported
 
 HEAD = "import torch\n设备 = torch.device('cuda')\nx = torch.ones(2)\nnet = torch.nn.Linear(1, 1)\n"
 REWRITTEN = (

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from click.testing import CliRunner
-from examined import examined, site
+from helpers.port_sites import examined, site
 
 from xdevice.port import commands, engine, report
 from xdevice.port.engine import Examined

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from ported_text import examined
+from helpers.port_texts import examined
 
 from xdevice.port import engine, sources
 

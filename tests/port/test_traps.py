@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ported_text import body, examined, ported, verdicts
+from helpers.port_texts import body, examined, ported, verdicts
 
 TENSOR = "import torch\nx = torch.ones(2)\n"
 

@@ -16,7 +16,7 @@ from itertools import cycle, islice, product
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, NO_KERNELS, ROOT, needs, python, sampled
+from helpers.environment import FRAMEWORKS, NO_KERNELS, ROOT, needs, python, sampled
 
 import xdevice
 from xdevice.containers.trees import Tree

@@ -10,9 +10,9 @@ import re
 
 import numpy as np
 import pytest
+from helpers.environment import BACKENDS, ROOT, framework
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import BACKENDS, ROOT, framework
 
 import xdevice
 

@@ -12,9 +12,9 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from helpers.environment import BACKENDS, framework, python, with_64_bit
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import BACKENDS, framework, python, with_64_bit
 
 import xdevice
 from xdevice import convert

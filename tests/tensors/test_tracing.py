@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from support import python, sampled
+from helpers.environment import python, sampled
 
 import xdevice
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import framework, printed
+from helpers.environment import framework, printed
 
 import xdevice
 from xdevice import UnsupportedError

@@ -9,9 +9,9 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.environment import BACKENDS, framework, sampled, with_64_bit
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support import BACKENDS, framework, sampled, with_64_bit
 
 import xdevice
 from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, host_dtype

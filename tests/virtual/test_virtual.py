@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, printed, sampled
+from helpers.environment import FRAMEWORKS, printed, sampled
 
 import xdevice
 from xdevice.base import devices

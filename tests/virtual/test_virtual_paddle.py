@@ -8,7 +8,7 @@ import subprocess
 import textwrap
 
 import pytest
-from support import python
+from helpers.environment import python
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("paddle") is None, reason="Paddle is not installed")
 

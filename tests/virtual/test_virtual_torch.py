@@ -8,7 +8,7 @@ import pickle
 import threading
 
 import pytest
-from support import python
+from helpers.environment import python
 
 import xdevice
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import BACKENDS
+from helpers.environment import BACKENDS
 
 import xdevice
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support import ROOT, python, sampled
+from helpers.environment import ROOT, python, sampled
 
 import xdevice
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, ROOT, SHIMS, WITH_MODELS, sampled, with_64_bit
+from helpers.environment import FRAMEWORKS, ROOT, SHIMS, WITH_MODELS, sampled, with_64_bit
 
 import xdevice
 

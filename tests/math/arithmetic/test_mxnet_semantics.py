@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from support import printed, python
+from helpers.environment import printed, python
 
 import xdevice
 

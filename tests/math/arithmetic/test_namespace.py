@@ -7,10 +7,10 @@ import warnings
 
 import numpy as np
 import pytest
+from helpers.environment import SHIMS, sampled, with_64_bit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from support import SHIMS, sampled, with_64_bit
 
 import xdevice
 

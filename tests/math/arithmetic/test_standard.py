@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from support import ROOT, SHIMS, sampled, with_64_bit
+from helpers.environment import ROOT, SHIMS, sampled, with_64_bit
 
 import xdevice
 from xdevice.math.arithmetic import elementwise

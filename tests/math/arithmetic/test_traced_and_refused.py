@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import SHIMS, printed, sampled
+from helpers.environment import SHIMS, printed, sampled
 
 import xdevice
 

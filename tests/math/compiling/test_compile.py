@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from support import BACKENDS, printed
+from helpers.environment import BACKENDS, printed
 
 import xdevice
 

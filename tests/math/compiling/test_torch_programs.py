@@ -12,7 +12,7 @@ from itertools import cycle
 
 import numpy as np
 import pytest
-from support import BACKENDS
+from helpers.environment import BACKENDS
 
 import xdevice
 

@@ -6,7 +6,7 @@ import re
 import sys
 
 import pytest
-from support import ROOT, printed, python, sampled
+from helpers.environment import ROOT, printed, python, sampled
 
 import xdevice
 from xdevice.math.contract import nn as contract

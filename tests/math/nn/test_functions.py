@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from support import SHIMS, sampled, with_64_bit
+from helpers.environment import SHIMS, sampled, with_64_bit
 
 import xdevice
 from xdevice import nn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import SHIMS, sampled, with_64_bit
+from helpers.environment import SHIMS, sampled, with_64_bit
 
 import xdevice
 from xdevice import nn

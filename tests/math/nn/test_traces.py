@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import sampled
+from helpers.environment import sampled
 
 import xdevice
 from xdevice import nn

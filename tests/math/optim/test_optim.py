@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, ROOT, sampled
+from helpers.environment import FRAMEWORKS, ROOT, sampled
 
 import xdevice
 from xdevice import optim

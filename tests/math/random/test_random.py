@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from support import with_64_bit
+from helpers.environment import with_64_bit
 
 import xdevice
 from xdevice import random

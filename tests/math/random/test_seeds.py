@@ -9,7 +9,7 @@ import textwrap
 import threading
 
 import pytest
-from support import printed, python
+from helpers.environment import printed, python
 
 import xdevice
 from xdevice import random

@@ -5,7 +5,7 @@ The suites here have the shapes of SciPy's, scikit-learn's and array-api-extra's
 from __future__ import annotations
 
 import pytest
-from support import needs
+from helpers.environment import needs
 
 LIBRARY = """
 import numpy as np

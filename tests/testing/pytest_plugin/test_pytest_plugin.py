@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from helpers.environment import ROOT
 
 import xdevice
 from xdevice import transfers

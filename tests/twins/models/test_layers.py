@@ -6,8 +6,8 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from models_side_by_side import IMAGE, SEQUENCE, outputs, ported, randomised
-from support import WITH_MODELS, framework
+from helpers.environment import WITH_MODELS, framework
+from helpers.model_pairs import IMAGE, SEQUENCE, outputs, ported, randomised
 
 import xdevice
 

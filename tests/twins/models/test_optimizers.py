@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
+import helpers.optimizer_nets as nets
+import helpers.optimizer_runs as runs
 import numpy as np
-import optimizer_nets as nets
-import optimizer_runs as runs
 import pytest
-from support import ROOT, sampled
+from helpers.environment import ROOT, sampled
 
 import xdevice
 from xdevice.twins.contract import optimizers as terms

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support import ROOT, python
+from helpers.environment import ROOT, python
 
 GUIDE = (ROOT / "docs" / "guides" / "port_a_script.md").read_text(encoding="utf-8")
 SCRIPT = ROOT / "examples" / "port_vae.py"

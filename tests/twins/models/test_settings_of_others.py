@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import framework
+from helpers.environment import framework
 
 import xdevice
 

@@ -8,8 +8,8 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from models_side_by_side import IMAGE, SEQUENCE, VECTORS, error, outputs, ported, randomised
-from support import ROOT, WITH_MODELS, framework, python, sampled
+from helpers.environment import ROOT, WITH_MODELS, framework, python, sampled
+from helpers.model_pairs import IMAGE, SEQUENCE, VECTORS, error, outputs, ported, randomised
 
 import xdevice
 from xdevice.core import registry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import floats_asked_for
+from helpers.environment import floats_asked_for
 from twins.parity import honest, planted
 
 import xdevice

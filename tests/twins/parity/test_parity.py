@@ -17,9 +17,9 @@ from collections import namedtuple
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.environment import ROOT, python, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import ROOT, python, sampled
 
 import xdevice
 from xdevice.twins.parity import host_leaves

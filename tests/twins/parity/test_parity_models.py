@@ -7,7 +7,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from support import WITH_MODELS
+from helpers.environment import WITH_MODELS
 
 import xdevice
 from xdevice.core import registry

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from support import ROOT, needs, python
+from helpers.environment import ROOT, needs, python
 
 import xdevice
 from xdevice.cli import progress

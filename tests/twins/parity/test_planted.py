@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import floats_asked_for, needs, python
+from helpers.environment import floats_asked_for, needs, python
 from twins.parity import planted
 
 import xdevice

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support import BACKENDS, ROOT, python
+from helpers.environment import BACKENDS, ROOT, python
 from twins.parity import ported
 
 import xdevice

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import BACKENDS, ROOT, python
+from helpers.environment import BACKENDS, ROOT, python
 
 import xdevice
 from xdevice.twins.parity import record_files, traced_calls, tracing_script

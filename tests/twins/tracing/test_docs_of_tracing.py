@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support import BACKENDS, ROOT, printed
+from helpers.environment import BACKENDS, ROOT, printed
 
 
 @pytest.mark.slow

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.environment import BACKENDS, WITH_MODELS, python, with_64_bit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
-from support import BACKENDS, WITH_MODELS, python, with_64_bit
 
 import xdevice
 from xdevice.base.dtypes import dtype_name, host_dtype

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from support import ROOT, python, sampled
+from helpers.environment import ROOT, python, sampled
 
 import xdevice
 

@@ -6,7 +6,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 import numpy as np
-from process_runs import met, report
+from helpers.process_failures import met, report
 
 import xdevice
 

@@ -1,7 +1,8 @@
 """Processes that fail, each in one of nine ways, and what the others make of it. They fork from one that has imported.
 
-    python tests/process_runs.py                    # every failure 20 times on every backend: the record of the docs
-    python tests/process_runs.py --backends jax --runs 2 --failures stuck
+    # every failure 20 times on every backend: the record of the docs
+    python tests/helpers/process_failures.py
+    python tests/helpers/process_failures.py --backends jax --runs 2 --failures stuck
 
 A run is two ranks, which meet and call something together; then rank 1 fails. Rank 0 has to raise what names it, in the
 time that was promised, and nobody may hang: who is still there after 30 s is killed, and counts as hung.
@@ -268,7 +269,7 @@ class Zygote:
 
             pytest.skip("these ranks are forked, and there is no fork here")
         command = [sys.executable, "-W", "ignore", __file__, "--serve", *modules]
-        here = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+        here = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": here, "XDEVICE_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
         environment.setdefault("OMP_NUM_THREADS", "1")  # the ranks would take each other's cores
         self._process = subprocess.Popen(
@@ -465,7 +466,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.modules["process_runs"] = sys.modules["__main__"]
+    sys.modules["helpers.process_failures"] = sys.modules["__main__"]
     if sys.argv[1:2] == ["--serve"]:
         serve(sys.argv[2:])()
     else:
