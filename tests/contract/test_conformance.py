@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from helpers.environment import ProcessesAreLong
+from helpers.suite_runs import ProcessesAreLong
 
 from xdevice.testing import Conformance
 from xdevice.testing.suite.base import once

@@ -11,7 +11,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from helpers.environment import FRAMEWORKS, NO_KERNELS, ProcessesAreLong
+from helpers.environment import FRAMEWORKS, NO_KERNELS
+from helpers.suite_runs import ProcessesAreLong
 
 import xdevice
 from xdevice.testing import Conformance

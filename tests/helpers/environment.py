@@ -15,7 +15,6 @@ import pytest
 import xdevice
 from xdevice.base import floats
 from xdevice.core import registry
-from xdevice.testing.suite.base import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -72,29 +71,6 @@ def floats_asked_for(text: str) -> Iterator[None]:
 
 SHIMS: Final = ("tensorflow", "paddle", "mxnet")
 """Whose arithmetic is most of it ours. JAX's is its own, and it compiles every shape."""
-
-
-class ProcessesAreLong:
-    """Beside `Conformance`: its tests that import the framework in fresh processes are left to `-m long`."""
-
-    @pytest.mark.long
-    @once
-    def test_virtual_gpus_are_devices_of_their_own(self) -> None:
-        super().test_virtual_gpus_are_devices_of_their_own()  # type: ignore[misc]
-
-    @pytest.mark.long
-    @once
-    def test_forking_after_loading_and_counting(self) -> None:
-        super().test_forking_after_loading_and_counting()  # type: ignore[misc]
-
-    @pytest.mark.long
-    @once
-    def test_loading_is_light_locked_and_safe_to_fork(self) -> None:
-        super().test_loading_is_light_locked_and_safe_to_fork()  # type: ignore[misc]
-
-    @pytest.mark.long
-    def test_a_process_ends_in_the_middle_of_a_prefetch(self) -> None:
-        super().test_a_process_ends_in_the_middle_of_a_prefetch()  # type: ignore[misc]
 
 
 def framework(name: str) -> Any:

@@ -1,4 +1,5 @@
-"""Runs checks of the conformance suite in a test, without a run of pytest, for adapters with planted faults."""
+"""The conformance suite in tests of ours: checks that run without pytest, for adapters with planted faults, and those
+that take long."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from xdevice.testing.suite.base import homes_of
+from xdevice.testing.suite.base import homes_of, once
 from xdevice.testing.suite.capabilities import lacking
 
 
@@ -46,3 +47,26 @@ def _parameters(test):
         if mark.name == "parametrize":
             return [(value,) for value in mark.args[1]]
     return [()]
+
+
+class ProcessesAreLong:
+    """Beside `Conformance`: its tests that import the framework in fresh processes are left to `-m long`."""
+
+    @pytest.mark.long
+    @once
+    def test_virtual_gpus_are_devices_of_their_own(self) -> None:
+        super().test_virtual_gpus_are_devices_of_their_own()  # type: ignore[misc]
+
+    @pytest.mark.long
+    @once
+    def test_forking_after_loading_and_counting(self) -> None:
+        super().test_forking_after_loading_and_counting()  # type: ignore[misc]
+
+    @pytest.mark.long
+    @once
+    def test_loading_is_light_locked_and_safe_to_fork(self) -> None:
+        super().test_loading_is_light_locked_and_safe_to_fork()  # type: ignore[misc]
+
+    @pytest.mark.long
+    def test_a_process_ends_in_the_middle_of_a_prefetch(self) -> None:
+        super().test_a_process_ends_in_the_middle_of_a_prefetch()  # type: ignore[misc]
