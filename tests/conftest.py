@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 from helpers.environment import BACKENDS, FRAMEWORKS
+from helpers.products import MISSING, missing_for
 from hypothesis import HealthCheck, settings
 
 import xdevice
@@ -39,11 +40,16 @@ def _look_no_more_at_what_is_there(backend=None) -> None:
     gc.freeze()
 
 
+def _semantics():
+    """The adapter's module, which the adapter has imported."""
+    return sys.modules["xdevice_mxnet.semantics"]
+
+
 def _is_no_legacy_program(backend) -> None:
     """MXNet's adapter asks that once, and tests make arrays of both kinds."""
     if backend.name == "mxnet":
-        backend.namespace().enter()
-        backend.namespace().leave()
+        _semantics().enter()
+        _semantics().leave()
 
 
 registry.on_load.append(_is_no_legacy_program)
@@ -71,7 +77,7 @@ def _nothing_selected(monkeypatch: pytest.MonkeyPatch):
     xdevice.set_backend(None)
     for backend in registry.list_loaded():
         if backend.name == "mxnet":
-            backend.namespace().leave()
+            _semantics().leave()
 
 
 @pytest.fixture(params=BACKENDS)
@@ -117,6 +123,13 @@ def _uninstall(name: str) -> None:
     for cls in [cls for cls in registry.probes if cls.__module__.partition(".")[0] == name]:
         del registry.probes[cls]
     trees.forget()
+
+
+if "testing" in MISSING:  # it brings the fixture to pytest
+
+    @pytest.fixture
+    def xd():
+        pytest.skip("needs testing, which is not here")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -214,7 +227,7 @@ def _sees_gpus(name: str) -> bool:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
     name = _absent(item, call.excinfo) if call.excinfo is not None else None
     if name is not None:
-        reason = f"needs {name}, which is not installed here"
+        reason = f"needs {name}, which is not here"
         call.excinfo = pytest.CallInfo.from_call(lambda: pytest.skip(reason), call.when).excinfo
     return (yield)
 
@@ -222,6 +235,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
 def _absent(item: pytest.Item, raised: pytest.ExceptionInfo[BaseException]) -> str | None:
     """The framework that is not here and that the test has asked for: if xdevice asks for one by itself, it fails."""
     frames = [entry.frame for entry in raised.traceback if not str(entry.path).startswith("<frozen ")]  # `import`
+    product = missing_for(raised.value, frames)
+    if product is not None:
+        return product
     if isinstance(raised.value, ModuleNotFoundError):
         root = (raised.value.name or "").partition(".")[0]
         name = next((known.name for known in registry.KNOWN if root in known.modules), None)

@@ -182,17 +182,17 @@ def test_a_thread_of_tensorflow_that_leaves_first_does_not_end_what_another_one_
     with xdevice.use("tensorflow") as backend:
         elsewhere = other(backend)
         x = xdevice.ones(3)
-        inside, leave = threading.Event(), threading.Event()
+        transfers, inside, leave = xdevice.transfers, threading.Event(), threading.Event()
 
         def work():
-            with xdevice.transfers():
+            with transfers():
                 inside.set()
                 leave.wait(200)
 
         thread = threading.Thread(target=work)
         thread.start()
         inside.wait(200)
-        with xdevice.transfers() as log, elsewhere:
+        with transfers() as log, elsewhere:
             leave.set()
             thread.join()
             backend.framework.identity(x)

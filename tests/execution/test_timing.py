@@ -23,7 +23,6 @@ from xdevice.errors import (
     UnsupportedError,
 )
 from xdevice.execution import timing
-from xdevice.performance import prefetch as prefetching
 from xdevice_numpy import NumpyBackend
 
 ASYNCHRONOUS_ON_CPU = ["mxnet", "jax", "tensorflow"]
@@ -395,6 +394,8 @@ def test_where_a_stream_is_made(listed):
 
 
 def test_prefetch_keeps_its_stream_for_the_next_one_and_shares_it_with_nobody(listed, monkeypatch):
+    from xdevice.performance import prefetch as prefetching
+
     monkeypatch.setattr(prefetching, "_kept_streams", {})
     new_stream, made = listed.new_stream, []
     monkeypatch.setattr(listed, "new_stream", lambda device: made.append(device) or new_stream(device))

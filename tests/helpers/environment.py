@@ -16,6 +16,8 @@ import xdevice
 from xdevice.base import floats
 from xdevice.core import registry
 
+from . import products
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
@@ -136,11 +138,13 @@ def python(
     `bare` leaves out what xdevice itself is told by the environment; `typed` is what the process reads.
     """
     inherited = {name: value for name, value in os.environ.items() if not (bare and name.startswith("XDEVICE_"))}
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         env={**inherited, **variables}, cwd=cwd, input=typed, encoding=encoding, text=True, capture_output=True,
         timeout=800, check=False,
     )  # fmt: skip
+    products.skip_if_missing(done.stderr, variables)
+    return done
 
 
 def printed(*arguments: object, **options: Any) -> str:
