@@ -396,6 +396,17 @@ def test_functions_of_xdevice_are_compiled_themselves(compiling):
     reshape = xdevice.array_namespace().reshape
     assert values(xdevice.compile(relu)(-x)) == [0.0, 0.0, 0.0]
     assert values(xdevice.compile(lambda x: reshape(relu(x), (1, 3)))(x)) == [[1.0, 2.0, 3.0]]
+    total, square = xdevice.array_namespace().sum, xdevice.array_namespace().square
+    assert values(xdevice.compile(lambda x: total(square(x)))(x)) == 14.0
+
+
+def test_a_function_of_the_program_inside_of_one_of_xdevice_counts(compiling):
+    factor = 2.0
+    graded = xdevice.value_and_grad(lambda x: xdevice.array_namespace().sum(x * factor))
+    compiled = xdevice.compile(lambda x: graded(x)[1])
+    assert values(compiled(squares())) == [2.0, 2.0, 2.0]
+    factor = 3.0
+    assert values(compiled(squares())) == [3.0, 3.0, 3.0]
 
 
 def test_a_model_outside_is_refused(compiling):

@@ -97,8 +97,8 @@ class Outside:
             raise _unseen(name, function, " with attributes")
         space = function.__globals__
         module = space.get("__name__", "")
-        if module.partition(".")[0] == "xdevice" and hasattr(function, "__wrapped__"):
-            self._visit(vars(function)["__wrapped__"], name)
+        if module.partition(".")[0] == "xdevice":
+            self._visit_given(function, name)
             return
         self._watch_parts(partial(_PARTS_OF_A_FUNCTION, function), f"a default of {name}")
         if cells := function.__closure__:
@@ -111,6 +111,14 @@ class Outside:
             if one not in space:  # maybe a function of Python, an attribute, or a module that is imported inside
                 self._visit(vars(builtins).get(one, _GONE), one)
                 self._visit(sys.modules.get(one, _GONE), one)
+
+    def _visit_given(self, function: FunctionType, name: str) -> None:
+        """Visits the functions of the program that a function of xdevice was made around. The rest of its closure is
+        xdevice's own, such as the kernels of a backend, and does not change."""
+        self._visit(vars(function).get("__wrapped__", _GONE), name)
+        for value in map(_in_cell, function.__closure__ or ()):
+            if isinstance(value, FunctionType) and not is_of_library(value.__globals__.get("__name__"), self._own):
+                self._visit(value, name)
 
     def _watch(self, read: Callable[[], Iterable[Any]], names: Sequence[str]) -> None:
         values = [*read()]
