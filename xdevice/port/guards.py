@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Env = dict[str, Value]
 """What the names may be at one place of a program."""
+GPU: Final = "(a GPU)"
+"""The name of no variable: it may be None where no test has shown that there is a GPU."""
 
 _KINDS: Final = {
     "list": {"list"},
@@ -26,7 +28,7 @@ _KINDS: Final = {
 
 def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
     """What is known if a test is true (or false, if not `is_true`). Understands `is None`, `isinstance`, a plain
-    name, `not` and `and`."""
+    name, whether there is a GPU, `not` and `and`."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return narrowed(test.operand, env, not is_true)
     new = dict(env)
@@ -34,6 +36,8 @@ def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
         for part in test.values:
             new = narrowed(part, new, is_true)
         return new
+    if is_true and means_of(test) == AVAILABLE:
+        new[GPU] = NOTHING
     name, is_excluded = _exclusion(test, is_true)
     if isinstance(name, ast.Name) and name.id in new:
         new[name.id] = frozenset(atom for atom in new[name.id] if not is_excluded(atom))
@@ -74,11 +78,6 @@ def joined(one: Env | None, other: Env | None) -> Env | None:
         if mine != value:
             both[name] = union(mine, value)
     return both
-
-
-def denies_gpu(test: ast.expr) -> bool:
-    """Whether a test is `not torch.cuda.is_available()`, or a name for that."""
-    return isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and means_of(test.operand) == AVAILABLE
 
 
 def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:

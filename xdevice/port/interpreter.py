@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import knowledge
 from .calls import Invocation, filled_text, pattern_of
-from .guards import counts_gpus, denies_gpu, joined, narrowed, selected_tab
+from .guards import GPU, counts_gpus, joined, narrowed, selected_tab
 from .inference import Inference
 from .project import Class, Function
 from .sources import PythonModule
@@ -96,13 +96,12 @@ class Interpreter:
         self.module = task.module if isinstance(task, Function) else task
         self.env: Env = {}  # what is known of the names before the statement that is read
         self.owner: Class | None = None  # the class whose body is read
-        self.has_gpu = False  # whether a test has shown that there is a GPU
         self._left_loops: list[list[Env]] = []  # for each loop around: what is known at its `break`s and `continue`s
 
     def run(self) -> None:
         function = self.function
         if function is None:
-            self._block(self.module.tree.body, {})
+            self._block(self.module.tree.body, {GPU: NONE})
             return
         self.env = {arg.arg: self.cells.get((function, arg.arg)) for arg in function.args}
         parameters = function.node.args
@@ -112,6 +111,7 @@ class Interpreter:
             self.env[parameters.kwarg.arg] = of(("dict", (function, "**")))
         for name, value in self.env.items():
             self.cells.put((function, "local", name), value)
+        self.env[GPU] = NONE
         if isinstance(function.node, ast.Lambda):
             self.cells.put((function, "return"), self.evaluate(function.node.body))
         elif self._block(function.node.body, self.env) is not None and not function.has_yield:
@@ -130,15 +130,12 @@ class Interpreter:
 
     # statements
 
-    def _block(self, body: Sequence[ast.stmt], env: Env | None, has_gpu: bool = False) -> Env | None:
-        before = self.has_gpu
-        self.has_gpu |= has_gpu
+    def _block(self, body: Sequence[ast.stmt], env: Env | None) -> Env | None:
         for statement in body:
             if env is None:
                 break
             self.env = env
             env = self._METHODS.get(type(statement), Interpreter._other_statement)(self, statement)
-        self.has_gpu = before
         return env
 
     def _other_statement(self, node: ast.stmt) -> Env | None:
@@ -184,16 +181,12 @@ class Interpreter:
 
     def _if(self, node: ast.If) -> Env | None:
         env = self.env
-        is_shown = self.evaluate(node.test) == AVAILABLE
+        self.evaluate(node.test)
         is_tab = selected_tab(node.test, self.module)
         if is_tab is not None:
             return self._block(node.body if is_tab else node.orelse, env)
-        is_denied = denies_gpu(node.test)
-        then = self._block(node.body, narrowed(node.test, env, True), is_shown)
-        other = self._block(node.orelse, narrowed(node.test, env, False), is_denied)
-        if (is_denied and then is None) or (is_shown and other is None and node.orelse):
-            self.has_gpu = True  # in what follows
-        return joined(then, other)
+        then = self._block(node.body, narrowed(node.test, env, True))
+        return joined(then, self._block(node.orelse, narrowed(node.test, env, False)))
 
     def _for(self, node: ast.For | ast.AsyncFor) -> Env | None:
         items = self.inference.iterate(self.evaluate(node.iter))
@@ -489,7 +482,8 @@ class Interpreter:
     def _call(self, node: ast.Call) -> Value:
         values = [self.evaluate(arg) for arg in node.args]
         keywords = {keyword.arg: self.evaluate(keyword.value) for keyword in node.keywords}
-        invocation = Invocation(self.inference, node, values, keywords, self.function, self.has_gpu)
+        has_gpu = not self.env[GPU]
+        invocation = Invocation(self.inference, node, values, keywords, self.function, has_gpu)
         if not isinstance(node.func, ast.Attribute):
             return invocation.of_value(self.evaluate(node.func))
         owner = self.evaluate(node.func.value)
@@ -548,15 +542,13 @@ class Interpreter:
         return UNKNOWN
 
     def _boolean(self, node: ast.BoolOp) -> Value:
-        env, has_gpu = self.env, self.has_gpu
+        env = self.env
         is_and = isinstance(node.op, ast.And)
         values = []
         for part in node.values:
             values.append(self.evaluate(part))
-            if is_and:
-                self.env = narrowed(part, self.env, True)
-                self.has_gpu |= values[-1] == AVAILABLE
-        self.env, self.has_gpu = env, has_gpu
+            self.env = narrowed(part, self.env, is_and)
+        self.env = env
         return AVAILABLE if is_and and AVAILABLE in values else union(*values)
 
     def _unary(self, node: ast.UnaryOp) -> Value:
@@ -579,15 +571,14 @@ class Interpreter:
         return BOOL if all(only(value, host) for value in values) else UNKNOWN
 
     def _choice(self, node: ast.IfExp) -> Value:
-        env, has_gpu = self.env, self.has_gpu
-        self.has_gpu |= self.evaluate(node.test) == AVAILABLE
+        env = self.env
+        self.evaluate(node.test)
         self.env = narrowed(node.test, env, True)
-        yes = self.evaluate(node.body)
-        self.has_gpu = has_gpu or denies_gpu(node.test)
+        value = self.evaluate(node.body)
         self.env = narrowed(node.test, env, False)
-        no = self.evaluate(node.orelse)
-        self.env, self.has_gpu = env, has_gpu
-        return union(yes, no)
+        other = self.evaluate(node.orelse)
+        self.env = env
+        return union(value, other)
 
     def _list(self, node: ast.List | ast.Set) -> Value:
         return self.cells.list_of(node, union(*[self._spread(item) for item in node.elts]))
