@@ -12,7 +12,7 @@ A cell holds a value that only grows. Its key says what it is about:
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from .values import NOTHING, UNKNOWN, Atom, Value, kind, of, union
@@ -33,15 +33,12 @@ class Cells:
     def __init__(self) -> None:
         self.values: dict[Any, Value] = {}
         self.reader: Task | None = None  # what is interpreted now
-        self._readers: dict[Any, set[Task | None]] = {}
+        self._readers: defaultdict[Any, set[Task | None]] = defaultdict(set)
         self._waiting: OrderedDict[Task, None] = OrderedDict()
-        self._attributes: dict[Class, set[str]] = {}  # the names of each family
+        self._attributes: defaultdict[Class, set[str]] = defaultdict(set)  # the names of each family
 
     def get(self, key: Any) -> Value:
-        readers = self._readers.get(key)
-        if readers is None:
-            readers = self._readers[key] = set()
-        readers.add(self.reader)
+        self._readers[key].add(self.reader)
         return self.values.get(key, NOTHING)
 
     def put(self, key: Any, value: Value) -> None:
@@ -88,7 +85,7 @@ class Cells:
     def attribute(self, cls: Class, name: str) -> tuple[str, Class, str]:
         """The key of an attribute of the objects of a class."""
         family = cls.family()
-        self._attributes.setdefault(family, set()).add(name)
+        self._attributes[family].add(name)
         return "attr", family, name
 
     def unite(self, one: Class, other: Class) -> None:

@@ -17,7 +17,7 @@ from . import knowledge
 from .calls import Invocation, filled_text, pattern_of
 from .guards import GPU, counts_gpus, joined, narrowed, selected_tab
 from .inference import Inference
-from .project import Class, Function
+from .project import Class, Function, origin_of
 from .sources import PythonModule
 from .values import (
     ANYTHING,
@@ -284,7 +284,7 @@ class Interpreter:
         return self.env
 
     def _import_from(self, node: ast.ImportFrom) -> Env:
-        origin = self.inference.project.absolute_name(node, self.module)
+        origin = origin_of(node, self.module)
         for alias in node.names:
             if alias.name == "*":
                 self.cells.put((self.module, "*"), self.inference.imported(origin, self.module))
@@ -361,7 +361,7 @@ class Interpreter:
         for keyword in node.keywords:
             self.evaluate(keyword.value)
         if bases != cls.bases:
-            cls.inherit(bases)
+            cls.bases = bases
             for atom in bases:
                 if kind(atom) == "class":
                     self.cells.unite(cls, atom[1])

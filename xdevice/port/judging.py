@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from .idioms import OTHER_ARRAYS
-from .knowledge import framework_of
+from .project import frameworks_of, imported_names
 from .sites import Edit, Grade, Verdict
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ class JudgedModule:
         self.full_name = inference.full_name
         self.text_origins = text_origins
         self.sets_current = sets_current
-        names = _imports_of(module, inference)
-        self.frameworks = {framework for name in names if (framework := framework_of(name)) is not None}
+        self.frameworks = frameworks_of(module)
+        names = {name.split(".")[0] for node in self.nodes for name in imported_names(node, module)}
         names |= {node.id for node in self.nodes if isinstance(node, ast.Name)}
-        self.other_arrays = {name.split(".")[0] for name in names} & OTHER_ARRAYS
+        self.other_arrays = names & OTHER_ARRAYS
 
     def has_uses(self, node: ast.AST) -> bool:
         """Whether there are uses of devices inside of an expression."""
@@ -88,18 +88,6 @@ class JudgedModule:
         return ast.dump(again) == ast.dump(node)
 
 
-def _imports_of(module: PythonModule, inference: Inference) -> set[str]:
-    """The full names of what a module imports, anywhere in it."""
-    names = set()
-    for node in module.walked[0]:
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            origin = inference.project.absolute_name(node, module)
-            names |= {origin, *(f"{origin}.{alias.name}" for alias in node.names)}
-    return names
-
-
 @dataclass
 class Use:
     """One use of an idiom, and the edits that rewrite it. The node is a call, but for the idioms that are none."""
@@ -113,8 +101,10 @@ class Use:
         self.full_name = self.module.full_name
         self.sets_current = self.module.sets_current
         self.args: list[ast.expr] = getattr(self.node, "args", [])
-        self.keywords: dict[str | None, ast.keyword] = {k.arg: k for k in getattr(self.node, "keywords", ())}
-        self.has_arguments = bool(self.args or self.keywords)
+        self.keywords: dict[str | None, ast.keyword] = {
+            keyword.arg: keyword for keyword in getattr(self.node, "keywords", ())
+        }
+        self.arguments = [*self.args, *(keyword.value for keyword in self.keywords.values())]
         self.has_stars = None in self.keywords or any(isinstance(arg, ast.Starred) for arg in self.args)
         is_alone = len(self.args) == 1 and not self.keywords and not self.has_stars
         self.only_argument = self.args[0] if is_alone else None
@@ -155,6 +145,11 @@ class Use:
     def rename(self, text: str) -> Edits:
         """Replaces the name of what is called."""
         return (self.edit(*self.span(self.node.func), text),)
+
+    @property
+    def renamed(self) -> Edits:
+        """Replaces the name of what is called by the idiom's text."""
+        return self.rename(self.idiom.text)
 
     def rename_with_bracket(self, text: str) -> Edit:
         start, end = self.span(self.node.func)

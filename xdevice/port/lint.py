@@ -161,14 +161,13 @@ def findings(source: Source, choice: Choice) -> list[Finding]:
 
 def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
     source = module.source
-    spans = _Spans(module)
     for hit in lint_rules.hits(module):
         if not choice.takes(hit.code, source.path):
             continue
         node: Any = hit.node
         line, cell = source.place(node.lineno)
         end = source.place(node.end_lineno)[0], column(source, node.end_lineno, node.end_col_offset)
-        first, last = spans.of(node)
+        first, last = _statement_lines(node, module.walked[1])
         yield Finding(
             source.path, line, column(source, node.lineno, node.col_offset), hit.code, hit.text,
             " ".join(source.line_text(node.lineno).split()), end, cell,
@@ -176,27 +175,16 @@ def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-class _Spans:
-    """Finds the lines of the statement around a node; of a compound statement only those before its body."""
-
-    def __init__(self, module: PythonModule) -> None:
-        self._module = module
-        self._statements: list[tuple[int, int]] | None = None
-
-    def of(self, node: Any) -> tuple[int, int]:
-        if self._statements is None:
-            self._statements = sorted(_heads(self._module), key=lambda span: span[1] - span[0])
-        inside = (span for span in self._statements if span[0] <= node.lineno and node.end_lineno <= span[1])
-        return next(inside, (node.lineno, node.end_lineno))
-
-
-def _heads(module: PythonModule) -> Iterator[tuple[int, int]]:
-    for node in module.walked[0]:
-        if isinstance(node, ast.stmt):
-            body = getattr(node, "body", None)
-            last = max(node.lineno, body[0].lineno - 1) if isinstance(body, list) else node.end_lineno
-            assert last is not None
-            yield node.lineno, last
+def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, int]:
+    """The lines of the statement around a node; of a compound statement only those before its body."""
+    statement = node
+    while not isinstance(statement, ast.stmt):
+        statement = parents[statement]
+    body = getattr(statement, "body", None)
+    last = max(statement.lineno, body[0].lineno - 1) if isinstance(body, list) else statement.end_lineno
+    if statement.lineno <= node.lineno and node.end_lineno <= last:
+        return statement.lineno, last
+    return node.lineno, node.end_lineno  # a decorator, or the type behind `except`
 
 
 def with_fixes(found: Iterable[Finding], examined: Examined) -> Iterator[Finding]:

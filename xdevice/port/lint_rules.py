@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from .project import imported_names
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
@@ -125,6 +127,7 @@ class _View:
     """A tree with the parents of its nodes, and what its imports name."""
 
     def __init__(self, module: PythonModule) -> None:
+        self.module = module
         self.nodes, self.parents = module.walked
         self.imports: dict[str, str] = {}
         self.words: set[str] = set()
@@ -350,12 +353,11 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
         return
     if not (isinstance(target.slice, ast.Constant) and target.slice.value == "CUDA_VISIBLE_DEVICES"):
         return
-    before = [n for n in view.nodes if isinstance(n, ast.Import | ast.ImportFrom) and n.lineno < node.lineno]
-    names = {alias.name for n in before if isinstance(n, ast.Import) for alias in n.names}
-    names |= {n.module or "" for n in before if isinstance(n, ast.ImportFrom)}
-    late = sorted({name.partition(".")[0] for name in names} & _FRAMEWORKS)
-    if late:
-        yield "XD214", f"{late[0]} was imported before, and may have read it already; set it above the import"
+    before = (other for other in view.nodes if getattr(other, "lineno", node.lineno) < node.lineno)
+    names = {name.partition(".")[0] for other in before for name in imported_names(other, view.module)}
+    early = names & _FRAMEWORKS
+    if early:
+        yield "XD214", f"{min(early)} was imported before, and may have read it already; set it above the import"
 
 
 def _time(view: _View, node: ast.BinOp) -> Found:

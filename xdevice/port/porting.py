@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from .knowledge import framework_of
+from .project import frameworks_of, imported_names
 from .sites import Edit
 
 if TYPE_CHECKING:
@@ -26,10 +27,10 @@ def import_edits(source: Source, modules: Iterable[PythonModule], sites: list[Si
         mine = [site for site in sites if _is_within(site, module)]
         if not mine or _has_import(module.tree):
             continue
-        where = _place(module.tree, min(site.line for site in mine))
+        where = _place(module, min(site.line for site in mine))
         line = where.lineno if where is not None else 1
         text = "import xdevice"
-        frameworks = _frameworks(module.tree)
+        frameworks = frameworks_of(module)
         alone = not _is_shared(source, line, module.tab)
         name = backend or (min(frameworks) if len(frameworks) == 1 else None)
         newline = source.newline
@@ -57,12 +58,14 @@ def _has_import(tree: ast.Module) -> bool:
     )
 
 
-def _place(tree: ast.Module, first_use: int) -> ast.stmt | None:
+def _place(module: PythonModule, first_use: int) -> ast.stmt | None:
     """The statement before which the import goes: the first import of a framework, if nothing that is rewritten stands
     above it; else the first statement that is neither the docstring nor from `__future__`."""
-    plain = [node for i, node in enumerate(tree.body) if not _is_first(node, i)]
-    loads = next((node for node in plain if any(framework_of(name) for name in _names(node))), None)
-    return loads if loads is not None and loads.lineno <= first_use else plain[0] if plain else None
+    plain = [node for i, node in enumerate(module.tree.body) if not _is_first(node, i)]
+    for node in plain:
+        if node.lineno <= first_use and any(map(framework_of, imported_names(node, module))):
+            return node
+    return plain[0] if plain else None
 
 
 def _is_first(node: ast.stmt, index: int) -> bool:
@@ -74,18 +77,6 @@ def _is_first(node: ast.stmt, index: int) -> bool:
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     )
-
-
-def _names(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom) and not node.level:
-        return [f"{node.module}.{alias.name}" for alias in node.names]
-    return []
-
-
-def _frameworks(tree: ast.Module) -> set[str]:
-    return {f for node in ast.walk(tree) for name in _names(node) if (f := framework_of(name)) is not None}
 
 
 def _is_shared(source: Source, line: int, tab: str | None) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from .knowledge import FRAMEWORKS
+from .knowledge import FRAMEWORKS, framework_of
 from .values import NOTHING, Value, kind
 
 if TYPE_CHECKING:
@@ -90,8 +90,6 @@ class Class:
     bases: Value = NOTHING
     methods: dict[str, Function] = field(default_factory=dict)
     united_with: Class | None = None
-    _heirs: set[Class] = field(default_factory=set, repr=False)
-    _lineage: list[Class] | None = field(default=None, repr=False)
 
     def family(self) -> Class:
         """One class for all that inherit from each other: the same for each of them."""
@@ -100,42 +98,16 @@ class Class:
             cls = cls.united_with
         return cls
 
-    def inherit(self, bases: Value) -> None:
-        """Sets the bases, which become known little by little."""
-        self.bases = bases
-        for base in self._project_bases():
-            base._heirs.add(self)
-        self._forget_lineage()
-
-    def _project_bases(self) -> list[Class]:
-        return [atom[1] for atom in self.bases if kind(atom) == "class"]
-
-    def _forget_lineage(self) -> None:
-        waiting: list[Class] = [self]
-        for cls in waiting:  # which grows meanwhile
-            # whoever has a lineage has seen to it that its bases have theirs: so heirs of one without have none either
-            if cls._lineage is not None:
-                cls._lineage = None
-                waiting += cls._heirs
-
     def lineage(self) -> list[Class]:
         """The class and its bases within the project, nearest first."""
-        if self._lineage is None:
-            self._lineage = self._collect_lineage()
-            for base in self._lineage:
-                if base._lineage is None:
-                    base._lineage = base._collect_lineage()
-        return self._lineage
-
-    def _collect_lineage(self) -> list[Class]:
-        line: dict[Class, None] = {}
+        classes: dict[Class, None] = {}
         waiting: list[Class] = [self]
         while waiting:
             cls = waiting.pop()
-            if cls not in line:
-                line[cls] = None
-                waiting.extend(reversed(cls._project_bases()))
-        return list(line)
+            if cls not in classes:
+                classes[cls] = None
+                waiting += reversed([atom[1] for atom in cls.bases if kind(atom) == "class"])
+        return list(classes)
 
     def foreign_bases(self) -> set[str]:
         """The bases that are not of the project, by their full names; "?" for one that is not known."""
@@ -176,13 +148,30 @@ class Project:
         choice = beside or exact or fitting
         return choice[0] if len(choice) == 1 else None
 
-    def absolute_name(self, node: ast.ImportFrom, asker: PythonModule) -> str:
-        """The full name of what `from ..x import` means."""
-        if not node.level:
-            return node.module or ""
-        parts = asker.name.split(".")
-        above = node.level - (asker.path.name == "__init__.py")
-        return ".".join([*parts[: len(parts) - above], *([node.module] if node.module else [])])
+
+def origin_of(node: ast.ImportFrom, asker: PythonModule) -> str:
+    """The full name of the module that `from ..x import` means."""
+    if not node.level:
+        return node.module or ""
+    parts = asker.name.split(".")
+    above = node.level - (asker.path.name == "__init__.py")
+    return ".".join([*parts[: len(parts) - above], *([node.module] if node.module else [])])
+
+
+def imported_names(node: ast.AST, module: PythonModule) -> list[str]:
+    """The full names that an import may load; none for any other node."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        origin = origin_of(node, module)
+        return [origin, *(f"{origin}.{alias.name}" for alias in node.names)]
+    return []
+
+
+def frameworks_of(module: PythonModule) -> set[str]:
+    """The frameworks that a module imports, anywhere in it."""
+    names = {name for node in module.walked[0] for name in imported_names(node, module)}
+    return {framework for framework in map(framework_of, names) if framework is not None}
 
 
 def _full_name(path: PurePosixPath, packages: set[PurePosixPath]) -> str:

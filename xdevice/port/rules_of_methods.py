@@ -33,7 +33,7 @@ _MODEL_NAME: Final = re.compile(r"(\w*_)?(net|model|module|encoder|decoder|gener
 def to(use: Use) -> Judgement:
     if use.has_stars:
         return STARS
-    device = [*use.args, *(keyword.value for keyword in use.keywords.values())][0]
+    device = use.arguments[0]
     means = means_of(device)
     if _is_dtype(device, use.full_name) and "device" not in use.keywords:
         return Judgement("not a device", "a dtype")
@@ -140,12 +140,12 @@ def _read_around(use: Use, node: ast.AST) -> Judgement | None:
 
 
 def reset(use: Use) -> Judgement:
-    arguments = [*use.args, *(keyword.value for keyword in use.keywords.values())]
-    if len(arguments) != 1:
+    if len(use.arguments) != 1:
         return left_open("not the form reset_ctx(device)", "XD166")
-    if not only(means_of(arguments[0]), DEVICES):
+    (device,) = use.arguments
+    if not only(means_of(device), DEVICES):
         return left_open("a list of devices, or not proven to be one: replicate makes copies on several", "XD151")
-    return proven(_A_MODEL, use.move_to(arguments[0]))
+    return proven(_A_MODEL, use.move_to(device))
 
 
 def copy_to(use: Use) -> Judgement:
@@ -161,7 +161,7 @@ def copy_to(use: Use) -> Judgement:
 
 
 def sync(use: Use) -> Judgement:
-    if use.has_arguments:
+    if use.arguments:
         return OTHER_ARGUMENTS
     if not use.is_statement:
         return left_open("its result is used, and sync gives none", "XD163")
@@ -217,7 +217,7 @@ def read_as_list(use: Use) -> Judgement:
     means = means_of(use.receiver)
     if only(means, _HOST):
         return _ON_HOST
-    if means != TENSOR or use.has_arguments:
+    if means != TENSOR or use.arguments:
         return left_open("the receiver is not proven to be a tensor", "XD162")
     start, dot = use.span(use.node)[0], use.dot
     return proven(_A_TENSOR, (use.edit(start, start, "xdevice.to_numpy("), use.edit(dot, dot + 1, ").")))
