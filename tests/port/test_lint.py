@@ -77,6 +77,7 @@ def test_an_ignore_that_ignores_nothing_is_told():
     assert told(f"{MOVES}  # xdevice: ignore[XD205]") == [(1, "XD401"), (1, "XD218")]
     # whether a rule that is off would find something is not known
     assert told("x = 1  # xdevice: ignore[XD201]") == []
+    assert told("x = 1  # xdevice: ignore[XD2]") == []
     assert told("x = 1  # xdevice: ignore", select=("XD202", "XD401")) == []
     assert told("x = 1  # xdevice: ignore", ignore=("XD401",)) == []
 

@@ -159,14 +159,14 @@ class Source:
 
 def read_all(paths: Iterable[Path], root: Path) -> tuple[list[Source], list[tuple[str, str]]]:
     """The files that `files_in` lists, "-" being the standard input; and (path, why) of those that cannot be read."""
-    made, unreadable = [], []
+    sources, unreadable = [], []
     for path in files_in(paths):
         shown = _show(path, root)
         try:
-            made.append(parse(sys.stdin.buffer.read(), "<stdin>") if str(path) == "-" else read(path, shown))
+            sources.append(parse(sys.stdin.buffer.read(), "<stdin>") if str(path) == "-" else read(path, shown))
         except UnreadableError as error:
             unreadable.append((shown, str(error)))
-    return made, unreadable
+    return sources, unreadable
 
 
 def _show(path: Path, root: Path) -> str:
@@ -369,7 +369,7 @@ def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
             last += 1
             end = tokens[last].at + len(tokens[last].value.encode())
             touched = [edit for edit in waiting if edit.start < end]
-        shifted = [Edit(e.start - token.at, e.rank, e.end - token.at, e.text) for e in touched]
+        shifted = [edit.shifted(-token.at) for edit in touched]
         value = splice("".join(t.value for t in tokens[first : last + 1]).encode(), shifted).decode()
         out += [file[done : token.start], _strings(value, tokens, first, file)]
         done, waiting, first = tokens[last].end, waiting[len(touched) :], last + 1
@@ -428,8 +428,8 @@ def _parses(source: Source, cell: Cell, text: str) -> bool:
     try:
         _tree(text)
     except SyntaxError as error:
-        told = (cell.line, f"not Python: {error.msg}")
-        if told not in source.broken:
-            source.broken.append(told)
+        reason = cell.line, f"not Python: {error.msg}"
+        if reason not in source.broken:
+            source.broken.append(reason)
         return False
     return True
