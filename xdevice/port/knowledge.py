@@ -34,8 +34,9 @@ FRAMEWORKS: Final = {
 }
 """The framework of each package."""
 _PARTS: Final = {
-    **{f"d2l.{name}": name for name in ("torch", "mxnet", "tensorflow", "paddle", "jax")}, "gluoncv.torch": "torch",
-}  # fmt: skip
+    **{f"d2l.{name}": name for name in ("torch", "mxnet", "tensorflow", "paddle", "jax")},
+    "gluoncv.torch": "torch",
+}
 """Modules that belong to another framework than the rest of their package."""
 
 
@@ -81,31 +82,43 @@ _NO_TENSORS: Final = set(
 
 _CALLS: Final[dict[str, Value]] = {
     **{f"{root}.{name}": TENSOR for root in _TENSOR_ROOTS.split() for name in _MAKERS.split()},
-    **dict.fromkeys("""
+    **dict.fromkeys(
+        """
         torch.autograd.Variable torch.Tensor torch.FloatTensor torch.LongTensor torch.nn.Parameter
         paddle.to_tensor paddle.uniform paddle.create_parameter paddle.randn mxnet.nd.array mxnet.nd.NDArray
         mxnet.image.imread mxnet.image.imdecode mxnet.image.imresize torchvision.utils.make_grid
         tensorflow.Variable tensorflow.range jax.random.PRNGKey jax.random.uniform mxnet.random.uniform
         mxnet.random.normal torch.nn.utils.rnn.pad_sequence
-    """.split(), TENSOR),
+    """.split(),
+        TENSOR,
+    ),
     **dict.fromkeys(("torch.max.dim", "torch.topk", "torch.sort", "paddle.topk"), tuple_of([TENSOR, TENSOR])),
     **dict.fromkeys(("torch.cuda.is_available", "torch.accelerator.is_available"), AVAILABLE),
     **dict.fromkeys(("torch.backends.mps.is_available", "torch.xpu.is_available", "torch.npu.is_available"), BOOL),
-    **dict.fromkeys("""
+    **dict.fromkeys(
+        """
         torch.cuda.device_count torch.accelerator.device_count mxnet.npx.num_gpus mxnet.context.num_gpus
         mxnet.device.num_gpus paddle.device.cuda.device_count jax.device_count jax.local_device_count
         xdevice.num_gpus torch.cuda.current_device torch.accelerator.current_device_index
         torch.distributed.get_rank torch.distributed.get_world_size paddle.distributed.get_rank
         paddle.distributed.get_world_size torch.distributed.get_node_local_rank horovod.mxnet.local_rank
         horovod.torch.local_rank
-    """.split(), INT),
+    """.split(),
+        INT,
+    ),
     **dict.fromkeys(("xdevice.item", "time.time", "math.exp", "math.sqrt", "math.log", "random.random"), FLOAT),
     **dict.fromkeys(("os.environ.get", "os.getenv", "os.path.join"), STR),
-    "xdevice.to_numpy": ARRAY, "xdevice.sync": NONE, "random.randint": INT, "platform.system": STR,
+    "xdevice.to_numpy": ARRAY,
+    "xdevice.sync": NONE,
+    "random.randint": INT,
+    "platform.system": STR,
     "gluoncv.utils.filesystem.try_import_decord": of(("foreign", "decord")),
-    **{f"{root}.{name}": TENSOR for root in ("paddle", "tensorflow", "tensorflow.math")  # torch.equal gives a bool
-       for name in "equal not_equal less less_than less_equal greater greater_than greater_equal".split()},
-}  # fmt: skip
+    **{
+        f"{root}.{name}": TENSOR
+        for root in ("paddle", "tensorflow", "tensorflow.math")  # torch.equal gives a bool
+        for name in "equal not_equal less less_than less_equal greater greater_than greater_equal".split()
+    },
+}
 
 BUILTINS: Final[dict[str, Value]] = {
     **dict.fromkeys(("int", "len", "id", "ord"), INT),
@@ -158,9 +171,17 @@ COPIES: Final = {"copy.copy", "copy.deepcopy", "xdevice.to_device", "xdevice.cop
 """Functions that give what their first argument is."""
 
 LAYERS: Final = {
-    "torch.nn", "paddle.nn", "mxnet.gluon.nn", "mxnet.gluon.rnn", "mxnet.gluon.loss", "tensorflow.keras.layers",
-    "tensorflow.keras.losses", "keras.layers", "tensorflow.keras", "keras",
-}  # fmt: skip
+    "torch.nn",
+    "paddle.nn",
+    "mxnet.gluon.nn",
+    "mxnet.gluon.rnn",
+    "mxnet.gluon.loss",
+    "tensorflow.keras.layers",
+    "tensorflow.keras.losses",
+    "keras.layers",
+    "tensorflow.keras",
+    "keras",
+}
 """The modules whose classes are layers, models and losses."""
 _NO_MODELS: Final = {"Parameter", "ParameterList", "ParameterDict", "ParamAttr", "Input", "InputSpec"}
 _NETS: Final = tuple(
@@ -185,9 +206,11 @@ BASES: Final = set(
 IN_PLACE: Final = ("torch.nn.", "paddle.nn.", "torchvision.models.", "mxnet.gluon.", "gluoncv.")
 
 LOADERS: Final = {
-    "torch.utils.data.DataLoader", "paddle.io.DataLoader", "mxnet.gluon.data.DataLoader",
+    "torch.utils.data.DataLoader",
+    "paddle.io.DataLoader",
+    "mxnet.gluon.data.DataLoader",
     "torch_geometric.loader.DataLoader",
-}  # fmt: skip
+}
 TENSOR_SETS: Final = {"torch.utils.data.TensorDataset", "mxnet.gluon.data.ArrayDataset", "paddle.io.TensorDataset"}
 
 _SAME: Final = """

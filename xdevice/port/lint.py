@@ -173,10 +173,16 @@ def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
         end = source.place(node.end_lineno)[0], column(source, node.end_lineno, node.end_col_offset)
         first, last = _statement_lines(node, module.walked[1])
         yield Finding(
-            source.path, line, column(source, node.lineno, node.col_offset), hit.code, hit.text,
-            " ".join(source.line_text(node.lineno).split()), end, cell,
+            source.path,
+            line,
+            column(source, node.lineno, node.col_offset),
+            hit.code,
+            hit.text,
+            " ".join(source.line_text(node.lineno).split()),
+            end,
+            cell,
             range(source.place(first)[0], source.place(last)[0] + 1),
-        )  # fmt: skip
+        )
 
 
 def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, int]:

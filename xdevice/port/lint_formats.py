@@ -41,9 +41,17 @@ def _escape(text: str, is_value: bool = True) -> str:
 
 def as_json(found: Sequence[Finding]) -> str:
     rows = [
-        {"path": one.path, "line": one.line, "col": one.col, "end": one.end, "cell": one.cell, "code": one.code,
-         "message": one.message} for one in found
-    ]  # fmt: skip
+        {
+            "path": one.path,
+            "line": one.line,
+            "col": one.col,
+            "end": one.end,
+            "cell": one.cell,
+            "code": one.code,
+            "message": one.message,
+        }
+        for one in found
+    ]
     return _write({"tool": "xdevice", "version": installed_version(), "findings": rows})
 
 
@@ -72,14 +80,25 @@ def _result(one: Finding) -> dict[str, Any]:
     }
     if one.fix:
         changes = [
-            {"deletedRegion": {"startLine": start[0], "startColumn": start[1], "endLine": end[0], "endColumn": end[1]},
-             "insertedContent": {"text": text}} for start, end, text in one.fix
-        ]  # fmt: skip
+            {
+                "deletedRegion": {
+                    "startLine": start[0],
+                    "startColumn": start[1],
+                    "endLine": end[0],
+                    "endColumn": end[1],
+                },
+                "insertedContent": {"text": text},
+            }
+            for start, end, text in one.fix
+        ]
         change = {"artifactLocation": {"uri": one.path}, "replacements": changes}
         result["fixes"] = [{"description": {"text": "as xdevice port rewrites it"}, "artifactChanges": [change]}]
     return result
 
 
 FORMATS: Final[dict[str, Callable[[Sequence[Finding]], str]]] = {
-    "text": text, "github": github, "json": as_json, "sarif": sarif,
-}  # fmt: skip
+    "text": text,
+    "github": github,
+    "json": as_json,
+    "sarif": sarif,
+}

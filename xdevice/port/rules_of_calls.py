@@ -29,8 +29,16 @@ _NO_DEVICE: Final = "the argument is not proven to be a device"
 _A_DEVICE: Final = "the argument is a device"
 _A_TEXT: Final = "a text that names it"
 _LOOSE: Final = (
-    ast.If, ast.While, ast.BoolOp, ast.Assign, ast.Return, ast.keyword, ast.Expr, ast.NamedExpr, ast.Assert,
-)  # fmt: skip
+    ast.If,
+    ast.While,
+    ast.BoolOp,
+    ast.Assign,
+    ast.Return,
+    ast.keyword,
+    ast.Expr,
+    ast.NamedExpr,
+    ast.Assert,
+)
 """The nodes around an expression in which a comparison needs no brackets; nor does it as an argument of a call."""
 
 
@@ -336,8 +344,24 @@ def memory(use: Use) -> Judgement:
 
 
 _RULES: Final = (
-    no_word, neutral, renamed, replaced, torch_device, accelerator, device_with_index, helper_scope, scope, device_list,
-    device_count, put_on_device, current_device, wait, split_and_load, scatter, split_batch, memory,
-)  # fmt: skip
+    no_word,
+    neutral,
+    renamed,
+    replaced,
+    torch_device,
+    accelerator,
+    device_with_index,
+    helper_scope,
+    scope,
+    device_list,
+    device_count,
+    put_on_device,
+    current_device,
+    wait,
+    split_and_load,
+    scatter,
+    split_batch,
+    memory,
+)
 CALL_RULES: Final[dict[str, Callable[[Use], Judgement]]] = {rule.__name__: rule for rule in _RULES}
 """The rules that `idioms.CALLS` names."""

@@ -42,9 +42,16 @@ TABS: Final = ("mxnet", "pytorch", "tensorflow", "paddle", "jax")
 
 _MARKS: Final = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
 _LEAVES: Final = {
-    type(None), str, bytes, int, float, complex, bool, type(...),
+    type(None),
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    bool,
+    type(...),
     *(leaf for mark in _MARKS for leaf in mark.__subclasses__()),
-}  # fmt: skip
+}
 """The classes of what trees are made of beside nodes with children."""
 
 
