@@ -24,6 +24,7 @@ from .values import (
     Value,
     kind,
     of,
+    only,
     tuple_of,
     union,
 )
@@ -59,25 +60,20 @@ class Invocation:
         """What the call gives if this is what is called."""
         return union(*[self._CALLEES.get(kind(atom), Invocation._other)(self, atom) for atom in callee])
 
-    def of_method(self, owner: Atom, name: str, attribute: Value) -> Value:
-        """What the call of a method gives; `attribute` is what the owner has under that name."""
-        if kind(owner) in ("foreign", "module", "class", "super"):
-            return self.of_value(attribute)
-        if kind(owner) == "instance":
-            return self._method_of_instance(owner, name, attribute)
-        if owner == ANYTHING:
-            return self._method_of_anything(name)
+    def of_method(self, owner: Atom, name: str) -> Value:
+        """What the call of a method gives."""
         method = self._OWNERS.get(kind(owner))
         return method(self, owner, name) if method is not None else UNKNOWN
 
     def _argument(self, position: int, name: str, default: Value = NOTHING) -> Value:
         return self.values[position] if len(self.values) > position else self.keywords.get(name, default)
 
-    def _everything(self) -> Value:
-        return union(*self.values, *self.keywords.values())
+    def _escape(self) -> None:
+        """Notes that code outside of the project gets all arguments."""
+        self.inference.escape(union(*self.values, *self.keywords.values()))
 
     def _other(self, callee: Atom) -> Value:
-        self.inference.escape(self._everything())
+        self._escape()
         return UNKNOWN
 
     # of the project
@@ -126,7 +122,7 @@ class Invocation:
     # of packages outside
 
     def _model(self, callee: Atom) -> Value:
-        self.inference.escape(self._everything())
+        self._escape()
         return knowledge.output_of(callee[1]) or UNKNOWN
 
     def _foreign(self, callee: Atom) -> Value:
@@ -135,7 +131,7 @@ class Invocation:
             return self._builtin(full.removeprefix("builtins."))
         if full.endswith("multiprocessing.spawn") and self.values:
             return self._spawn()
-        self.inference.escape(self._everything())
+        self._escape()
         if full in knowledge.DEVICE_MAKERS:
             self.node.has_gpu = self.has_gpu  # type: ignore[attr-defined]
             return of(("device", self.node))
@@ -163,12 +159,12 @@ class Invocation:
         for atom in self.first:
             if kind(atom) != "function":
                 continue
-            if len(arguments) != 1 or not all(kind(given) == "tuple" for given in arguments):
+            if len(arguments) != 1 or not only(arguments, ("tuple",)):
                 self.inference.escape(of(atom))
                 continue
-            ((_, given),) = arguments
+            ((_, values),) = arguments
             atom[1].has_callers = True
-            for name, value in zip(atom[1].positional, (INT, *given), strict=False):
+            for name, value in zip(atom[1].positional, (INT, *values), strict=False):
                 self.cells.put((atom[1], name), value)
         return NONE
 
@@ -215,15 +211,18 @@ class Invocation:
 
     # of methods
 
-    def _method_of_anything(self, name: str) -> Value:
-        self.inference.escape(self._everything())
+    def _attribute(self, owner: Atom, name: str) -> Value:
+        return self.of_value(self.inference.attribute(owner, name, self.node.func))
+
+    def _method_of_anything(self, owner: Atom, name: str) -> Value:
+        self._escape()
         for function in self.inference.methods.get(name, ()):
             self._pass_to(function, is_bound=function.is_method)
         if name == "asnumpy":
             return ARRAY
         return union(UNKNOWN, self.of_value(self.cells.get(("attr", None, name)) - UNKNOWN))
 
-    def _method_of_instance(self, owner: Atom, name: str, attribute: Value) -> Value:
+    def _method_of_instance(self, owner: Atom, name: str) -> Value:
         cls: Class = owner[1]
         if name == "save_hyperparameters" and self.caller is not None:
             for arg in self.caller.args[1:]:
@@ -235,7 +234,7 @@ class Invocation:
             if name == "register_buffer" and len(self.values) > 1 and isinstance(self.node.args[0], ast.Constant):
                 self.cells.put(self.cells.attribute(cls, str(self.node.args[0].value)), self.values[1])
                 return NONE
-        return self.of_value(attribute)
+        return self._attribute(owner, name)
 
     def _method_of_model(self, owner: Atom, name: str) -> Value:
         if name in ("parameters", "trainable_weights", "buffers"):
@@ -321,7 +320,7 @@ class Invocation:
                 return self.cells.get(("bridge", "decord")) or of(knowledge.DECORDS_ARRAY)
             case "tensorflow.GradientTape", "gradient":
                 return TENSOR if self.values[1:2] == [TENSOR] else UNKNOWN
-        self.inference.escape(union(*self.values))
+        self._escape()
         return UNKNOWN
 
     _CALLEES: ClassVar[dict[str, Any]] = {
@@ -333,9 +332,15 @@ class Invocation:
         "model": _model,
     }
     _OWNERS: ClassVar[dict[str, Any]] = {
+        ANYTHING: _method_of_anything,
         "array": _method_of_array,
+        "class": _attribute,
         "dict": _method_of_container,
+        "foreign": _attribute,
+        "instance": _method_of_instance,
         "list": _method_of_container,
+        "module": _attribute,
+        "super": _attribute,
         "model": _method_of_model,
         "optimizer": _method_of_model,
         "parser": _method_of_parser,

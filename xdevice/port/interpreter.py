@@ -484,14 +484,13 @@ class Interpreter:
         keywords = {keyword.arg: self.evaluate(keyword.value) for keyword in node.keywords}
         has_gpu = not self.env[GPU]
         invocation = Invocation(self.inference, node, values, keywords, self.function, has_gpu)
+        callee = self.evaluate(node.func)
         if not isinstance(node.func, ast.Attribute):
-            return invocation.of_value(self.evaluate(node.func))
-        owner = self.evaluate(node.func.value)
-        attributes = {atom: self.inference.attribute(atom, node.func.attr, node.func) for atom in owner}
-        node.func.means = union(*attributes.values())  # type: ignore[attr-defined]
+            return invocation.of_value(callee)
+        owner = means_of(node.func.value)
         if len(owner) > 1:  # `None` has no methods: what may be None, too, gives what the rest gives
             owner -= NONE
-        return union(*[invocation.of_method(atom, node.func.attr, attributes[atom]) for atom in owner])
+        return union(*[invocation.of_method(atom, node.func.attr) for atom in owner])
 
     def _subscript(self, node: ast.Subscript) -> Value:
         owner = self.evaluate(node.value)

@@ -158,9 +158,7 @@ class Use:
     def drop(self, keyword: ast.keyword) -> Edit:
         """Takes out a keyword argument and the comma before it."""
         start, end = self.span(keyword)
-        while self.module.source.text[start : start + 1] != b",":
-            start -= 1
-        return self.edit(start, end, "")
+        return self.edit(self.module.source.text.rindex(b",", 0, start), end, "")
 
     def call_with_receiver(self, word: str, upto: int, text: str = "", comma: str = ",") -> Edits:
         """Makes `word(x, ...)` of `x.method(...)`, with `text` in place of what stands before the position `upto`.
@@ -199,12 +197,9 @@ class Use:
 
     def find(self, mark: bytes, at: int) -> int:
         """The next position of a mark that is not in a comment."""
-        text = self.module.source.text
-        while text[at : at + 1] != mark:
-            if text[at : at + 1] == b"#":
-                at = min(i for i in (text.find(b"\n", at), text.find(b"\r", at), len(text)) if i >= 0)
-            at += 1
-        return at
+        match = re.compile(rb"(?:#[^\r\n]*|[^#])*?" + re.escape(mark)).match(self.module.source.text, at)
+        assert match is not None
+        return match.end() - 1
 
 
 def text_of(node: ast.AST | None) -> str | None:

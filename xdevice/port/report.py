@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .sources import Source
 
 FORMAT: Final = 1
+_UNCHANGED: Final = ("code", "idiom", "framework", "verdict", "grade", "why", "before", "after", "link")
+"""What a site has in the report under the same name."""
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
 
@@ -53,7 +55,9 @@ def totals(sites: Iterable[Site]) -> dict[str, int]:
     sites = list(sites)
     verdicts = Counter(site.verdict for site in sites)
     grades = Counter(site.grade for site in sites if site.verdict == "rewritten")
-    return {"sites": len(sites)} | {v: verdicts[v] for v in VERDICTS} | {grade: grades[grade] for grade in GRADES}
+    by_verdict = {verdict: verdicts[verdict] for verdict in VERDICTS}
+    by_grade = {grade: grades[grade] for grade in GRADES}
+    return {"sites": len(sites), **by_verdict, **by_grade}
 
 
 def share_ported(total: dict[str, int]) -> float | None:
@@ -63,10 +67,10 @@ def share_ported(total: dict[str, int]) -> float | None:
 
 
 def by_code(sites: Iterable[Site]) -> list[tuple[str, list[Site]]]:
-    found: dict[str, list[Site]] = {}
+    codes: dict[str, list[Site]] = {}
     for site in sites:
-        found.setdefault(site.code, []).append(site)
-    return sorted(found.items())
+        codes.setdefault(site.code, []).append(site)
+    return sorted(codes.items())
 
 
 def _file(examined: Examined, source: Source) -> dict[str, Any]:
@@ -87,15 +91,7 @@ def _site(source: Source, site: Site) -> dict[str, Any]:
         "col": column(source, site.line, site.col),
         "end": [end, column(source, *site.end)],
         "cell": cell,
-        "code": site.code,
-        "idiom": site.idiom,
-        "framework": site.framework,
-        "verdict": site.verdict,
-        "grade": site.grade,
-        "why": site.why,
-        "before": site.before,
-        "after": site.after,
-        "link": site.link,
+        **{name: getattr(site, name) for name in _UNCHANGED},
     }
 
 

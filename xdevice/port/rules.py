@@ -140,16 +140,18 @@ class JudgedSites(JudgedModule):
 
     def _judge_comparison(self, node: ast.Compare) -> Judged | None:
         """The judgement on `device.type == "cuda"`."""
-        left, text = node.left, text_of(node.comparators[0])
-        if not isinstance(left, ast.Attribute) or left.attr not in ("type", "device_type") or len(node.ops) != 1:
-            return None
-        if not only(means_of(left.value), ("device",)) or text not in ("cuda", "cpu", "gpu"):
-            return None
-        use = Use(self, node, Idiom(f".{left.attr} == {text}", "XD112", "comparison"))
-        if text == "cpu":
-            return use, Judgement("neutral", "a CPU is called cpu everywhere", consumed=(left,))
-        why = "asks for one vendor's device: xdevice.device(d).kind is gpu on all"
-        return use, Judgement("open", why, consumed=(left,))
+        match node:
+            case ast.Compare(
+                left=ast.Attribute(value=owner, attr="type" | "device_type" as name),
+                ops=[_],
+                comparators=[ast.Constant(value="cuda" | "cpu" | "gpu" as text)],
+            ) if only(means_of(owner), ("device",)):
+                use = Use(self, node, Idiom(f".{name} == {text}", "XD112", "comparison"))
+                if text == "cpu":
+                    return use, Judgement("neutral", "a CPU is called cpu everywhere", consumed=(node.left,))
+                why = "asks for one vendor's device: xdevice.device(d).kind is gpu on all"
+                return use, Judgement("open", why, consumed=(node.left,))
+        return None
 
     def _judge_attribute(self, node: ast.Attribute) -> Judged | None:
         if node.attr not in idioms.WHERE or not isinstance(node.ctx, ast.Load):
@@ -173,8 +175,12 @@ class JudgedSites(JudgedModule):
     }
 
     def _is_parameter(self, node: ast.Name) -> bool:
-        scopes = (around for around in self.around(node) if isinstance(around, SCOPES))
-        return any(node.id == arg.arg for scope in scopes for arg in ast.walk(scope.args) if isinstance(arg, ast.arg))
+        for scope in self.around(node):
+            if isinstance(scope, SCOPES):
+                parameters = (arg for arg in ast.walk(scope.args) if isinstance(arg, ast.arg))
+                if any(node.id == arg.arg for arg in parameters):
+                    return True
+        return False
 
     # what forbids an edit
 
@@ -186,7 +192,7 @@ class JudgedSites(JudgedModule):
         asks = idiom.code in _ASKS_THE_SELECTED or idiom.rule == "wait"
         if asks and len(self.frameworks) > 1:
             return left_open("several frameworks in this file: the selected one would be asked", "XD168")
-        if idiom.code == "XD101" and _is_identified(node, around[0]):
+        if idiom.code == "XD101" and _is_by_identity(around[0]):
             return left_open("compared by identity, which another object of the same device may pass", "XD169")
         if self._is_printed(node, around):
             return left_open("an f-string with = prints the expression itself", "XD169")
@@ -206,5 +212,5 @@ class JudgedSites(JudgedModule):
         return any(self.full_name(d) in ("torch.jit.script", "torch.jit.script_method") for d in decorators)
 
 
-def _is_identified(node: ast.AST, parent: ast.AST) -> bool:
-    return isinstance(parent, ast.Compare) and any(isinstance(op, ast.Is | ast.IsNot) for op in parent.ops)
+def _is_by_identity(node: ast.AST) -> bool:
+    return any(isinstance(op, ast.Is | ast.IsNot) for op in getattr(node, "ops", ()))
