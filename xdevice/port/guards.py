@@ -29,13 +29,14 @@ _KINDS: Final = {
 def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
     """What is known if a test is true (or false, if not `is_true`). Understands `is None`, `isinstance`, a plain
     name, whether there is a GPU, `not` and `and`."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return narrowed(test.operand, env, not is_true)
     new = dict(env)
-    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) is is_true:
-        for part in test.values:
-            new = narrowed(part, new, is_true)
-        return new
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return narrowed(operand, env, not is_true)
+        case ast.BoolOp(op=op, values=parts) if isinstance(op, ast.And) is is_true:
+            for part in parts:
+                new = narrowed(part, new, is_true)
+            return new
     if is_true and means_of(test) == AVAILABLE:
         new[GPU] = NOTHING
     name, is_excluded = _exclusion(test, is_true)
@@ -83,9 +84,13 @@ def joined(one: Env | None, other: Env | None) -> Env | None:
 def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
     """Whether a test is `device_count() > 0`, or another one that is true only where there is a GPU."""
     match test:
-        case ast.Compare(left=ast.Call(func=func), ops=[op], comparators=[ast.Constant(value=int(bound))]):
-            is_positive = (isinstance(op, ast.Gt) and bound >= 0) or (isinstance(op, ast.GtE) and bound >= 1)
-            return is_positive and full_name(func).endswith((".device_count", ".num_gpus"))
+        case ast.Compare(
+            left=ast.Call(func=func),
+            ops=[ast.Gt() | ast.GtE() as op],
+            comparators=[ast.Constant(value=int(bound))],
+        ):
+            least = bound + isinstance(op, ast.Gt)
+            return least > 0 and full_name(func).endswith((".device_count", ".num_gpus"))
     return False
 
 
@@ -93,5 +98,5 @@ def selected_tab(test: ast.expr, module: PythonModule) -> bool | None:
     """For a test such as `tab.selected("mxnet", "jax")`: whether this tab is one of those. None for any other test."""
     if module.tab is None or not isinstance(test, ast.Call) or ast.unparse(test.func) != "tab.selected":
         return None
-    names = [arg.value for part in test.args for arg in ast.walk(part) if isinstance(arg, ast.Constant)]
-    return module.tab in names
+    parts = (part for arg in test.args for part in ast.walk(arg))
+    return any(isinstance(part, ast.Constant) and part.value == module.tab for part in parts)

@@ -51,15 +51,10 @@ class Inference:
     def full_name(self, node: ast.AST) -> str:
         """The full name of what an expression names ("torch.cuda.is_available"), or nothing."""
         if isinstance(node, ast.Attribute):
-            owner = means_of(node.value)
-            if len(owner) == 1:
-                (atom,) = owner
-                if kind(atom) == "module":
-                    return f"{atom[1].name}.{node.attr}"
-        means = means_of(node)
-        if len(means) != 1:
-            return ""
-        (atom,) = means
+            owner = _only_atom(node.value)
+            if kind(owner) == "module":
+                return f"{owner[1].name}.{node.attr}"
+        atom = _only_atom(node)
         if kind(atom) == "foreign":
             return str(atom[1])
         if kind(atom) == "function" and atom[1].is_global and isinstance(node, ast.Name):
@@ -68,24 +63,26 @@ class Inference:
 
     def annotated(self, node: ast.expr | None, module: PythonModule) -> Value | None:
         """The values that an annotation allows; None if it names something that is not known."""
-        if isinstance(node, ast.Constant):
-            return knowledge.PLAIN_TYPES.get(str(node.value))
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-            left, right = self.annotated(node.left, module), self.annotated(node.right, module)
-            return union(left, right) if left and right else None
-        if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("Optional"):
-            inner = self.annotated(node.slice, module)
-            return union(inner, NONE) if inner else None
+        match node:
+            case ast.Constant(value=value):
+                return knowledge.PLAIN_TYPES.get(str(value))
+            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+                one, other = self.annotated(left, module), self.annotated(right, module)
+                return union(one, other) if one and other else None
+            case ast.Subscript(value=owner, slice=inner) if ast.unparse(owner).endswith("Optional"):
+                item = self.annotated(inner, module)
+                return union(item, NONE) if item else None
         name = self._annotated_name(node, module)
         return knowledge.PLAIN_TYPES.get(name) or knowledge.TYPES.get(name)
 
     def _annotated_name(self, node: ast.expr | None, module: PythonModule) -> str:
-        if isinstance(node, ast.Attribute):
-            return f"{self._annotated_name(node.value, module)}.{node.attr}"
-        if not isinstance(node, ast.Name):
-            return ""
-        atoms = self.cells.values.get((module, node.id), NOTHING)
-        return next((atom[1] for atom in atoms if kind(atom) == "foreign"), node.id)
+        match node:
+            case ast.Attribute(value=owner, attr=name):
+                return f"{self._annotated_name(owner, module)}.{name}"
+            case ast.Name(id=name):
+                atoms = self.cells.values.get((module, name), NOTHING)
+                return next((atom[1] for atom in atoms if kind(atom) == "foreign"), name)
+        return ""
 
     def imported(self, name: str, asker: PythonModule) -> Value:
         """What `import name` gives in a module."""
@@ -203,3 +200,9 @@ class Inference:
         for name, value in zip(method.positional, (of(atom), INT), strict=False):
             self.cells.put((method, name), value)
         return self.cells.get((method, "return"))
+
+
+def _only_atom(node: ast.AST) -> Atom:
+    """What an expression is, if that is one atom; else an empty one."""
+    means = means_of(node)
+    return next(iter(means)) if len(means) == 1 else ""

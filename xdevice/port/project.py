@@ -69,14 +69,15 @@ def _nodes_of_scope(body: list[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _names_bound_by(node: ast.AST) -> Iterable[str]:
-    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-        return [node.id]
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return [node.name]
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return [(alias.asname or alias.name).split(".")[0] for alias in node.names]
-    if isinstance(node, ast.ExceptHandler) and node.name:
-        return [node.name]
+    match node:
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+            return [name]
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.ExceptHandler(name=str(name)):
+            return [name]
+        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+            return [(alias.asname or alias.name).split(".")[0] for alias in aliases]
     return []
 
 
@@ -140,10 +141,10 @@ class Project:
         parts = tuple(name.split("."))
         if parts[0] in FRAMEWORKS:
             return None
-        fitting = [
-            module for module in self._by_last_name.get(parts[-1], ()) if _location(module)[-len(parts) :] == parts
-        ]
-        beside = [module for module in fitting if _location(module)[: -len(parts)] == asker.path.parent.parts]
+        namesakes = self._by_last_name.get(parts[-1], ())
+        fitting = [module for module in namesakes if _location(module)[-len(parts) :] == parts]
+        here = (*asker.path.parent.parts, *parts)
+        beside = [module for module in fitting if _location(module) == here]
         exact = [module for module in fitting if module.name == name]
         choice = beside or exact or fitting
         return choice[0] if len(choice) == 1 else None
@@ -155,7 +156,10 @@ def origin_of(node: ast.ImportFrom, asker: PythonModule) -> str:
         return node.module or ""
     parts = asker.name.split(".")
     above = node.level - (asker.path.name == "__init__.py")
-    return ".".join([*parts[: len(parts) - above], *([node.module] if node.module else [])])
+    parts = parts[: len(parts) - above]
+    if node.module:
+        parts.append(node.module)
+    return ".".join(parts)
 
 
 def imported_names(node: ast.AST, module: PythonModule) -> list[str]:

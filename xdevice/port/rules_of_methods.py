@@ -57,18 +57,21 @@ def to(use: Use) -> Judgement:
 
 
 def _is_dtype(node: ast.expr, full_name: Callable[[ast.AST], str]) -> bool:
-    named = isinstance(node, ast.Attribute) and node.attr in ("dtype", "float", "long", "half", "int", "double")
-    return named or only(means_of(node), ("dtype",)) or _DTYPE.search(full_name(node)) is not None
+    if isinstance(node, ast.Attribute) and node.attr in ("dtype", "float", "long", "half", "int", "double"):
+        return True
+    return only(means_of(node), ("dtype",)) or _DTYPE.search(full_name(node)) is not None
 
 
 def _moved(use: Use, judgement: Judgement) -> Judgement:
     """The judgement on a move: it can be rewritten if its result is used, or if what it moves is a model."""
     means = means_of(use.receiver)
+    why = judgement.why
     if not _is_thrown_away(use.node, use.module.parents):
-        is_proven = judgement.why == _A_DEVICE and means and all(atom == "tensor" or is_model(atom) for atom in means)
-        return replace(judgement, why="receiver and argument are proven") if is_proven else judgement
+        if why == _A_DEVICE and means and all(map(_can_move, means)):
+            why = "receiver and argument are proven"
+        return replace(judgement, why=why)
     if means and all(map(_moves_in_place, means)):
-        return replace(judgement, why=_A_MODEL) if judgement.why == _A_DEVICE else judgement
+        return replace(judgement, why=_A_MODEL if why == _A_DEVICE else why)
     name = ast.unparse(use.receiver).rpartition(".")[2].lower()
     if _MODEL_NAME.fullmatch(name) and not is_known(means):
         why = "the name says that it is a model; its result is thrown away"
@@ -76,10 +79,14 @@ def _moved(use: Use, judgement: Judgement) -> Judgement:
     return left_open("the result is thrown away, and the receiver is not proven to be a model", "XD163")
 
 
+def _can_move(atom: Atom) -> bool:
+    return atom == "tensor" or is_model(atom)
+
+
 def _moves_in_place(atom: Atom) -> bool:
     if kind(atom) == "model":
         return str(atom[1]).startswith(IN_PLACE)
-    return atom == "tensor" or is_model(atom)  # a tensor moves nowhere, with the old text and with the new
+    return _can_move(atom)  # a tensor whose result is thrown away moves nowhere, with the old text and with the new
 
 
 def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
@@ -121,18 +128,19 @@ def _to_vendor_itself(use: Use, maker: str) -> Judgement:
 def _read_around(use: Use, node: ast.AST) -> Judgement | None:
     """The judgement on `.cpu()` in `x.cpu().numpy()`, which is taken out, since the new text reads from any device."""
     attribute = use.module.parents.get(node)
-    if not isinstance(attribute, ast.Attribute) or attribute.value is not node:
+    if not isinstance(attribute, ast.Attribute):
         return None
-    if attribute.attr == "data":
+    name = attribute.attr
+    if name == "data":
         return _read_around(use, attribute)
     call = use.module.parents.get(attribute)
     if not isinstance(call, ast.Call) or call.func is not attribute:
         return None
-    if attribute.attr in _SAME_ANYWHERE:
+    if name in _SAME_ANYWHERE:
         return _read_around(use, call)
-    if attribute.attr not in ("numpy", "item", "asnumpy") or call.args:
+    if name not in ("numpy", "item", "asnumpy") or call.args:
         return None
-    around = read(replace(use, node=call, idiom=METHODS[attribute.attr]))
+    around = read(replace(use, node=call, idiom=METHODS[name]))
     if around.grade is None:
         return None
     edits = (use.edit(use.dot, use.span(use.node)[1], ""),)

@@ -102,9 +102,12 @@ def _is_deep(value: Value) -> bool:
 def _merge_tuples(value: Value) -> Value:
     """Merges all tuples of the same length into one. Otherwise a loop that swaps values would make new ones for
     ever."""
-    by_length: dict[int, list[tuple[Value, ...]]] = {}
+    merged: dict[int, tuple[Value, ...]] = {}
+    rest = set()
     for atom in value:
-        if kind(atom) == "tuple":
-            by_length.setdefault(len(atom[1]), []).append(atom[1])
-    rest = frozenset(atom for atom in value if kind(atom) != "tuple")
-    return rest.union(*(tuple_of(map(union, *tuples)) for tuples in by_length.values()))
+        if kind(atom) != "tuple":
+            rest.add(atom)
+            continue
+        items = atom[1]
+        merged[len(items)] = tuple(map(union, items, merged.get(len(items), items)))
+    return frozenset(rest).union(*map(tuple_of, merged.values()))
