@@ -1,0 +1,87 @@
+"""What the inference of port knows of values, shown by what port may rewrite because of it."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.port_texts import examined, ported
+
+ITEM = "return xdevice.item(x)"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "for row in Rows():\n    f(row)",  # by __getitem__, since there is no __iter__
+        "for row in Stream():\n    f(row)",
+        "f(next(Stream()))",
+        "f(Rows()[0])",
+    ],
+)
+def test_an_object_gives_what_its_methods_return(call):
+    text = (
+        "import torch\n\n\ndef f(x):\n    return x.item()\n\n\n"
+        "class Rows:\n    def __getitem__(self, index):\n        return torch.ones(2)[index]\n\n\n"
+        "class Stream:\n    def __iter__(self):\n        yield torch.ones(1)\n\n\n"
+    )
+    assert ITEM in ported(f"{text}{call}\n")
+    assert ITEM not in ported(f"{text}{call}\nf(unknown)\n")
+
+
+def test_a_function_that_a_decorator_adds_to_a_class_is_its_method():
+    text = (
+        "import torch\nfrom d2l import torch as d2l\n\n\nclass Net:\n    pass\n\n\n"
+        "@d2l.add_to_class(Net)\ndef f(self, x):\n    return x.item()\n\n\nNet().f(torch.ones(1))\n"
+    )
+    assert ITEM in ported(text)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_known"),
+    [
+        ("from making import *", True),
+        ("from making import make", True),
+        ("from making import make as other\nmake = other", True),
+        ("import making\nmake = making.make", True),
+        ("from outside import *", False),
+    ],
+)
+def test_names_come_from_the_modules_that_are_imported(line, is_known):
+    making = "import torch\n\n\ndef make():\n    return torch.ones(1)\n"
+    main = f"{line}\nimport torch\nx = make().item()\n"
+    project = examined(making, main, names=("making.py", "main.py"))
+    assert (b"x = xdevice.item(make())" in project.port(project.sources[1])) is is_known
+
+
+def test_what_a_star_brings_from_outside_is_unknown():
+    text = "import torch\nfrom outside import *\nx = ones(1).item()\n"
+    assert [(site.verdict, site.code) for site in examined(text).sites] == [("open", "XD162")]
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "available",
+        "available and flag",
+        "not (not available)",
+        "not (not available or flag)",
+        "torch.cuda.device_count() > 0",
+        "torch.cuda.device_count() >= 1",
+        "1 == 1 and torch.accelerator.device_count() > 1",
+    ],
+)
+def test_a_test_shows_that_there_is_a_gpu(test):
+    text = "import torch\navailable = torch.cuda.is_available()\n"
+    use = "torch.accelerator.current_accelerator()"
+    assert "d = xdevice.native.gpu()" in ported(f"{text}if {test}:\n    d = {use}\n")
+    assert "d = xdevice.native.gpu() if" in ported(f"{text}d = {use} if {test} else None\n")
+    assert "else:\n    d = xdevice.native.gpu()" in ported(f"{text}if not ({test}):\n    pass\nelse:\n    d = {use}\n")
+    assert use in ported(f"{text}if {test}:\n    pass\nd = {use}\n")
+    assert use in ported(f"{text}if {test}:\n    pass\nelse:\n    d = {use}\n")
+
+
+@pytest.mark.parametrize(
+    "test", ["torch.cuda.device_count() >= 0", "torch.cuda.device_count() < 1", "available or flag"]
+)
+def test_other_tests_show_no_gpu(test):
+    text = f"import torch\navailable = torch.cuda.is_available()\nif {test}:\n    d = "
+    assert "torch.accelerator.current_accelerator()" in ported(f"{text}torch.accelerator.current_accelerator()\n")
