@@ -85,3 +85,11 @@ def test_a_test_shows_that_there_is_a_gpu(test):
 def test_other_tests_show_no_gpu(test):
     text = f"import torch\navailable = torch.cuda.is_available()\nif {test}:\n    d = "
     assert "torch.accelerator.current_accelerator()" in ported(f"{text}torch.accelerator.current_accelerator()\n")
+
+
+@pytest.mark.parametrize(
+    "head", ["", "def f():\n    ", "class C:\n    ", "f = lambda: ", "[0 for _ in a if torch.cuda.is_available()]\n"]
+)
+def test_without_a_test_there_may_be_no_gpu(head):
+    text = f"import torch\n{head}torch.accelerator.current_accelerator()\n"
+    assert [site.code for site in examined(text).sites if site.idiom.endswith("accelerator")] == ["XD170"]
