@@ -55,15 +55,15 @@ def launch(
 
     if not is_module and not Path(program[0]).is_file():
         raise click.UsageError(f"there is no file {program[0]}")
-    told = _variables(backend, engine, timeout)
+    variables = _variables(backend, engine, timeout)
     if via is not None:
         if nnodes > 1 or max_restarts or log_dir is not None:
             raise click.UsageError(f"--via {via} starts processes on one machine; give {via} itself the other options")
-        sys.exit(_run_via(via, program, is_module, size, host, told))
+        sys.exit(_run_via(via, program, is_module, size, host, variables))
     _check_nodes(nnodes, node_rank, port)
     nodes = spawning.Nodes(nnodes, node_rank, host, port)
     command = [sys.executable, *["-m"] * is_module, *program]
-    sys.exit(spawning.launch(command, size, nodes, told, max_restarts, log_dir))
+    sys.exit(spawning.launch(command, size, nodes, variables, max_restarts, log_dir))
 
 
 def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
@@ -78,16 +78,19 @@ def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
         )
 
 
-def _run_via(via: str, program: Sequence[str], is_module: bool, size: int, host: str, told: Mapping[str, str]) -> int:
+def _run_via(
+    via: str, program: Sequence[str], is_module: bool, size: int, host: str, variables: Mapping[str, str]
+) -> int:
     """Runs the program by the command of the launcher `via`, which it prints first. Returns the exit status."""
     from xdevice.distributed import spawning
     from xdevice.distributed.contract.collectives import address
 
     command = _command(via, program, is_module, size)
     with spawning.reserve(host) as port:
-        told = {**told, "XDEVICE_ADDRESS": address(host, port)}
-        click.echo(" ".join([*(f"{name}={shlex.quote(text)}" for name, text in told.items()), shlex.join(command)]))
-        return spawning.follow(command, size, told)
+        variables = {**variables, "XDEVICE_ADDRESS": address(host, port)}
+        settings = [f"{name}={shlex.quote(text)}" for name, text in variables.items()]
+        click.echo(" ".join([*settings, shlex.join(command)]))
+        return spawning.follow(command, size, variables)
 
 
 def _variables(backend: str | None, engine: str | None, timeout: float | None) -> dict[str, str]:
@@ -96,12 +99,12 @@ def _variables(backend: str | None, engine: str | None, timeout: float | None) -
         name = registry.canonical(backend) if backend else None
     except XDeviceError as error:
         raise click.UsageError(str(error)) from error
-    told = {
+    variables = {
         selection.VARIABLE: name,
         "XDEVICE_ENGINE": engine,
         "XDEVICE_TIMEOUT": None if timeout is None else f"{timeout:g}",
     }
-    return {name: text for name, text in told.items() if text is not None}
+    return {name: text for name, text in variables.items() if text is not None}
 
 
 def _command(via: str, program: Sequence[str], is_module: bool, size: int) -> list[str]:
@@ -131,9 +134,9 @@ def _require(module: str, via: str) -> None:
 
 
 def _mpirun() -> str:
-    beside = os.path.dirname(sys.executable)
+    folder = os.path.dirname(sys.executable)
     for name in ("mpirun", "mpiexec"):
-        found = shutil.which(name, path=beside) or shutil.which(name)
-        if found:
-            return found
+        path = shutil.which(name, path=folder) or shutil.which(name)
+        if path:
+            return path
     raise click.UsageError("--via mpirun needs an MPI, and there is no mpirun on PATH; pip install mpich brings one")

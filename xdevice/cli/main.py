@@ -99,15 +99,14 @@ def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
 
     Each backend is probed in a process of its own. The exit status is 0, or 1 if a BACKEND that is named fails.
     """
-    from . import info as reports
+    from . import info as info_module
 
-    wanted = _canonical(names) or registry.names()
-    found = reports.probe_all(wanted, timeout)
+    reports = info_module.probe_all(_canonical(names) or registry.names(), timeout)
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(reports, indent=2))
     else:
-        reports.show(found)
-    if names and not all(report["imports"] for report in found):
+        info_module.show(reports)
+    if names and not all(report["imports"] for report in reports):
         sys.exit(1)
 
 
@@ -166,18 +165,18 @@ def parity(
     from xdevice.cli.progress import show
     from xdevice.twins.parity import run_folders, script_runs
 
-    rule, wanted = _rule(options), _wanted(backends)
-    first = _canonical((reference or wanted[0],))[0]
+    rule, names = _rule(options), _backends(backends)
+    first = _canonical((reference or names[0],))[0]
     _refuse_two_rules(float64, calibrate, rule)
     plan = script_runs.RunPlan(
-        script, arguments, wanted, first, _interpreters(pythons, wanted), timeout, jobs,
+        script, arguments, names, first, _interpreters(pythons, names), timeout, jobs,
         is_traced, floats.FLOAT64 if float64 else "", calibrate,
     )  # fmt: skip
-    if plan.reference not in wanted:
-        raise click.UsageError(f"the reference {plan.reference} is not among the backends {', '.join(wanted)}")
-    if len(wanted) == 1 and save is None:
+    if plan.reference not in names:
+        raise click.UsageError(f"the reference {plan.reference} is not among the backends {', '.join(names)}")
+    if len(names) == 1 and save is None:
         raise click.UsageError(
-            f"{wanted[0]} alone has nothing to be compared with; name another, or --save it for later"
+            f"{names[0]} alone has nothing to be compared with; name another, or --save it for later"
         )
     _refuse_missing(plan)
     if overwrite and save is None:
@@ -185,12 +184,12 @@ def parity(
     if save is not None:
         _prepare(save, overwrite)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # if a CI cancels the run, no process is left behind
-    names = [process.name for process in plan.scripts()]
+    runs = [process.name for process in plan.scripts()]
     if calibrate:
-        more = len(names) - len(wanted)
-        click.echo(f"{script.name} runs {len(names)} times: once on each backend, and {more} times more on {first} to "
+        more = len(runs) - len(names)
+        click.echo(f"{script.name} runs {len(runs)} times: once on each backend, and {more} times more on {first} to "
                    "measure what rounding does", err=True)  # fmt: skip
-    with tempfile.TemporaryDirectory() as scratch, show(names) as watcher:
+    with tempfile.TemporaryDirectory() as scratch, show(runs) as watcher:
         folder = save or Path(scratch)
         script_runs.run(plan, folder, watcher)
         report = _reported(lambda: run_folders.report_of_run(folder, rule))
@@ -260,24 +259,24 @@ def _make(folder: Path) -> None:
         raise click.UsageError(f"cannot make the folder {folder}: {error.strerror}") from error
 
 
-def _wanted(backends: str | None) -> tuple[str, ...]:
+def _backends(backends: str | None) -> tuple[str, ...]:
     names = tuple(backends.split(",")) if backends else ()
     return _canonical(names) or tuple(name for name in selection.backends() if name != "numpy") or ("numpy",)
 
 
-def _interpreters(pythons: tuple[str, ...], wanted: tuple[str, ...]) -> dict[str, str]:
-    found = dict.fromkeys(wanted, sys.executable)
-    for given in pythons:
-        name, equals, path = given.partition("=")
+def _interpreters(pythons: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
+    interpreters = dict.fromkeys(names, sys.executable)
+    for option in pythons:
+        name, equals, path = option.partition("=")
         if not equals or not path:
-            raise click.UsageError(f"--python takes NAME=PATH, as in mxnet=/opt/old/bin/python, not {given!r}")
+            raise click.UsageError(f"--python takes NAME=PATH, as in mxnet=/opt/old/bin/python, not {option!r}")
         backend = _canonical((name,))[0]
-        if backend not in wanted:
-            raise click.UsageError(f"--python {given}: {backend} is not among the backends {', '.join(wanted)}")
+        if backend not in names:
+            raise click.UsageError(f"--python {option}: {backend} is not among the backends {', '.join(names)}")
         if not Path(path).is_file():
-            raise click.UsageError(f"--python {given}: there is no file {path}")
-        found[backend] = str(Path(path).absolute())
-    return found
+            raise click.UsageError(f"--python {option}: there is no file {path}")
+        interpreters[backend] = str(Path(path).absolute())
+    return interpreters
 
 
 def _rule(options: dict[str, Any]) -> Strictness:

@@ -284,11 +284,11 @@ _streams = threading.local()
 def _own_stream(backend: Backend, device: Device) -> Any:
     """This thread's stream on a device. A task that is started inside a task runs in another thread, so it has another
     stream."""
-    mine = _streams.__dict__
+    streams = _streams.__dict__
     key = f"{backend.name} {device}"
-    if key not in mine:
-        mine[key] = backend.new_stream(device)
-    return mine[key]
+    if key not in streams:
+        streams[key] = backend.new_stream(device)
+    return streams[key]
 
 
 def _join(runs: Sequence[_Run], backend: Backend, forks: Sequence[_Fork]) -> None:
