@@ -93,3 +93,21 @@ def test_other_tests_show_no_gpu(test):
 def test_without_a_test_there_may_be_no_gpu(head):
     text = f"import torch\n{head}torch.accelerator.current_accelerator()\n"
     assert [site.code for site in examined(text).sites if site.idiom.endswith("accelerator")] == ["XD170"]
+
+
+@pytest.mark.parametrize(
+    ("line", "verdicts"),
+    [
+        ("x = numpy.ones(2) + unknown\nx.item()", ["open"]),
+        ("x = numpy.ones(2) + 1\nx.item()", ["neutral"]),
+        ("x = unknown * 2.0\nx.item()", ["open"]),
+        ("[1].cpu()", ["not a device"]),
+        ("{1: 2}.to(unknown)", ["not a device"]),
+        ("[1].tolist()", []),
+        ("unknown.device = 1", []),
+        ("del unknown.ctx", []),
+    ],
+)
+def test_values_of_the_host_and_containers_are_no_tensors(line, verdicts):
+    text = f"import numpy\nimport torch\n{line}\n"
+    assert [site.verdict for site in examined(text).sites] == verdicts
