@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from . import knowledge
 from .knowledge import SPELLING, is_model
 from .values import (
-    ANYTHING,
     ARRAY,
     BOOL,
     FLOAT,
@@ -22,11 +21,11 @@ from .values import (
     UNKNOWN,
     Atom,
     Value,
-    kind,
     of,
     only,
     tuple_of,
     union,
+    value_of,
 )
 
 if TYPE_CHECKING:
@@ -58,11 +57,11 @@ class Invocation:
 
     def of_value(self, callee: Value) -> Value:
         """What the call gives if this is what is called."""
-        return union(*[self._CALLEES.get(kind(atom), Invocation._other)(self, atom) for atom in callee])
+        return union(*[self._CALLEES.get(atom.kind, Invocation._other)(self, atom) for atom in callee])
 
     def of_method(self, owner: Atom, name: str) -> Value:
         """What the call of a method gives."""
-        method = self._OWNERS.get(kind(owner))
+        method = self._OWNERS.get(owner.kind)
         return method(self, owner, name) if method is not None else UNKNOWN
 
     def _argument(self, position: int, name: str, default: Value = NOTHING) -> Value:
@@ -79,20 +78,20 @@ class Invocation:
     # of the project
 
     def _function(self, callee: Atom) -> Value:
-        function: Function = callee[1]
-        self._pass_to(function, is_bound=kind(callee) == "bound" and function.is_method)
+        function: Function = callee.subject
+        self._pass_to(function, is_bound=callee.kind == "bound" and function.is_method)
         return self.cells.get((function, "return"))
 
     def _class(self, callee: Atom) -> Value:
-        instance = of(("instance", callee[1]))
-        init = callee[1].method("__init__")
+        instance = of("instance", callee.subject)
+        init = callee.subject.method("__init__")
         if init is not None:
             self.cells.put((init, init.receiver), instance)
             self._pass_to(init, is_bound=True)
         return instance
 
     def _instance(self, callee: Atom) -> Value:
-        method = next((method for method in map(callee[1].method, _FORWARD) if method is not None), None)
+        method = next((method for method in map(callee.subject.method, _FORWARD) if method is not None), None)
         if method is None:
             return UNKNOWN
         self._pass_to(method, is_bound=True)
@@ -123,10 +122,10 @@ class Invocation:
 
     def _model(self, callee: Atom) -> Value:
         self._escape()
-        return knowledge.output_of(callee[1]) or UNKNOWN
+        return knowledge.output_of(callee.subject) or UNKNOWN
 
     def _foreign(self, callee: Atom) -> Value:
-        full: str = callee[1]
+        full: str = callee.subject
         if full.startswith("builtins."):
             return self._builtin(full.removeprefix("builtins."))
         if full.endswith("multiprocessing.spawn") and self.values:
@@ -134,9 +133,9 @@ class Invocation:
         self._escape()
         if full in knowledge.DEVICE_MAKERS:
             self.node.has_gpu = self.has_gpu  # type: ignore[attr-defined]
-            return of(("device", self.node))
+            return of("device", None, self.node)
         if full in knowledge.DEVICE_LISTS:
-            return self.cells.list_of(self.node, of(("device", self.node)))
+            return self.cells.list_of(self.node, of("device", None, self.node))
         if full in knowledge.LOADERS:
             is_collated = "collate_fn" in self.keywords or "batchify_fn" in self.keywords
             dataset = self._argument(0, "dataset", UNKNOWN)
@@ -148,24 +147,25 @@ class Invocation:
         if full in knowledge.COPIES:
             return self.first if self.values else UNKNOWN
         if full == "argparse.ArgumentParser":
-            return of(("parser", self.node))
+            return of("parser", self.node)
         if full == "decord.bridge.set_bridge":
             self.cells.put(("bridge", "decord"), UNKNOWN)  # from now on, decord gives tensors of a framework
-        return knowledge.result(full) or of(("result", full))
+        return knowledge.result(full) or of("result", full)
 
     def _spawn(self) -> Value:
         """torch.multiprocessing.spawn calls a function with a rank, and then with `args`."""
         arguments = self._argument(1, "args", tuple_of([]))
         for atom in self.first:
-            if kind(atom) != "function":
+            if atom.kind != "function":
                 continue
             if len(arguments) != 1 or not only(arguments, ("tuple",)):
-                self.inference.escape(of(atom))
+                self.inference.escape(value_of(atom))
                 continue
-            ((_, values),) = arguments
-            atom[1].has_callers = True
-            for name, value in zip(atom[1].positional, (INT, *values), strict=False):
-                self.cells.put((atom[1], name), value)
+            (argument,) = arguments
+            function: Function = atom.subject
+            function.has_callers = True
+            for name, value in zip(function.positional, (INT, *argument.subject), strict=False):
+                self.cells.put((function, name), value)
         return NONE
 
     def _builtin(self, name: str) -> Value:
@@ -175,7 +175,7 @@ class Invocation:
         match name:
             case "super":
                 owner = self.caller.owner if self.caller is not None else None
-                return UNKNOWN if owner is None else of(("super", owner))
+                return UNKNOWN if owner is None else of("super", owner)
             case "iter" | "reversed" | "abs":
                 return self.first
             case "next":
@@ -198,7 +198,8 @@ class Invocation:
                 return union(self.first if len(self.values) > 1 else iterate(self.first), INT)
             case "max" | "min":
                 return union(*self.values) if len(self.values) > 1 else iterate(self.first)
-        return self._other(name)
+        self._escape()
+        return UNKNOWN
 
     def _mapped(self) -> Value:
         # the node of the inner call is made once, because a list is known by the call that makes it
@@ -223,7 +224,7 @@ class Invocation:
         return union(UNKNOWN, self.of_value(self.cells.get(("attr", None, name)) - UNKNOWN))
 
     def _method_of_instance(self, owner: Atom, name: str) -> Value:
-        cls: Class = owner[1]
+        cls: Class = owner.subject
         if name == "save_hyperparameters" and self.caller is not None:
             for arg in self.caller.args[1:]:
                 self.cells.put(self.cells.attribute(cls, arg.arg), self.cells.get((self.caller, arg.arg)))
@@ -239,7 +240,7 @@ class Invocation:
     def _method_of_model(self, owner: Atom, name: str) -> Value:
         if name in ("parameters", "trainable_weights", "buffers"):
             return self.cells.list_of(self.node, TENSOR)
-        return of(owner) if name in knowledge.MODEL_METHODS else UNKNOWN
+        return value_of(owner) if name in knowledge.MODEL_METHODS else UNKNOWN
 
     def _method_of_tensor(self, owner: Atom, name: str) -> Value:
         has_arguments = bool(self.values or self.node.keywords)
@@ -260,13 +261,13 @@ class Invocation:
         return knowledge.TEXT_METHODS.get(name, STR)
 
     def _method_of_container(self, owner: Atom, name: str) -> Value:
-        items = "items", owner[1]
+        items = "items", owner.subject
         match name:
             case "append" | "add" | "insert" | "setdefault" if self.values:
                 self.cells.put(items, self.values[-1])
                 return self.cells.get(items) if name == "setdefault" else NONE
             case "extend" | "update" if self.values:
-                is_list = kind(owner) == "list"
+                is_list = owner.kind == "list"
                 more = self.inference.iterate(self.first) if is_list else union(*map(self.cells.items, self.first))
                 self.cells.put(items, more)
                 return NONE
@@ -275,7 +276,7 @@ class Invocation:
             case "pop" | "popleft":
                 return union(self.cells.get(items), *self.values[1:])
             case "copy":
-                return of(owner)
+                return value_of(owner)
             case "values":
                 return self.cells.list_of(self.node, self.cells.get(items))
             case "items":
@@ -283,16 +284,16 @@ class Invocation:
         return UNKNOWN
 
     def _method_of_parser(self, owner: Atom, name: str) -> Value:
-        namespace = of(("namespace", owner[1]))
+        namespace = of("namespace", owner.subject)
         match name:
             case "parse_args":
                 return namespace
             case "parse_known_args":
                 return tuple_of([namespace, UNKNOWN])
             case "add_argument":
-                self._add_argument(owner[1])
+                self._add_argument(owner.subject)
                 return UNKNOWN
-        return of(owner)
+        return value_of(owner)
 
     def _add_argument(self, parser: ast.AST) -> None:
         flags = [arg.value for arg in self.node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
@@ -311,13 +312,13 @@ class Invocation:
         self.cells.put(("arg", parser, name), value)
 
     def _method_of_result(self, owner: Atom, name: str) -> Value:
-        match owner[1], name:
+        match owner.subject, name:
             case "accelerate.Accelerator", "prepare":
                 return self.first if len(self.values) == 1 else tuple_of(self.values)
             case _, "asnumpy":
                 return ARRAY
             case "decord.VideoReader", "get_batch":
-                return self.cells.get(("bridge", "decord")) or of(knowledge.DECORDS_ARRAY)
+                return self.cells.get(("bridge", "decord")) or knowledge.DECORDS_ARRAY
             case "tensorflow.GradientTape", "gradient":
                 return TENSOR if self.values[1:2] == [TENSOR] else UNKNOWN
         self._escape()
@@ -332,7 +333,7 @@ class Invocation:
         "model": _model,
     }
     _OWNERS: ClassVar[dict[str, Any]] = {
-        ANYTHING: _method_of_anything,
+        "anything": _method_of_anything,
         "array": _method_of_array,
         "class": _attribute,
         "dict": _method_of_container,
@@ -357,9 +358,9 @@ def _collate(item: Value) -> Value:
 
 
 def _collate_atom(atom: Atom) -> Value:
-    if kind(atom) in ("tensor", "array", "int", "float", "bool"):
+    if atom.kind in ("tensor", "array", "int", "float", "bool"):
         return TENSOR
-    return tuple_of(map(_collate, atom[1])) if kind(atom) == "tuple" else UNKNOWN
+    return tuple_of(map(_collate, atom.subject)) if atom.kind == "tuple" else UNKNOWN
 
 
 def _constant(node: ast.expr | None) -> Any:
@@ -374,4 +375,4 @@ def pattern_of(node: ast.expr) -> str:
 
 def filled_text(pattern: str, node: ast.AST) -> Value:
     """What a text with values filled in is: a device's name if it can be one."""
-    return of(("spelling", pattern, node)) if "*" in pattern and SPELLING.fullmatch(pattern) else STR
+    return of("spelling", pattern, node) if "*" in pattern and SPELLING.fullmatch(pattern) else STR

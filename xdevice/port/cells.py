@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from .values import NOTHING, UNKNOWN, Atom, Value, kind, of, union
+from .values import NOTHING, UNKNOWN, Atom, Value, of, union
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,14 +71,14 @@ class Cells:
     def list_of(self, key: Any, items: Value) -> Value:
         """A list that is made at one place, with these items among others."""
         self.put(("items", key), items)
-        return of(("list", key))
+        return of("list", key)
 
     def dict_of(self, key: Any, items: Value) -> Value:
         self.put(("items", key), items)
-        return of(("dict", key))
+        return of("dict", key)
 
     def items(self, container: Atom) -> Value:
-        return self.get(("items", container[1])) if kind(container) in ("list", "dict") else UNKNOWN
+        return self.get(("items", container.subject)) if container.kind in ("list", "dict") else UNKNOWN
 
     # attributes
 

@@ -93,9 +93,9 @@ def examine(
     default the one framework that a file uses. The path "-" is a script on the standard input. Files that cannot be
     read are listed in `unreadable`.
     """
-    paths = [Path(path) for path in paths]
-    root = root or _common_folder(paths)
-    examined = Examined(root, only, backend, *sources.read_all(paths, root))
+    places = [Path(path) for path in paths]
+    root = root or _common_folder(places)
+    examined = Examined(root, only, backend, *sources.read_all(places, root))
     judge(examined)
     return examined
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Final
 
-from .values import ANYTHING, AVAILABLE, NOTHING, Atom, Value, kind, means_of, union
+from .values import ANYTHING, AVAILABLE, NOTHING, Atom, Value, means_of, union
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ Env = dict[str, Value]
 GPU: Final = "(a GPU)"
 """The name of no variable: it may be None where no test has shown that there is a GPU."""
 
-_KINDS: Final = {
+_KINDS: Final[dict[str, set[str]]] = {
     "list": {"list"},
     "tuple": {"tuple"},
     "dict": {"dict"},
@@ -50,21 +50,25 @@ def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable
     match test:
         case ast.Compare(left=name, ops=[op], comparators=[ast.Constant(value=None)]):
             if isinstance(op, ast.Is | ast.Eq) is is_true:
-                return name, lambda atom: atom not in ("none", ANYTHING)
-            return name, lambda atom: atom == "none"
+                return name, lambda atom: atom.kind not in ("none", "anything")
+            return name, lambda atom: atom.kind == "none"
         case ast.Call(func=ast.Name(id="isinstance"), args=[name, types]):
             kinds = _named_kinds(types)
-            return name, lambda atom: bool(kinds) and atom != ANYTHING and (kind(atom) in kinds) is not is_true
+            return name, lambda atom: bool(kinds) and atom != ANYTHING and (atom.kind in kinds) is not is_true
         case ast.Name() if is_true:
-            return test, lambda atom: atom == "none"
+            return test, lambda atom: atom.kind == "none"
     return None, lambda atom: False
 
 
 def _named_kinds(node: ast.expr) -> set[str]:
     """The kinds that the second argument of `isinstance` names; none if one of them is not known."""
     names = node.elts if isinstance(node, ast.Tuple) else [node]
-    kinds = [_KINDS.get(name.id, NOTHING) if isinstance(name, ast.Name) else NOTHING for name in names]
-    return set().union(*kinds) if all(kinds) else set()
+    kinds: set[str] = set()
+    for name in names:
+        if not isinstance(name, ast.Name) or name.id not in _KINDS:
+            return set()
+        kinds |= _KINDS[name.id]
+    return kinds
 
 
 def joined(one: Env | None, other: Env | None) -> Env | None:

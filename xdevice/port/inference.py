@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from . import knowledge
 from .cells import Cells
 from .values import (
+    ANYTHING,
     INT,
     NONE,
     NOTHING,
@@ -15,11 +16,11 @@ from .values import (
     UNKNOWN,
     Atom,
     Value,
-    kind,
     means_of,
     of,
     tuple_of,
     union,
+    value_of,
 )
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ class Inference:
     def escape(self, value: Value) -> None:
         """Notes that functions are handed to code outside of the project, which may call them with anything."""
         for atom in value:
-            if kind(atom) in ("function", "bound"):
-                atom[1].is_open = atom[1].has_callers = True
+            if atom.kind in ("function", "bound"):
+                atom.subject.is_open = atom.subject.has_callers = True
 
     # names
 
@@ -52,13 +53,13 @@ class Inference:
         """The full name of what an expression names ("torch.cuda.is_available"), or nothing."""
         if isinstance(node, ast.Attribute):
             owner = _only_atom(node.value)
-            if kind(owner) == "module":
-                return f"{owner[1].name}.{node.attr}"
+            if owner.kind == "module":
+                return f"{owner.subject.name}.{node.attr}"
         atom = _only_atom(node)
-        if kind(atom) == "foreign":
-            return str(atom[1])
-        if kind(atom) == "function" and atom[1].is_global and isinstance(node, ast.Name):
-            return f"{atom[1].module.name}.{atom[1].name}"
+        if atom.kind == "foreign":
+            return str(atom.subject)
+        if atom.kind == "function" and atom.subject.is_global and isinstance(node, ast.Name):
+            return f"{atom.subject.module.name}.{atom.subject.name}"
         return ""
 
     def annotated(self, node: ast.expr | None, module: PythonModule) -> Value | None:
@@ -81,13 +82,13 @@ class Inference:
                 return f"{self._annotated_name(owner, module)}.{name}"
             case ast.Name(id=name):
                 atoms = self.cells.values.get((module, name), NOTHING)
-                return next((atom[1] for atom in atoms if kind(atom) == "foreign"), name)
+                return next((atom.subject for atom in atoms if atom.kind == "foreign"), name)
         return ""
 
     def imported(self, name: str, asker: PythonModule) -> Value:
         """What `import name` gives in a module."""
         module = self._other_module(name, asker)
-        return of(("foreign", name) if module is None else ("module", module))
+        return of("foreign", name) if module is None else of("module", module)
 
     def imported_from(self, origin: str, name: str, asker: PythonModule) -> Value:
         """What `from origin import name` gives in a module."""
@@ -97,7 +98,7 @@ class Inference:
             value = self.cells.get((module, name))
             if value or inner is None:
                 return value
-        return of(("foreign", f"{origin}.{name}") if inner is None else ("module", inner))
+        return of("foreign", f"{origin}.{name}") if inner is None else of("module", inner)
 
     def _other_module(self, name: str, asker: PythonModule) -> PythonModule | None:
         """Another module of the project that a module imports."""
@@ -111,75 +112,75 @@ class Inference:
     def global_name(self, module: PythonModule, name: str) -> Value:
         """What a module has under a name, by itself or from where it imports everything."""
         stars = self.cells.get((module, "*"))
-        inherited = (self.cells.get((atom[1], name)) for atom in stars if kind(atom) == "module")
+        inherited = (self.cells.get((atom.subject, name)) for atom in stars if atom.kind == "module")
         return union(self.cells.get((module, name)), *inherited)
 
     # what values give
 
     def attribute(self, atom: Atom, name: str, node: ast.expr) -> Value:
         """What `node`, the attribute of this name, may be."""
-        match kind(atom):
+        match atom.kind:
             case "foreign":
-                return of(("foreign", f"{atom[1]}.{name}"))
+                return of("foreign", f"{atom.subject}.{name}")
             case "module":
-                return self._attribute_of_module(atom[1], name)
+                return self._attribute_of_module(atom.subject, name)
             case "instance" | "class" | "super":
                 return self._attribute_of_class(atom, name)
             case "namespace":
-                return self.cells.get(("arg", atom[1], name)) or UNKNOWN
+                return self.cells.get(("arg", atom.subject, name)) or UNKNOWN
             case "tensor" if name == "shape":
                 return self.cells.list_of(node, INT)
             case "tensor":
                 return knowledge.TENSOR_ATTRIBUTES.get(name, UNKNOWN)
             case "device" if name == "native":
-                return of(atom)
+                return value_of(atom)
             case "device":
                 return knowledge.DEVICE_ATTRIBUTES.get(name, UNKNOWN)
             case "result":
-                return knowledge.RESULT_ATTRIBUTES.get((atom[1], name), UNKNOWN)
+                return knowledge.RESULT_ATTRIBUTES.get((atom.subject, name), UNKNOWN)
         return UNKNOWN
 
     def _attribute_of_module(self, module: PythonModule, name: str) -> Value:
         value = self.cells.get((module, name))
         inner = None if value else self.project.find(f"{module.name}.{name}", module)
         if inner is not None and inner is not module:
-            return of(("module", inner))
+            return of("module", inner)
         return value or self.global_name(module, name)
 
     def _attribute_of_class(self, atom: Atom, name: str) -> Value:
-        cls: Class = atom[1]
+        cls: Class = atom.subject
         values = self.cells.get(self.cells.attribute(cls, name))
-        method = cls.method(name, is_super=kind(atom) == "super")
+        method = cls.method(name, is_super=atom.kind == "super")
         if method is None:
             if name == "__class__":
-                return of(("class", cls))
+                return of("class", cls)
             loose = self.cells.get(("attr", None, name))
             if values:
                 return union(values, loose)
             return UNKNOWN if cls.foreign_bases() else loose
-        if kind(atom) == "class":
-            return of(("function", method))
+        if atom.kind == "class":
+            return of("function", method)
         if method.receiver:
-            self.cells.put((method, method.receiver), of(("instance", cls)))
+            self.cells.put((method, method.receiver), of("instance", cls))
         if method.is_property:
             method.has_callers = True
             return self.cells.get((method, "return"))
-        return union(of(("bound", method)), frozenset(value for value in values if kind(value) != "function"))
+        return union(of("bound", method), frozenset(value for value in values if value.kind != "function"))
 
     def iterate(self, value: Value) -> Value:
         """What the variable of a loop over this value may be."""
         return union(*map(self._iterate_atom, value))
 
     def _iterate_atom(self, atom: Atom) -> Value:
-        match kind(atom):
+        match atom.kind:
             case "tensor" | "array" | "str":
-                return of(atom)
+                return value_of(atom)
             case "list":
                 return self.cells.items(atom)
             case "tuple":
-                return union(*atom[1])
+                return union(*atom.subject)
             case "instance":
-                method = atom[1].method("__iter__")
+                method = atom.subject.method("__iter__")
                 if method is None or method is self.cells.reader:
                     return self.item_of(atom)
                 method.has_callers = True
@@ -189,20 +190,20 @@ class Inference:
 
     def item_of(self, atom: Atom) -> Value:
         """What an index gives."""
-        if atom == ("result", "dataset"):
+        if atom == Atom("result", "dataset"):
             return tuple_of([TENSOR, TENSOR])
-        if kind(atom) == "list":
+        if atom.kind == "list":
             return self.cells.items(atom)
-        method = atom[1].method("__getitem__") if kind(atom) == "instance" else None
+        method = atom.subject.method("__getitem__") if atom.kind == "instance" else None
         if method is None:
             return UNKNOWN
         method.has_callers = True
-        for name, value in zip(method.positional, (of(atom), INT), strict=False):
+        for name, value in zip(method.positional, (value_of(atom), INT), strict=False):
             self.cells.put((method, name), value)
         return self.cells.get((method, "return"))
 
 
 def _only_atom(node: ast.AST) -> Atom:
-    """What an expression is, if that is one atom; else an empty one."""
+    """What an expression is, if that is one atom."""
     means = means_of(node)
-    return next(iter(means)) if len(means) == 1 else ""
+    return next(iter(means)) if len(means) == 1 else ANYTHING

@@ -33,13 +33,13 @@ from .values import (
     UNKNOWN,
     Atom,
     Value,
-    kind,
     may_be,
     means_of,
     of,
     only,
     tuple_of,
     union,
+    value_of,
 )
 
 if TYPE_CHECKING:
@@ -106,9 +106,9 @@ class Interpreter:
         self.env = {arg.arg: self.cells.get((function, arg.arg)) for arg in function.args}
         parameters = function.node.args
         if parameters.vararg:
-            self.env[parameters.vararg.arg] = of(("list", (function, "*")))
+            self.env[parameters.vararg.arg] = of("list", (function, "*"))
         if parameters.kwarg:
-            self.env[parameters.kwarg.arg] = of(("dict", (function, "**")))
+            self.env[parameters.kwarg.arg] = of("dict", (function, "**"))
         for name, value in self.env.items():
             self.cells.put((function, "local", name), value)
         self.env[GPU] = NONE
@@ -150,7 +150,7 @@ class Interpreter:
     def _assign(self, node: ast.Assign) -> Env:
         value = self.evaluate(node.value)
         if isinstance(node.value, ast.Subscript) and ast.unparse(node.value) == "sys.modules[__name__]":
-            value = of(("module", self.module))
+            value = of("module", self.module)
         for target in node.targets:
             self.bind(target, value)
         return self.env
@@ -242,7 +242,7 @@ class Interpreter:
             if handler.type is not None:
                 self.evaluate(handler.type)
             if handler.name:
-                self.env[handler.name] = of(("result", "exception"))
+                self.env[handler.name] = of("result", "exception")
             after = joined(after, self._block(handler.body, self.env))
         if after is None:
             self._block(node.finalbody, before)
@@ -298,7 +298,7 @@ class Interpreter:
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Env:
         function = self._function_of(node, node.name, self.owner)
         self._read_defaults(function)
-        value = of(("function", function))
+        value = of("function", function)
         for decorator in reversed(node.decorator_list):
             value = self._decorate(decorator, function, value)
         if self.owner is None:
@@ -321,10 +321,10 @@ class Interpreter:
         function.is_property = not decorators.isdisjoint(("property", "cached_property", "functools.cached_property"))
         if function.receiver:
             self.cells.put(
-                (function, function.receiver), of(("class" if "classmethod" in decorators else "instance", owner))
+                (function, function.receiver), of("class" if "classmethod" in decorators else "instance", owner)
             )
         if function.has_yield:
-            self.cells.put((function, "return"), of(("list", (function, "yield"))))
+            self.cells.put((function, "return"), of("list", (function, "yield")))
         self.cells.schedule(function)
         return function
 
@@ -341,10 +341,10 @@ class Interpreter:
         name = self.inference.full_name(decorator) or ast.unparse(decorator)
         if name.endswith("add_to_class") and isinstance(node, ast.Call) and node.args:
             for atom in means_of(node.args[0]):
-                if kind(atom) == "class":
-                    atom[1].methods.setdefault(function.name, function)
-                    function.owner, function.is_method = atom[1], True
-                    self.cells.put((function, function.positional[0]), of(("instance", atom[1])))
+                if atom.kind == "class":
+                    atom.subject.methods.setdefault(function.name, function)
+                    function.owner, function.is_method = atom.subject, True
+                    self.cells.put((function, function.positional[0]), of("instance", atom.subject))
             return value
         if name in knowledge.TRANSPARENT_DECORATORS or name.endswith(knowledge.TRANSPARENT_ENDINGS):
             return value
@@ -363,8 +363,8 @@ class Interpreter:
         if bases != cls.bases:
             cls.bases = bases
             for atom in bases:
-                if kind(atom) == "class":
-                    self.cells.unite(cls, atom[1])
+                if atom.kind == "class":
+                    self.cells.unite(cls, atom.subject)
         outer, env = self.owner, self.env
         self.owner = cls
         inside = dict(env)
@@ -375,13 +375,13 @@ class Interpreter:
                 self.cells.put(self.cells.attribute(cls, name), value)
         for decorator in node.decorator_list:
             self.evaluate(decorator)
-        self._bind_name(node.name, of(("class", cls)))
+        self._bind_name(node.name, of("class", cls))
         return self.env
 
     def _lambda(self, node: ast.Lambda) -> Value:
         function = self._function_of(node, "<lambda>", None)
         self._read_defaults(function)
-        return of(("function", function))
+        return of("function", function)
 
     # names
 
@@ -403,15 +403,15 @@ class Interpreter:
             case ast.Subscript():
                 self.evaluate(target.slice)
                 for atom in self.evaluate(target.value):
-                    if kind(atom) in ("list", "dict"):
-                        self.cells.put(("items", atom[1]), value)
+                    if atom.kind in ("list", "dict"):
+                        self.cells.put(("items", atom.subject), value)
 
     def _unpack(self, targets: list[ast.expr], value: Value, is_inner: bool) -> None:
         is_starred = any(isinstance(target, ast.Starred) for target in targets)
         parts = [NOTHING] * len(targets)
         for atom in value:
-            is_told_apart = kind(atom) == "tuple" and len(atom[1]) == len(targets) and not is_starred
-            items = atom[1] if is_told_apart else [self.inference.iterate(of(atom))] * len(targets)
+            is_told_apart = atom.kind == "tuple" and len(atom.subject) == len(targets) and not is_starred
+            items = atom.subject if is_told_apart else [self.inference.iterate(value_of(atom))] * len(targets)
             parts = list(map(union, parts, items))
         for target, part in zip(targets, parts, strict=True):
             self.bind(target, part, is_inner)
@@ -427,12 +427,12 @@ class Interpreter:
 
     def _bind_attribute(self, owner: Value, name: str, value: Value) -> None:
         for atom in owner:
-            if kind(atom) in ("instance", "class"):
-                self.cells.put(self.cells.attribute(atom[1], name), value)
-            elif kind(atom) == "namespace":
-                self.cells.put(("arg", atom[1], name), value)
-            elif kind(atom) == "module":
-                self.cells.put((atom[1], name), value)
+            if atom.kind in ("instance", "class"):
+                self.cells.put(self.cells.attribute(atom.subject, name), value)
+            elif atom.kind == "namespace":
+                self.cells.put(("arg", atom.subject, name), value)
+            elif atom.kind == "module":
+                self.cells.put((atom.subject, name), value)
             elif atom == ANYTHING:
                 self.cells.put(("attr", None, name), value)
 
@@ -450,7 +450,7 @@ class Interpreter:
         if (self.module, node.id) in self.cells.values:
             return value  # nothing, if what the module binds the name to is not known yet
         if node.id in _BUILTINS:
-            return of(("foreign", f"builtins.{node.id}"))
+            return of("foreign", f"builtins.{node.id}")
         return self.inference.global_name(self.module, node.id) or UNKNOWN
 
     # expressions
@@ -461,7 +461,7 @@ class Interpreter:
 
     def _constant(self, node: ast.Constant) -> Value:
         if isinstance(node.value, str) and knowledge.SPELLING.fullmatch(node.value):
-            return of(("spelling", node.value, node))
+            return of("spelling", node.value, node)
         return knowledge.CONSTANTS.get(type(node.value), UNKNOWN)
 
     def _text(self, node: ast.JoinedStr) -> Value:
@@ -499,19 +499,19 @@ class Interpreter:
 
     def _item(self, atom: Atom, index: ast.expr) -> Value:
         is_slice = isinstance(index, ast.Slice)
-        match kind(atom):
+        match atom.kind:
             case "tensor" | "array" | "str":
-                return of(atom)
+                return value_of(atom)
             case "list" | "tuple" if is_slice:
-                return of(atom)
+                return value_of(atom)
             case "list" | "dict":
                 return self.cells.items(atom)
             case "tuple":
                 number = index.value if isinstance(index, ast.Constant) else None
-                if isinstance(number, int) and -len(atom[1]) <= number < len(atom[1]):
-                    return atom[1][number]  # type: ignore[no-any-return]
-                return union(*atom[1])
-            case "foreign" if atom[1] == "os.environ":
+                if isinstance(number, int) and -len(atom.subject) <= number < len(atom.subject):
+                    return atom.subject[number]  # type: ignore[no-any-return]
+                return union(*atom.subject)
+            case "foreign" if atom.subject == "os.environ":
                 return STR
             case "device" | "none" | "int" | "float" | "bool":
                 return NOTHING  # it raises
@@ -599,7 +599,7 @@ class Interpreter:
                 self.evaluate(key)
             value = self.evaluate(item)
             self.cells.put(("items", node), value if key is not None else union(*map(self.cells.items, value)))
-        return of(("dict", node))
+        return of("dict", node)
 
     def _comprehension(self, node: Any) -> Value:
         env, self.env = self.env, dict(self.env)

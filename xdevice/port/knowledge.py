@@ -17,7 +17,6 @@ from .values import (
     UNKNOWN,
     Atom,
     Value,
-    kind,
     of,
     tuple_of,
     union,
@@ -112,7 +111,7 @@ _CALLS: Final[dict[str, Value]] = {
     "xdevice.sync": NONE,
     "random.randint": INT,
     "platform.system": STR,
-    "gluoncv.utils.filesystem.try_import_decord": of(("foreign", "decord")),
+    "gluoncv.utils.filesystem.try_import_decord": of("foreign", "decord"),
     **{
         f"{root}.{name}": TENSOR
         for root in ("paddle", "tensorflow", "tensorflow.math")  # torch.equal gives a bool
@@ -139,9 +138,9 @@ TYPES: Final[dict[str, Value]] = {
         """.split(),
         TENSOR,
     ),
-    "torch.device": of(("device", None)),
-    "torch.nn.Module": of(("model", "torch.nn.Module")),
-    "paddle.nn.Layer": of(("model", "paddle.nn.Layer")),
+    "torch.device": of("device"),
+    "torch.nn.Module": of("model", "torch.nn.Module"),
+    "paddle.nn.Layer": of("model", "paddle.nn.Layer"),
     "torch.optim.Optimizer": of("optimizer"),
 }
 """What annotations allow."""
@@ -240,7 +239,7 @@ TENSOR_LISTS: Final = {"split": TENSOR, "chunk": TENSOR, "unbind": TENSOR, "toli
 """What is in the lists that methods of a tensor return."""
 TENSOR_ATTRIBUTES: Final[dict[str, Value]] = {
     **dict.fromkeys(("T", "mT", "grad", "data", "real", "imag", "H"), TENSOR),
-    **dict.fromkeys(("device", "ctx", "context", "place"), of(("device", None))),
+    **dict.fromkeys(("device", "ctx", "context", "place"), of("device")),
     **dict.fromkeys(("ndim", "nbytes", "itemsize"), INT),
     **dict.fromkeys(("requires_grad", "is_cuda", "is_leaf"), BOOL),
     "dtype": of("dtype"),
@@ -254,14 +253,14 @@ DEVICE_ATTRIBUTES: Final[dict[str, Value]] = {"type": STR, "index": INT, "device
 MODEL_METHODS: Final = set("to cuda cpu xpu train eval float half double bfloat16 requires_grad_ apply type".split())
 """Methods of a model of PyTorch that return the model itself."""
 RESULT_ATTRIBUTES: Final[dict[tuple[str, str], Value]] = {
-    ("accelerate.Accelerator", "device"): of(("device", None)),
-    ("accelerate.PartialState", "device"): of(("device", None)),
+    ("accelerate.Accelerator", "device"): of("device"),
+    ("accelerate.PartialState", "device"): of("device"),
     ("torch.distributed.device_mesh", "device_type"): STR,
 }
 """What an attribute of the result of a call is, by the names of the two."""
-GLUONS_OUTPUT: Final = ("result", "mxnet.gluon.output")
+GLUONS_OUTPUT: Final = of("result", "mxnet.gluon.output")
 """What a model of Gluon's zoos returns: an array of MXNet, or several."""
-DECORDS_ARRAY: Final = ("result", "decord.array")
+DECORDS_ARRAY: Final = of("result", "decord.array")
 """An array of decord on the host, whose methods have MXNet's names."""
 
 
@@ -271,9 +270,9 @@ def result(full: str) -> Value | None:
         return _CALLS[full]
     root, _, name = full.rpartition(".")
     if root in LAYERS and name[:1].isupper() and name not in _NO_MODELS:
-        return of(("model", full))
+        return of("model", full)
     if full.startswith(_NETS):
-        return of(("model", full))
+        return of("model", full)
     if root in _ALL_TENSORS and name not in _NO_TENSORS and name[:1].islower():
         return TENSOR
     if full.startswith("numpy.") and name not in {"random", "load", "load_txt"}:
@@ -281,7 +280,7 @@ def result(full: str) -> Value | None:
     if root in {"torch.optim", "paddle.optimizer", "tensorflow.keras.optimizers"}:
         return of("optimizer")
     if root in _DATASETS and name[:1].isupper():
-        return of(("result", "dataset"))
+        return of("result", "dataset")
     return None
 
 
@@ -289,7 +288,7 @@ def output_of(full: str) -> Value | None:
     """What a layer of a framework returns when it is called; None if no table says so."""
     root, _, name = full.rpartition(".")
     if full.startswith(("gluoncv.model_zoo", "mxnet.gluon.model_zoo")):
-        return of(GLUONS_OUTPUT)
+        return GLUONS_OUTPUT
     if name in _SEVERAL or root not in LAYERS:
         return None
     if full in BASES - {"torch.nn.Sequential"} and not name.endswith("Sequential"):
@@ -299,6 +298,6 @@ def output_of(full: str) -> Value | None:
 
 def is_model(atom: Atom) -> bool:
     """Whether the atom is a layer or model of a framework, or an object of a class of the project derived from one."""
-    if kind(atom) == "model":
+    if atom.kind == "model":
         return True
-    return kind(atom) == "instance" and not BASES.isdisjoint(atom[1].foreign_bases())
+    return atom.kind == "instance" and not BASES.isdisjoint(atom.subject.foreign_bases())

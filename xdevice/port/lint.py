@@ -191,7 +191,7 @@ def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, i
     while not isinstance(statement, ast.stmt):
         statement = parents[statement]
     body = getattr(statement, "body", None)
-    last = max(statement.lineno, body[0].lineno - 1) if isinstance(body, list) else statement.end_lineno
+    last: Any = max(statement.lineno, body[0].lineno - 1) if isinstance(body, list) else statement.end_lineno
     if statement.lineno <= node.lineno and node.end_lineno <= last:
         return statement.lineno, last
     return node.lineno, node.end_lineno  # a decorator, or the type behind `except`

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from .knowledge import FRAMEWORKS, framework_of
-from .values import NOTHING, Value, kind
+from .values import NOTHING, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -107,13 +107,13 @@ class Class:
             cls = waiting.pop()
             if cls not in classes:
                 classes[cls] = None
-                waiting += reversed([atom[1] for atom in cls.bases if kind(atom) == "class"])
+                waiting += reversed([atom.subject for atom in cls.bases if atom.kind == "class"])
         return list(classes)
 
     def foreign_bases(self) -> set[str]:
         """The bases that are not of the project, by their full names; "?" for one that is not known."""
-        atoms = {atom for cls in self.lineage() for atom in cls.bases if kind(atom) != "class"}
-        return {atom[1] if kind(atom) == "foreign" else "?" for atom in atoms}
+        atoms = {atom for cls in self.lineage() for atom in cls.bases if atom.kind != "class"}
+        return {atom.subject if atom.kind == "foreign" else "?" for atom in atoms}
 
     def method(self, name: str, is_super: bool = False) -> Function | None:
         """The method of this name; with `is_super` that of a base."""

@@ -55,9 +55,10 @@ def totals(sites: Iterable[Site]) -> dict[str, int]:
     sites = list(sites)
     verdicts = Counter(site.verdict for site in sites)
     grades = Counter(site.grade for site in sites if site.verdict == "rewritten")
-    by_verdict = {verdict: verdicts[verdict] for verdict in VERDICTS}
-    by_grade = {grade: grades[grade] for grade in GRADES}
-    return {"sites": len(sites), **by_verdict, **by_grade}
+    total = {"sites": len(sites)}
+    total.update((verdict, verdicts[verdict]) for verdict in VERDICTS)
+    total.update((grade, grades[grade]) for grade in GRADES)
+    return total
 
 
 def share_ported(total: dict[str, int]) -> float | None:

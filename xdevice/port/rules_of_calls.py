@@ -18,7 +18,7 @@ from .judging import (
     text_of,
 )
 from .knowledge import SPELLING
-from .values import DEVICES, NUMBERS, Value, kind, may_be, means_of, only
+from .values import DEVICES, NUMBERS, Value, may_be, means_of, only
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -265,7 +265,7 @@ def current_device(use: Use) -> Judgement:
     means = means_of(use.only_argument)
     if not use.is_statement or not only(means, DEVICES):
         return left_open("its result is used, or the argument is not proven to be a device")
-    if any(kind(atom) == "spelling" and ":" not in atom[1] and atom[1].lower() != "cpu" for atom in means):
+    if any(atom.kind == "spelling" and ":" not in atom.subject and atom.subject.lower() != "cpu" for atom in means):
         return left_open("without an index, Paddle takes the GPU that was given to the process")
     return proven(_A_DEVICE, use.renamed)
 

@@ -11,7 +11,7 @@ from .idioms import METHODS, ONLY_MXNET
 from .judging import OTHER_ARGUMENTS, OTHER_GPU, STARS, Judgement, left_open, proven, safe
 from .knowledge import DECORDS_ARRAY, GLUONS_OUTPUT, IN_PLACE, is_model
 from .rules_of_calls import names_no_index, neutral
-from .values import DEVICES, NUMBERS, TENSOR, Atom, is_known, kind, may_be, means_of, only
+from .values import DEVICES, NUMBERS, TENSOR, Atom, is_known, may_be, means_of, only
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,12 +80,12 @@ def _moved(use: Use, judgement: Judgement) -> Judgement:
 
 
 def _can_move(atom: Atom) -> bool:
-    return atom == "tensor" or is_model(atom)
+    return atom.kind == "tensor" or is_model(atom)
 
 
 def _moves_in_place(atom: Atom) -> bool:
-    if kind(atom) == "model":
-        return str(atom[1]).startswith(IN_PLACE)
+    if atom.kind == "model":
+        return str(atom.subject).startswith(IN_PLACE)
     return _can_move(atom)  # a tensor whose result is thrown away moves nowhere, with the old text and with the new
 
 
@@ -189,13 +189,13 @@ def read(use: Use) -> Judgement:
     edits = use.call_with_receiver(use.idiom.text, use.span(use.node)[1] - 1, comma="")
     if means == TENSOR:
         return proven(_A_TENSOR, edits)
-    if means == {DECORDS_ARRAY}:
+    if means == DECORDS_ARRAY:
         return Judgement("not a device", "an array of decord, which is on the host")
     if use.method in ONLY_MXNET:
         others = use.module.other_arrays
         if others and "mxnet" not in use.module.frameworks:
             return Judgement("not a device", f"a method of {min(others)}'s arrays, and of none of the framework's")
-        if means == {GLUONS_OUTPUT} or _is_mxnets(use):
+        if means == GLUONS_OUTPUT or _is_mxnets(use):
             return proven("only arrays of MXNet have this method", edits)
     if is_known(means) and not may_be(means, ("tensor", "result", "array")):
         return Judgement("not a device", "the receiver is something else")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from . import idioms
 from .knowledge import SPELLING
-from .values import DEVICES, Value, kind, means_of, only
+from .values import DEVICES, Value, means_of, only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,11 +32,11 @@ def origins_in_text(modules: list[PythonModule], inference: Inference) -> set[as
 
 def _origins(value: Value) -> Iterator[ast.AST]:
     for atom in value:
-        if kind(atom) == "tuple":
-            for item in atom[1]:
+        if atom.kind == "tuple":
+            for item in atom.subject:
                 yield from _origins(item)
-        elif kind(atom) in DEVICES and atom[-1] is not None:
-            yield atom[-1]
+        elif atom.kind in DEVICES and atom.origin is not None:
+            yield atom.origin
 
 
 def _parts_in_text(node: ast.AST, inference: Inference) -> Sequence[ast.expr]:
