@@ -111,3 +111,28 @@ def test_without_a_test_there_may_be_no_gpu(head):
 def test_values_of_the_host_and_containers_are_no_tensors(line, verdicts):
     text = f"import numpy\nimport torch\n{line}\n"
     assert [site.verdict for site in examined(text).sites] == verdicts
+
+
+@pytest.mark.parametrize(
+    ("layer", "is_known"),
+    [
+        ("torch.nn.Linear(1, 1)", True),
+        ("torch.nn.Sequential(torch.nn.Linear(1, 1))", True),
+        ("torch.nn.LSTM(1, 1)", False),  # it returns several tensors
+        ("torch.nn.Module()", False),
+        ("torchvision.models.resnet18()", False),
+    ],
+)
+def test_a_layer_gives_a_tensor_if_it_gives_one(layer, is_known):
+    text = f"import torch\nimport torchvision\nnet = {layer}\ny = net(torch.ones(1)).item()\n"
+    assert ("y = xdevice.item(net(torch.ones(1)))" in ported(text)) is is_known
+
+
+@pytest.mark.parametrize(
+    "line", ["self.kept = torch.ones(1)", "Net.kept = torch.ones(1)", "for self.kept in [torch.ones(1)]: pass"]
+)
+def test_an_attribute_is_what_was_ever_bound_to_it(line):
+    text = f"import torch\n\n\nclass Net:\n    def __init__(self):\n        {line}\n\n    def f(self):\n        x = self.kept\n"
+    text += "        return x.item()\n"
+    assert ITEM in ported(text)
+    assert ITEM not in ported(f"{text}\n\nNet().kept = unknown\n")
