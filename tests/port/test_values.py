@@ -132,7 +132,9 @@ def test_a_layer_gives_a_tensor_if_it_gives_one(layer, is_known):
     "line", ["self.kept = torch.ones(1)", "Net.kept = torch.ones(1)", "for self.kept in [torch.ones(1)]: pass"]
 )
 def test_an_attribute_is_what_was_ever_bound_to_it(line):
-    text = f"import torch\n\n\nclass Net:\n    def __init__(self):\n        {line}\n\n    def f(self):\n        x = self.kept\n"
-    text += "        return x.item()\n"
+    text = (
+        f"import torch\n\n\nclass Net:\n    def __init__(self):\n        {line}\n\n"
+        "    def f(self):\n        x = self.kept\n        return x.item()\n"
+    )
     assert ITEM in ported(text)
     assert ITEM not in ported(f"{text}\n\nNet().kept = unknown\n")
