@@ -64,7 +64,10 @@ class Examined:
         """What `port` would change in one file, as a unified diff; empty if nothing."""
         old, new = (text.decode(source.encoding) for text in (source.raw, self.port(source)))
         lines = difflib.unified_diff(
-            old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{source.path}", f"b/{source.path}"
+            old.splitlines(keepends=True),
+            new.splitlines(keepends=True),
+            f"a/{source.path}",
+            f"b/{source.path}",
         )
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
@@ -84,7 +87,10 @@ def collector_paused() -> Iterator[None]:
 
 @collector_paused()
 def examine(
-    paths: Iterable[Path | str], only: Grade = "proven", root: Path | None = None, backend: str | None = None
+    paths: Iterable[Path | str],
+    only: Grade = "proven",
+    root: Path | None = None,
+    backend: str | None = None,
 ) -> Examined:
     """All files under the paths as one project, with a verdict for each site.
 

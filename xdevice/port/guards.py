@@ -54,7 +54,10 @@ def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable
             return name, lambda atom: atom.kind == "none"
         case ast.Call(func=ast.Name(id="isinstance"), args=[name, types]):
             kinds = _named_kinds(types)
-            return name, lambda atom: bool(kinds) and atom != ANYTHING and (atom.kind in kinds) is not is_true
+            return (
+                name,
+                lambda atom: bool(kinds) and atom != ANYTHING and (atom.kind in kinds) is not is_true,
+            )
         case ast.Name() if is_true:
             return test, lambda atom: atom.kind == "none"
     return None, lambda atom: False

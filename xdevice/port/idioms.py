@@ -181,10 +181,26 @@ METHODS: Final[dict[str, Idiom]] = {
 }
 """Methods of tensors and models, in modules that use a framework."""
 
-ONLY_MXNET: Final = {"as_in_ctx", "as_in_context", "asnumpy", "asscalar", "wait_to_read", "reset_ctx"}
+ONLY_MXNET: Final = {
+    "as_in_ctx",
+    "as_in_context",
+    "asnumpy",
+    "asscalar",
+    "wait_to_read",
+    "reset_ctx",
+}
 """Methods that only arrays and parameters of MXNet have: the name proves the receiver."""
 
-KEYWORDS: Final = {"device", "ctx", "ctx_list", "context", "place", "places", "map_location", "num_gpus"}
+KEYWORDS: Final = {
+    "device",
+    "ctx",
+    "ctx_list",
+    "context",
+    "place",
+    "places",
+    "map_location",
+    "num_gpus",
+}
 """Keyword arguments that say where something is to be made or loaded."""
 
 WHERE: Final = {"device", "ctx", "context", "place", "is_cuda"}

@@ -321,7 +321,8 @@ class Interpreter:
         function.is_property = not decorators.isdisjoint(("property", "cached_property", "functools.cached_property"))
         if function.receiver:
             self.cells.put(
-                (function, function.receiver), of("class" if "classmethod" in decorators else "instance", owner)
+                (function, function.receiver),
+                of("class" if "classmethod" in decorators else "instance", owner),
             )
         if function.has_yield:
             self.cells.put((function, "return"), of("list", (function, "yield")))
@@ -331,7 +332,10 @@ class Interpreter:
     def _read_defaults(self, function: Function) -> None:
         parameters = function.node.args
         positional = zip(reversed(function.positional), reversed(parameters.defaults), strict=False)
-        for name, default in (*positional, *zip(function.keywords, parameters.kw_defaults, strict=True)):
+        for name, default in (
+            *positional,
+            *zip(function.keywords, parameters.kw_defaults, strict=True),
+        ):
             if default is not None:
                 self.cells.put((function, name), self.evaluate(default))
 

@@ -55,7 +55,11 @@ class JudgedModule:
     """A module whose uses of devices are judged."""
 
     def __init__(
-        self, module: PythonModule, inference: Inference, text_origins: set[ast.AST], sets_current: bool
+        self,
+        module: PythonModule,
+        inference: Inference,
+        text_origins: set[ast.AST],
+        sets_current: bool,
     ) -> None:
         self.source = module.source
         self.segment = module.segment

@@ -93,7 +93,10 @@ _CALLS: Final[dict[str, Value]] = {
     ),
     **dict.fromkeys(("torch.max.dim", "torch.topk", "torch.sort", "paddle.topk"), tuple_of([TENSOR, TENSOR])),
     **dict.fromkeys(("torch.cuda.is_available", "torch.accelerator.is_available"), AVAILABLE),
-    **dict.fromkeys(("torch.backends.mps.is_available", "torch.xpu.is_available", "torch.npu.is_available"), BOOL),
+    **dict.fromkeys(
+        ("torch.backends.mps.is_available", "torch.xpu.is_available", "torch.npu.is_available"),
+        BOOL,
+    ),
     **dict.fromkeys(
         """
         torch.cuda.device_count torch.accelerator.device_count mxnet.npx.num_gpus mxnet.context.num_gpus
@@ -129,8 +132,20 @@ BUILTINS: Final[dict[str, Value]] = {
     **dict.fromkeys(("type", "getattr"), UNKNOWN),
 }
 """What functions of Python return whatever they are given."""
-CONSTANTS: Final[dict[type, Value]] = {bool: BOOL, int: INT, float: FLOAT, str: STR, type(None): NONE}
-PLAIN_TYPES: Final[dict[str, Value]] = {"int": INT, "float": FLOAT, "bool": BOOL, "str": STR, "None": NONE}
+CONSTANTS: Final[dict[type, Value]] = {
+    bool: BOOL,
+    int: INT,
+    float: FLOAT,
+    str: STR,
+    type(None): NONE,
+}
+PLAIN_TYPES: Final[dict[str, Value]] = {
+    "int": INT,
+    "float": FLOAT,
+    "bool": BOOL,
+    "str": STR,
+    "None": NONE,
+}
 TYPES: Final[dict[str, Value]] = {
     **dict.fromkeys(
         """
@@ -182,7 +197,14 @@ LAYERS: Final = {
     "keras",
 }
 """The modules whose classes are layers, models and losses."""
-_NO_MODELS: Final = {"Parameter", "ParameterList", "ParameterDict", "ParamAttr", "Input", "InputSpec"}
+_NO_MODELS: Final = {
+    "Parameter",
+    "ParameterList",
+    "ParameterDict",
+    "ParamAttr",
+    "Input",
+    "InputSpec",
+}
 _NETS: Final = tuple(
     """
     torchvision.models paddle.vision.models gluoncv.model_zoo gluoncv.torch.model_zoo mxnet.gluon.model_zoo
@@ -210,7 +232,11 @@ LOADERS: Final = {
     "mxnet.gluon.data.DataLoader",
     "torch_geometric.loader.DataLoader",
 }
-TENSOR_SETS: Final = {"torch.utils.data.TensorDataset", "mxnet.gluon.data.ArrayDataset", "paddle.io.TensorDataset"}
+TENSOR_SETS: Final = {
+    "torch.utils.data.TensorDataset",
+    "mxnet.gluon.data.ArrayDataset",
+    "paddle.io.TensorDataset",
+}
 
 _SAME: Final = """
 to cuda cpu xpu npu detach clone contiguous float half double long int bool bfloat16 type type_as view reshape
@@ -249,7 +275,12 @@ TEXT_METHODS: Final[dict[str, Value]] = {
     **dict.fromkeys(("startswith", "endswith", "isdigit"), BOOL),
 }
 """What methods of a text return that is no text."""
-DEVICE_ATTRIBUTES: Final[dict[str, Value]] = {"type": STR, "index": INT, "device_type": STR, "device_id": INT}
+DEVICE_ATTRIBUTES: Final[dict[str, Value]] = {
+    "type": STR,
+    "index": INT,
+    "device_type": STR,
+    "device_id": INT,
+}
 MODEL_METHODS: Final = set("to cuda cpu xpu train eval float half double bfloat16 requires_grad_ apply type".split())
 """Methods of a model of PyTorch that return the model itself."""
 RESULT_ATTRIBUTES: Final[dict[tuple[str, str], Value]] = {

@@ -72,7 +72,10 @@ class Choice(NamedTuple):
     per_file: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def takes(self, code: str, path: str) -> bool:
-        ignored = (*self.ignore, *(code for glob, codes in self.per_file if _matches(path, glob) for code in codes))
+        ignored = (
+            *self.ignore,
+            *(code for glob, codes in self.per_file if _matches(path, glob) for code in codes),
+        )
         if code.startswith(ignored or "-"):
             return False
         return code.startswith(self.select) if self.select else RULES[code].on
@@ -287,7 +290,17 @@ def _unused_ignores(source: Source, ignores: Iterable[_Ignore], choice: Choice) 
             suffix = f" of {', '.join(ignore.codes)}" if ignore.codes else ""
             message = f"there is nothing to ignore here{suffix}; take the comment away"
             text = " ".join(source.raw.decode(errors="replace").splitlines()[line - 1].split())
-            yield Finding(source.path, line, 1, "XD401", message, text, (line, 1), ignore.cell, range(line, line + 1))
+            yield Finding(
+                source.path,
+                line,
+                1,
+                "XD401",
+                message,
+                text,
+                (line, 1),
+                ignore.cell,
+                range(line, line + 1),
+            )
 
 
 def _may_be_unused(ignore: _Ignore, choice: Choice, path: str) -> bool:

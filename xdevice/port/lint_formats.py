@@ -57,7 +57,11 @@ def sarif(findings: Sequence[Finding]) -> str:
         "columnKind": "unicodeCodePoints",
         "results": list(map(_result, findings)),
     }
-    document = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
+    document = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [run],
+    }
     return _write(document)
 
 
@@ -76,7 +80,10 @@ def _result(finding: Finding) -> dict[str, Any]:
     }
     if finding.fix:
         replacements = [
-            {"deletedRegion": _region(change.start, change.end), "insertedContent": {"text": change.text}}
+            {
+                "deletedRegion": _region(change.start, change.end),
+                "insertedContent": {"text": change.text},
+            }
             for change in finding.fix
         ]
         description = {"text": "as xdevice port rewrites it"}

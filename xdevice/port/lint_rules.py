@@ -39,7 +39,10 @@ RULES: Final[dict[str, Rule]] = {
     "XD208": Rule("the host reads a value in every step, and waits for the GPU", True),
     "XD209": Rule("in TensorFlow, assigning in a `with` block copies nothing", False),
     "XD210": Rule("a device object is compared with a text, which it never equals", False),
-    "XD211": Rule("a device is told by a piece of its name, which other frameworks and vendors spell otherwise", False),
+    "XD211": Rule(
+        "a device is told by a piece of its name, which other frameworks and vendors spell otherwise",
+        False,
+    ),
     "XD212": Rule("the result of a copy is thrown away", False),
     "XD214": Rule("CUDA_VISIBLE_DEVICES is set after the framework was imported", False),
     "XD217": Rule("what is asked for is of one vendor's devices, where there is a word for all", True),
@@ -109,8 +112,20 @@ _WAITS: Final = _READS | {
     "hard_block",
 }
 _SYNCHRONIZE: Final = {"torch.cuda.synchronize", "paddle.device.cuda.synchronize"}
-_CLOCKS: Final = {"time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer", "time.process_time"}
-_SEVERAL: Final = {"DataParallel", "DistributedDataParallel", "device_ids", "local_rank", "try_all_gpus"}
+_CLOCKS: Final = {
+    "time.time",
+    "time.perf_counter",
+    "time.monotonic",
+    "timeit.default_timer",
+    "time.process_time",
+}
+_SEVERAL: Final = {
+    "DataParallel",
+    "DistributedDataParallel",
+    "device_ids",
+    "local_rank",
+    "try_all_gpus",
+}
 _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|mps|xpu|npu", re.IGNORECASE)
 _OTHER_VENDORS: Final = re.compile(r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|hip\b", re.IGNORECASE)
 _WORK: Final = {"backward", "matmul", "mm", "dot", "step", "forward", "model", "net"}
@@ -239,7 +254,10 @@ def _hard_coded(view: _View, call: ast.Call) -> Found:
         texts += map(_device_text, call.args[:1])
     for text in filter(None, texts):
         if not view.is_guarded(call):
-            yield "XD202", f'"{text}" is not there on every machine; write xdevice.try_gpu(), or take it as an argument'
+            yield (
+                "XD202",
+                f'"{text}" is not there on every machine; write xdevice.try_gpu(), or take it as an argument',
+            )
 
 
 def _cuda_method(view: _View, call: ast.Call) -> Found:
@@ -248,7 +266,10 @@ def _cuda_method(view: _View, call: ast.Call) -> Found:
             if not view.knows_other_vendors(call):
                 yield "XD218", "`.cuda()` is of one vendor; write xdevice.to_device(x, device)"
             if _is_bare(call) and view.words & _SEVERAL and "set_device" not in view.words:
-                yield "XD203", "`.cuda()` goes to the current GPU, the first one unless set; name the device"
+                yield (
+                    "XD203",
+                    "`.cuda()` goes to the current GPU, the first one unless set; name the device",
+                )
 
 
 def _is_bare(call: ast.Call) -> bool:
@@ -258,7 +279,10 @@ def _is_bare(call: ast.Call) -> bool:
 def _load(view: _View, call: ast.Call) -> Found:
     has_place = len(call.args) > 1 or any(keyword.arg in ("map_location", None) for keyword in call.keywords)
     if view.full(call.func) == "torch.load" and not has_place:
-        yield "XD205", 'torch.load fails where the devices of the file are missing; write map_location="cpu"'
+        yield (
+            "XD205",
+            'torch.load fails where the devices of the file are missing; write map_location="cpu"',
+        )
 
 
 def _early_copy(view: _View, call: ast.Call) -> Found:
@@ -268,7 +292,10 @@ def _early_copy(view: _View, call: ast.Call) -> Found:
     if method != "cpu" and (method != "to" or getattr(target, "value", None) != "cpu"):
         return
     if getattr(keywords.get("non_blocking"), "value", True) and "non_blocking" in keywords:
-        yield "XD204", "the host may read this before it is there; wait with xdevice.sync(x), or copy without the flag"
+        yield (
+            "XD204",
+            "the host may read this before it is there; wait with xdevice.sync(x), or copy without the flag",
+        )
 
 
 def _one_of_several(view: _View, call: ast.Call) -> Found:
@@ -287,7 +314,10 @@ def _host_read(view: _View, call: ast.Call) -> Found:
             code = "XD402"
         if isinstance(outer, _LOOPS):
             if _trains(outer):
-                yield code, f"`.{_method(call)}()` waits for the GPU; add up on the device, and read once in a while"
+                yield (
+                    code,
+                    f"`.{_method(call)}()` waits for the GPU; add up on the device, and read once in a while",
+                )
             return
 
 
@@ -302,7 +332,11 @@ def _trains(loop: Any) -> bool:
     for node in waiting:  # which grows meanwhile
         if isinstance(node, (*_LOOPS, ast.FunctionDef)):
             continue
-        if isinstance(node, ast.Call) and _method(node) in ("backward", "gradient", "apply_gradients"):
+        if isinstance(node, ast.Call) and _method(node) in (
+            "backward",
+            "gradient",
+            "apply_gradients",
+        ):
             return True
         waiting += ast.iter_child_nodes(node)
     return False
@@ -349,9 +383,15 @@ def _compare_with_text(view: _View, comparison: ast.Compare, node: ast.expr, tex
     match node:
         case ast.Attribute(attr="type", value=owner) if text == "cuda" and _last(owner) in _PLACES:
             if not view.knows_other_vendors(comparison):
-                yield "XD217", 'type is that of one vendor\'s GPUs; write xdevice.device(...).kind == "gpu"'
+                yield (
+                    "XD217",
+                    'type is that of one vendor\'s GPUs; write xdevice.device(...).kind == "gpu"',
+                )
         case ast.Attribute(attr=name) if text and name in _PLACES and not view.full(node):
-            yield "XD210", f'a device is not equal to the text "{text}"; compare with xdevice.device("{text}")'
+            yield (
+                "XD210",
+                f'a device is not equal to the text "{text}"; compare with xdevice.device("{text}")',
+            )
 
 
 def _ends_with(view: _View, call: ast.Call) -> Found:
@@ -367,7 +407,10 @@ def _copies_nothing(view: _View, node: ast.With) -> Found:
             scope = node.items[0].context_expr
             name = _last(scope.func if isinstance(scope, ast.Call) else scope)
             if re.search("device|gpu|cpu", name):
-                yield "XD209", "this names the tensor once more and copies nothing; write xdevice.to_device(x, device)"
+                yield (
+                    "XD209",
+                    "this names the tensor once more and copies nothing; write xdevice.to_device(x, device)",
+                )
 
 
 def _too_late(view: _View, node: ast.Assign) -> Found:
@@ -378,7 +421,10 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
             before = (other for other in view.nodes if getattr(other, "lineno", node.lineno) < node.lineno)
             names = {name.partition(".")[0] for other in before for name in imported_names(other, view.module)}
             for name in sorted(names & _FRAMEWORKS)[:1]:
-                yield "XD214", f"{name} was imported before, and may have read it already; set it above the import"
+                yield (
+                    "XD214",
+                    f"{name} was imported before, and may have read it already; set it above the import",
+                )
 
 
 def _time(view: _View, node: ast.BinOp) -> Found:
@@ -389,7 +435,10 @@ def _time(view: _View, node: ast.BinOp) -> Found:
             work = [inner for statement in _since(view, node, start) for inner in ast.walk(statement)]
             calls = {_last(inner.func) for inner in work if isinstance(inner, ast.Call)}
             if calls & _WORK and not calls & _WAITS:
-                yield "XD201", "the work may go on when this time is taken; use xdevice.Timer, or xdevice.sync() before"
+                yield (
+                    "XD201",
+                    "the work may go on when this time is taken; use xdevice.Timer, or xdevice.sync() before",
+                )
 
 
 def _since(view: _View, node: ast.AST, name: str) -> list[ast.stmt]:
@@ -407,7 +456,15 @@ def _since(view: _View, node: ast.AST, name: str) -> list[ast.stmt]:
 
 
 _BY_TYPE: Final[dict[type[ast.AST], tuple[Callable[[_View, Any], Found], ...]]] = {
-    ast.Call: (_hard_coded, _cuda_method, _load, _early_copy, _one_of_several, _host_read, _ends_with),
+    ast.Call: (
+        _hard_coded,
+        _cuda_method,
+        _load,
+        _early_copy,
+        _one_of_several,
+        _host_read,
+        _ends_with,
+    ),
     ast.Attribute: (_name_of_vendor,),
     ast.Name: (_name_of_vendor,),
     ast.Compare: (_compare,),

@@ -38,7 +38,14 @@ def import_edits(source: Source, modules: Iterable[PythonModule], sites: list[Si
         if col:  # `import a; import b`, or a block
             edits.add(Edit(start, 0, start, "; ".join([*lines, ""])))
         else:
-            edits.add(Edit(start, -len(source.text), start, (source.newline * 2).join(lines) + source.newline))
+            edits.add(
+                Edit(
+                    start,
+                    -len(source.text),
+                    start,
+                    (source.newline * 2).join(lines) + source.newline,
+                )
+            )
     return edits
 
 

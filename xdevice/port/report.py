@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     from .sources import Source
 
 FORMAT: Final = 1
-_UNCHANGED: Final = ("code", "idiom", "framework", "verdict", "grade", "why", "before", "after", "link")
+_UNCHANGED: Final = (
+    "code",
+    "idiom",
+    "framework",
+    "verdict",
+    "grade",
+    "why",
+    "before",
+    "after",
+    "link",
+)
 """What a site has in the report under the same name."""
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 

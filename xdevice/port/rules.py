@@ -159,7 +159,13 @@ class JudgedSites(JudgedModule):
         means = means_of(node.value)
         if may_be(means, (*_NO_OBJECTS, "instance", "result")) or not means:
             return None
-        if isinstance(node.value, ast.Name) and node.value.id in ("self", "args", "opt", "cfg", "config"):
+        if isinstance(node.value, ast.Name) and node.value.id in (
+            "self",
+            "args",
+            "opt",
+            "cfg",
+            "config",
+        ):
             return None
         use = Use(self, node, Idiom(f".{node.attr}", "XD112", "attribute"))
         if node.attr == "is_cuda":

@@ -339,7 +339,10 @@ def memory(use: Use) -> Judgement:
         return proven(NAMED, use.replace(f"xdevice.memory(xdevice.gpu()).{use.idiom.text}"))
     if only(means_of(use.only_argument), DEVICES):
         end = use.span(use.node)[1]
-        return proven(_A_DEVICE, (*use.rename("xdevice.memory"), use.edit(end - 1, end, f").{use.idiom.text}")))
+        return proven(
+            _A_DEVICE,
+            (*use.rename("xdevice.memory"), use.edit(end - 1, end, f").{use.idiom.text}")),
+        )
     return left_open(_NO_DEVICE, "XD161")
 
 

@@ -24,7 +24,16 @@ _A_MODEL: Final = "a model, which moves in place"
 _A_TENSOR: Final = "the receiver is a tensor"
 _HOST: Final = ("array", "int", "float", "bool", "str")
 _ON_HOST: Final = Judgement("neutral", "it is on the host already")
-_SAME_ANYWHERE: Final = {"detach", "clone", "contiguous", "float", "squeeze", "double", "long", "flatten"}
+_SAME_ANYWHERE: Final = {
+    "detach",
+    "clone",
+    "contiguous",
+    "float",
+    "squeeze",
+    "double",
+    "long",
+    "flatten",
+}
 """Methods that give the same on the CPU as on a device."""
 _DTYPE: Final = re.compile(r"\.(b?float|u?int|complex|half|double|long|bool|short)\d*$")
 _MODEL_NAME: Final = re.compile(r"(\w*_)?(net|model|module|encoder|decoder|generator|discriminator)\w*")
@@ -57,7 +66,14 @@ def to(use: Use) -> Judgement:
 
 
 def _is_dtype(node: ast.expr, full_name: Callable[[ast.AST], str]) -> bool:
-    if isinstance(node, ast.Attribute) and node.attr in ("dtype", "float", "long", "half", "int", "double"):
+    if isinstance(node, ast.Attribute) and node.attr in (
+        "dtype",
+        "float",
+        "long",
+        "half",
+        "int",
+        "double",
+    ):
         return True
     return only(means_of(node), ("dtype",)) or _DTYPE.search(full_name(node)) is not None
 
@@ -194,7 +210,10 @@ def read(use: Use) -> Judgement:
     if use.method in ONLY_MXNET:
         others = use.module.other_arrays
         if others and "mxnet" not in use.module.frameworks:
-            return Judgement("not a device", f"a method of {min(others)}'s arrays, and of none of the framework's")
+            return Judgement(
+                "not a device",
+                f"a method of {min(others)}'s arrays, and of none of the framework's",
+            )
         if means == GLUONS_OUTPUT or _is_mxnets(use):
             return proven("only arrays of MXNet have this method", edits)
     if is_known(means) and not may_be(means, ("tensor", "result", "array")):

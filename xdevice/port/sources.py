@@ -285,7 +285,13 @@ def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:
     selected = re.search(r"tab\.interact_select\(([^)]*)\)", plain)
     if selected:
         return tuple(re.findall(r"\w+", selected[1]))
-    names = {"mxnet": "mxnet", "torch": "pytorch", "tensorflow": "tensorflow", "paddle": "paddle", "jax": "jax"}
+    names = {
+        "mxnet": "mxnet",
+        "torch": "pytorch",
+        "tensorflow": "tensorflow",
+        "paddle": "paddle",
+        "jax": "jax",
+    }
     imported = re.findall(r"^\s*(?:from d2l import|import|from)\s+(\w+)", plain, re.MULTILINE)
     return next(((names[name],) for name in imported if name in names), ("pytorch",))
 

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
 _TEXT_FUNCTIONS: Final = {"print", "str", "repr", "format"}
 _WRITING_METHODS: Final = {"info", "warning", "debug", "error", "write", "log", "format"}
-_READING_METHODS: Final = {"startswith", "endswith", "split", "replace", "lower", "find", "partition"}
+_READING_METHODS: Final = {
+    "startswith",
+    "endswith",
+    "split",
+    "replace",
+    "lower",
+    "find",
+    "partition",
+}
 
 
 def origins_in_text(modules: list[PythonModule], inference: Inference) -> set[ast.AST]:

@@ -60,7 +60,17 @@ AVAILABLE: Final = of("available")
 DEVICES: Final = ("device", "spelling")
 NUMBERS: Final = ("int", "bool")
 
-_FOLLOWED: Final = {"function", "bound", "class", "instance", "module", "device", "spelling", "list", "dict"}
+_FOLLOWED: Final = {
+    "function",
+    "bound",
+    "class",
+    "instance",
+    "module",
+    "device",
+    "spelling",
+    "list",
+    "dict",
+}
 _MOST: Final = 24
 """How many atoms a value may have; one with more becomes "anything"."""
 _LONGEST: Final = 12
