@@ -57,7 +57,11 @@ class Invocation:
 
     def of_value(self, callee: Value) -> Value:
         """What the call gives if this is what is called."""
-        return union(*[self._CALLEES.get(atom.kind, Invocation._other)(self, atom) for atom in callee])
+        results = []
+        for atom in callee:
+            method = self._CALLEES.get(atom.kind, Invocation._other)
+            results.append(method(self, atom))
+        return union(*results)
 
     def of_method(self, owner: Atom, name: str) -> Value:
         """What the call of a method gives."""
@@ -227,13 +231,15 @@ class Invocation:
         cls: Class = owner.subject
         if name == "save_hyperparameters" and self.caller is not None:
             for arg in self.caller.args[1:]:
-                self.cells.put(self.cells.attribute(cls, arg.arg), self.cells.get((self.caller, arg.arg)))
+                key = self.cells.attribute(cls, arg.arg)
+                self.cells.put(key, self.cells.get((self.caller, arg.arg)))
             return NONE
         if cls.method(name) is None and is_model(owner):
             if name in knowledge.MODEL_METHODS or name == "parameters":
                 return self._method_of_model(owner, name)
-            if name == "register_buffer" and len(self.values) > 1 and isinstance(self.node.args[0], ast.Constant):
-                self.cells.put(self.cells.attribute(cls, str(self.node.args[0].value)), self.values[1])
+            buffer = _constant(self.node.args[0]) if self.node.args else None
+            if name == "register_buffer" and len(self.values) > 1 and isinstance(buffer, str):
+                self.cells.put(self.cells.attribute(cls, buffer), self.values[1])
                 return NONE
         return self._attribute(owner, name)
 
@@ -296,7 +302,7 @@ class Invocation:
         return value_of(owner)
 
     def _add_argument(self, parser: ast.AST) -> None:
-        flags = [arg.value for arg in self.node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+        flags = [flag for flag in map(_constant, self.node.args) if isinstance(flag, str)]
         options: dict[str | None, Any] = {keyword.arg: keyword.value for keyword in self.node.keywords}
         longest = next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else "")
         name = _constant(options.get("dest")) or longest.lstrip("-").replace("-", "_")

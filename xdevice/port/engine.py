@@ -153,7 +153,8 @@ def _at_level(site: Site, only: Grade) -> Site:
 
 def _after(source: Source, site: Site) -> str:
     """The text of the whole expression once the edits of this site alone are made."""
-    start = min(source.offset(site.line, site.col), *(edit.start for edit in site.edits))
+    start = min(edit.start for edit in site.edits)
+    start = min(start, source.offset(site.line, site.col))
     end = max(source.offset(*site.end), *(edit.end for edit in site.edits))
     return splice(source.text[start:end], [edit.shifted(-start) for edit in site.edits]).decode()
 
@@ -178,7 +179,8 @@ def _sets_current(module: PythonModule, inference: Inference) -> bool:
 def _common_folder(paths: list[Path]) -> Path:
     """The folder that all paths share, or that of the package it lies in: the package imports itself by its name."""
     folders = [path if path.is_dir() else path.parent for path in paths if str(path) != "-"]
-    root = Path(os.path.commonpath([folder.resolve() for folder in folders])) if folders else Path.cwd()
+    resolved = [folder.resolve() for folder in folders or [Path.cwd()]]
+    root = Path(os.path.commonpath(resolved))
     while (root / "__init__.py").is_file() and root != root.parent:
         root = root.parent
     return root

@@ -25,7 +25,11 @@ class Idiom:
 
 
 def _calls(code: str, rule: str, text: str, names: str, why: str = "", link: str = "") -> dict[str, Idiom]:
-    return {name: Idiom(re.sub(r"^d2l\.\w+\.", "d2l.", name), code, rule, text, why, link) for name in names.split()}
+    idioms = {}
+    for name in names.split():
+        shown = re.sub(r"^d2l\.\w+\.", "d2l.", name)  # the same in all of d2l's tabs
+        idioms[name] = Idiom(shown, code, rule, text, why, link)
+    return idioms
 
 
 _WRAPPERS: Final = "no neutral word: split_batch, replicate and all_reduce do by hand what this does"

@@ -103,7 +103,8 @@ class Interpreter:
         if function is None:
             self._block(self.module.tree.body, {GPU: NONE})
             return
-        self.env = {arg.arg: self.cells.get((function, arg.arg)) for arg in function.args}
+        for arg in function.args:
+            self.env[arg.arg] = self.cells.get((function, arg.arg))
         parameters = function.node.args
         if parameters.vararg:
             self.env[parameters.vararg.arg] = of("list", (function, "*"))
@@ -316,7 +317,9 @@ class Interpreter:
         if function is not None:
             return function
         function = self.inference.functions[node] = Function(node, self.module, name, owner, self.function)
-        decorators = {ast.unparse(d).split("(")[0] for d in getattr(node, "decorator_list", ())}
+        decorators = set()
+        for decorator in getattr(node, "decorator_list", ()):
+            decorators.add(ast.unparse(decorator).split("(")[0])
         function.is_method = owner is not None and "staticmethod" not in decorators
         function.is_property = not decorators.isdisjoint(("property", "cached_property", "functools.cached_property"))
         if function.receiver:
@@ -602,7 +605,9 @@ class Interpreter:
             if key is not None:
                 self.evaluate(key)
             value = self.evaluate(item)
-            self.cells.put(("items", node), value if key is not None else union(*map(self.cells.items, value)))
+            if key is None:  # `**item`
+                value = union(*map(self.cells.items, value))
+            self.cells.put(("items", node), value)
         return of("dict", node)
 
     def _comprehension(self, node: Any) -> Value:

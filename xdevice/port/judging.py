@@ -104,6 +104,7 @@ class Use:
         self.span = self.module.span
         self.full_name = self.module.full_name
         self.sets_current = self.module.sets_current
+        self.start, self.end = self.span(self.node)
         self.args: list[ast.expr] = getattr(self.node, "args", [])
         self.keywords: dict[str | None, ast.keyword] = {
             keyword.arg: keyword for keyword in getattr(self.node, "keywords", ())
@@ -134,7 +135,7 @@ class Use:
     # edits
 
     def edit(self, start: int, end: int, text: str) -> Edit:
-        return Edit(start, -self.span(self.node)[1], end, text)
+        return Edit(start, -self.end, end, text)
 
     def replace(self, text: str, node: ast.AST | None = None) -> Edits:
         start, end = self.span(node or self.node)
@@ -167,7 +168,7 @@ class Use:
     def call_with_receiver(self, word: str, upto: int, text: str = "", comma: str = ",") -> Edits:
         """Makes `word(x, ...)` of `x.method(...)`, with `text` in place of what stands before the position `upto`.
         Comments and line breaks in between are kept."""
-        start, dot = self.span(self.node)[0], self.dot
+        start, dot = self.start, self.dot
         between = self.module.source.text[dot:upto].decode()
         kept = "".join(re.findall(r"#[^\r\n]*|\\?\r?\n[ \t]*|[ \t]+(?=#)", between))
         if not kept.strip(" \t"):
@@ -184,7 +185,7 @@ class Use:
 
     def close_bracket(self, argument: ast.expr) -> Edit:
         """Closes one more bracket behind an argument, before a comma that follows it."""
-        text, last = self.module.source.text, self.span(self.node)[1] - 1
+        text, last = self.module.source.text, self.end - 1
         _, end = self.span(argument)
         at = end
         while text[at : at + 1] in b") \t" and at < last:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from . import lint_rules
 from .lint_rules import RULES
 from .report import column
+from .sources import Cell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -194,7 +195,9 @@ def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, i
     while not isinstance(statement, ast.stmt):
         statement = parents[statement]
     body = getattr(statement, "body", None)
-    last: Any = max(statement.lineno, body[0].lineno - 1) if isinstance(body, list) else statement.end_lineno
+    last: Any = statement.end_lineno
+    if isinstance(body, list):
+        last = max(statement.lineno, body[0].lineno - 1)
     if statement.lineno <= node.lineno and node.end_lineno <= last:
         return statement.lineno, last
     return node.lineno, node.end_lineno  # a decorator, or the type behind `except`
@@ -212,7 +215,9 @@ def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Find
             sites["end", site.file, site.end[0], column(source, *site.end)] = site
     for finding in findings:
         path = finding.path
-        match = sites.get(("end", path, *finding.end)) or sites.get(("start", path, finding.line, finding.col))
+        match = sites.get(("end", path, *finding.end))
+        if match is None:
+            match = sites.get(("start", path, finding.line, finding.col))
         if match is None or finding.code not in lint_rules.BY_PORT:
             yield finding
         else:
@@ -263,13 +268,13 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
 def _comments(source: Source) -> Iterator[tuple[int, str]]:
     if b"xdevice:" not in source.text:
         return
-    parts = [(1, source.text.decode())] if source.cells is None else [(c.line, c.text) for c in source.cells]
-    for first, text in parts:
+    cells = source.cells if source.cells is not None else [Cell(1, source.text.decode())]
+    for cell in cells:
         # a cell that is not Python has no findings, even without its lines for IPython
         with suppress(tokenize.TokenError, SyntaxError):
-            for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            for token in tokenize.generate_tokens(io.StringIO(cell.text).readline):
                 if token.type == tokenize.COMMENT:
-                    yield first + token.start[0] - 1, token.string
+                    yield cell.line + token.start[0] - 1, token.string
 
 
 def _is_ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
@@ -289,7 +294,8 @@ def _unused_ignores(source: Source, ignores: Iterable[_Ignore], choice: Choice) 
             line = ignore.lines.start
             suffix = f" of {', '.join(ignore.codes)}" if ignore.codes else ""
             message = f"there is nothing to ignore here{suffix}; take the comment away"
-            text = " ".join(source.raw.decode(errors="replace").splitlines()[line - 1].split())
+            lines = source.raw.decode(errors="replace").splitlines()
+            text = " ".join(lines[line - 1].split())
             yield Finding(
                 source.path,
                 line,
@@ -335,8 +341,9 @@ def beyond(findings: Iterable[Finding], file: Path) -> list[Finding]:
         OptionError: the file cannot be read, or is not a baseline.
     """
     try:
-        rows = json.loads(file.read_text(encoding="utf-8"))["findings"]
-        left = Counter({(row["path"], row["code"], row["line"]): int(row["count"]) for row in rows})
+        left: Counter[tuple[str, str, str]] = Counter()
+        for row in json.loads(file.read_text(encoding="utf-8"))["findings"]:
+            left[row["path"], row["code"], row["line"]] += int(row["count"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OptionError(f"{file} is not a baseline that --write-baseline has written: {error}") from error
     new = []

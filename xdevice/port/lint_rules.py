@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     Found = Iterator[tuple[str, str]]
     """Codes and messages."""
+    _Check = Callable[["_View", Any], Found]
 
 
 class Rule(NamedTuple):
@@ -455,7 +456,7 @@ def _since(view: _View, node: ast.AST, name: str) -> list[ast.stmt]:
     return []
 
 
-_BY_TYPE: Final[dict[type[ast.AST], tuple[Callable[[_View, Any], Found], ...]]] = {
+_BY_TYPE: Final[dict[type, tuple[_Check, ...]]] = {
     ast.Call: (
         _hard_coded,
         _cuda_method,

@@ -18,7 +18,7 @@ from .judging import (
     text_of,
 )
 from .knowledge import SPELLING
-from .values import DEVICES, NUMBERS, Value, may_be, means_of, only
+from .values import DEVICES, NUMBERS, Value, is_device, is_number, may_be, means_of, only
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -183,7 +183,7 @@ def device_with_index(use: Use) -> Judgement:
 def _by_index(argument: ast.expr, edits: Edits) -> Judgement:
     if isinstance(argument, ast.Starred):
         return STARS
-    if only(means_of(argument), NUMBERS):
+    if is_number(argument):
         return proven("the index is a number", edits)
     return safe("the index is not proven to be a number", edits)
 
@@ -238,7 +238,7 @@ def device_list(use: Use) -> Judgement:
             return proven("only its length is used", use.replace("xdevice.num_gpus()", use.parent))
         case ast.If() | ast.UnaryOp() | ast.IfExp(test=use.node):
             return proven("only asked whether there is one", use.replace("xdevice.num_gpus() > 0"))
-        case ast.Subscript(slice=index) if only(means_of(index), NUMBERS) and use.idiom.name == "jax.devices":
+        case ast.Subscript(slice=index) if is_number(index) and use.idiom.name == "jax.devices":
             return proven("one of the list", use.replace_around(index, "xdevice.native.gpu(", ")", use.parent))
     return left_open("a list of the framework's own objects", "XD155")
 
@@ -258,14 +258,15 @@ def put_on_device(use: Use) -> Judgement:
     if len(use.args) != 2 or use.keywords or use.has_stars:
         return left_open("not the form device_put(x, device)", "XD166")
     edits = use.renamed
-    return proven(_A_DEVICE, edits) if only(means_of(use.args[1]), DEVICES) else safe(_NO_DEVICE, edits)
+    return proven(_A_DEVICE, edits) if is_device(use.args[1]) else safe(_NO_DEVICE, edits)
 
 
 def current_device(use: Use) -> Judgement:
     means = means_of(use.only_argument)
     if not use.is_statement or not only(means, DEVICES):
         return left_open("its result is used, or the argument is not proven to be a device")
-    if any(atom.kind == "spelling" and ":" not in atom.subject and atom.subject.lower() != "cpu" for atom in means):
+    texts = (atom.subject.lower() for atom in means if atom.kind == "spelling")
+    if any(":" not in text and text != "cpu" for text in texts):
         return left_open("without an index, Paddle takes the GPU that was given to the process")
     return proven(_A_DEVICE, use.renamed)
 
@@ -276,11 +277,12 @@ def wait(use: Use) -> Judgement:
     if use.keywords or len(use.args) > 1:
         return OTHER_ARGUMENTS
     edits = use.renamed
-    if not use.args or only(means_of(use.args[0]), DEVICES):
+    if not use.args or is_device(use.args[0]):
         return proven(NAMED, edits)
-    if only(means_of(use.args[0]), NUMBERS):
-        start, _ = use.span(use.args[0])
-        bracket = use.edit(start, start, "xdevice.gpu("), use.close_bracket(use.args[0])
+    if is_number(use.args[0]):
+        (index,) = use.args
+        start, _ = use.span(index)
+        bracket = use.edit(start, start, "xdevice.gpu("), use.close_bracket(index)
         return proven("the index is a number", edits + bracket)
     return safe(_NO_DEVICE, edits)
 
@@ -310,7 +312,7 @@ def scatter(use: Use) -> Judgement:
         return left_open("not the form scatter(tensor, devices)", "XD166")
     if not only(means_of(use.args[0]), ("tensor",)):
         return left_open("what is scattered is not proven to be a tensor", "XD162")
-    end = use.span(use.node)[1] - 1
+    end = use.end - 1
     if use.span(use.args[1])[1] != end:
         return left_open("brackets or a comma behind the arguments", "XD166")
     return proven("a tensor, and a list of devices", (*use.renamed, use.edit(end, end, ", even=False")))
@@ -327,7 +329,7 @@ def split_batch(use: Use) -> Judgement:
     )
     if len(use.args) != 3 or use.keywords or not is_unpacked:
         return left_open("split_batch gives one pair for each device, where d2l's gives two lists", "XD166")
-    middle, end = use.span(use.args[1])[1], use.span(use.node)[1]
+    middle, end = use.span(use.args[1])[1], use.end
     start = use.rename_with_bracket(f"zip(*{use.idiom.text}((")
     return proven(NAMED, (start, use.edit(middle, middle, ")"), use.edit(end - 1, end, "))")))
 
@@ -337,8 +339,8 @@ def memory(use: Use) -> Judgement:
         if use.sets_current:
             return OTHER_GPU
         return proven(NAMED, use.replace(f"xdevice.memory(xdevice.gpu()).{use.idiom.text}"))
-    if only(means_of(use.only_argument), DEVICES):
-        end = use.span(use.node)[1]
+    if is_device(use.only_argument):
+        end = use.end
         return proven(
             _A_DEVICE,
             (*use.rename("xdevice.memory"), use.edit(end - 1, end, f").{use.idiom.text}")),

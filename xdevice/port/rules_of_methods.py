@@ -11,7 +11,7 @@ from .idioms import METHODS, ONLY_MXNET
 from .judging import OTHER_ARGUMENTS, OTHER_GPU, STARS, Judgement, left_open, proven, safe
 from .knowledge import DECORDS_ARRAY, GLUONS_OUTPUT, IN_PLACE, is_model
 from .rules_of_calls import names_no_index, neutral
-from .values import DEVICES, NUMBERS, TENSOR, Atom, is_known, may_be, means_of, only
+from .values import DEVICES, NUMBERS, TENSOR, Atom, is_device, is_known, may_be, means_of, only
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,7 +135,7 @@ def _to_vendor_itself(use: Use, maker: str) -> Judgement:
     merged = _read_around(use, use.node) if maker == "xdevice.cpu" else None
     if merged is not None:
         return merged
-    end, text = use.span(use.node)[1] - 1, f"{maker}()"
+    end, text = use.end - 1, f"{maker}()"
     for keyword in use.keywords.values():
         end, text = use.span(keyword)[0], f"{maker}(), "
     return _moved(use, proven(_A_DEVICE, use.call_with_receiver("xdevice.to_device", end, text)))
@@ -159,7 +159,7 @@ def _read_around(use: Use, node: ast.AST) -> Judgement | None:
     around = read(replace(use, node=call, idiom=METHODS[name]))
     if around.grade is None:
         return None
-    edits = (use.edit(use.dot, use.span(use.node)[1], ""),)
+    edits = (use.edit(use.dot, use.end, ""),)
     return replace(around, why="the read around it takes it from any device", edits=edits)
 
 
@@ -167,7 +167,7 @@ def reset(use: Use) -> Judgement:
     if len(use.arguments) != 1:
         return left_open("not the form reset_ctx(device)", "XD166")
     (device,) = use.arguments
-    if not only(means_of(device), DEVICES):
+    if not is_device(device):
         return left_open("a list of devices, or not proven to be one: replicate makes copies on several", "XD151")
     return proven(_A_MODEL, use.move_to(device))
 
@@ -202,7 +202,7 @@ def read(use: Use) -> Judgement:
         return left_open("writes into the memory of the tensor", "XD163")
     if _is_scalar_in_tensorflow(use):
         return left_open("TensorFlow gives a number or a text here, and to_numpy an array of no axes", "XD165")
-    edits = use.call_with_receiver(use.idiom.text, use.span(use.node)[1] - 1, comma="")
+    edits = use.call_with_receiver(use.idiom.text, use.end - 1, comma="")
     if means == TENSOR:
         return proven(_A_TENSOR, edits)
     if means == DECORDS_ARRAY:
@@ -246,7 +246,7 @@ def read_as_list(use: Use) -> Judgement:
         return _ON_HOST
     if means != TENSOR or use.arguments:
         return left_open("the receiver is not proven to be a tensor", "XD162")
-    start, dot = use.span(use.node)[0], use.dot
+    start, dot = use.start, use.dot
     return proven(_A_TENSOR, (use.edit(start, start, "xdevice.to_numpy("), use.edit(dot, dot + 1, ").")))
 
 

@@ -54,8 +54,8 @@ def _parts_in_text(node: ast.AST, inference: Inference) -> Sequence[ast.expr]:
             return ()
         case ast.FormattedValue(value=value):
             return (value,)
-        case ast.BinOp(op=ast.Mod() | ast.Add(), left=left, right=right) if _is_text(left) or _is_text(right):
-            return left, right
+        case ast.BinOp(op=ast.Mod() | ast.Add(), left=left, right=right):
+            return (left, right) if _is_text(left) or _is_text(right) else ()
         case ast.Compare(left=left, comparators=others):
             return left, *others
         case ast.Call():

@@ -99,6 +99,15 @@ def may_be(value: Value, kinds: Iterable[str]) -> bool:
     return any(atom.kind in kinds for atom in value)
 
 
+def is_device(node: ast.AST | None) -> bool:
+    """Whether an expression is a device, or a text that names one."""
+    return only(means_of(node), DEVICES)
+
+
+def is_number(node: ast.AST | None) -> bool:
+    return only(means_of(node), NUMBERS)
+
+
 def is_known(value: Value) -> bool:
     return bool(value) and ANYTHING not in value
 
