@@ -88,6 +88,7 @@ class Invocation:
 
     def _class(self, callee: Atom) -> Value:
         instance = of("instance", callee.subject)
+        # a class without one, or with one of a framework's, hands its arguments nowhere in the project
         init = callee.subject.method("__init__")
         if init is not None:
             self.cells.put((init, init.receiver), instance)
@@ -104,9 +105,11 @@ class Invocation:
     def _pass_to(self, function: Function, is_bound: bool) -> None:
         """Puts the arguments into the parameters of a function, whose first one is taken if it is bound."""
         function.has_callers = True
+        # the object itself is put into its parameter where the method is found
         names = function.positional[is_bound:]
         rest = "items", (function, "*")
         for i, (arg, value) in enumerate(zip(self.node.args, self.values, strict=True)):
+            # any of the following parameters may get any of the items
             if isinstance(arg, ast.Starred):
                 items = self.inference.iterate(value)
                 for key in (*((function, name) for name in names[i:]), rest):
@@ -132,15 +135,18 @@ class Invocation:
         full: str = callee.subject
         if full.startswith("builtins."):
             return self._builtin(full.removeprefix("builtins."))
+        # of torch and of torch_xla; it is the only caller that many training scripts have for their main function
         if full.endswith("multiprocessing.spawn") and self.values:
             return self._spawn()
         self._escape()
         if full in knowledge.DEVICE_MAKERS:
+            # the rule for current_accelerator asks the node: without a GPU it gives None
             self.node.has_gpu = self.has_gpu  # type: ignore[attr-defined]
             return of("device", None, self.node)
         if full in knowledge.DEVICE_LISTS:
             return self.cells.list_of(self.node, of("device", None, self.node))
         if full in knowledge.LOADERS:
+            # a function of the user's makes the batch, of whatever the items are
             is_collated = "collate_fn" in self.keywords or "batchify_fn" in self.keywords
             dataset = self._argument(0, "dataset", UNKNOWN)
             item = union(*map(self.inference.item_of, dataset))
@@ -152,6 +158,7 @@ class Invocation:
             return self.first if self.values else UNKNOWN
         if full == "argparse.ArgumentParser":
             return of("parser", self.node)
+        # a switch for the whole process, wherever it is called
         if full == "decord.bridge.set_bridge":
             self.cells.put(("bridge", "decord"), UNKNOWN)  # from now on, decord gives tensors of a framework
         return knowledge.result(full) or of("result", full)
@@ -221,14 +228,17 @@ class Invocation:
 
     def _method_of_anything(self, owner: Atom, name: str) -> Value:
         self._escape()
+        # any method of this name may be meant: its parameters may be what is given here
         for function in self.inference.methods.get(name, ()):
             self._pass_to(function, is_bound=function.is_method)
+        # MXNet's and decord's arrays have it, and nothing that gives something else
         if name == "asnumpy":
             return ARRAY
         return union(UNKNOWN, self.of_value(self.cells.get(("attr", None, name)) - UNKNOWN))
 
     def _method_of_instance(self, owner: Atom, name: str) -> Value:
         cls: Class = owner.subject
+        # Lightning's and d2l's: it sets an attribute for each argument of the caller, by way of its frame
         if name == "save_hyperparameters" and self.caller is not None:
             for arg in self.caller.args[1:]:
                 key = self.cells.attribute(cls, arg.arg)
@@ -250,8 +260,10 @@ class Invocation:
 
     def _method_of_tensor(self, owner: Atom, name: str) -> Value:
         has_arguments = bool(self.values or self.node.keywords)
+        # with an axis they give values and indices in PyTorch, and a tensor elsewhere
         if name in ("max", "min"):
             return union(TENSOR, tuple_of([TENSOR, TENSOR])) if has_arguments else TENSOR
+        # PyTorch's `x.size(0)` is a number, `x.size()` a tuple of them
         if name == "size":
             return INT if has_arguments else self.cells.list_of(self.node, INT)
         if name in knowledge.TENSOR_LISTS:
@@ -304,9 +316,11 @@ class Invocation:
     def _add_argument(self, parser: ast.AST) -> None:
         flags = [flag for flag in map(_constant, self.node.args) if isinstance(flag, str)]
         options: dict[str | None, Any] = {keyword.arg: keyword.value for keyword in self.node.keywords}
+        # argparse names the value after the first long flag, or else the first flag
         longest = next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else "")
         name = _constant(options.get("dest")) or longest.lstrip("-").replace("-", "_")
         action = _constant(options.get("action"))
+        # an option that is left out is None; a positional argument cannot be left out
         default = self.keywords.get("default", NONE if longest.startswith("-") else NOTHING)
         if action in ("store_true", "store_false"):
             value = BOOL
@@ -325,6 +339,7 @@ class Invocation:
                 return ARRAY
             case "decord.VideoReader", "get_batch":
                 return self.cells.get(("bridge", "decord")) or knowledge.DECORDS_ARRAY
+            # of one variable it gives one gradient, of a list a list
             case "tensorflow.GradientTape", "gradient":
                 return TENSOR if self.values[1:2] == [TENSOR] else UNKNOWN
         self._escape()

@@ -38,6 +38,7 @@ class Cells:
         self._attributes: defaultdict[Class, set[str]] = defaultdict(set)  # the names of each family
 
     def get(self, key: Any) -> Value:
+        # also where nothing is known yet: the reader has to hear of the first value
         self._readers[key].add(self.reader)
         return self.values.get(key, NOTHING)
 
@@ -47,6 +48,7 @@ class Cells:
         if value <= old:
             return
         new = union(old, value)
+        # `union` may have dropped what "anything" covers
         if new != old:
             self.values[key] = new
             self._wake(key)
@@ -62,6 +64,7 @@ class Cells:
     def drain(self, interpret: Callable[[Task], None]) -> None:
         """Interprets what is scheduled, until nothing is."""
         while self._waiting:
+            # the oldest first: a module before the functions that it has scheduled
             self.reader, _ = self._waiting.popitem(last=False)
             interpret(self.reader)
         self.reader = None
@@ -94,6 +97,7 @@ class Cells:
         if old is new:
             return
         old.united_with = new
+        # whoever has read the attribute of one class may now be given that of the other
         for name in self._attributes.pop(old, ()):
             key = "attr", old, name
             self.put(self.attribute(new, name), self.values.get(key, NOTHING))

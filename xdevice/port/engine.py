@@ -62,6 +62,7 @@ class Examined:
 
     def diff(self, source: Source) -> str:
         """What `port` would change in one file, as a unified diff; empty if nothing."""
+        # difflib compares lines of text, in the file's own encoding
         old, new = (text.decode(source.encoding) for text in (source.raw, self.port(source)))
         lines = difflib.unified_diff(
             old.splitlines(keepends=True),
@@ -117,6 +118,7 @@ def judge(examined: Examined) -> None:
     sites: dict[object, Site] = {}
     for module in project.modules:
         for site in JudgedSites(module, inference, in_text, module in current).sites():
+            # a cell of several tabs is judged once in each, and written once
             site.tabs = (module.tab,) if module.tab else ()
             twin = sites.get(site.key)  # of another tab
             sites[site.key] = site if twin is None else _merge(twin, site)
@@ -146,6 +148,7 @@ def _merge(one: Site, other: Site) -> Site:
 
 
 def _at_level(site: Site, only: Grade) -> Site:
+    # the edits stay, so that the report can say what a lower level would write
     if site.grade is None or GRADES.index(site.grade) <= GRADES.index(only):
         return site
     return replace(site, verdict="open", why=f"{site.why} (--only {site.grade} rewrites it)")

@@ -58,6 +58,7 @@ def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable
                 name,
                 lambda atom: bool(kinds) and atom != ANYTHING and (atom.kind in kinds) is not is_true,
             )
+        # only if it is true: what is false may be None, or an empty list
         case ast.Name() if is_true:
             return test, lambda atom: atom.kind == "none"
     return None, lambda atom: False
@@ -96,6 +97,7 @@ def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
             ops=[ast.Gt() | ast.GtE() as op],
             comparators=[ast.Constant(value=int(bound))],
         ):
+            # `> 0` and `>= 1` ask the same
             least = bound + isinstance(op, ast.Gt)
             return least > 0 and full_name(func).endswith((".device_count", ".num_gpus"))
     return False

@@ -51,6 +51,7 @@ class Inference:
 
     def full_name(self, node: ast.AST) -> str:
         """The full name of what an expression names ("torch.cuda.is_available"), or nothing."""
+        # a function of a module of the project is known by the module's name: d2l's helpers are found so
         if isinstance(node, ast.Attribute):
             owner = _only_atom(node.value)
             if owner.kind == "module":
@@ -96,6 +97,7 @@ class Inference:
         inner = self._other_module(f"{origin}.{name}" if origin else name, asker)
         if module is not None:
             value = self.cells.get((module, name))
+            # a name that the package itself binds hides its module of that name
             if value or inner is None:
                 return value
         return of("foreign", f"{origin}.{name}") if inner is None else of("module", inner)
@@ -105,6 +107,7 @@ class Inference:
         module = self.project.find(name, asker) if name else None
         if module is None or module is asker:
             return None
+        # in both directions: `set_device` in one changes what "cuda" means in the other
         self.imports.setdefault(asker, set()).add(module)
         self.imports.setdefault(module, set()).add(asker)
         return module
@@ -142,6 +145,7 @@ class Inference:
 
     def _attribute_of_module(self, module: PythonModule, name: str) -> Value:
         value = self.cells.get((module, name))
+        # `import a` and then `a.b.c`: the module a.b is an attribute of a once anybody has imported it
         inner = None if value else self.project.find(f"{module.name}.{name}", module)
         if inner is not None and inner is not module:
             return of("module", inner)
@@ -154,12 +158,14 @@ class Inference:
         if method is None:
             if name == "__class__":
                 return of("class", cls)
+            # attributes that were set on objects of unknown classes, of which this may be one
             loose = self.cells.get(("attr", None, name))
             if values:
                 return union(values, loose)
             return UNKNOWN if cls.foreign_bases() else loose
         if atom.kind == "class":
             return of("function", method)
+        # an heir's object calls the method, so that its `self` may be one of the heir, too
         if method.receiver:
             self.cells.put((method, method.receiver), of("instance", cls))
         if method.is_property:
@@ -181,6 +187,7 @@ class Inference:
                 return union(*atom.subject)
             case "instance":
                 method = atom.subject.method("__iter__")
+                # Python iterates by indices where there is no __iter__; one that iterates itself would never end
                 if method is None or method is self.cells.reader:
                     return self.item_of(atom)
                 method.has_callers = True

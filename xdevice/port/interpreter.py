@@ -71,6 +71,7 @@ def infer(project: Project) -> Inference:
     for key, value in list(cells.values.items()):
         if isinstance(key[0], PythonModule) and not value:  # a name that is taken from where nothing is known of it
             cells.put(key, UNKNOWN)
+    # the second phase: only now is it known whom nobody calls, and a caller that is found later still counts
     for function in inference.functions.values():
         if function.is_open or not function.has_callers:
             function.is_open = True
@@ -112,9 +113,11 @@ class Interpreter:
             self.env[parameters.kwarg.arg] = of("dict", (function, "**"))
         for name, value in self.env.items():
             self.cells.put((function, "local", name), value)
+        # a caller's tests say nothing here: the function may be called from elsewhere, too
         self.env[GPU] = NONE
         if isinstance(function.node, ast.Lambda):
             self.cells.put((function, "return"), self.evaluate(function.node.body))
+        # the end of the body is reached, so that the function may return None
         elif self._block(function.node.body, self.env) is not None and not function.has_yield:
             self.cells.put((function, "return"), NONE)
 
@@ -150,6 +153,7 @@ class Interpreter:
 
     def _assign(self, node: ast.Assign) -> Env:
         value = self.evaluate(node.value)
+        # d2l's own modules name themselves so: `d2l = sys.modules[__name__]`
         if isinstance(node.value, ast.Subscript) and ast.unparse(node.value) == "sys.modules[__name__]":
             value = of("module", self.module)
         for target in node.targets:
@@ -164,6 +168,7 @@ class Interpreter:
         return self.env
 
     def _augmented_assign(self, node: ast.AugAssign) -> Env:
+        # `x += 1` reads x first, and then binds it
         left, right = self.evaluate(node.target), self.evaluate(node.value)
         self.bind(node.target, self._operate(node, left, right))
         return self.env
@@ -177,12 +182,14 @@ class Interpreter:
         self._evaluate_parts(node)
 
     def _leave_round(self, node: ast.Break | ast.Continue) -> None:
+        # outside of a loop it is a syntax error, which Python reports when it compiles, not when it parses
         if self._left_loops:
             self._left_loops[-1].append(dict(self.env))
 
     def _if(self, node: ast.If) -> Env | None:
         env = self.env
         self.evaluate(node.test)
+        # d2l writes the code of all frameworks into one cell: only one branch belongs to this tab
         is_tab = selected_tab(node.test, self.module)
         if is_tab is not None:
             return self._block(node.body if is_tab else node.orelse, env)
@@ -209,6 +216,7 @@ class Interpreter:
         """What is known where a loop ends: its body is read until that no longer changes, beginning with what was known
         when the loop was read the last time, so that a loop inside of it is mostly read once."""
         ends = self.inference.loop_ends
+        # values only grow, so what held at the end of an earlier reading holds now, too
         before = joined(self.env, ends.get(node)) or self.env
         for _ in range(_MOST_ROUNDS):
             self.env = dict(before)
@@ -228,6 +236,7 @@ class Interpreter:
         for item in node.items:
             value = self.evaluate(item.context_expr)
             if item.optional_vars is not None:
+                # files, devices and objects of the project give themselves; of anything else `__enter__` decides
                 is_itself = only(value, ("result", "device", "instance"))
                 self.bind(item.optional_vars, value if is_itself else UNKNOWN)
         return self._block(node.body, self.env)
@@ -245,6 +254,7 @@ class Interpreter:
             if handler.name:
                 self.env[handler.name] = of("result", "exception")
             after = joined(after, self._block(handler.body, self.env))
+        # every way out of the body and the handlers leaves, but `finally` is run before
         if after is None:
             self._block(node.finalbody, before)
             return None
@@ -253,6 +263,7 @@ class Interpreter:
     def _match(self, node: ast.Match) -> Env | None:
         self.evaluate(node.subject)
         env = self.env
+        # no case may fit
         after: Env | None = dict(env)
         for case in node.cases:
             self.env = dict(env)
@@ -306,6 +317,7 @@ class Interpreter:
             self._bind_name(node.name, value)
             return self.env
         self.owner.methods[node.name] = function
+        # a call of a method of this name on an unknown object may be a call of this one
         namesakes = self.inference.methods.setdefault(node.name, [])
         if function not in namesakes:
             namesakes.append(function)
@@ -346,6 +358,7 @@ class Interpreter:
         self.evaluate(node)
         decorator = node.func if isinstance(node, ast.Call) else node
         name = self.inference.full_name(decorator) or ast.unparse(decorator)
+        # d2l spreads a class over several cells: `@d2l.add_to_class(Trainer)`
         if name.endswith("add_to_class") and isinstance(node, ast.Call) and node.args:
             for atom in means_of(node.args[0]):
                 if atom.kind == "class":
@@ -355,6 +368,7 @@ class Interpreter:
             return value
         if name in knowledge.TRANSPARENT_DECORATORS or name.endswith(knowledge.TRANSPARENT_ENDINGS):
             return value
+        # the call gives a scope, whose `as` is not followed; the function itself is still called by the project
         if name == "contextlib.contextmanager":
             return UNKNOWN | value
         self.inference.escape(value)
@@ -372,12 +386,14 @@ class Interpreter:
             for atom in bases:
                 if atom.kind == "class":
                     self.cells.unite(cls, atom.subject)
+        # what the body binds are attributes, which functions inside of it do not see as names
         outer, env = self.owner, self.env
         self.owner = cls
         inside = dict(env)
         self._block(node.body, inside)
         self.owner, self.env = outer, env
         for name, value in inside.items():
+            # only what the body has bound: the rest are names of the scope around
             if env.get(name) is not value:
                 self.cells.put(self.cells.attribute(cls, name), value)
         for decorator in node.decorator_list:
@@ -424,6 +440,7 @@ class Interpreter:
             self.bind(target, part, is_inner)
 
     def _bind_name(self, name: str, value: Value) -> None:
+        # a global is not known from one statement to the next: other functions bind it, too
         if self.function is not None and name in self.function.globals:
             self.cells.put((self.module, name), value)
             return
@@ -456,6 +473,7 @@ class Interpreter:
         value = self.cells.get((self.module, node.id))
         if (self.module, node.id) in self.cells.values:
             return value  # nothing, if what the module binds the name to is not known yet
+        # after the module's own names, which may hide a builtin
         if node.id in _BUILTINS:
             return of("foreign", f"builtins.{node.id}")
         return self.inference.global_name(self.module, node.id) or UNKNOWN
@@ -494,6 +512,7 @@ class Interpreter:
         callee = self.evaluate(node.func)
         if not isinstance(node.func, ast.Attribute):
             return invocation.of_value(callee)
+        # the call of a method has evaluated the object as part of the attribute
         owner = means_of(node.func.value)
         if len(owner) > 1:  # `None` has no methods: what may be None, too, gives what the rest gives
             owner -= NONE
@@ -509,6 +528,7 @@ class Interpreter:
         match atom.kind:
             case "tensor" | "array" | "str":
                 return value_of(atom)
+            # a slice has the items of the whole, and an index one of them
             case "list" | "tuple" if is_slice:
                 return value_of(atom)
             case "list" | "dict":
@@ -530,8 +550,10 @@ class Interpreter:
         return self._operate(node, self.evaluate(node.left), self.evaluate(node.right))
 
     def _operate(self, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
+        # one side is not known yet: whatever were said now could not be taken back
         if not left or not right:
             return NOTHING
+        # an operator of a tensor gives a tensor, whatever the other side is
         if TENSOR in (left, right):
             return TENSOR
         if only(left, _NUMBERS) and only(right, _NUMBERS):
@@ -553,6 +575,7 @@ class Interpreter:
         values = []
         for part in node.values:
             values.append(self.evaluate(part))
+            # `x is not None and x.to(d)`: the right side runs only if the left one lets it
             self.env = narrowed(part, self.env, is_and)
         self.env = env
         return AVAILABLE if is_and and AVAILABLE in values else union(*values)
@@ -565,6 +588,7 @@ class Interpreter:
 
     def _comparison(self, node: ast.Compare) -> Value:
         values = [self.evaluate(side) for side in (node.left, *node.comparators)]
+        # these four give a bool whatever is compared; tensors give tensors with all others
         if isinstance(node.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn):
             return BOOL
         if TENSOR in values:
@@ -596,6 +620,7 @@ class Interpreter:
 
     def _tuple(self, node: ast.Tuple) -> Value:
         values = [self.evaluate(item) for item in node.elts]
+        # how many items a star brings is not known, so that positions say nothing
         if any(isinstance(item, ast.Starred) for item in node.elts):
             return self.cells.list_of(node, UNKNOWN)
         return tuple_of(values)

@@ -170,6 +170,7 @@ class Use:
         Comments and line breaks in between are kept."""
         start, dot = self.start, self.dot
         between = self.module.source.text[dot:upto].decode()
+        # comments and line breaks between the dot and the argument; the spaces go
         kept = "".join(re.findall(r"#[^\r\n]*|\\?\r?\n[ \t]*|[ \t]+(?=#)", between))
         if not kept.strip(" \t"):
             kept = " " if comma else ""
@@ -188,6 +189,7 @@ class Use:
         text, last = self.module.source.text, self.end - 1
         _, end = self.span(argument)
         at = end
+        # brackets around the argument itself stand before the one that closes the call
         while text[at : at + 1] in b") \t" and at < last:
             at += 1
         if at == last:

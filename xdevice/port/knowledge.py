@@ -302,8 +302,10 @@ def result(full: str) -> Value | None:
     root, _, name = full.rpartition(".")
     if root in LAYERS and name[:1].isupper() and name not in _NO_MODELS:
         return of("model", full)
+    # zoos have functions, whose names begin with small letters
     if full.startswith(_NETS):
         return of("model", full)
+    # NumPy's interface is large: what gives no array is listed, not what does
     if root in _ALL_TENSORS and name not in _NO_TENSORS and name[:1].islower():
         return TENSOR
     if full.startswith("numpy.") and name not in {"random", "load", "load_txt"}:
@@ -322,6 +324,7 @@ def output_of(full: str) -> Value | None:
         return GLUONS_OUTPUT
     if name in _SEVERAL or root not in LAYERS:
         return None
+    # what a class of the project computes is read there, and what `Module` itself gives is unknown
     if full in BASES - {"torch.nn.Sequential"} and not name.endswith("Sequential"):
         return None
     return TENSOR

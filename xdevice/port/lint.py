@@ -120,6 +120,7 @@ def configure(root: Path) -> Choice:
     files = (folder / "pyproject.toml" for folder in (root, *root.parents))
     file = next((file for file in files if file.is_file()), None)
     text = file.read_text(encoding="utf-8") if file is not None else ""
+    # tomllib came with Python 3.11: without it only files with our section are refused
     if not _SECTION.search(text):
         return Choice()
     try:
@@ -349,6 +350,7 @@ def beyond(findings: Iterable[Finding], file: Path) -> list[Finding]:
     new = []
     for finding in findings:
         key = _baseline_key(finding)
+        # the order of lines decides which of equal ones are new: the last
         left[key] -= 1
         if left[key] < 0:
             new.append(finding)
@@ -370,6 +372,7 @@ def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[F
         elif line.startswith("@@"):
             start, count = re.findall(r"\+(\d+)(?:,(\d+))?", line)[0]
             added |= {(path, int(start) + i) for i in range(int(count or 1))}
+    # git diff does not show files that were never added
     untracked = _git(root, "ls-files", "-z", "--others", "--exclude-standard").split("\0")
     return [
         finding

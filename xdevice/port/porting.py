@@ -25,6 +25,7 @@ def import_edits(source: Source, modules: Iterable[PythonModule], sites: list[Si
     edits = set()
     for module in modules:
         mine = [site for site in sites if _is_within(site, module)]
+        # whoever imports xdevice has also chosen the backend
         if not mine or _has_import(module.tree):
             continue
         statement = _place(module, min(site.line for site in mine))

@@ -139,11 +139,13 @@ class Project:
         """The module that `import name` means in the module `asker`: one beside it, else one with that full name, else
         the only one whose path ends so."""
         parts = tuple(name.split("."))
+        # a folder torch/ of the project, as d2l has one, is not what `import torch` means
         if parts[0] in FRAMEWORKS:
             return None
         namesakes = self._by_last_name.get(parts[-1], ())
         fitting = [module for module in namesakes if _location(module)[-len(parts) :] == parts]
         here = (*asker.path.parent.parts, *parts)
+        # scripts are run from their own folder, which comes first in Python's path
         beside = [module for module in fitting if _location(module) == here]
         exact = [module for module in fitting if module.name == name]
         choice = beside or exact or fitting
@@ -155,6 +157,7 @@ def origin_of(node: ast.ImportFrom, asker: PythonModule) -> str:
     if not node.level:
         return node.module or ""
     parts = asker.name.split(".")
+    # one dot in a package's __init__.py is the package itself
     above = node.level - (asker.path.name == "__init__.py")
     parts = parts[: len(parts) - above]
     if node.module:

@@ -47,6 +47,7 @@ class JudgedSites(JudgedModule):
     def _site(self, use: Use, judgement: Judgement) -> Site:
         node, idiom = use.node, use.idiom
         where: Any = node.value if isinstance(node, ast.keyword) else node
+        # only now, because a reason to leave a use open needs no further reason
         if judgement.edits:
             judgement = self._hindrance(where, idiom) or judgement
         position = node.lineno, node.col_offset
@@ -79,6 +80,7 @@ class JudgedSites(JudgedModule):
         return judge(self, node) if judge is not None and is_reached else None
 
     def _judge_call(self, node: ast.Call) -> Judged | None:
+        # a parameter with one known value may get another one tomorrow
         if isinstance(node.func, ast.Name) and self._is_parameter(node.func):
             return None  # its callers choose the device
         full_name = self.full_name(node.func)
@@ -86,6 +88,7 @@ class JudgedSites(JudgedModule):
             use = Use(self, node, idioms.CALLS[full_name])
             return use, CALL_RULES[use.idiom.rule](use)
         name = full_name.rpartition(".")[2]
+        # the project has its own try_gpu(): the body is rewritten, and the calls stay as they are
         if name in idioms.HELPERS and not framework_of(full_name) and not full_name.startswith("xdevice."):
             helper = Use(self, node, Idiom(name, "XD101", "helper"))
             return helper, Judgement("neutral", "a function of the project: what is in it is rewritten")
@@ -97,6 +100,7 @@ class JudgedSites(JudgedModule):
         receiver = means_of(use.receiver)
         if full_name and (framework_of(full_name) is None or not may_be(receiver, ("foreign",))):
             return None
+        # `tvm.cpu()` where tvm is loaded by a helper, so that no import says that it is a module
         if isinstance(use.receiver, ast.Name) and use.receiver.id in idioms.MODULES:
             return None
         if may_be(receiver, (*_NO_OBJECTS, "dict", "list", "tuple")):
@@ -121,6 +125,7 @@ class JudgedSites(JudgedModule):
         text = text_of(node.value)
         if text is None or text.lower() in ("cpu", "auto", "meta"):
             return use, Judgement("neutral", "takes what it is given")
+        # DALI's device="gpu" and the like mean something else
         if framework_of(callee) is None or not SPELLING.fullmatch(text):
             return use, left_open("a text, for a function that may read it", "XD165")
         if self.sets_current and ":" not in text:
@@ -159,6 +164,7 @@ class JudgedSites(JudgedModule):
         means = means_of(node.value)
         if may_be(means, (*_NO_OBJECTS, "instance", "result")) or not means:
             return None
+        # settings of the program, not where a tensor is
         if isinstance(node.value, ast.Name) and node.value.id in (
             "self",
             "args",
@@ -193,6 +199,7 @@ class JudgedSites(JudgedModule):
     def _hindrance(self, node: ast.expr, idiom: Idiom) -> Judgement | None:
         """Why a use of this idiom that could be rewritten stays open."""
         around = list(self.around(node))
+        # https://github.com/python/cpython/issues/104608: before 3.12 all parts have the position of the whole
         if any(isinstance(outer, ast.JoinedStr) for outer in around) and not self.is_exact(node):
             return left_open("inside an f-string whose parts this version of Python cannot locate", "XD165")
         asks = idiom.code in _ASKS_THE_SELECTED or idiom.rule == "wait"

@@ -53,6 +53,7 @@ def neutral(use: Use) -> Judgement:
 def renamed(use: Use) -> Judgement:
     if use.has_stars:
         return STARS
+    # d2l.numpy(x, y) is a mistake that is left to its author
     if use.idiom.text == "xdevice.to_numpy" and use.only_argument is None:
         return left_open("to_numpy takes one argument", "XD166")
     return proven(NAMED, use.renamed)
@@ -87,6 +88,7 @@ def torch_device(use: Use) -> Judgement:
     if isinstance(argument, ast.Attribute) and argument.attr == "type" and only(means_of(argument.value), ("device",)):
         return Judgement("neutral", "the kind of a device")
     judgement = _device_of_text(use, argument)
+    # with an index both print the same
     if not judgement.edits or _has_index(argument) or (text_of(argument) or "").lower().startswith("cpu"):
         return judgement
     return _without_index(use, judgement, is_gpu=names_no_index(argument))
@@ -147,6 +149,7 @@ def _without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
     """The judgement on a device without an index. The native device of xdevice has an index, which shows in texts and
     ignores `set_device`. If either matters, the new text is made of the kind alone, or the site stays open."""
     in_text = use.node in use.module.text_origins
+    # `torch.device("cuda")` prints without an index, and follows set_device; xdevice's own has index 0
     if not in_text and not use.sets_current:
         return judgement
     if not is_gpu:
@@ -244,6 +247,7 @@ def device_list(use: Use) -> Judgement:
 
 
 def device_count(use: Use) -> Judgement:
+    # jax.device_count() is 1 on a machine without GPUs
     if text_of(use.only_argument) not in ("gpu", "cuda"):
         return left_open("counts the devices of the default kind, CPUs too", "XD155")
     if use.is_statement:
@@ -266,6 +270,7 @@ def current_device(use: Use) -> Judgement:
     if not use.is_statement or not only(means, DEVICES):
         return left_open("its result is used, or the argument is not proven to be a device")
     texts = (atom.subject.lower() for atom in means if atom.kind == "spelling")
+    # paddle.distributed.launch gives each process its GPU, which "gpu" means and "gpu:0" does not
     if any(":" not in text and text != "cpu" for text in texts):
         return left_open("without an index, Paddle takes the GPU that was given to the process")
     return proven(_A_DEVICE, use.renamed)
@@ -313,6 +318,7 @@ def scatter(use: Use) -> Judgement:
     if not only(means_of(use.args[0]), ("tensor",)):
         return left_open("what is scattered is not proven to be a tensor", "XD162")
     end = use.end - 1
+    # the new argument is put before the last bracket, where a comma would end up double
     if use.span(use.args[1])[1] != end:
         return left_open("brackets or a comma behind the arguments", "XD166")
     return proven("a tensor, and a list of devices", (*use.renamed, use.edit(end, end, ", even=False")))

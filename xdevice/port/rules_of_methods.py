@@ -44,6 +44,7 @@ def to(use: Use) -> Judgement:
         return STARS
     device = use.arguments[0]
     means = means_of(device)
+    # PyTorch's `.to` takes a dtype, a device or a tensor in the same place
     if _is_dtype(device, use.full_name) and "device" not in use.keywords:
         return Judgement("not a device", "a dtype")
     named = [*([None] * len(use.args)), *use.keywords]
@@ -106,6 +107,7 @@ def _moves_in_place(atom: Atom) -> bool:
 
 
 def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    # the nodes that hand a result on to what is around them
     passing = ast.ListComp | ast.List | ast.Tuple | ast.Await | ast.IfExp | ast.BoolOp | ast.GeneratorExp
     parent = parents.get(node)
     while parent is not None and isinstance(parent, passing):
@@ -198,10 +200,12 @@ def read(use: Use) -> Judgement:
     means, parent = means_of(use.receiver), use.parent
     if only(means, _HOST):
         return _ON_HOST
+    # `x.numpy()[0] = 1` changes the tensor on the CPU, and a copy would not
     if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store):
         return left_open("writes into the memory of the tensor", "XD163")
     if _is_scalar_in_tensorflow(use):
         return left_open("TensorFlow gives a number or a text here, and to_numpy an array of no axes", "XD165")
+    # `x.numpy(force=True)` detaches, as xdevice.to_numpy always does; so the keyword goes
     edits = use.call_with_receiver(use.idiom.text, use.end - 1, comma="")
     if means == TENSOR:
         return proven(_A_TENSOR, edits)

@@ -236,6 +236,7 @@ def _script(raw: bytes, shown: str) -> Source:
 def _tree(text: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings about escapes in strings are for the file's author
+        # notebooks await in cells, and `dont_inherit` keeps this file's __future__ out
         flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         tree = compile(text, "<script>", "exec", flags, dont_inherit=True)
     assert isinstance(tree, ast.Module)
@@ -293,6 +294,7 @@ def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:
         "jax": "jax",
     }
     imported = re.findall(r"^\s*(?:from d2l import|import|from)\s+(\w+)", plain, re.MULTILINE)
+    # d2l's default where a page says nothing
     return next(((names[name],) for name in imported if name in names), ("pytorch",))
 
 
@@ -393,6 +395,7 @@ def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
 def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
     """The lines of a text as strings in JSON, in the style of those around them in the file."""
     token = tokens[at]
+    # Jupyter writes characters as they are, and other tools escape them
     is_ascii = file[token.start : token.end].isascii()
     parts = value.splitlines(keepends=True) if token.is_listed else [value]
     between = file[token.last : token.start] if token.last is not None else None
@@ -411,6 +414,7 @@ def _add_module(source: Source, tab: str | None, cells: list[Cell]) -> None:
     try:
         tree = _tree(_join(readable))
     except SyntaxError:
+        # the usual case is one parse of the whole; only if that fails is each cell tried for itself
         readable = [(cell, text) for cell, text in readable if _parses(source, cell, text)]
         tree = _tree(_join(readable))
     source.modules.append(PythonModule(source, tab, tree))
@@ -419,6 +423,7 @@ def _add_module(source: Source, tab: str | None, cells: list[Cell]) -> None:
 def _join(cells: Iterable[tuple[Cell, str]]) -> str:
     lines: list[str] = []
     for cell, text in cells:
+        # blank lines in place of what belongs to other tabs: every line keeps its number
         lines += [""] * (cell.line - 1 - len(lines))
         lines += _NEWLINE.sub(b"\n", text.encode()).decode().removesuffix("\n").split("\n")
     return "\n".join(lines) + "\n"
@@ -431,6 +436,7 @@ def _python(text: str) -> str:
     try:
         _tree(text)
     except SyntaxError:
+        # a cell of bash or JavaScript keeps its lines, so that those below keep their numbers
         if _OTHER_LANGUAGES.match(text):
             return "\n" * text.count("\n")
         return _MAGIC.sub(lambda match: f"{match[1]}pass", text)

@@ -50,12 +50,14 @@ def _origins(value: Value) -> Iterator[ast.AST]:
 def _parts_in_text(node: ast.AST, inference: Inference) -> Sequence[ast.expr]:
     """The expressions that a node makes a text of, or reads as a text."""
     match node:
+        # f"{'cuda'}" is a text already, whatever device there is
         case ast.FormattedValue(value=ast.Constant(value=str(text))) if SPELLING.fullmatch(text):
             return ()
         case ast.FormattedValue(value=value):
             return (value,)
         case ast.BinOp(op=ast.Mod() | ast.Add(), left=left, right=right):
             return (left, right) if _is_text(left) or _is_text(right) else ()
+        # `device == "cuda:0"` and `"cuda" in device` read the text
         case ast.Compare(left=left, comparators=others):
             return left, *others
         case ast.Call():

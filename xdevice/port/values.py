@@ -81,6 +81,7 @@ def union(*values: Value) -> Value:
     """The union of values. Beside "anything" only functions and uses of devices are kept, which have to be followed
     whatever else the value may be. So values only grow towards "anything"."""
     whole = NOTHING.union(*values)
+    # most unions are of one value with itself or with nothing
     if len(whole) < 2:
         return whole
     if ANYTHING in whole or len(whole) > _MOST:
@@ -119,6 +120,7 @@ def means_of(node: ast.AST | None) -> Value:
 
 def tuple_of(values: Iterable[Value]) -> Value:
     """A tuple with these values in it. Items of tuples that are nested three deep become "anything"."""
+    # a loop such as `x = (x, 1)` would make deeper tuples for ever
     items = tuple(UNKNOWN if _is_deep(value) else value for value in values)
     return of("tuple", items if len(items) <= _LONGEST else tuple(UNKNOWN for _ in items))
 
