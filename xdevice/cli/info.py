@@ -85,6 +85,7 @@ def probe_one(name: str, timeout: float) -> Report:
     except subprocess.TimeoutExpired:
         return _report(name, error=f"did not answer within {timeout:g} s")
     if process.returncode != 0:
+        # the last line is the error, or what the framework's C++ wrote before it aborted
         last = process.stderr.strip().splitlines()[-1:] or ["it wrote nothing"]
         return _report(name, error=f"the process ended {status_text(process.returncode)}: {last[0]}")
     report: Report = json.loads(process.stdout.splitlines()[-1])  # a framework may print while it is imported
@@ -160,6 +161,7 @@ def show(reports: Sequence[Report]) -> None:
     launcher = reports[0]["launcher"] if reports else None
     none = "none; xdevice launch -n 2 script.py starts several processes"
     console.print(f"Launcher: {launcher or none}", markup=False, highlight=False)
+    # another package is called xdevice, too, and hides this one or is hidden
     if (clash := registry.namesake()) is not None:
         console.print(f"Wrong here: {clash}", style="red", markup=False, highlight=False)
 

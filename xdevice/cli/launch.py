@@ -71,6 +71,7 @@ def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
         raise click.UsageError(f"--node-rank is {node_rank}, and the ranks of {nnodes} nodes are 0 to {nnodes - 1}")
     if nnodes > 1 and port is None:
         raise click.UsageError("--nnodes needs --port, the same on all machines; the port after it is used as well")
+    # beyond this machine, anybody could connect to rank 0
     if nnodes > 1 and not os.environ.get("XDEVICE_TOKEN"):
         raise click.UsageError(
             "--nnodes needs a secret in XDEVICE_TOKEN, the same on all machines, for instance of "
@@ -86,6 +87,7 @@ def _run_via(
     from xdevice.distributed.contract.collectives import address
 
     command = _command(via, program, is_module, size)
+    # the port stays reserved until the program has ended
     with spawning.reserve(host) as port:
         variables = {**variables, "XDEVICE_ADDRESS": address(host, port)}
         settings = [f"{name}={shlex.quote(text)}" for name, text in variables.items()]
@@ -134,6 +136,7 @@ def _require(module: str, via: str) -> None:
 
 
 def _mpirun() -> str:
+    # pip's mpich is beside the interpreter, whose folder need not be on PATH
     folder = os.path.dirname(sys.executable)
     for name in ("mpirun", "mpiexec"):
         path = shutil.which(name, path=folder) or shutil.which(name)

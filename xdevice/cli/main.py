@@ -74,6 +74,7 @@ class _Whole:
         # a pipe or a device is written directly: it has no earlier content to keep
         is_special = self._path.exists() and not self._path.is_file()
         self._part = self._path if is_special else self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        # "a" and not "w": what is there is not emptied before there is something better
         self._part.open("a").close()
         if not is_special:
             click.get_current_context().call_on_close(lambda: self._part.unlink(missing_ok=True))
@@ -99,6 +100,7 @@ def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
 
     Each backend is probed in a process of its own. The exit status is 0, or 1 if a BACKEND that is named fails.
     """
+    # the command has the name of the module
     from . import info as info_module
 
     reports = info_module.probe_all(_canonical(names) or registry.names(), timeout)
@@ -126,6 +128,7 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--html", metavar="FILENAME", callback=_target, help="Write one page with plots of the errors."),
     ]
+    # decorators are applied from the inside, and --help lists them in this order
     for option in reversed(options):
         command = option(command)
     return command
@@ -168,6 +171,7 @@ def parity(
     rule, names = _rule(options), _backends(backends)
     first = _canonical((reference or names[0],))[0]
     _refuse_two_rules(float64, calibrate, rule)
+    # everything is checked before the first process starts, since a run takes minutes
     plan = script_runs.RunPlan(
         script, arguments, names, first, _interpreters(pythons, names), timeout, jobs,
         is_traced, floats.FLOAT64 if float64 else "", calibrate,
@@ -189,6 +193,7 @@ def parity(
         more = len(runs) - len(names)
         click.echo(f"{script.name} runs {len(runs)} times: once on each backend, and {more} times more on {first} to "
                    "measure what rounding does", err=True)  # fmt: skip
+    # the comparison reads files in any case, so that a saved run is compared as a live one
     with tempfile.TemporaryDirectory() as scratch, show(runs) as watcher:
         folder = save or Path(scratch)
         script_runs.run(plan, folder, watcher)
@@ -228,6 +233,7 @@ def _refuse_two_rules(float64: bool, calibrate: bool, rule: Strictness) -> None:
 
 def _refuse_missing(plan: RunPlan) -> None:
     for name, python in plan.pythons.items():
+        # another interpreter is not asked: its process says what is missing
         if python == sys.executable and not registry.is_installed(name):
             raise click.UsageError(
                 f"{name} is not installed here; {registry.install_hint(name)}; or --python {name}=PATH, an interpreter "
@@ -275,6 +281,7 @@ def _interpreters(pythons: tuple[str, ...], names: tuple[str, ...]) -> dict[str,
             raise click.UsageError(f"--python {option}: {backend} is not among the backends {', '.join(names)}")
         if not Path(path).is_file():
             raise click.UsageError(f"--python {option}: there is no file {path}")
+        # not `resolve`, since the python of a venv is a link
         interpreters[backend] = str(Path(path).absolute())
     return interpreters
 
@@ -307,6 +314,7 @@ def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
         from xdevice.twins.parity.report_page import page
 
         options["html"].write(page(report, title))
+    # the output is then JSON alone, for a program that reads it
     if options["json_file"] is None or options["json_file"].name != "<stdout>":
         parity_report.show(report)
     sys.exit(report.status)

@@ -74,11 +74,13 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
             f"the depth of prefetch must be an int of 1 or more, not {shown(depth)}; without prefetching, write "
             f"xdevice.to_device(batch, device) in the loop"
         )
+    # asked here, because a generator would raise only when its first batch is taken
     if not (hasattr(type(iterable), "__iter__") or hasattr(type(iterable), "__getitem__")):
         raise ArgumentError(
             f"prefetch takes a loader, a generator or a list of batches, not {shown(iterable)} of type "
             f"{type(iterable).__qualname__}"
         )
+    # here and not in the generator, so that the error is raised in the line that is wrong
     refuse_in_capture("prefetch")
     backend = selection.current()
     place = backend.require(place)
@@ -94,8 +96,10 @@ def _batches(source: Iterable[Any], place: Device, depth: int, backend: Backend)
             if staged is None:
                 return
             for owner, event in staged.events:
+                # asked for each batch: the consumer may have entered another stream since the last one
                 current = owner.current_stream(place)
                 owner.stream_wait(current, event)
+                # the batch's memory belongs to the stream for copies, and is used on the consumer's
                 keep(staged.batch, owner, {place: current})
             yield staged.batch
             del staged  # the name would keep this batch's memory while the consumer waits for the next one
@@ -128,9 +132,11 @@ class _Lane:
         streams = _idle_streams.setdefault((self.backend.name, self._place, self.backend.virtual), [])
         try:
             self._stream = streams.pop()
+        # no stream is free: another prefetch is at work on this device
         except IndexError:
             self._stream = self.backend.new_stream(self._place)
         stack.callback(streams.append, self._stream)
+        # the memory of the first batches may still be in use by what the caller has enqueued before
         if self._start is not None:
             self.backend.stream_wait(self._stream, self._start)
         stack.enter_context(self.backend.stream_scope(self._stream))
@@ -153,6 +159,7 @@ class _Producer(workers.Worker):
         self._lanes = _lanes(backend, place)
         self._states = carry_states()
         self._callers = copy_context()  # not `_context`, where Python 3.14 keeps the one that a thread runs in
+        # random numbers of the source do not depend on when the thread runs
         self._callers.run(generators.branch)
         # a queue instead of a semaphore of Python's, which Ctrl-C may leave locked for ever
         self._free: SimpleQueue[None] = SimpleQueue()
@@ -179,6 +186,7 @@ class _Producer(workers.Worker):
         return staged
 
     def tell_to_stop(self) -> None:
+        # the thread may be waiting for a free place: the next line wakes it
         self._stopping = True
         self._free.put(None)
 
@@ -190,6 +198,7 @@ class _Producer(workers.Worker):
             return
         if threading.current_thread() is self:  # the garbage collector closes a generator in any thread
             return
+        # a source may hang for ever, and the consumer has left its loop already
         self.join(workers.PATIENCE)
         if self.is_alive():
             warnings.warn(
@@ -248,6 +257,7 @@ class _Producer(workers.Worker):
         tree = trees.Tree(batch, whole=True, once=True)
         done: dict[int, Any] = {}
         for i, value in enumerate(tree.leaves):
+            # a tensor that stands twice in a batch is copied once, and is one tensor on the device, too
             if id(value) not in done:
                 done[id(value)] = self._stage(value, partial(tree.path, i), stack, owners)
         on_device = tree.rebuilt([done[id(value)] for value in tree.leaves])
@@ -255,6 +265,7 @@ class _Producer(workers.Worker):
         return _Staged(on_device, [(lane.backend, lane.mark()) for lane in lanes])
 
     def _stage(self, value: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]) -> Any:
+        # by the class alone: that is asked for every leaf of every batch
         owner_and_kind = registry.kind_of(type(value))
         if owner_and_kind is None:
             return self._stage_object(value, path, stack, owners)
@@ -272,6 +283,7 @@ class _Producer(workers.Worker):
         backend.require(self._place)
         if backend.lacks(self._place):
             refuse_lacking(value, self._place, (backend,), f"batch{path()}")
+        # such as texts of TensorFlow, which have no place on a GPU
         if self._place.kind != "cpu" and kind == "tensor" and path() and backend.is_host_bound(value):
             return value
         self._enter(backend, stack)
@@ -304,6 +316,7 @@ class _Producer(workers.Worker):
         for part in stranger.held:
             self._enter(part.backend, stack)
             owners[part.backend.name] = part.backend
+        # on the device already, it would share memory with its source
         return stranger.copy_to(self._place) if stranger.is_on(self._place) else stranger.move_to(self._place)
 
     def _enter(self, backend: Backend, stack: ExitStack) -> None:
@@ -345,6 +358,7 @@ def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:
     if place.kind != "gpu":
         return {}
     lanes = {}
+    # a batch may hold tensors of any framework that is loaded
     for owner in {backend, *registry.list_loaded()}:
         if owner.refusal is None and owner.stream_reach == "thread" and owner.has(place):
             try:

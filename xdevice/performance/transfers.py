@@ -184,11 +184,13 @@ class _Block:
         logs = _logs.get()
         still_open = tuple(log for log in logs if log._open)
         _logs.set(still_open)
+        # blocks may be left in any order, and an inner one that is still open goes on listening
         if logs and logs[-1] is self.log:
             listening.set(self._was_listening and bool(still_open))
         self._watches.close()
 
     def _watch_loaded(self, backend: Backend) -> None:
+        # the watch of PyTorch and TensorFlow is of one thread, which has to be the block's own
         if threading.get_ident() == self._thread:
             self._watch(backend)
 
@@ -214,6 +216,7 @@ def _report(transfer: Transfer) -> None:
     if not logs:
         return
     frame, how = _user_frame(sys._getframe(1), transfer.how)
+    # before the mode is looked at: a forbidden transfer is in the log, too
     record = Record(*transfer._replace(how=how, file=frame.f_code.co_filename, line=frame.f_lineno))
     for log in logs:
         log._records.append(record)
@@ -226,6 +229,7 @@ def _report(transfer: Transfer) -> None:
         )
     if "warn" in modes:
         space = frame.f_globals
+        # at the user's line, so that Python's filters and `once` work by that line
         warnings.warn_explicit(
             str(record).partition(": ")[2],
             TransferWarning,

@@ -52,6 +52,7 @@ class Graph:
 
     def _record(self, stream: Any, task: Callable[[], Any]) -> Any:
         inputs, cause = Inputs(), None
+        # kept before the recording, which binds the generator to the graph
         random = torch.cuda.default_generators[stream.device_index].clone_state()
         try:
             with _recording(self._graph, stream), inputs:
@@ -204,6 +205,7 @@ class TorchGraphs(Graphs):
     compiler = "torch.compile"
 
     def new_graph(self, device: Device) -> Any:
+        # ROCm calls itself cuda, too
         if self._gpu != "cuda" or device.kind != "gpu":
             raise self.no_graphs()
         private.require("graphs", "CUDA")

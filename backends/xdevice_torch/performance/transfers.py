@@ -61,6 +61,7 @@ class _Watch(Mode):
     def _transfer(self, func: Any, args: Any, kwargs: Any) -> Transfer | None:
         x = args[0]
         how = str(func).removesuffix(".default")
+        # `a.copy_(b)` moves b, its second argument, to where a is
         if func is _aten.copy_.default:
             return self._hooks.move(how, args[1], _named(self._backend, x.device))
         if func in _COPIES:
@@ -109,6 +110,7 @@ class TorchTransfers(Transfers):
             hooks.reads(torch.Tensor, *READS)
             hooks.moves(torch.Tensor, "to", target)
             hooks.moves(torch.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
+            # `cuda` and `xpu` exist on every build, and raise there; the accelerator's own name need not be one of them
             for name in dict.fromkeys(("cuda", "xpu", self._gpu)):
                 if hasattr(torch.Tensor, name):
                     hooks.moves(torch.Tensor, name, accelerator)

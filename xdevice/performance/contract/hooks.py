@@ -53,6 +53,7 @@ class Hooks(Patches):
         self._report = report
         self._size = size
         self._place = place or backend.device_of
+        # asked at every call of a hook, and classes are few
         self._tensors: dict[type, bool] = {}
 
     def __exit__(self, *_: object) -> None:
@@ -135,6 +136,7 @@ class Hooks(Patches):
     def _is_tensor(self, cls: type) -> bool:
         is_tensor = self._tensors.get(cls)
         if is_tensor is None:
+            # the name alone tells most classes apart, without importing or asking the backend
             roots = {base.__module__.partition(".")[0] for base in cls.__mro__}
             is_ours = not roots.isdisjoint(self._backend.modules)
             is_tensor = self._tensors[cls] = is_ours and self._backend.classify(cls) == "tensor"
@@ -145,6 +147,7 @@ class Hooks(Patches):
             return
 
         def make(original: Any) -> Any:
+            # such as JAX's `_value`
             if isinstance(original, property):
                 return property(self._hook(original.fget, describe), original.fset, original.fdel, original.__doc__)
             return self._hook(original, describe)
