@@ -52,6 +52,8 @@ class Invocation:
 
     def __post_init__(self) -> None:
         self.cells = self.inference.cells
+        self.get, self.put, self.list_of = self.cells.get, self.cells.put, self.cells.list_of
+        self.iterate = self.inference.iterate
         self.first = self.values[0] if self.values else NOTHING
         self.is_starred = any(isinstance(arg, ast.Starred) for arg in self.node.args)
 
@@ -84,14 +86,14 @@ class Invocation:
     def _function(self, callee: Atom) -> Value:
         function: Function = callee.subject
         self._pass_to(function, is_bound=callee.kind == "bound" and function.is_method)
-        return self.cells.get((function, "return"))
+        return self.get((function, "return"))
 
     def _class(self, callee: Atom) -> Value:
         instance = of("instance", callee.subject)
         # a class without one, or with one of a framework's, hands its arguments nowhere in the project
         init = callee.subject.method("__init__")
         if init is not None:
-            self.cells.put((init, init.receiver), instance)
+            self.put((init, init.receiver), instance)
             self._pass_to(init, is_bound=True)
         return instance
 
@@ -100,7 +102,7 @@ class Invocation:
         if method is None:
             return UNKNOWN
         self._pass_to(method, is_bound=True)
-        return self.cells.get((method, "return"))
+        return self.get((method, "return"))
 
     def _pass_to(self, function: Function, is_bound: bool) -> None:
         """Puts the arguments into the parameters of a function, whose first one is taken if it is bound."""
@@ -111,19 +113,19 @@ class Invocation:
         for i, (arg, value) in enumerate(zip(self.node.args, self.values, strict=True)):
             # any of the following parameters may get any of the items
             if isinstance(arg, ast.Starred):
-                items = self.inference.iterate(value)
+                items = self.iterate(value)
                 for key in (*((function, name) for name in names[i:]), rest):
-                    self.cells.put(key, items)
+                    self.put(key, items)
                 break
-            self.cells.put((function, names[i]) if i < len(names) else rest, value)
+            self.put((function, names[i]) if i < len(names) else rest, value)
         names = [*names, *function.keywords]
         rest = "items", (function, "**")
         for name, value in self.keywords.items():
             if name is None:
                 for key in (*((function, name) for name in names), rest):
-                    self.cells.put(key, UNKNOWN)
+                    self.put(key, UNKNOWN)
             else:
-                self.cells.put((function, name) if name in names else rest, value)
+                self.put((function, name) if name in names else rest, value)
 
     # of packages outside
 
@@ -144,23 +146,23 @@ class Invocation:
             self.node.has_gpu = self.has_gpu  # type: ignore[attr-defined]
             return of("device", None, self.node)
         if full in knowledge.DEVICE_LISTS:
-            return self.cells.list_of(self.node, of("device", None, self.node))
+            return self.list_of(self.node, of("device", None, self.node))
         if full in knowledge.LOADERS:
             # a function of the user's makes the batch, of whatever the items are
             is_collated = "collate_fn" in self.keywords or "batchify_fn" in self.keywords
             dataset = self._argument(0, "dataset", UNKNOWN)
             item = union(*map(self.inference.item_of, dataset))
-            return self.cells.list_of(self.node, UNKNOWN if is_collated else _collate(item))
+            return self.list_of(self.node, UNKNOWN if is_collated else _collate(item))
         if full in knowledge.TENSOR_SETS:
             item = UNKNOWN if self.is_starred else tuple_of([TENSOR for _ in self.values])
-            return self.cells.list_of(self.node, item)
+            return self.list_of(self.node, item)
         if full in knowledge.COPIES:
             return self.first if self.values else UNKNOWN
         if full == "argparse.ArgumentParser":
             return of("parser", self.node)
         # a switch for the whole process, wherever it is called
         if full == "decord.bridge.set_bridge":
-            self.cells.put(("bridge", "decord"), UNKNOWN)  # from now on, decord gives tensors of a framework
+            self.put(("bridge", "decord"), UNKNOWN)  # from now on, decord gives tensors of a framework
         return knowledge.result(full) or of("result", full)
 
     def _spawn(self) -> Value:
@@ -176,13 +178,12 @@ class Invocation:
             function: Function = atom.subject
             function.has_callers = True
             for name, value in zip(function.positional, (INT, *argument.subject), strict=False):
-                self.cells.put((function, name), value)
+                self.put((function, name), value)
         return NONE
 
     def _builtin(self, name: str) -> Value:
         if name in knowledge.BUILTINS:
             return knowledge.BUILTINS[name]
-        iterate = self.inference.iterate
         match name:
             case "super":
                 owner = self.caller.owner if self.caller is not None else None
@@ -190,25 +191,25 @@ class Invocation:
             case "iter" | "reversed" | "abs":
                 return self.first
             case "next":
-                return iterate(self.first)
+                return self.iterate(self.first)
             case "list" | "tuple" | "set" | "sorted" | "frozenset":
-                return self.cells.list_of(self.node, iterate(self.first))
+                return self.list_of(self.node, self.iterate(self.first))
             case "range":
-                return self.cells.list_of(self.node, INT)
+                return self.list_of(self.node, INT)
             case "enumerate":
-                return self.cells.list_of(self.node, tuple_of([INT, iterate(self.first)]))
+                return self.list_of(self.node, tuple_of([INT, self.iterate(self.first)]))
             case "zip":
-                item = UNKNOWN if self.is_starred else tuple_of(map(iterate, self.values))
-                return self.cells.list_of(self.node, item)
+                item = UNKNOWN if self.is_starred else tuple_of(map(self.iterate, self.values))
+                return self.list_of(self.node, item)
             case "map":
-                return self.cells.list_of(self.node, self._mapped())
+                return self.list_of(self.node, self._mapped())
             case "dict":
                 pairs = UNKNOWN if self.values else NOTHING
                 return self.cells.dict_of(self.node, union(pairs, *self.keywords.values()))
             case "sum":
-                return union(self.first if len(self.values) > 1 else iterate(self.first), INT)
+                return union(self.first if len(self.values) > 1 else self.iterate(self.first), INT)
             case "max" | "min":
-                return union(*self.values) if len(self.values) > 1 else iterate(self.first)
+                return union(*self.values) if len(self.values) > 1 else self.iterate(self.first)
         self._escape()
         return UNKNOWN
 
@@ -218,7 +219,7 @@ class Invocation:
         if node is None:
             node = ast.copy_location(ast.Call(self.node.func, self.node.args[1:], []), self.node)
             self.node.mapped = node  # type: ignore[attr-defined]
-        items = [self.inference.iterate(value) for value in self.values[1:]]
+        items = [self.iterate(value) for value in self.values[1:]]
         return replace(self, node=node, values=items, keywords={}).of_value(self.first)
 
     # of methods
@@ -234,7 +235,7 @@ class Invocation:
         # MXNet's and decord's arrays have it, and nothing that gives something else
         if name == "asnumpy":
             return ARRAY
-        return union(UNKNOWN, self.of_value(self.cells.get(("attr", None, name)) - UNKNOWN))
+        return union(UNKNOWN, self.of_value(self.get(("attr", None, name)) - UNKNOWN))
 
     def _method_of_instance(self, owner: Atom, name: str) -> Value:
         cls: Class = owner.subject
@@ -242,20 +243,20 @@ class Invocation:
         if name == "save_hyperparameters" and self.caller is not None:
             for arg in self.caller.args[1:]:
                 key = self.cells.attribute(cls, arg.arg)
-                self.cells.put(key, self.cells.get((self.caller, arg.arg)))
+                self.put(key, self.get((self.caller, arg.arg)))
             return NONE
         if cls.method(name) is None and is_model(owner):
             if name in knowledge.MODEL_METHODS or name == "parameters":
                 return self._method_of_model(owner, name)
             buffer = _constant(self.node.args[0]) if self.node.args else None
             if name == "register_buffer" and len(self.values) > 1 and isinstance(buffer, str):
-                self.cells.put(self.cells.attribute(cls, buffer), self.values[1])
+                self.put(self.cells.attribute(cls, buffer), self.values[1])
                 return NONE
         return self._attribute(owner, name)
 
     def _method_of_model(self, owner: Atom, name: str) -> Value:
         if name in ("parameters", "trainable_weights", "buffers"):
-            return self.cells.list_of(self.node, TENSOR)
+            return self.list_of(self.node, TENSOR)
         return value_of(owner) if name in knowledge.MODEL_METHODS else UNKNOWN
 
     def _method_of_tensor(self, owner: Atom, name: str) -> Value:
@@ -265,9 +266,9 @@ class Invocation:
             return union(TENSOR, tuple_of([TENSOR, TENSOR])) if has_arguments else TENSOR
         # PyTorch's `x.size(0)` is a number, `x.size()` a tuple of them
         if name == "size":
-            return INT if has_arguments else self.cells.list_of(self.node, INT)
+            return INT if has_arguments else self.list_of(self.node, INT)
         if name in knowledge.TENSOR_LISTS:
-            return self.cells.list_of(self.node, knowledge.TENSOR_LISTS[name])
+            return self.list_of(self.node, knowledge.TENSOR_LISTS[name])
         return knowledge.TENSOR_METHODS.get(name, UNKNOWN)
 
     def _method_of_array(self, owner: Atom, name: str) -> Value:
@@ -282,23 +283,23 @@ class Invocation:
         items = "items", owner.subject
         match name:
             case "append" | "add" | "insert" | "setdefault" if self.values:
-                self.cells.put(items, self.values[-1])
-                return self.cells.get(items) if name == "setdefault" else NONE
+                self.put(items, self.values[-1])
+                return self.get(items) if name == "setdefault" else NONE
             case "extend" | "update" if self.values:
                 is_list = owner.kind == "list"
-                more = self.inference.iterate(self.first) if is_list else union(*map(self.cells.items, self.first))
-                self.cells.put(items, more)
+                more = self.iterate(self.first) if is_list else union(*map(self.cells.items, self.first))
+                self.put(items, more)
                 return NONE
             case "get":
-                return union(self.cells.get(items), *self.values[1:], NONE)
+                return union(self.get(items), *self.values[1:], NONE)
             case "pop" | "popleft":
-                return union(self.cells.get(items), *self.values[1:])
+                return union(self.get(items), *self.values[1:])
             case "copy":
                 return value_of(owner)
             case "values":
-                return self.cells.list_of(self.node, self.cells.get(items))
+                return self.list_of(self.node, self.get(items))
             case "items":
-                return self.cells.list_of(self.node, tuple_of([UNKNOWN, self.cells.get(items)]))
+                return self.list_of(self.node, tuple_of([UNKNOWN, self.get(items)]))
         return UNKNOWN
 
     def _method_of_parser(self, owner: Atom, name: str) -> Value:
@@ -329,7 +330,7 @@ class Invocation:
         else:
             type_name = getattr(options["type"], "id", "") if "type" in options else "str"
             value = union(knowledge.PLAIN_TYPES.get(type_name, UNKNOWN), default)
-        self.cells.put(("arg", parser, name), value)
+        self.put(("arg", parser, name), value)
 
     def _method_of_result(self, owner: Atom, name: str) -> Value:
         match owner.subject, name:
@@ -338,7 +339,7 @@ class Invocation:
             case _, "asnumpy":
                 return ARRAY
             case "decord.VideoReader", "get_batch":
-                return self.cells.get(("bridge", "decord")) or knowledge.DECORDS_ARRAY
+                return self.get(("bridge", "decord")) or knowledge.DECORDS_ARRAY
             # of one variable it gives one gradient, of a list a list
             case "tensorflow.GradientTape", "gradient":
                 return TENSOR if self.values[1:2] == [TENSOR] else UNKNOWN

@@ -35,6 +35,7 @@ class Inference:
     def __init__(self, project: Project) -> None:
         self.project = project
         self.cells = Cells()
+        self.get, self.put, self.list_of = self.cells.get, self.cells.put, self.cells.list_of
         self.functions: dict[ast.AST, Function] = {}
         self.classes: dict[ast.AST, Class] = {}
         self.methods: dict[str, list[Function]] = {}  # of all classes, by name
@@ -96,7 +97,7 @@ class Inference:
         module = self._other_module(origin, asker)
         inner = self._other_module(f"{origin}.{name}" if origin else name, asker)
         if module is not None:
-            value = self.cells.get((module, name))
+            value = self.get((module, name))
             # a name that the package itself binds hides its module of that name
             if value or inner is None:
                 return value
@@ -114,9 +115,9 @@ class Inference:
 
     def global_name(self, module: PythonModule, name: str) -> Value:
         """What a module has under a name, by itself or from where it imports everything."""
-        stars = self.cells.get((module, "*"))
-        inherited = (self.cells.get((atom.subject, name)) for atom in stars if atom.kind == "module")
-        return union(self.cells.get((module, name)), *inherited)
+        stars = self.get((module, "*"))
+        inherited = (self.get((atom.subject, name)) for atom in stars if atom.kind == "module")
+        return union(self.get((module, name)), *inherited)
 
     # what values give
 
@@ -130,9 +131,9 @@ class Inference:
             case "instance" | "class" | "super":
                 return self._attribute_of_class(atom, name)
             case "namespace":
-                return self.cells.get(("arg", atom.subject, name)) or UNKNOWN
+                return self.get(("arg", atom.subject, name)) or UNKNOWN
             case "tensor" if name == "shape":
-                return self.cells.list_of(node, INT)
+                return self.list_of(node, INT)
             case "tensor":
                 return knowledge.TENSOR_ATTRIBUTES.get(name, UNKNOWN)
             case "device" if name == "native":
@@ -144,7 +145,7 @@ class Inference:
         return UNKNOWN
 
     def _attribute_of_module(self, module: PythonModule, name: str) -> Value:
-        value = self.cells.get((module, name))
+        value = self.get((module, name))
         # `import a` and then `a.b.c`: the module a.b is an attribute of a once anybody has imported it
         inner = None if value else self.project.find(f"{module.name}.{name}", module)
         if inner is not None and inner is not module:
@@ -153,13 +154,13 @@ class Inference:
 
     def _attribute_of_class(self, atom: Atom, name: str) -> Value:
         cls: Class = atom.subject
-        values = self.cells.get(self.cells.attribute(cls, name))
+        values = self.get(self.cells.attribute(cls, name))
         method = cls.method(name, is_super=atom.kind == "super")
         if method is None:
             if name == "__class__":
                 return of("class", cls)
             # attributes that were set on objects of unknown classes, of which this may be one
-            loose = self.cells.get(("attr", None, name))
+            loose = self.get(("attr", None, name))
             if values:
                 return union(values, loose)
             return UNKNOWN if cls.foreign_bases() else loose
@@ -167,10 +168,10 @@ class Inference:
             return of("function", method)
         # an heir's object calls the method, so that its `self` may be one of the heir, too
         if method.receiver:
-            self.cells.put((method, method.receiver), of("instance", cls))
+            self.put((method, method.receiver), of("instance", cls))
         if method.is_property:
             method.has_callers = True
-            return self.cells.get((method, "return"))
+            return self.get((method, "return"))
         return union(of("bound", method), frozenset(value for value in values if value.kind != "function"))
 
     def iterate(self, value: Value) -> Value:
@@ -191,7 +192,7 @@ class Inference:
                 if method is None or method is self.cells.reader:
                     return self.item_of(atom)
                 method.has_callers = True
-                iterator = self.cells.get((method, "return"))
+                iterator = self.get((method, "return"))
                 return UNKNOWN if atom in iterator else self.iterate(iterator)
         return UNKNOWN
 
@@ -206,8 +207,8 @@ class Inference:
             return UNKNOWN
         method.has_callers = True
         for name, value in zip(method.positional, (value_of(atom), INT), strict=False):
-            self.cells.put((method, name), value)
-        return self.cells.get((method, "return"))
+            self.put((method, name), value)
+        return self.get((method, "return"))
 
 
 def _only_atom(node: ast.AST) -> Atom:

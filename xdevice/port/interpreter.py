@@ -93,6 +93,8 @@ class Interpreter:
     def __init__(self, inference: Inference, task: Task) -> None:
         self.inference = inference
         self.cells = inference.cells
+        self.get, self.put, self.list_of = self.cells.get, self.cells.put, self.cells.list_of
+        self.iterate = inference.iterate
         self.function = task if isinstance(task, Function) else None
         self.module = task.module if isinstance(task, Function) else task
         self.env: Env = {}  # what is known of the names before the statement that is read
@@ -105,21 +107,21 @@ class Interpreter:
             self._block(self.module.tree.body, {GPU: NONE})
             return
         for arg in function.args:
-            self.env[arg.arg] = self.cells.get((function, arg.arg))
+            self.env[arg.arg] = self.get((function, arg.arg))
         parameters = function.node.args
         if parameters.vararg:
             self.env[parameters.vararg.arg] = of("list", (function, "*"))
         if parameters.kwarg:
             self.env[parameters.kwarg.arg] = of("dict", (function, "**"))
         for name, value in self.env.items():
-            self.cells.put((function, "local", name), value)
+            self.put((function, "local", name), value)
         # a caller's tests say nothing here: the function may be called from elsewhere, too
         self.env[GPU] = NONE
         if isinstance(function.node, ast.Lambda):
-            self.cells.put((function, "return"), self.evaluate(function.node.body))
+            self.put((function, "return"), self.evaluate(function.node.body))
         # the end of the body is reached, so that the function may return None
         elif self._block(function.node.body, self.env) is not None and not function.has_yield:
-            self.cells.put((function, "return"), NONE)
+            self.put((function, "return"), NONE)
 
     def evaluate(self, node: ast.expr) -> Value:
         """What an expression may be, which is also kept as `node.means`."""
@@ -176,7 +178,7 @@ class Interpreter:
     def _return(self, node: ast.Return) -> None:
         value = self.evaluate(node.value) if node.value else NONE
         if self.function is not None and not self.function.has_yield:
-            self.cells.put((self.function, "return"), value)
+            self.put((self.function, "return"), value)
 
     def _raise(self, node: ast.Raise) -> None:
         self._evaluate_parts(node)
@@ -197,7 +199,7 @@ class Interpreter:
         return joined(then, self._block(node.orelse, narrowed(node.test, env, False)))
 
     def _for(self, node: ast.For | ast.AsyncFor) -> Env | None:
-        items = self.inference.iterate(self.evaluate(node.iter))
+        items = self.iterate(self.evaluate(node.iter))
 
         def read_body() -> Env | None:
             self.bind(node.target, items)
@@ -299,7 +301,7 @@ class Interpreter:
         origin = origin_of(node, self.module)
         for alias in node.names:
             if alias.name == "*":
-                self.cells.put((self.module, "*"), self.inference.imported(origin, self.module))
+                self.put((self.module, "*"), self.inference.imported(origin, self.module))
             else:
                 value = self.inference.imported_from(origin, alias.name, self.module)
                 self._bind_name(alias.asname or alias.name, value)
@@ -335,12 +337,12 @@ class Interpreter:
         function.is_method = owner is not None and "staticmethod" not in decorators
         function.is_property = not decorators.isdisjoint(("property", "cached_property", "functools.cached_property"))
         if function.receiver:
-            self.cells.put(
+            self.put(
                 (function, function.receiver),
                 of("class" if "classmethod" in decorators else "instance", owner),
             )
         if function.has_yield:
-            self.cells.put((function, "return"), of("list", (function, "yield")))
+            self.put((function, "return"), of("list", (function, "yield")))
         self.cells.schedule(function)
         return function
 
@@ -352,7 +354,7 @@ class Interpreter:
             *zip(function.keywords, parameters.kw_defaults, strict=True),
         ):
             if default is not None:
-                self.cells.put((function, name), self.evaluate(default))
+                self.put((function, name), self.evaluate(default))
 
     def _decorate(self, node: ast.expr, function: Function, value: Value) -> Value:
         self.evaluate(node)
@@ -364,7 +366,7 @@ class Interpreter:
                 if atom.kind == "class":
                     atom.subject.methods.setdefault(function.name, function)
                     function.owner, function.is_method = atom.subject, True
-                    self.cells.put((function, function.positional[0]), of("instance", atom.subject))
+                    self.put((function, function.positional[0]), of("instance", atom.subject))
             return value
         if name in knowledge.TRANSPARENT_DECORATORS or name.endswith(knowledge.TRANSPARENT_ENDINGS):
             return value
@@ -395,7 +397,7 @@ class Interpreter:
         for name, value in inside.items():
             # only what the body has bound: the rest are names of the scope around
             if env.get(name) is not value:
-                self.cells.put(self.cells.attribute(cls, name), value)
+                self.put(self.cells.attribute(cls, name), value)
         for decorator in node.decorator_list:
             self.evaluate(decorator)
         self._bind_name(node.name, of("class", cls))
@@ -420,21 +422,21 @@ class Interpreter:
             case ast.Attribute():
                 self._bind_attribute(self.evaluate(target.value), target.attr, value)
             case ast.Starred():
-                self.bind(target.value, self.cells.list_of(target, value), is_inner)
+                self.bind(target.value, self.list_of(target, value), is_inner)
             case ast.Tuple() | ast.List():
                 self._unpack(target.elts, value, is_inner)
             case ast.Subscript():
                 self.evaluate(target.slice)
                 for atom in self.evaluate(target.value):
                     if atom.kind in ("list", "dict"):
-                        self.cells.put(("items", atom.subject), value)
+                        self.put(("items", atom.subject), value)
 
     def _unpack(self, targets: list[ast.expr], value: Value, is_inner: bool) -> None:
         is_starred = any(isinstance(target, ast.Starred) for target in targets)
         parts = [NOTHING] * len(targets)
         for atom in value:
             is_told_apart = atom.kind == "tuple" and len(atom.subject) == len(targets) and not is_starred
-            items = atom.subject if is_told_apart else [self.inference.iterate(value_of(atom))] * len(targets)
+            items = atom.subject if is_told_apart else [self.iterate(value_of(atom))] * len(targets)
             parts = list(map(union, parts, items))
         for target, part in zip(targets, parts, strict=True):
             self.bind(target, part, is_inner)
@@ -442,23 +444,23 @@ class Interpreter:
     def _bind_name(self, name: str, value: Value) -> None:
         # a global is not known from one statement to the next: other functions bind it, too
         if self.function is not None and name in self.function.globals:
-            self.cells.put((self.module, name), value)
+            self.put((self.module, name), value)
             return
         self.env[name] = value
         if self.owner is None:
             key = (self.module, name) if self.function is None else (self.function, "local", name)
-            self.cells.put(key, value)
+            self.put(key, value)
 
     def _bind_attribute(self, owner: Value, name: str, value: Value) -> None:
         for atom in owner:
             if atom.kind in ("instance", "class"):
-                self.cells.put(self.cells.attribute(atom.subject, name), value)
+                self.put(self.cells.attribute(atom.subject, name), value)
             elif atom.kind == "namespace":
-                self.cells.put(("arg", atom.subject, name), value)
+                self.put(("arg", atom.subject, name), value)
             elif atom.kind == "module":
-                self.cells.put((atom.subject, name), value)
+                self.put((atom.subject, name), value)
             elif atom == ANYTHING:
-                self.cells.put(("attr", None, name), value)
+                self.put(("attr", None, name), value)
 
     def _name(self, node: ast.Name) -> Value:
         if node.id in self.env:
@@ -469,8 +471,8 @@ class Interpreter:
         while function is not None:
             function = function.outer
             if function is not None and node.id in function.locals:
-                return self.cells.get((function, "local", node.id))
-        value = self.cells.get((self.module, node.id))
+                return self.get((function, "local", node.id))
+        value = self.get((self.module, node.id))
         if (self.module, node.id) in self.cells.values:
             return value  # nothing, if what the module binds the name to is not known yet
         # after the module's own names, which may hide a builtin
@@ -565,8 +567,8 @@ class Interpreter:
         if only(left, _HOST_NUMBERS) and only(right, _HOST_NUMBERS):
             return ARRAY
         if only(left, ("list", "tuple")) and only(right, ("list", "tuple", "int")):
-            items = (self.inference.iterate(value) for value in (left, right) if value != INT)
-            return self.cells.list_of(node, union(*items))
+            items = (self.iterate(value) for value in (left, right) if value != INT)
+            return self.list_of(node, union(*items))
         return UNKNOWN
 
     def _boolean(self, node: ast.BoolOp) -> Value:
@@ -611,18 +613,18 @@ class Interpreter:
         return union(value, other)
 
     def _list(self, node: ast.List | ast.Set) -> Value:
-        return self.cells.list_of(node, union(*[self._spread(item) for item in node.elts]))
+        return self.list_of(node, union(*[self._spread(item) for item in node.elts]))
 
     def _spread(self, item: ast.expr) -> Value:
         """What one item of a list adds to it."""
         value = self.evaluate(item)
-        return self.inference.iterate(value) if isinstance(item, ast.Starred) else value
+        return self.iterate(value) if isinstance(item, ast.Starred) else value
 
     def _tuple(self, node: ast.Tuple) -> Value:
         values = [self.evaluate(item) for item in node.elts]
         # how many items a star brings is not known, so that positions say nothing
         if any(isinstance(item, ast.Starred) for item in node.elts):
-            return self.cells.list_of(node, UNKNOWN)
+            return self.list_of(node, UNKNOWN)
         return tuple_of(values)
 
     def _dict(self, node: ast.Dict) -> Value:
@@ -632,13 +634,13 @@ class Interpreter:
             value = self.evaluate(item)
             if key is None:  # `**item`
                 value = union(*map(self.cells.items, value))
-            self.cells.put(("items", node), value)
+            self.put(("items", node), value)
         return of("dict", node)
 
     def _comprehension(self, node: Any) -> Value:
         env, self.env = self.env, dict(self.env)
         for generator in node.generators:
-            items = self.inference.iterate(self.evaluate(generator.iter))
+            items = self.iterate(self.evaluate(generator.iter))
             self.bind(generator.target, items, is_inner=True)
             for test in generator.ifs:
                 self.evaluate(test)
@@ -647,7 +649,7 @@ class Interpreter:
             self.evaluate(node.key)
             value = self.cells.dict_of(node, self.evaluate(node.value))
         else:
-            value = self.cells.list_of(node, self.evaluate(node.elt))
+            value = self.list_of(node, self.evaluate(node.elt))
         self.env = env
         return value
 
@@ -662,7 +664,7 @@ class Interpreter:
     def _yield(self, node: ast.Yield) -> Value:
         value = self.evaluate(node.value) if node.value else NONE
         if self.function is not None:
-            self.cells.put(("items", (self.function, "yield")), value)
+            self.put(("items", (self.function, "yield")), value)
         return UNKNOWN
 
     _METHODS: Final[dict[type, Any]] = {
