@@ -31,7 +31,7 @@ class Call:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.count = len(runs)
-        self.done: SimpleQueue[None] = SimpleQueue()
+        self.ended: SimpleQueue[None] = SimpleQueue()
         self._waiting = deque(runs)
 
     def next(self) -> Run | None:
@@ -52,11 +52,11 @@ class Call:
             run = self.next()  # before the report, since the name `run` would keep the last result alive
             if run is None:
                 rest()
-            self.done.put(None)
+            self.ended.put(None)
 
     def wait(self) -> None:
         for _ in range(self.count):
-            self.done.get()
+            self.ended.get()
 
 
 class _Worker(workers.Worker):

@@ -255,12 +255,12 @@ class _Producer(workers.Worker):
         from xdevice.containers import trees
 
         tree = trees.Tree(batch, whole=True, once=True)
-        done: dict[int, Any] = {}
+        staged: dict[int, Any] = {}
         for i, value in enumerate(tree.leaves):
             # a tensor that stands twice in a batch is copied once, and is one tensor on the device, too
-            if id(value) not in done:
-                done[id(value)] = self._stage(value, partial(tree.path, i), stack, owners)
-        on_device = tree.rebuilt([done[id(value)] for value in tree.leaves])
+            if id(value) not in staged:
+                staged[id(value)] = self._stage(value, partial(tree.path, i), stack, owners)
+        on_device = tree.rebuilt([staged[id(value)] for value in tree.leaves])
         lanes = [self._lanes[name] for name in owners if name in self._lanes]
         return _Staged(on_device, [(lane.backend, lane.mark()) for lane in lanes])
 

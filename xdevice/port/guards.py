@@ -83,9 +83,9 @@ def joined(one: Env | None, other: Env | None) -> Env | None:
         return one
     both = dict(one)
     for name, value in other.items():
-        mine = both.get(name, NOTHING)
-        if mine != value:
-            both[name] = union(mine, value)
+        before = both.get(name, NOTHING)
+        if before != value:
+            both[name] = union(before, value)
     return both
 
 

@@ -70,8 +70,8 @@ class Inference:
             case ast.Constant(value=value):
                 return knowledge.PLAIN_TYPES.get(str(value))
             case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-                one, other = self.annotated(left, module), self.annotated(right, module)
-                return union(one, other) if one and other else None
+                first, second = self.annotated(left, module), self.annotated(right, module)
+                return union(first, second) if first and second else None
             case ast.Subscript(value=owner, slice=inner) if ast.unparse(owner).endswith("Optional"):
                 item = self.annotated(inner, module)
                 return union(item, NONE) if item else None

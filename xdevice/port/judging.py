@@ -171,12 +171,12 @@ class Use:
         start, dot = self.start, self.dot
         between = self.module.source.text[dot:upto].decode()
         # comments and line breaks between the dot and the argument; the spaces go
-        kept = "".join(re.findall(r"#[^\r\n]*|\\?\r?\n[ \t]*|[ \t]+(?=#)", between))
-        if not kept.strip(" \t"):
-            kept = " " if comma else ""
-        elif kept.startswith("#"):
-            kept = f"  {kept}"
-        return self.edit(start, start, f"{word}("), self.edit(dot, upto, f"{comma}{kept}{text}")
+        layout = "".join(re.findall(r"#[^\r\n]*|\\?\r?\n[ \t]*|[ \t]+(?=#)", between))
+        if not layout.strip(" \t"):
+            layout = " " if comma else ""
+        elif layout.startswith("#"):
+            layout = f"  {layout}"
+        return self.edit(start, start, f"{word}("), self.edit(dot, upto, f"{comma}{layout}{text}")
 
     def move_to(self, device: ast.expr, word: str = "xdevice.to_device", maker: str = "") -> Edits:
         """Makes `word(x, device)` of `x.method(device)`; the maker makes a device of an index."""

@@ -384,9 +384,10 @@ def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[F
 def _git(root: Path, *arguments: str) -> str:
     command = ["git", "-C", str(root), "-c", "core.quotePath=false", *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, check=False)
+        process = subprocess.run(command, capture_output=True, check=False)
     except FileNotFoundError as error:
         raise OptionError("--diff asks git, which is not installed") from error
-    if done.returncode:
-        raise OptionError(f"--diff: {done.stderr.decode(errors='replace').strip().partition(chr(10))[0]}")
-    return done.stdout.decode(errors="replace")
+    if process.returncode:
+        first = process.stderr.decode(errors="replace").strip().partition("\n")[0]
+        raise OptionError(f"--diff: {first}")
+    return process.stdout.decode(errors="replace")

@@ -24,11 +24,11 @@ def import_edits(source: Source, modules: Iterable[PythonModule], sites: list[Si
     """
     edits = set()
     for module in modules:
-        mine = [site for site in sites if _is_within(site, module)]
+        sites_of_module = [site for site in sites if _is_within(site, module)]
         # whoever imports xdevice has also chosen the backend
-        if not mine or _has_import(module.tree):
+        if not sites_of_module or _has_import(module.tree):
             continue
-        statement = _place(module, min(site.line for site in mine))
+        statement = _place(module, min(site.line for site in sites_of_module))
         line, col = (statement.lineno, statement.col_offset) if statement is not None else (1, 0)
         lines = ["import xdevice"]
         frameworks = frameworks_of(module)

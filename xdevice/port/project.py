@@ -144,9 +144,9 @@ class Project:
             return None
         namesakes = self._by_last_name.get(parts[-1], ())
         fitting = [module for module in namesakes if _location(module)[-len(parts) :] == parts]
-        here = (*asker.path.parent.parts, *parts)
+        location = (*asker.path.parent.parts, *parts)
         # scripts are run from their own folder, which comes first in Python's path
-        beside = [module for module in fitting if _location(module) == here]
+        beside = [module for module in fitting if _location(module) == location]
         exact = [module for module in fitting if module.name == name]
         choice = beside or exact or fitting
         return choice[0] if len(choice) == 1 else None

@@ -73,8 +73,8 @@ def totals(sites: Iterable[Site]) -> dict[str, int]:
 
 def share_ported(total: dict[str, int]) -> float | None:
     """The share of the sites that must change which `port` rewrites; None if no site must change."""
-    asked = total["rewritten"] + total["open"]
-    return total["rewritten"] / asked if asked else None
+    must_change = total["rewritten"] + total["open"]
+    return total["rewritten"] / must_change if must_change else None
 
 
 def by_code(sites: Iterable[Site]) -> list[tuple[str, list[Site]]]:

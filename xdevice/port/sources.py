@@ -255,8 +255,8 @@ def _text_with_tabs(raw: bytes, shown: str) -> Source:
     default = source.default_tabs = _default_tabs(source.cells)
     tabs = {tab for cell in source.cells for tab in cell.tabs if tab != "all"} | set(default)
     for tab in (tab for tab in TABS if tab in tabs):
-        mine = [cell for cell in source.cells if tab in (cell.tabs or default) or "all" in cell.tabs]
-        _add_module(source, tab, mine)
+        cells = [cell for cell in source.cells if tab in (cell.tabs or default) or "all" in cell.tabs]
+        _add_module(source, tab, cells)
     return source
 
 
@@ -341,9 +341,9 @@ def _notebook(raw: bytes, shown: str) -> Source:
         if text and not text.endswith("\n"):
             parts.append(b"\n")
             at, line = at + 1, line + 1
-    made = Source(shown, raw, b"".join(parts), cells=cells, tokens=tokens)
-    _add_module(made, None, cells)
-    return made
+    notebook = Source(shown, raw, b"".join(parts), cells=cells, tokens=tokens)
+    _add_module(notebook, None, cells)
+    return notebook
 
 
 def _value(token: object) -> object:
@@ -369,7 +369,7 @@ class _Decoder(json.JSONDecoder):
 
 def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
     file = source.raw.decode("utf-8-sig")
-    out, done, waiting = [], 0, list(edits)
+    parts, written, waiting = [], 0, list(edits)
     tokens = source.tokens
     first = 0
     while waiting and first < len(tokens):
@@ -386,10 +386,10 @@ def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
             touched = [edit for edit in waiting if edit.start < end]
         shifted = [edit.shifted(-token.at) for edit in touched]
         value = splice("".join(t.value for t in tokens[first : last + 1]).encode(), shifted).decode()
-        out += [file[done : token.start], _strings(value, tokens, first, file)]
-        done, waiting, first = tokens[last].end, waiting[len(touched) :], last + 1
+        parts += [file[written : token.start], _strings(value, tokens, first, file)]
+        written, waiting, first = tokens[last].end, waiting[len(touched) :], last + 1
     mark = codecs.BOM_UTF8 if source.raw.startswith(codecs.BOM_UTF8) else b""
-    return mark + ("".join(out) + file[done:]).encode()
+    return mark + ("".join(parts) + file[written:]).encode()
 
 
 def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:

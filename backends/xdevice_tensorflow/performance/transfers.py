@@ -64,10 +64,10 @@ class TensorflowTransfers(Transfers):
         ) -> None:
             if graph is not None or not listening.get() or not outputs or not hasattr(outputs[0], "backing_device"):
                 return
-            here = devices.parse(outputs[0].device)
+            place = devices.parse(outputs[0].device)
             for x in inputs:
                 if hasattr(x, "backing_device") and x.dtype not in _ON_THE_HOST and not _is_number(self, x):
-                    hooks.report(hooks.move(op_type, x, here))
+                    hooks.report(hooks.move(op_type, x, place))
 
         with Hooks(self, report, _size) as hooks, _watched.on(partial(call_back, report_operands)):
             hooks.verbs()
