@@ -98,11 +98,12 @@ class Invocation:
         return instance
 
     def _instance(self, callee: Atom) -> Value:
-        method = next((method for method in map(callee.subject.method, _FORWARD) if method is not None), None)
-        if method is None:
-            return UNKNOWN
-        self._pass_to(method, is_bound=True)
-        return self.get((method, "return"))
+        for name in _FORWARD:
+            method = callee.subject.method(name)
+            if method is not None:
+                self._pass_to(method, is_bound=True)
+                return self.get((method, "return"))
+        return UNKNOWN
 
     def _pass_to(self, function: Function, is_bound: bool) -> None:
         """Puts the arguments into the parameters of a function, whose first one is taken if it is bound."""

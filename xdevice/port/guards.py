@@ -41,7 +41,8 @@ def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
         new[GPU] = NOTHING
     name, is_excluded = _exclusion(test, is_true)
     if isinstance(name, ast.Name) and name.id in new:
-        new[name.id] = frozenset(atom for atom in new[name.id] if not is_excluded(atom))
+        excluded = filter(is_excluded, new[name.id])
+        new[name.id] = new[name.id].difference(excluded)
     return new
 
 

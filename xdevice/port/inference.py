@@ -115,9 +115,11 @@ class Inference:
 
     def global_name(self, module: PythonModule, name: str) -> Value:
         """What a module has under a name, by itself or from where it imports everything."""
-        stars = self.get((module, "*"))
-        inherited = (self.get((atom.subject, name)) for atom in stars if atom.kind == "module")
-        return union(self.get((module, name)), *inherited)
+        value = self.get((module, name))
+        for star in self.get((module, "*")):
+            if star.kind == "module":
+                value = union(value, self.get((star.subject, name)))
+        return value
 
     # what values give
 

@@ -150,8 +150,10 @@ class Interpreter:
 
     def _expression(self, node: ast.Expr) -> Env | None:
         self.evaluate(node.value)
-        is_end = isinstance(node.value, ast.Call) and self.inference.full_name(node.value.func) in _END_OF_PROGRAM
-        return None if is_end else self.env
+        call = node.value
+        if isinstance(call, ast.Call) and self.inference.full_name(call.func) in _END_OF_PROGRAM:
+            return None
+        return self.env
 
     def _assign(self, node: ast.Assign) -> Env:
         value = self.evaluate(node.value)
@@ -537,7 +539,7 @@ class Interpreter:
                 return self.cells.items(atom)
             case "tuple":
                 number = index.value if isinstance(index, ast.Constant) else None
-                if isinstance(number, int) and -len(atom.subject) <= number < len(atom.subject):
+                if isinstance(number, int) and number < len(atom.subject):
                     return atom.subject[number]  # type: ignore[no-any-return]
                 return union(*atom.subject)
             case "foreign" if atom.subject == "os.environ":

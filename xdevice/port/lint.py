@@ -371,7 +371,8 @@ def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[F
             path = line.removeprefix("+++ ").removeprefix("b/").rstrip("\t")
         elif line.startswith("@@"):
             start, count = re.findall(r"\+(\d+)(?:,(\d+))?", line)[0]
-            added |= {(path, int(start) + i) for i in range(int(count or 1))}
+            for i in range(int(count or 1)):
+                added.add((path, int(start) + i))
     # git diff does not show files that were never added
     untracked = _git(root, "ls-files", "-z", "--others", "--exclude-standard").split("\0")
     return [

@@ -199,10 +199,11 @@ class _View:
 
     def is_guarded(self, node: ast.AST) -> bool:
         """Whether the node runs only if a test that mentions devices says so."""
-        return any(
-            isinstance(outer, ast.If | ast.IfExp) and child is not outer.test and _speaks_of_devices(outer.test)
-            for outer, child in self.above(node)
-        )
+        for outer, child in self.above(node):
+            match outer:
+                case ast.If(test=test) | ast.IfExp(test=test) if child is not test and _speaks_of_devices(test):
+                    return True
+        return False
 
     def framework(self) -> str:
         """The one framework that the module imports; empty if there are none or several."""

@@ -55,8 +55,12 @@ def _is_within(site: Site, module: PythonModule) -> bool:
 
 
 def _has_import(tree: ast.Module) -> bool:
-    aliases = [alias for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
-    return any(alias.name.split(".")[0] == "xdevice" and not alias.asname for alias in aliases)
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            packages = [alias.name.split(".")[0] for alias in node.names if not alias.asname]
+            if "xdevice" in packages:
+                return True
+    return False
 
 
 def _place(module: PythonModule, first_use: int) -> ast.stmt | None:

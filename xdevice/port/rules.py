@@ -54,7 +54,9 @@ class JudgedSites(JudgedModule):
         if isinstance(node, ast.Call) and idiom.name.startswith("."):  # several calls on one line have a position each
             position = self.source.position(use.dot)
         full_name = self.full_name(node.func) if isinstance(node, ast.Call) else ""
-        framework = framework_of(full_name) or (min(self.frameworks) if len(self.frameworks) == 1 else "several")
+        framework = framework_of(full_name)
+        if framework is None:
+            framework = min(self.frameworks) if len(self.frameworks) == 1 else "several"
         return Site(
             self.source.path,
             *position,

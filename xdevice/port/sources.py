@@ -294,8 +294,10 @@ def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:
         "jax": "jax",
     }
     imported = re.findall(r"^\s*(?:from d2l import|import|from)\s+(\w+)", plain, re.MULTILINE)
-    # d2l's default where a page says nothing
-    return next(((names[name],) for name in imported if name in names), ("pytorch",))
+    for name in imported:
+        if name in names:
+            return (names[name],)
+    return ("pytorch",)  # d2l's default
 
 
 # notebooks
