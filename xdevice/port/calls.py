@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from . import knowledge
+from .inference import Inference
 from .knowledge import SPELLING, is_model
+from .project import Class, Function
 from .values import (
     ARRAY,
     BOOL,
@@ -27,10 +29,6 @@ from .values import (
     union,
     value_of,
 )
-
-if TYPE_CHECKING:
-    from .inference import Inference
-    from .project import Class, Function
 
 _FORWARD: Final = ("__call__", "forward", "call")
 """The methods that a call of an object calls."""

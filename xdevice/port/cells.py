@@ -13,18 +13,15 @@ A cell holds a value that only grows. Its key says what it is about:
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from .project import Class, Function
+from .sources import PythonModule
 from .values import NOTHING, UNKNOWN, Atom, Value, of, union
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .project import Class, Function
-    from .sources import PythonModule
-
-    Task = PythonModule | Function
-    """What is interpreted at one time."""
+Task = PythonModule | Function
+"""What is interpreted at one time."""
 
 
 class Cells:

@@ -6,25 +6,20 @@ import ast
 import difflib
 import gc
 import os
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from . import porting, sources
 from .idioms import SETS_CURRENT
+from .inference import Inference
 from .interpreter import infer
 from .project import Project
 from .rules import JudgedSites
-from .sites import GRADES, Edit, Site, splice
+from .sites import GRADES, Edit, Grade, Site, splice
+from .sources import PythonModule, Source
 from .text_flow import origins_in_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from .inference import Inference
-    from .sites import Grade
-    from .sources import PythonModule, Source
 
 
 @dataclass

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
+from .sources import PythonModule
 from .values import ANYTHING, AVAILABLE, NOTHING, Atom, Value, means_of, union
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .sources import PythonModule
 
 Env = dict[str, Value]
 """What the names may be at one place of a program."""

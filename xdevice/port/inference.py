@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
 from . import knowledge
 from .cells import Cells
+from .guards import Env
+from .project import Class, Function, Project
+from .sources import PythonModule
 from .values import (
     ANYTHING,
     INT,
@@ -22,11 +24,6 @@ from .values import (
     union,
     value_of,
 )
-
-if TYPE_CHECKING:
-    from .guards import Env
-    from .project import Class, Function, Project
-    from .sources import PythonModule
 
 
 class Inference:

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import ast
 import builtins
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from . import knowledge
 from .calls import Invocation, filled_text, pattern_of
-from .guards import GPU, counts_gpus, joined, narrowed, selected_tab
+from .cells import Task
+from .guards import GPU, Env, counts_gpus, joined, narrowed, selected_tab
 from .inference import Inference
-from .project import Class, Function, origin_of
+from .project import Class, Function, Project, origin_of
 from .sources import PythonModule
 from .values import (
     ANYTHING,
@@ -41,13 +43,6 @@ from .values import (
     union,
     value_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from .cells import Task
-    from .guards import Env
-    from .project import Project
 
 _BUILTINS: Final = frozenset(dir(builtins))
 _END_OF_PROGRAM: Final = {"sys.exit", "builtins.exit", "builtins.quit", "os._exit"}

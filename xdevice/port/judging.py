@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from .idioms import OTHER_ARRAYS
+from .idioms import OTHER_ARRAYS, Idiom
+from .inference import Inference
 from .project import frameworks_of, imported_names
 from .sites import Edit, Grade, Verdict
+from .sources import PythonModule
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from .idioms import Idiom
-    from .inference import Inference
-    from .sources import PythonModule
-
-    Edits = tuple[Edit, ...]
+Edits = tuple[Edit, ...]
 
 
 @dataclass(frozen=True)

@@ -10,22 +10,18 @@ import re
 import subprocess
 import tokenize
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from . import lint_rules
+from .engine import Examined
 from .lint_rules import RULES
 from .report import column
-from .sources import Cell
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from .engine import Examined
-    from .sites import Site
-    from .sources import PythonModule, Source
+from .sites import Site
+from .sources import Cell, PythonModule, Source
 
 _COMMENT: Final = re.compile(r"#\s*xdevice:\s*(ignore|off|on)\b\s*(?:\[([^\]]*)\])?")
 _SECTION: Final = re.compile(r"^\s*\[tool\.xdevice\b", re.MULTILINE)

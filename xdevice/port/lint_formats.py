@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
+from .lint import Finding
 from .lint_rules import RULES
 from .report import installed_version
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from .lint import Finding
 
 
 def text(findings: Sequence[Finding]) -> str:

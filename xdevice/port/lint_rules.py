@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .project import imported_names
+from .sources import PythonModule
 from .values import TENSOR, means_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from .sources import PythonModule
-
-    Found = Iterator[tuple[str, str]]
-    """Codes and messages."""
-    _Check = Callable[["_View", Any], Found]
+Found = Iterator[tuple[str, str]]
+"""Codes and messages."""
+_Check = Callable[["_View", Any], Found]
 
 
 class Rule(NamedTuple):

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from .knowledge import framework_of
 from .project import frameworks_of, imported_names
-from .sites import Edit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from .sites import Site
-    from .sources import PythonModule, Source
+from .sites import Edit, Site
+from .sources import PythonModule, Source
 
 
 def import_edits(source: Source, modules: Iterable[PythonModule], sites: list[Site], backend: str | None) -> set[Edit]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from .knowledge import FRAMEWORKS, framework_of
+from .sources import PythonModule
 from .values import NOTHING, Value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from .sources import PythonModule
 
 SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 """The nodes that have parameters and local names."""

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final, get_args
 
-from .sites import GRADES, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from .engine import Examined
-    from .sites import Site
-    from .sources import Source
+from .engine import Examined
+from .sites import GRADES, Site, Verdict
+from .sources import Source
 
 FORMAT: Final = 1
 _UNCHANGED: Final = (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from . import idioms
 from .idioms import Idiom
@@ -16,10 +17,7 @@ from .rules_of_methods import METHOD_RULES
 from .sites import Site
 from .values import may_be, means_of, only
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    Judged = tuple[Use, Judgement]
+Judged = tuple[Use, Judgement]
 
 _ASKS_THE_SELECTED: Final = {"XD101", "XD102", "XD108", "XD110", "XD111", "XD151"}
 """The codes of idioms whose neutral word asks the selected backend; that of the others has a tensor to ask."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from .judging import (
     NAMED,
     OTHER_ARGUMENTS,
     OTHER_GPU,
     STARS,
+    Edits,
     Judgement,
+    Use,
     left_open,
     proven,
     safe,
@@ -19,11 +22,6 @@ from .judging import (
 )
 from .knowledge import SPELLING
 from .values import DEVICES, NUMBERS, Value, is_device, is_number, may_be, means_of, only
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .judging import Edits, Use
 
 _NO_DEVICE: Final = "the argument is not proven to be a device"
 _A_DEVICE: Final = "the argument is a device"

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from .idioms import METHODS, ONLY_MXNET
-from .judging import OTHER_ARGUMENTS, OTHER_GPU, STARS, Judgement, left_open, proven, safe
+from .judging import OTHER_ARGUMENTS, OTHER_GPU, STARS, Judgement, Use, left_open, proven, safe
 from .knowledge import DECORDS_ARRAY, GLUONS_OUTPUT, IN_PLACE, is_model
 from .rules_of_calls import names_no_index, neutral
 from .values import DEVICES, NUMBERS, TENSOR, Atom, is_device, is_known, may_be, means_of, only
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .judging import Use
 
 _A_DEVICE: Final = "the argument is a device, and the result is used"
 _NO_DEVICE: Final = "the argument is not proven to be a device; another one raises"

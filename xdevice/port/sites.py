@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import Final, Literal
 
 Verdict = Literal["rewritten", "neutral", "open", "not a device"]
 Grade = Literal["proven", "safe", "likely"]

@@ -17,16 +17,14 @@ import sys
 import tokenize
 import warnings
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from .sites import Edit, splice
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 SUFFIXES: Final = (".py", ".ipynb", ".md")
 SKIPPED: Final = {"__pycache__", "node_modules", "build", "dist", "site-packages"}

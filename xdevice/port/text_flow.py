@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from . import idioms
+from .inference import Inference
 from .knowledge import SPELLING
+from .sources import PythonModule
 from .values import DEVICES, Value, means_of, only
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from .inference import Inference
-    from .sources import PythonModule
 
 _TEXT_FUNCTIONS: Final = {"print", "str", "repr", "format"}
 _WRITING_METHODS: Final = {"info", "warning", "debug", "error", "write", "log", "format"}

@@ -19,11 +19,9 @@ the project is interpreted. An atom has a kind, which says what its subject is:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-if TYPE_CHECKING:
-    import ast
-    from collections.abc import Iterable
+import ast
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
 
 class Atom(NamedTuple):
