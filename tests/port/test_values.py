@@ -193,3 +193,31 @@ def test_what_python_does_with_a_tensor_gives_a_tensor(expression):
     is_hidden = "**{'y'" in expression  # which keywords the stars bring is not known
     assert ("y = xdevice.item(z)" in ported(text)) is not is_hidden
     assert "y = z.item()" in ported(text.replace("torch.ones(2)", "unknown"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a = unknown[x.item():]",
+        "def f():\n    yield from [x.item()]",
+        "f = lambda: (yield x.item())",
+        "a = [x.item() for _ in [1] if x.item()]",
+        "assert x.item(), x.item()",
+        "raise ValueError(x.item())",
+        "del a[x.item()]",
+        "a: int = x.item()",
+        "@unknown(x.item())\nclass C(metaclass=unknown(x.item())): pass",
+        "with unknown(x.item()): pass",
+        "while x.item(): break\nelse: x.item()",
+        "try: x.item()\nexcept unknown(x.item()): x.item()\nelse: x.item()\nfinally: x.item()",
+        "match x.item():\n    case 1 if x.item(): x.item()",
+        "def f(a=x.item(), *, b=x.item()): pass",
+        "async def f():\n    await unknown(x.item())\n    async with unknown(x.item()): pass",
+        "print(f'{x.item()}', *[x.item()], **{1: x.item()})",
+    ],
+)
+def test_every_place_of_an_expression_is_read(line):
+    text = f"import torch\nx = torch.ones(1)\n{line}\n"
+    sites = examined(text).sites
+    assert len(sites) == text.count(".item()")
+    assert {site.verdict for site in sites} == {"rewritten"}
