@@ -33,16 +33,34 @@ _ONE_MACHINE = "127.0.0.1"
 @click.option("--port", type=click.IntRange(1, 65534), help="Its port, which --nnodes needs; else a free one.")
 @click.option("--nnodes", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
 @click.option("--node-rank", type=click.IntRange(min=0), default=0, show_default=True, help="Which one this is.")
-@click.option("--max-restarts", type=click.IntRange(min=0), default=0, show_default=True,
-              help="How often all are started again after a failure.")  # fmt: skip
-@click.option("--log-dir", type=click.Path(file_okay=False, path_type=Path),
-              help="Also write what each rank prints into a file of this folder.")  # fmt: skip
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="How often all are started again after a failure.",
+)
+@click.option(
+    "--log-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Also write what each rank prints into a file of this folder.",
+)
 @click.option("--via", type=click.Choice(("torchrun", "mpirun", "paddle")), help="Print and run its command.")
 def launch(
-    program: tuple[str, ...], size: int, is_module: bool, backend: str | None, engine: str | None,
-    timeout: float | None, host: str, port: int | None, nnodes: int, node_rank: int, max_restarts: int,
-    log_dir: Path | None, via: str | None,
-) -> None:  # fmt: skip
+    program: tuple[str, ...],
+    size: int,
+    is_module: bool,
+    backend: str | None,
+    engine: str | None,
+    timeout: float | None,
+    host: str,
+    port: int | None,
+    nnodes: int,
+    node_rank: int,
+    max_restarts: int,
+    log_dir: Path | None,
+    via: str | None,
+) -> None:
     """Runs a script as several processes on this machine; in the script, xdevice.processes() connects them.
 
     Each line of output is prefixed by the process's rank, as in [2]. If a process fails, all are ended; the first one
@@ -115,8 +133,14 @@ def _command(via: str, program: Sequence[str], is_module: bool, size: int) -> li
     if via == "torchrun":
         _require("torch", via)
         return [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}", *module, *program
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={size}",
+            *module,
+            *program,
+        ]
     if via == "paddle":
         _require("paddle", via)
         if is_module:

@@ -142,23 +142,42 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--python", "pythons", multiple=True, metavar="NAME=PATH", help="A backend's own interpreter; repeatable."
 )
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=600.0, show_default=True,
-              help="Seconds that one backend may take.")  # fmt: skip
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds that one backend may take.",
+)
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many backends run at once.")
 @click.option(
     "--save", type=click.Path(path_type=Path, file_okay=False), help="Keep the recordings in this new folder."
 )
 @click.option("--overwrite", is_flag=True, help="--save may replace an earlier run in its folder.")
-@click.option("--trace", "is_traced", is_flag=True,
-              help="Also compare what the layers of its models compute, and name the first that differs.")  # fmt: skip
+@click.option(
+    "--trace",
+    "is_traced",
+    is_flag=True,
+    help="Also compare what the layers of its models compute, and name the first that differs.",
+)
 @click.option("--float64", is_flag=True, help="Run everything in float64, where rounding cannot hide a fault.")
 @click.option("--calibrate", is_flag=True, help="Measure what rounding does, by five more runs of the reference.")
 @_comparison_options
 def parity(
-    script: Path, arguments: tuple[str, ...], backends: str | None, reference: str | None, pythons: tuple[str, ...],
-    timeout: float, jobs: int, save: Path | None, overwrite: bool, is_traced: bool, float64: bool, calibrate: bool,
+    script: Path,
+    arguments: tuple[str, ...],
+    backends: str | None,
+    reference: str | None,
+    pythons: tuple[str, ...],
+    timeout: float,
+    jobs: int,
+    save: Path | None,
+    overwrite: bool,
+    is_traced: bool,
+    float64: bool,
+    calibrate: bool,
     **options: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Runs a script once on each backend, and compares the values that the script records.
 
     The script calls xdevice.record("loss", loss) for each value to compare; with --trace it need not record anything.
@@ -173,9 +192,17 @@ def parity(
     _refuse_two_rules(float64, calibrate, rule)
     # everything is checked before the first process starts, since a run takes minutes
     plan = script_runs.RunPlan(
-        script, arguments, names, first, _interpreters(pythons, names), timeout, jobs,
-        is_traced, floats.FLOAT64 if float64 else "", calibrate,
-    )  # fmt: skip
+        script,
+        arguments,
+        names,
+        first,
+        _interpreters(pythons, names),
+        timeout,
+        jobs,
+        is_traced,
+        floats.FLOAT64 if float64 else "",
+        calibrate,
+    )
     if plan.reference not in names:
         raise click.UsageError(f"the reference {plan.reference} is not among the backends {', '.join(names)}")
     if len(names) == 1 and save is None:
@@ -191,8 +218,11 @@ def parity(
     runs = [process.name for process in plan.scripts()]
     if calibrate:
         more = len(runs) - len(names)
-        click.echo(f"{script.name} runs {len(runs)} times: once on each backend, and {more} times more on {first} to "
-                   "measure what rounding does", err=True)  # fmt: skip
+        click.echo(
+            f"{script.name} runs {len(runs)} times: once on each backend, and {more} times more on {first} to "
+            "measure what rounding does",
+            err=True,
+        )
     # the comparison reads files in any case, so that a saved run is compared as a live one
     with tempfile.TemporaryDirectory() as scratch, show(runs) as watcher:
         folder = save or Path(scratch)
