@@ -42,4 +42,4 @@ def examined():
         site(train, "x.half()", ".half", "XD165", "not a device"),
     ]
     unreadable = [("z.py", "line 3: invalid syntax")]
-    return Examined(Path("/somewhere/project"), "safe", None, [train, plain], found, unreadable)
+    return Examined(Path("/somewhere/project"), "safe", None, [train, plain], unreadable, found)

@@ -203,7 +203,7 @@ def test_what_a_task_reads_is_kept_and_what_it_makes_is_not(torch):
         loss = torch.where(h > 0, h, 0.0).sum() + torch.sparse.sum(mask)
         (grad,) = torch.autograd.grad(loss, w)
         w.data.sub_(grad)
-    kept = set(inputs.found)
+    kept = set(inputs.memories)
     assert {storage(w), storage(b), id(mask)} <= kept
     assert not kept & {storage(h), storage(loss), storage(grad)}
 
@@ -220,7 +220,7 @@ def test_what_is_kept_outlives_its_names(torch):
     del x
     gc.collect()
     assert memory() is None
-    (kept,) = inputs.found.values()
+    (kept,) = inputs.memories.values()
     assert kept.data_ptr() == address
     assert kept.nbytes() == 12
 

@@ -30,12 +30,15 @@ def test_port_shows_a_diff_and_changes_nothing(project):
     done = run("port", project)
     assert done.exit_code == 0
     assert "+x = xdevice.item(torch.ones(1))" in done.stdout
-    assert "main.py:3: XD153 torch.nn.DataParallel" in done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("main.py:3: XD153 torch.nn.DataParallel: ")
+    assert line.endswith("; see docs/guides/wrappers.md")
     assert (project / "main.py").read_text() == SCRIPT
 
 
 def test_port_writes_and_a_second_run_has_nothing_to_do(project):
-    assert run("port", "--check", project).exit_code == 1
+    checked = run("port", "--check", project)
+    assert (checked.exit_code, checked.stdout) == (1, "main.py\n")
     assert run("port", "--write", project).exit_code == 0
     assert (project / "main.py").read_text() == PORTED
     again = run("port", "--check", "--quiet", project)

@@ -77,6 +77,7 @@ def test_an_ignore_that_ignores_nothing_is_told():
     assert told(f"{MOVES}  # xdevice: ignore[XD205]") == [(1, "XD401"), (1, "XD218")]
     # whether a rule that is off would find something is not known
     assert told("x = 1  # xdevice: ignore[XD201]") == []
+    assert told("x = 1  # xdevice: ignore[XD2]") == []
     assert told("x = 1  # xdevice: ignore", select=("XD202", "XD401")) == []
     assert told("x = 1  # xdevice: ignore", ignore=("XD401",)) == []
 
@@ -220,7 +221,9 @@ def test_only_lines_that_a_change_adds(project):
 
 def test_a_revision_that_git_does_not_know_is_refused(project):
     (project / "net.py").write_text(MOVES)
-    assert run(".", "--diff", "HEAD")[0] == 2
+    status, output = run(".", "--diff", "HEAD")
+    assert status == 2
+    assert output.splitlines()[-1].startswith("Error: --diff: ")  # Git's own advice is left out
     git("init", "-q")
     status, output = run(".", "--diff", "nothing")
     assert status == 2

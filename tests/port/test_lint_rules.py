@@ -69,6 +69,8 @@ RIGHT = {
         "import torch\nd = torch.device('cpu')",
         "import dali\nx = dali.ops.Resize(device='gpu')",
         "import torch\nprint('cuda')",
+        "x = y.to(z, 'cuda')",  # where PyTorch takes a dtype
+        "import torch\nx = torch.autocast('cpu', 'cuda')",
     ],
     "XD203": ["import torch\nx = y.cuda()", "import torch\ntorch.cuda.set_device(1)\nnet = DataParallel(net).cuda()"],
     "XD204": ["x = y.to('cpu')", "x = y.to(device, non_blocking=True)", "x = y.cpu(non_blocking=False)"],

@@ -51,7 +51,7 @@ def test_equal_input_gives_equal_bytes_wherever_it_lies_and_in_any_order():
 def test_a_cell_of_a_notebook_is_named():
     cells = [{"cell_type": "code", "source": ["x\n", "y"]}, {"cell_type": "code", "source": ["z.item()"]}]
     source = parse(json.dumps({"cells": cells}, indent=1).encode(), "a.ipynb")
-    found = Examined(Path("p"), "proven", None, [source], [site(source, "z.item()", ".item", "XD107", "neutral")])
+    found = Examined(Path("p"), "proven", None, [source], [], [site(source, "z.item()", ".item", "XD107", "neutral")])
     (one,) = report.document(found)["files"][0]["sites"]
     assert (one["cell"], one["col"]) == (2, 1)
     assert one["line"] == next(i for i, line in enumerate(source.raw.decode().split("\n"), 1) if "z.item" in line)

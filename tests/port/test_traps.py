@@ -58,6 +58,9 @@ SPLIT = "p = mx.gluon.utils.split_and_load"
         ("import paddle\nd = paddle.CUDAPlace(device_id=1)", "d = xdevice.native.gpu(1)"),
         ("import jax\nd = jax.devices('gpu')[1]", "d = xdevice.native.gpu(1)"),
         ("import jax\nn = len(jax.devices('gpu'))", "n = xdevice.num_gpus()"),
+        ("import jax\nd = jax.devices('gpu')[unknown]", "d = jax.devices('gpu')[unknown]"),
+        ("import tensorflow as tf\nd = tf.config.list_physical_devices('GPU')[0]",
+         "d = tf.config.list_physical_devices('GPU')[0]"),
         ("import tensorflow as tf\nwith tf.device('/CPU:0'): pass", "with xdevice.cpu(0): pass"),
         ("import tensorflow as tf\nd = tf.device('/GPU:1')", "d = tf.device(xdevice.native.gpu(1))"),
         ("import torch\nm = torch.cuda.memory_allocated(torch.device('cuda:1'))",
@@ -220,6 +223,16 @@ def test_the_import_goes_above_the_framework_and_below_what_must_be_first():
         '"""What it does."""\nfrom __future__ import annotations\nimport os\nimport xdevice\n\n'
         'xdevice.set_backend("paddle")\nimport paddle\nx = xdevice.to_numpy(paddle.ones([1]))\n'
     )
+
+
+@pytest.mark.parametrize("head", ["import os; ", "try: ", "if flag: import os; "])
+def test_the_import_may_stand_in_a_line_of_several_statements(head):
+    tail = "\nexcept ImportError: pass" if head == "try: " else ""
+    new = ported(f"{head}import torch{tail}\nx = torch.ones(1).item()\n")
+    if head == "import os; ":
+        assert new.startswith('import os; import xdevice; xdevice.set_backend("torch"); import torch\n')
+    else:
+        assert new.startswith(f'import xdevice\n\nxdevice.set_backend("torch")\n{head}import torch')
 
 
 def test_two_frameworks_choose_no_backend():

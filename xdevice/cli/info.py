@@ -81,13 +81,14 @@ def probe_one(name: str, timeout: float) -> Report:
         return _report(name, error="not installed", installed=False)
     command = [sys.executable, "-m", "xdevice.cli.info", name]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
         return _report(name, error=f"did not answer within {timeout:g} s")
-    if done.returncode != 0:
-        last = done.stderr.strip().splitlines()[-1:] or ["it wrote nothing"]
-        return _report(name, error=f"the process ended {status_text(done.returncode)}: {last[0]}")
-    report: Report = json.loads(done.stdout.splitlines()[-1])
+    if process.returncode != 0:
+        # the last line is the error, or what the framework's C++ wrote before it aborted
+        last = process.stderr.strip().splitlines()[-1:] or ["it wrote nothing"]
+        return _report(name, error=f"the process ended {status_text(process.returncode)}: {last[0]}")
+    report: Report = json.loads(process.stdout.splitlines()[-1])  # a framework may print while it is imported
     return report
 
 
@@ -99,7 +100,7 @@ def probe_here(name: str) -> Report:
         backend = registry.load(name)
     except XDeviceError as error:
         return _report(name, error=str(error), version=versions.installed_version(name))
-    seen: list[DeviceReport] = [
+    devices: list[DeviceReport] = [
         {
             "device": str(device),
             "name": about.name,
@@ -110,7 +111,7 @@ def probe_here(name: str) -> Report:
         for about in [backend.describe(device)]
     ]
     report = _report(name, version=backend.version)
-    report["imports"], report["devices"] = True, seen
+    report["imports"], report["devices"] = True, devices
     report["lacking"] = backend.private_names.lacking() if backend.private_names else []
     report["engines"] = [f"{name}:{engine}" for engine in backend.engines()]
     report["why_no_gpu"] = None if "gpu" in backend.kinds and backend.count("gpu") else backend.why_no_gpu()
@@ -160,16 +161,17 @@ def show(reports: Sequence[Report]) -> None:
     launcher = reports[0]["launcher"] if reports else None
     none = "none; xdevice launch -n 2 script.py starts several processes"
     console.print(f"Launcher: {launcher or none}", markup=False, highlight=False)
+    # another package is called xdevice, too, and hides this one or is hidden
     if (clash := registry.namesake()) is not None:
         console.print(f"Wrong here: {clash}", style="red", markup=False, highlight=False)
 
 
-def _grouped(seen: Sequence[DeviceReport]) -> list[str]:
+def _grouped(devices: Sequence[DeviceReport]) -> list[str]:
     """One line per device; devices with the same name and memory, such as MXNet's 16 CPUs, share a line."""
     lines: dict[tuple[str, str, int | None], list[str]] = {}
-    for one in seen:
-        kind = one["device"].partition(":")[0]
-        lines.setdefault((kind, one["name"], one["memory"]), []).append(one["device"])
+    for device in devices:
+        kind = device["device"].partition(":")[0]
+        lines.setdefault((kind, device["name"], device["memory"]), []).append(device["device"])
     return [_line(places, name, memory) for (_, name, memory), places in lines.items()]
 
 

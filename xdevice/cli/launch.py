@@ -33,16 +33,34 @@ _ONE_MACHINE = "127.0.0.1"
 @click.option("--port", type=click.IntRange(1, 65534), help="Its port, which --nnodes needs; else a free one.")
 @click.option("--nnodes", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
 @click.option("--node-rank", type=click.IntRange(min=0), default=0, show_default=True, help="Which one this is.")
-@click.option("--max-restarts", type=click.IntRange(min=0), default=0, show_default=True,
-              help="How often all are started again after a failure.")  # fmt: skip
-@click.option("--log-dir", type=click.Path(file_okay=False, path_type=Path),
-              help="Also write what each rank prints into a file of this folder.")  # fmt: skip
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="How often all are started again after a failure.",
+)
+@click.option(
+    "--log-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Also write what each rank prints into a file of this folder.",
+)
 @click.option("--via", type=click.Choice(("torchrun", "mpirun", "paddle")), help="Print and run its command.")
 def launch(
-    program: tuple[str, ...], size: int, is_module: bool, backend: str | None, engine: str | None,
-    timeout: float | None, host: str, port: int | None, nnodes: int, node_rank: int, max_restarts: int,
-    log_dir: Path | None, via: str | None,
-) -> None:  # fmt: skip
+    program: tuple[str, ...],
+    size: int,
+    is_module: bool,
+    backend: str | None,
+    engine: str | None,
+    timeout: float | None,
+    host: str,
+    port: int | None,
+    nnodes: int,
+    node_rank: int,
+    max_restarts: int,
+    log_dir: Path | None,
+    via: str | None,
+) -> None:
     """Runs a script as several processes on this machine; in the script, xdevice.processes() connects them.
 
     Each line of output is prefixed by the process's rank, as in [2]. If a process fails, all are ended; the first one
@@ -55,15 +73,15 @@ def launch(
 
     if not is_module and not Path(program[0]).is_file():
         raise click.UsageError(f"there is no file {program[0]}")
-    told = _variables(backend, engine, timeout)
+    variables = _variables(backend, engine, timeout)
     if via is not None:
         if nnodes > 1 or max_restarts or log_dir is not None:
             raise click.UsageError(f"--via {via} starts processes on one machine; give {via} itself the other options")
-        sys.exit(_run_via(via, program, is_module, size, host, told))
+        sys.exit(_run_via(via, program, is_module, size, host, variables))
     _check_nodes(nnodes, node_rank, port)
     nodes = spawning.Nodes(nnodes, node_rank, host, port)
     command = [sys.executable, *["-m"] * is_module, *program]
-    sys.exit(spawning.launch(command, size, nodes, told, max_restarts, log_dir))
+    sys.exit(spawning.launch(command, size, nodes, variables, max_restarts, log_dir))
 
 
 def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
@@ -71,6 +89,7 @@ def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
         raise click.UsageError(f"--node-rank is {node_rank}, and the ranks of {nnodes} nodes are 0 to {nnodes - 1}")
     if nnodes > 1 and port is None:
         raise click.UsageError("--nnodes needs --port, the same on all machines; the port after it is used as well")
+    # beyond this machine, anybody could connect to rank 0
     if nnodes > 1 and not os.environ.get("XDEVICE_TOKEN"):
         raise click.UsageError(
             "--nnodes needs a secret in XDEVICE_TOKEN, the same on all machines, for instance of "
@@ -78,16 +97,20 @@ def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
         )
 
 
-def _run_via(via: str, program: Sequence[str], is_module: bool, size: int, host: str, told: Mapping[str, str]) -> int:
+def _run_via(
+    via: str, program: Sequence[str], is_module: bool, size: int, host: str, variables: Mapping[str, str]
+) -> int:
     """Runs the program by the command of the launcher `via`, which it prints first. Returns the exit status."""
     from xdevice.distributed import spawning
     from xdevice.distributed.contract.collectives import address
 
     command = _command(via, program, is_module, size)
+    # the port stays reserved until the program has ended
     with spawning.reserve(host) as port:
-        told = {**told, "XDEVICE_ADDRESS": address(host, port)}
-        click.echo(" ".join([*(f"{name}={shlex.quote(text)}" for name, text in told.items()), shlex.join(command)]))
-        return spawning.follow(command, size, told)
+        variables = {**variables, "XDEVICE_ADDRESS": address(host, port)}
+        settings = [f"{name}={shlex.quote(text)}" for name, text in variables.items()]
+        click.echo(" ".join([*settings, shlex.join(command)]))
+        return spawning.follow(command, size, variables)
 
 
 def _variables(backend: str | None, engine: str | None, timeout: float | None) -> dict[str, str]:
@@ -96,12 +119,12 @@ def _variables(backend: str | None, engine: str | None, timeout: float | None) -
         name = registry.canonical(backend) if backend else None
     except XDeviceError as error:
         raise click.UsageError(str(error)) from error
-    told = {
+    variables = {
         selection.VARIABLE: name,
         "XDEVICE_ENGINE": engine,
         "XDEVICE_TIMEOUT": None if timeout is None else f"{timeout:g}",
     }
-    return {name: text for name, text in told.items() if text is not None}
+    return {name: text for name, text in variables.items() if text is not None}
 
 
 def _command(via: str, program: Sequence[str], is_module: bool, size: int) -> list[str]:
@@ -110,8 +133,14 @@ def _command(via: str, program: Sequence[str], is_module: bool, size: int) -> li
     if via == "torchrun":
         _require("torch", via)
         return [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}", *module, *program
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={size}",
+            *module,
+            *program,
+        ]
     if via == "paddle":
         _require("paddle", via)
         if is_module:
@@ -131,9 +160,10 @@ def _require(module: str, via: str) -> None:
 
 
 def _mpirun() -> str:
-    beside = os.path.dirname(sys.executable)
+    # pip's mpich is beside the interpreter, whose folder need not be on PATH
+    folder = os.path.dirname(sys.executable)
     for name in ("mpirun", "mpiexec"):
-        found = shutil.which(name, path=beside) or shutil.which(name)
-        if found:
-            return found
+        path = shutil.which(name, path=folder) or shutil.which(name)
+        if path:
+            return path
     raise click.UsageError("--via mpirun needs an MPI, and there is no mpirun on PATH; pip install mpich brings one")

@@ -74,6 +74,7 @@ class _Whole:
         # a pipe or a device is written directly: it has no earlier content to keep
         is_special = self._path.exists() and not self._path.is_file()
         self._part = self._path if is_special else self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        # "a" and not "w": what is there is not emptied before there is something better
         self._part.open("a").close()
         if not is_special:
             click.get_current_context().call_on_close(lambda: self._part.unlink(missing_ok=True))
@@ -99,15 +100,15 @@ def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
 
     Each backend is probed in a process of its own. The exit status is 0, or 1 if a BACKEND that is named fails.
     """
-    from . import info as reports
+    # the command has the name of the module
+    from . import info as info_module
 
-    wanted = _canonical(names) or registry.names()
-    found = reports.probe_all(wanted, timeout)
+    reports = info_module.probe_all(_canonical(names) or registry.names(), timeout)
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(reports, indent=2))
     else:
-        reports.show(found)
-    if names and not all(report["imports"] for report in found):
+        info_module.show(reports)
+    if names and not all(report["imports"] for report in reports):
         sys.exit(1)
 
 
@@ -127,6 +128,7 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--html", metavar="FILENAME", callback=_target, help="Write one page with plots of the errors."),
     ]
+    # decorators are applied from the inside, and --help lists them in this order
     for option in reversed(options):
         command = option(command)
     return command
@@ -140,23 +142,42 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--python", "pythons", multiple=True, metavar="NAME=PATH", help="A backend's own interpreter; repeatable."
 )
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=600.0, show_default=True,
-              help="Seconds that one backend may take.")  # fmt: skip
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds that one backend may take.",
+)
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many backends run at once.")
 @click.option(
     "--save", type=click.Path(path_type=Path, file_okay=False), help="Keep the recordings in this new folder."
 )
 @click.option("--overwrite", is_flag=True, help="--save may replace an earlier run in its folder.")
-@click.option("--trace", "is_traced", is_flag=True,
-              help="Also compare what the layers of its models compute, and name the first that differs.")  # fmt: skip
+@click.option(
+    "--trace",
+    "is_traced",
+    is_flag=True,
+    help="Also compare what the layers of its models compute, and name the first that differs.",
+)
 @click.option("--float64", is_flag=True, help="Run everything in float64, where rounding cannot hide a fault.")
 @click.option("--calibrate", is_flag=True, help="Measure what rounding does, by five more runs of the reference.")
 @_comparison_options
 def parity(
-    script: Path, arguments: tuple[str, ...], backends: str | None, reference: str | None, pythons: tuple[str, ...],
-    timeout: float, jobs: int, save: Path | None, overwrite: bool, is_traced: bool, float64: bool, calibrate: bool,
+    script: Path,
+    arguments: tuple[str, ...],
+    backends: str | None,
+    reference: str | None,
+    pythons: tuple[str, ...],
+    timeout: float,
+    jobs: int,
+    save: Path | None,
+    overwrite: bool,
+    is_traced: bool,
+    float64: bool,
+    calibrate: bool,
     **options: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Runs a script once on each backend, and compares the values that the script records.
 
     The script calls xdevice.record("loss", loss) for each value to compare; with --trace it need not record anything.
@@ -166,18 +187,27 @@ def parity(
     from xdevice.cli.progress import show
     from xdevice.twins.parity import run_folders, script_runs
 
-    rule, wanted = _rule(options), _wanted(backends)
-    first = _canonical((reference or wanted[0],))[0]
+    rule, names = _rule(options), _backends(backends)
+    first = _canonical((reference or names[0],))[0]
     _refuse_two_rules(float64, calibrate, rule)
+    # everything is checked before the first process starts, since a run takes minutes
     plan = script_runs.RunPlan(
-        script, arguments, wanted, first, _interpreters(pythons, wanted), timeout, jobs,
-        is_traced, floats.FLOAT64 if float64 else "", calibrate,
-    )  # fmt: skip
-    if plan.reference not in wanted:
-        raise click.UsageError(f"the reference {plan.reference} is not among the backends {', '.join(wanted)}")
-    if len(wanted) == 1 and save is None:
+        script,
+        arguments,
+        names,
+        first,
+        _interpreters(pythons, names),
+        timeout,
+        jobs,
+        is_traced,
+        floats.FLOAT64 if float64 else "",
+        calibrate,
+    )
+    if plan.reference not in names:
+        raise click.UsageError(f"the reference {plan.reference} is not among the backends {', '.join(names)}")
+    if len(names) == 1 and save is None:
         raise click.UsageError(
-            f"{wanted[0]} alone has nothing to be compared with; name another, or --save it for later"
+            f"{names[0]} alone has nothing to be compared with; name another, or --save it for later"
         )
     _refuse_missing(plan)
     if overwrite and save is None:
@@ -185,12 +215,16 @@ def parity(
     if save is not None:
         _prepare(save, overwrite)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # if a CI cancels the run, no process is left behind
-    names = [process.name for process in plan.scripts()]
+    runs = [process.name for process in plan.scripts()]
     if calibrate:
-        more = len(names) - len(wanted)
-        click.echo(f"{script.name} runs {len(names)} times: once on each backend, and {more} times more on {first} to "
-                   "measure what rounding does", err=True)  # fmt: skip
-    with tempfile.TemporaryDirectory() as scratch, show(names) as watcher:
+        more = len(runs) - len(names)
+        click.echo(
+            f"{script.name} runs {len(runs)} times: once on each backend, and {more} times more on {first} to "
+            "measure what rounding does",
+            err=True,
+        )
+    # the comparison reads files in any case, so that a saved run is compared as a live one
+    with tempfile.TemporaryDirectory() as scratch, show(runs) as watcher:
         folder = save or Path(scratch)
         script_runs.run(plan, folder, watcher)
         report = _reported(lambda: run_folders.report_of_run(folder, rule))
@@ -229,6 +263,7 @@ def _refuse_two_rules(float64: bool, calibrate: bool, rule: Strictness) -> None:
 
 def _refuse_missing(plan: RunPlan) -> None:
     for name, python in plan.pythons.items():
+        # another interpreter is not asked: its process says what is missing
         if python == sys.executable and not registry.is_installed(name):
             raise click.UsageError(
                 f"{name} is not installed here; {registry.install_hint(name)}; or --python {name}=PATH, an interpreter "
@@ -260,24 +295,25 @@ def _make(folder: Path) -> None:
         raise click.UsageError(f"cannot make the folder {folder}: {error.strerror}") from error
 
 
-def _wanted(backends: str | None) -> tuple[str, ...]:
+def _backends(backends: str | None) -> tuple[str, ...]:
     names = tuple(backends.split(",")) if backends else ()
     return _canonical(names) or tuple(name for name in selection.backends() if name != "numpy") or ("numpy",)
 
 
-def _interpreters(pythons: tuple[str, ...], wanted: tuple[str, ...]) -> dict[str, str]:
-    found = dict.fromkeys(wanted, sys.executable)
-    for given in pythons:
-        name, equals, path = given.partition("=")
+def _interpreters(pythons: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
+    interpreters = dict.fromkeys(names, sys.executable)
+    for option in pythons:
+        name, equals, path = option.partition("=")
         if not equals or not path:
-            raise click.UsageError(f"--python takes NAME=PATH, as in mxnet=/opt/old/bin/python, not {given!r}")
+            raise click.UsageError(f"--python takes NAME=PATH, as in mxnet=/opt/old/bin/python, not {option!r}")
         backend = _canonical((name,))[0]
-        if backend not in wanted:
-            raise click.UsageError(f"--python {given}: {backend} is not among the backends {', '.join(wanted)}")
+        if backend not in names:
+            raise click.UsageError(f"--python {option}: {backend} is not among the backends {', '.join(names)}")
         if not Path(path).is_file():
-            raise click.UsageError(f"--python {given}: there is no file {path}")
-        found[backend] = str(Path(path).absolute())
-    return found
+            raise click.UsageError(f"--python {option}: there is no file {path}")
+        # not `resolve`, since the python of a venv is a link
+        interpreters[backend] = str(Path(path).absolute())
+    return interpreters
 
 
 def _rule(options: dict[str, Any]) -> Strictness:
@@ -308,6 +344,7 @@ def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
         from xdevice.twins.parity.report_page import page
 
         options["html"].write(page(report, title))
+    # the output is then JSON alone, for a program that reads it
     if options["json_file"] is None or options["json_file"].name != "<stdout>":
         parity_report.show(report)
     sys.exit(report.status)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def bar(*columns: ProgressColumn) -> Progress:
     """A progress display on standard error, disabled unless standard error is a terminal. rich's own check would take a
-    pipe for a terminal if FORCE_COLOR is set, as Jupyter does."""
+    pipe for a terminal if FORCE_COLOR is set, as Jupyter does (https://github.com/pypa/pip/issues/13354)."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -67,7 +67,9 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
     backend = selection.current()
     place = streams.here(backend) if device is None else devices.parse(device)
     place = backend.require(place)
+    # before the task runs: a backend without graphs refuses with nothing done
     native = backend.new_graph(place)
+    # CUDA cannot record on the default stream
     stream = streams.Stream(place)
     token = _capturing.set(True)
     try:
@@ -117,6 +119,7 @@ def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
     from xdevice.performance.transfers import transfers
 
     caller = streams.Stream.current(stream.device)
+    # the task reads what the caller has enqueued before
     stream.wait(caller)
     try:
         with stream, transfers("forbid"), stream.backend.only_on(stream.device):
@@ -133,6 +136,7 @@ def _record(task: Callable[[], Any], graph: Any, stream: streams.Stream) -> Any:
     try:
         with stream:
             return stream.backend.capture(graph, stream.native, task)
+    # its text says already what is wrong and how to cure it
     except XDeviceError:
         raise
     except Exception as error:

@@ -74,10 +74,12 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
     refuse_in_capture("parallel")
     backend = selection.current()
     forks = _forks(backend)
+    # all before the first one starts, so that each has the state that the caller has now
     runs = [_Run(task, backend, forks) for task in tasks]
     try:
         _run_all(runs, backend)
         for run in runs:
+            # a task may have switched on what the caller needs to use its result, as MXNet's semantics of NumPy
             run.rejoin()
         _join(runs, backend, forks)
         _raise_first(runs)
@@ -189,6 +191,7 @@ def _raise_first(runs: Sequence[_Run]) -> None:
         return
     number, first = failed[0]
     note(first, f"raised by task {number} of xdevice.parallel: {_name(runs[number].task)}")
+    # ExceptionGroup came with Python 3.11, and hides the type that a caller catches
     for other, error in failed[1:]:
         note(
             first, f"task {other} failed too: {_name(runs[other].task)}: {type(error).__qualname__}: {_text_of(error)}"
@@ -230,6 +233,7 @@ def _short_turns(backend: Backend) -> Iterator[None]:
         yield
         return
     with _turns_lock:
+        # a call inside of a call must not take our own interval for the user's
         _turns.append(_turns[0] if _turns else sys.getswitchinterval())
         sys.setswitchinterval(min(TURN, _turns[0]))
     try:
@@ -284,11 +288,11 @@ _streams = threading.local()
 def _own_stream(backend: Backend, device: Device) -> Any:
     """This thread's stream on a device. A task that is started inside a task runs in another thread, so it has another
     stream."""
-    mine = _streams.__dict__
+    streams = _streams.__dict__
     key = f"{backend.name} {device}"
-    if key not in mine:
-        mine[key] = backend.new_stream(device)
-    return mine[key]
+    if key not in streams:
+        streams[key] = backend.new_stream(device)
+    return streams[key]
 
 
 def _join(runs: Sequence[_Run], backend: Backend, forks: Sequence[_Fork]) -> None:
@@ -310,5 +314,6 @@ def keep(x: Any, backend: Backend, streams: dict[Device, Any]) -> None:
     for owner, kind, value in owned(x):
         if owner is backend and kind == "tensor":
             stream = streams.get(backend.device_of(value))
+            # tensors on the CPU, and on GPUs that the caller has not used, need no stream
             if stream is not None:
                 backend.keep_for(value, stream)

@@ -31,7 +31,7 @@ class Call:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.count = len(runs)
-        self.done: SimpleQueue[None] = SimpleQueue()
+        self.ended: SimpleQueue[None] = SimpleQueue()
         self._waiting = deque(runs)
 
     def next(self) -> Run | None:
@@ -52,11 +52,11 @@ class Call:
             run = self.next()  # before the report, since the name `run` would keep the last result alive
             if run is None:
                 rest()
-            self.done.put(None)
+            self.ended.put(None)
 
     def wait(self) -> None:
         for _ in range(self.count):
-            self.done.get()
+            self.ended.get()
 
 
 class _Worker(workers.Worker):
@@ -118,6 +118,7 @@ class Pool:
 
     def _submit(self, call: Call, is_nested: bool) -> bool:
         with self._lock:
+            # an outermost call gets its threads in any case, because its own thread only waits
             if (is_nested and self._busy >= MOST) or workers.must_park():
                 return False
             run = call.next()
@@ -157,6 +158,7 @@ class Pool:
 
     def close(self) -> None:
         with self._lock:
+            # threads at work are not among them: they become idle again, and may be closed later
             ending, self._idle = self._idle, []
             if self._enqueuer is not None and not self.is_enqueuer():
                 ending.append(self._enqueuer)
@@ -172,6 +174,7 @@ class Pool:
         for call in tuple(self._calls):
             call.drop()
         with self._lock:
+            # a task may never end, and the program has to
             is_at_rest = self._rested.wait_for(lambda: not self._busy, workers.PATIENCE)
         if is_at_rest:
             self.close()

@@ -74,11 +74,13 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
             f"the depth of prefetch must be an int of 1 or more, not {shown(depth)}; without prefetching, write "
             f"xdevice.to_device(batch, device) in the loop"
         )
+    # asked here, because a generator would raise only when its first batch is taken
     if not (hasattr(type(iterable), "__iter__") or hasattr(type(iterable), "__getitem__")):
         raise ArgumentError(
             f"prefetch takes a loader, a generator or a list of batches, not {shown(iterable)} of type "
             f"{type(iterable).__qualname__}"
         )
+    # here and not in the generator, so that the error is raised in the line that is wrong
     refuse_in_capture("prefetch")
     backend = selection.current()
     place = backend.require(place)
@@ -90,20 +92,22 @@ def _batches(source: Iterable[Any], place: Device, depth: int, backend: Backend)
     try:
         producer.start()
         while True:
-            made = producer.take()
-            if made is None:
+            staged = producer.take()
+            if staged is None:
                 return
-            for owner, event in made.events:
+            for owner, event in staged.events:
+                # asked for each batch: the consumer may have entered another stream since the last one
                 current = owner.current_stream(place)
                 owner.stream_wait(current, event)
-                keep(made.batch, owner, {place: current})
-            yield made.batch
-            del made  # the name would keep this batch's memory while the consumer waits for the next one
+                # the batch's memory belongs to the stream for copies, and is used on the consumer's
+                keep(staged.batch, owner, {place: current})
+            yield staged.batch
+            del staged  # the name would keep this batch's memory while the consumer waits for the next one
     finally:
         producer.stop()
 
 
-class _Made(NamedTuple):
+class _Staged(NamedTuple):
     """A batch that is ready, and an event for each backend that copied part of it: the consumer's stream waits for the
     event before it uses the batch."""
 
@@ -125,12 +129,14 @@ class _Lane:
     def enter(self, stack: ExitStack) -> None:
         if self._stream is not None:
             return
-        kept = _kept_streams.setdefault((self.backend.name, self._place, self.backend.virtual), [])
+        streams = _idle_streams.setdefault((self.backend.name, self._place, self.backend.virtual), [])
         try:
-            self._stream = kept.pop()
+            self._stream = streams.pop()
+        # no stream is free: another prefetch is at work on this device
         except IndexError:
             self._stream = self.backend.new_stream(self._place)
-        stack.callback(kept.append, self._stream)
+        stack.callback(streams.append, self._stream)
+        # the memory of the first batches may still be in use by what the caller has enqueued before
         if self._start is not None:
             self.backend.stream_wait(self._stream, self._start)
         stack.enter_context(self.backend.stream_scope(self._stream))
@@ -153,12 +159,13 @@ class _Producer(workers.Worker):
         self._lanes = _lanes(backend, place)
         self._states = carry_states()
         self._callers = copy_context()  # not `_context`, where Python 3.14 keeps the one that a thread runs in
+        # random numbers of the source do not depend on when the thread runs
         self._callers.run(generators.branch)
         # a queue instead of a semaphore of Python's, which Ctrl-C may leave locked for ever
         self._free: SimpleQueue[None] = SimpleQueue()
         for _ in range(depth):
             self._free.put(None)
-        self._made: SimpleQueue[_Made | BaseException | None] = SimpleQueue()
+        self._staged: SimpleQueue[_Staged | BaseException | None] = SimpleQueue()
         self._stopping = False
         self.is_awaited = False
         """True from when the program ends: its exit hook waits for this thread, so `stop` does not."""
@@ -169,16 +176,17 @@ class _Producer(workers.Worker):
         _running.add(self)
         super().start()
 
-    def take(self) -> _Made | None:
-        made = self._made.get()
+    def take(self) -> _Staged | None:
+        staged = self._staged.get()
         workers.park()
         self._free.put(None)
         rejoin(self._states)
-        if isinstance(made, BaseException):
-            raise made
-        return made
+        if isinstance(staged, BaseException):
+            raise staged
+        return staged
 
     def tell_to_stop(self) -> None:
+        # the thread may be waiting for a free place: the next line wakes it
         self._stopping = True
         self._free.put(None)
 
@@ -190,6 +198,7 @@ class _Producer(workers.Worker):
             return
         if threading.current_thread() is self:  # the garbage collector closes a generator in any thread
             return
+        # a source may hang for ever, and the consumer has left its loop already
         self.join(workers.PATIENCE)
         if self.is_alive():
             warnings.warn(
@@ -205,9 +214,9 @@ class _Producer(workers.Worker):
         try:
             self._callers.run(self._produce)
         except BaseException as error:  # the consumer's thread raises it
-            self._made.put(error)
+            self._staged.put(error)
         else:
-            self._made.put(self._end())
+            self._staged.put(self._end())
         finally:
             _running.discard(self)
 
@@ -226,7 +235,7 @@ class _Producer(workers.Worker):
             try:
                 self._stage_all(stack)
             except BaseException as error:  # caught here: contextlib writes into exceptions, and some refuse that
-                self._made.put(error)
+                self._staged.put(error)
 
     def _stage_all(self, stack: ExitStack) -> None:
         while True:
@@ -237,28 +246,30 @@ class _Producer(workers.Worker):
                 batch = next(self._iterator)
             except StopIteration:
                 return
-            self._made.put(self._stage_batch(batch, stack))
+            self._staged.put(self._stage_batch(batch, stack))
             del batch
 
-    def _stage_batch(self, batch: Any, stack: ExitStack) -> _Made:
+    def _stage_batch(self, batch: Any, stack: ExitStack) -> _Staged:
         owners: dict[str, Backend] = {}
 
         from xdevice.containers import trees
 
         tree = trees.Tree(batch, whole=True, once=True)
-        done: dict[int, Any] = {}
+        staged: dict[int, Any] = {}
         for i, value in enumerate(tree.leaves):
-            if id(value) not in done:
-                done[id(value)] = self._stage(value, partial(tree.path, i), stack, owners)
-        on_device = tree.rebuilt([done[id(value)] for value in tree.leaves])
+            # a tensor that stands twice in a batch is copied once, and is one tensor on the device, too
+            if id(value) not in staged:
+                staged[id(value)] = self._stage(value, partial(tree.path, i), stack, owners)
+        on_device = tree.rebuilt([staged[id(value)] for value in tree.leaves])
         lanes = [self._lanes[name] for name in owners if name in self._lanes]
-        return _Made(on_device, [(lane.backend, lane.mark()) for lane in lanes])
+        return _Staged(on_device, [(lane.backend, lane.mark()) for lane in lanes])
 
     def _stage(self, value: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]) -> Any:
-        found = registry.kind_of(type(value))
-        if found is None:
+        # by the class alone: that is asked for every leaf of every batch
+        owner_and_kind = registry.kind_of(type(value))
+        if owner_and_kind is None:
             return self._stage_object(value, path, stack, owners)
-        backend, kind = found
+        backend, kind = owner_and_kind
         if kind == "model":
             self._refuse_elsewhere(backend, value, path)
             return value
@@ -272,6 +283,7 @@ class _Producer(workers.Worker):
         backend.require(self._place)
         if backend.lacks(self._place):
             refuse_lacking(value, self._place, (backend,), f"batch{path()}")
+        # such as texts of TensorFlow, which have no place on a GPU
         if self._place.kind != "cpu" and kind == "tensor" and path() and backend.is_host_bound(value):
             return value
         self._enter(backend, stack)
@@ -300,10 +312,11 @@ class _Producer(workers.Worker):
                 raise stranger.refusal(f"batch{path()}", self._place)
             return x
         stranger.require(self._place)
-        refuse_lacking(x, self._place, [held.backend for held in stranger.held], f"batch{path()}")
-        for held in stranger.held:
-            self._enter(held.backend, stack)
-            owners[held.backend.name] = held.backend
+        refuse_lacking(x, self._place, [part.backend for part in stranger.held], f"batch{path()}")
+        for part in stranger.held:
+            self._enter(part.backend, stack)
+            owners[part.backend.name] = part.backend
+        # on the device already, it would share memory with its source
         return stranger.copy_to(self._place) if stranger.is_on(self._place) else stranger.move_to(self._place)
 
     def _enter(self, backend: Backend, stack: ExitStack) -> None:
@@ -313,7 +326,7 @@ class _Producer(workers.Worker):
 
 
 _running: set[_Producer] = set()
-_kept_streams: dict[tuple[str, Device, int], list[Any]] = {}
+_idle_streams: dict[tuple[str, Device, int], list[Any]] = {}
 """Streams for copies that no producer uses now, by backend, device, and number of virtual GPUs, because virtual GPUs
 may replace the real ones. The streams are used again, because an allocator keeps memory for each stream: with a new
 stream for each epoch, the allocator would keep the batches of all epochs."""
@@ -331,7 +344,7 @@ def _end_all() -> None:
 def _after_fork() -> None:
     """Forgets the parent's threads and streams, which do not exist in a forked child."""
     _running.clear()
-    _kept_streams.clear()
+    _idle_streams.clear()
 
 
 workers.at_exit(_end_all)
@@ -345,6 +358,7 @@ def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:
     if place.kind != "gpu":
         return {}
     lanes = {}
+    # a batch may hold tensors of any framework that is loaded
     for owner in {backend, *registry.list_loaded()}:
         if owner.refusal is None and owner.stream_reach == "thread" and owner.has(place):
             try:

@@ -42,9 +42,10 @@ class Record(Transfer):
     __slots__ = ()
 
     def __str__(self) -> str:
-        what = "reads" if self.kind == "read" else "moves"
-        way = f"{self.source}" if self.kind == "read" else f"{self.source} to {self.destination}"
-        return f"{self.file}:{self.line}: {self.how} {what} {self.nbytes} bytes from {way} ({self.backend})"
+        is_read = self.kind == "read"
+        verb = "reads" if is_read else "moves"
+        route = f"{self.source}" if is_read else f"{self.source} to {self.destination}"
+        return f"{self.file}:{self.line}: {self.how} {verb} {self.nbytes} bytes from {route} ({self.backend})"
 
 
 class TransferLog(Sequence[Record]):
@@ -91,11 +92,11 @@ class TransferLog(Sequence[Record]):
             times, nbytes = sums.get(key, (0, 0))
             sums[key] = times + 1, nbytes + record.nbytes
         rows = [("where", "how", "backend", "kind", "from", "to", "physical", "times", "bytes")]
-        for one, (times, nbytes) in sorted(sums.items(), key=lambda item: -item[1][1]):
-            rows.append((
-                f"{one.file}:{one.line}", one.how, one.backend, one.kind, str(one.source), str(one.destination),
-                "yes" if one.physical else "no", str(times), str(nbytes),
-            ))  # fmt: skip
+        for record, (times, nbytes) in sorted(sums.items(), key=lambda item: -item[1][1]):
+            place = f"{record.file}:{record.line}"
+            route = str(record.source), str(record.destination)
+            physical = "yes" if record.physical else "no"
+            rows.append((place, record.how, record.backend, record.kind, *route, physical, str(times), str(nbytes)))
         rows.append(("total", "", "", "", "", "", "", str(len(self)), str(self.nbytes)))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(_cell(text, width) for text, width in zip(row, widths, strict=True)) for row in rows)
@@ -183,11 +184,13 @@ class _Block:
         logs = _logs.get()
         still_open = tuple(log for log in logs if log._open)
         _logs.set(still_open)
+        # blocks may be left in any order, and an inner one that is still open goes on listening
         if logs and logs[-1] is self.log:
             listening.set(self._was_listening and bool(still_open))
         self._watches.close()
 
     def _watch_loaded(self, backend: Backend) -> None:
+        # the watch of PyTorch and TensorFlow is of one thread, which has to be the block's own
         if threading.get_ident() == self._thread:
             self._watch(backend)
 
@@ -213,6 +216,7 @@ def _report(transfer: Transfer) -> None:
     if not logs:
         return
     frame, how = _user_frame(sys._getframe(1), transfer.how)
+    # before the mode is looked at: a forbidden transfer is in the log, too
     record = Record(*transfer._replace(how=how, file=frame.f_code.co_filename, line=frame.f_lineno))
     for log in logs:
         log._records.append(record)
@@ -225,6 +229,7 @@ def _report(transfer: Transfer) -> None:
         )
     if "warn" in modes:
         space = frame.f_globals
+        # at the user's line, so that Python's filters and `once` work by that line
         warnings.warn_explicit(
             str(record).partition(": ")[2],
             TransferWarning,
@@ -260,12 +265,11 @@ def _user_frame(frame: FrameType, how: str) -> tuple[FrameType, str]:
 
 
 def _belongs_inside(file: str) -> bool:
-    found = _is_inner.get(file)
-    if found is None:
-        found = _is_inner[file] = file.startswith(_folders()) or (
-            file.startswith(_STDLIB) and not file.startswith(_PACKAGES)
-        )
-    return found
+    is_inner = _is_inner.get(file)
+    if is_inner is None:
+        is_stdlib = file.startswith(_STDLIB) and not file.startswith(_PACKAGES)
+        is_inner = _is_inner[file] = is_stdlib or file.startswith(_folders())
+    return is_inner
 
 
 def _folders() -> tuple[str, ...]:

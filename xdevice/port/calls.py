@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from . import knowledge
+from .inference import Inference
 from .knowledge import SPELLING, is_model
+from .project import Class, Function
 from .values import (
-    ANYTHING,
     ARRAY,
     BOOL,
     FLOAT,
@@ -22,15 +23,12 @@ from .values import (
     UNKNOWN,
     Atom,
     Value,
-    kind,
     of,
+    only,
     tuple_of,
     union,
+    value_of,
 )
-
-if TYPE_CHECKING:
-    from .inference import Inference
-    from .project import Class, Function
 
 _FORWARD: Final = ("__call__", "forward", "call")
 """The methods that a call of an object calls."""
@@ -52,157 +50,167 @@ class Invocation:
 
     def __post_init__(self) -> None:
         self.cells = self.inference.cells
+        self.get, self.put, self.list_of = self.cells.get, self.cells.put, self.cells.list_of
+        self.iterate = self.inference.iterate
         self.first = self.values[0] if self.values else NOTHING
         self.is_starred = any(isinstance(arg, ast.Starred) for arg in self.node.args)
 
     def of_value(self, callee: Value) -> Value:
         """What the call gives if this is what is called."""
-        return union(*[self._CALLEES.get(kind(atom), Invocation._other)(self, atom) for atom in callee])
+        results = []
+        for atom in callee:
+            method = self._CALLEES.get(atom.kind, Invocation._other)
+            results.append(method(self, atom))
+        return union(*results)
 
-    def of_method(self, owner: Atom, name: str, attribute: Value) -> Value:
-        """What the call of a method gives; `attribute` is what the owner has under that name."""
-        if kind(owner) in ("foreign", "module", "class", "super"):
-            return self.of_value(attribute)
-        if kind(owner) == "instance":
-            return self._method_of_instance(owner, name, attribute)
-        if owner == ANYTHING:
-            return self._method_of_anything(name)
-        method = self._OWNERS.get(kind(owner))
+    def of_method(self, owner: Atom, name: str) -> Value:
+        """What the call of a method gives."""
+        method = self._OWNERS.get(owner.kind)
         return method(self, owner, name) if method is not None else UNKNOWN
 
     def _argument(self, position: int, name: str, default: Value = NOTHING) -> Value:
         return self.values[position] if len(self.values) > position else self.keywords.get(name, default)
 
-    def _everything(self) -> Value:
-        return union(*self.values, *self.keywords.values())
+    def _escape(self) -> None:
+        """Notes that code outside of the project gets all arguments."""
+        self.inference.escape(union(*self.values, *self.keywords.values()))
 
     def _other(self, callee: Atom) -> Value:
-        self.inference.escape(self._everything())
+        self._escape()
         return UNKNOWN
 
     # of the project
 
     def _function(self, callee: Atom) -> Value:
-        function: Function = callee[1]
-        self._pass_to(function, is_bound=kind(callee) == "bound" and function.is_method)
-        return self.cells.get((function, "return"))
+        function: Function = callee.subject
+        self._pass_to(function, is_bound=callee.kind == "bound" and function.is_method)
+        return self.get((function, "return"))
 
     def _class(self, callee: Atom) -> Value:
-        instance = of(("instance", callee[1]))
-        init = callee[1].method("__init__")
+        instance = of("instance", callee.subject)
+        # a class without one, or with one of a framework's, hands its arguments nowhere in the project
+        init = callee.subject.method("__init__")
         if init is not None:
-            self.cells.put((init, init.receiver), instance)
+            self.put((init, init.receiver), instance)
             self._pass_to(init, is_bound=True)
         return instance
 
     def _instance(self, callee: Atom) -> Value:
-        method = next((method for method in map(callee[1].method, _FORWARD) if method is not None), None)
-        if method is None:
-            return UNKNOWN
-        self._pass_to(method, is_bound=True)
-        return self.cells.get((method, "return"))
+        for name in _FORWARD:
+            method = callee.subject.method(name)
+            if method is not None:
+                self._pass_to(method, is_bound=True)
+                return self.get((method, "return"))
+        return UNKNOWN
 
     def _pass_to(self, function: Function, is_bound: bool) -> None:
         """Puts the arguments into the parameters of a function, whose first one is taken if it is bound."""
         function.has_callers = True
+        # the object itself is put into its parameter where the method is found
         names = function.positional[is_bound:]
         rest = "items", (function, "*")
         for i, (arg, value) in enumerate(zip(self.node.args, self.values, strict=True)):
+            # any of the following parameters may get any of the items
             if isinstance(arg, ast.Starred):
-                items = self.inference.iterate(value)
+                items = self.iterate(value)
                 for key in (*((function, name) for name in names[i:]), rest):
-                    self.cells.put(key, items)
+                    self.put(key, items)
                 break
-            self.cells.put((function, names[i]) if i < len(names) else rest, value)
+            self.put((function, names[i]) if i < len(names) else rest, value)
         names = [*names, *function.keywords]
         rest = "items", (function, "**")
         for name, value in self.keywords.items():
             if name is None:
                 for key in (*((function, name) for name in names), rest):
-                    self.cells.put(key, UNKNOWN)
+                    self.put(key, UNKNOWN)
             else:
-                self.cells.put((function, name) if name in names else rest, value)
+                self.put((function, name) if name in names else rest, value)
 
     # of packages outside
 
     def _model(self, callee: Atom) -> Value:
-        self.inference.escape(self._everything())
-        return knowledge.output_of(callee[1]) or UNKNOWN
+        self._escape()
+        return knowledge.output_of(callee.subject) or UNKNOWN
 
     def _foreign(self, callee: Atom) -> Value:
-        full: str = callee[1]
+        full: str = callee.subject
         if full.startswith("builtins."):
             return self._builtin(full.removeprefix("builtins."))
+        # of torch and of torch_xla; it is the only caller that many training scripts have for their main function
         if full.endswith("multiprocessing.spawn") and self.values:
             return self._spawn()
-        self.inference.escape(self._everything())
+        self._escape()
         if full in knowledge.DEVICE_MAKERS:
+            # the rule for current_accelerator asks the node: without a GPU it gives None
             self.node.has_gpu = self.has_gpu  # type: ignore[attr-defined]
-            return of(("device", self.node))
+            return of("device", None, self.node)
         if full in knowledge.DEVICE_LISTS:
-            return self.cells.list_of(self.node, of(("device", self.node)))
+            return self.list_of(self.node, of("device", None, self.node))
         if full in knowledge.LOADERS:
+            # a function of the user's makes the batch, of whatever the items are
             is_collated = "collate_fn" in self.keywords or "batchify_fn" in self.keywords
             dataset = self._argument(0, "dataset", UNKNOWN)
             item = union(*map(self.inference.item_of, dataset))
-            return self.cells.list_of(self.node, UNKNOWN if is_collated else _collate(item))
+            return self.list_of(self.node, UNKNOWN if is_collated else _collate(item))
         if full in knowledge.TENSOR_SETS:
             item = UNKNOWN if self.is_starred else tuple_of([TENSOR for _ in self.values])
-            return self.cells.list_of(self.node, item)
+            return self.list_of(self.node, item)
         if full in knowledge.COPIES:
             return self.first if self.values else UNKNOWN
         if full == "argparse.ArgumentParser":
-            return of(("parser", self.node))
+            return of("parser", self.node)
+        # a switch for the whole process, wherever it is called
         if full == "decord.bridge.set_bridge":
-            self.cells.put(("bridge", "decord"), UNKNOWN)  # from now on, decord gives tensors of a framework
-        return knowledge.result(full) or of(("result", full))
+            self.put(("bridge", "decord"), UNKNOWN)  # from now on, decord gives tensors of a framework
+        return knowledge.result(full) or of("result", full)
 
     def _spawn(self) -> Value:
         """torch.multiprocessing.spawn calls a function with a rank, and then with `args`."""
         arguments = self._argument(1, "args", tuple_of([]))
         for atom in self.first:
-            if kind(atom) != "function":
+            if atom.kind != "function":
                 continue
-            if len(arguments) != 1 or not all(kind(given) == "tuple" for given in arguments):
-                self.inference.escape(of(atom))
+            if len(arguments) != 1 or not only(arguments, ("tuple",)):
+                self.inference.escape(value_of(atom))
                 continue
-            ((_, given),) = arguments
-            atom[1].has_callers = True
-            for name, value in zip(atom[1].positional, (INT, *given), strict=False):
-                self.cells.put((atom[1], name), value)
+            (argument,) = arguments
+            function: Function = atom.subject
+            function.has_callers = True
+            for name, value in zip(function.positional, (INT, *argument.subject), strict=False):
+                self.put((function, name), value)
         return NONE
 
     def _builtin(self, name: str) -> Value:
         if name in knowledge.BUILTINS:
             return knowledge.BUILTINS[name]
-        iterate = self.inference.iterate
         match name:
             case "super":
                 owner = self.caller.owner if self.caller is not None else None
-                return UNKNOWN if owner is None else of(("super", owner))
+                return UNKNOWN if owner is None else of("super", owner)
             case "iter" | "reversed" | "abs":
                 return self.first
             case "next":
-                return iterate(self.first)
+                return self.iterate(self.first)
             case "list" | "tuple" | "set" | "sorted" | "frozenset":
-                return self.cells.list_of(self.node, iterate(self.first))
+                return self.list_of(self.node, self.iterate(self.first))
             case "range":
-                return self.cells.list_of(self.node, INT)
+                return self.list_of(self.node, INT)
             case "enumerate":
-                return self.cells.list_of(self.node, tuple_of([INT, iterate(self.first)]))
+                return self.list_of(self.node, tuple_of([INT, self.iterate(self.first)]))
             case "zip":
-                item = UNKNOWN if self.is_starred else tuple_of(map(iterate, self.values))
-                return self.cells.list_of(self.node, item)
+                item = UNKNOWN if self.is_starred else tuple_of(map(self.iterate, self.values))
+                return self.list_of(self.node, item)
             case "map":
-                return self.cells.list_of(self.node, self._mapped())
+                return self.list_of(self.node, self._mapped())
             case "dict":
                 pairs = UNKNOWN if self.values else NOTHING
                 return self.cells.dict_of(self.node, union(pairs, *self.keywords.values()))
             case "sum":
-                return union(self.first if len(self.values) > 1 else iterate(self.first), INT)
+                return union(self.first if len(self.values) > 1 else self.iterate(self.first), INT)
             case "max" | "min":
-                return union(*self.values) if len(self.values) > 1 else iterate(self.first)
-        return self._other(name)
+                return union(*self.values) if len(self.values) > 1 else self.iterate(self.first)
+        self._escape()
+        return UNKNOWN
 
     def _mapped(self) -> Value:
         # the node of the inner call is made once, because a list is known by the call that makes it
@@ -210,46 +218,56 @@ class Invocation:
         if node is None:
             node = ast.copy_location(ast.Call(self.node.func, self.node.args[1:], []), self.node)
             self.node.mapped = node  # type: ignore[attr-defined]
-        items = [self.inference.iterate(value) for value in self.values[1:]]
+        items = [self.iterate(value) for value in self.values[1:]]
         return replace(self, node=node, values=items, keywords={}).of_value(self.first)
 
     # of methods
 
-    def _method_of_anything(self, name: str) -> Value:
-        self.inference.escape(self._everything())
+    def _attribute(self, owner: Atom, name: str) -> Value:
+        return self.of_value(self.inference.attribute(owner, name, self.node.func))
+
+    def _method_of_anything(self, owner: Atom, name: str) -> Value:
+        self._escape()
+        # any method of this name may be meant: its parameters may be what is given here
         for function in self.inference.methods.get(name, ()):
             self._pass_to(function, is_bound=function.is_method)
+        # MXNet's and decord's arrays have it, and nothing that gives something else
         if name == "asnumpy":
             return ARRAY
-        return union(UNKNOWN, self.of_value(self.cells.get(("attr", None, name)) - UNKNOWN))
+        return union(UNKNOWN, self.of_value(self.get(("attr", None, name)) - UNKNOWN))
 
-    def _method_of_instance(self, owner: Atom, name: str, attribute: Value) -> Value:
-        cls: Class = owner[1]
+    def _method_of_instance(self, owner: Atom, name: str) -> Value:
+        cls: Class = owner.subject
+        # Lightning's and d2l's: it sets an attribute for each argument of the caller, by way of its frame
         if name == "save_hyperparameters" and self.caller is not None:
             for arg in self.caller.args[1:]:
-                self.cells.put(self.cells.attribute(cls, arg.arg), self.cells.get((self.caller, arg.arg)))
+                key = self.cells.attribute(cls, arg.arg)
+                self.put(key, self.get((self.caller, arg.arg)))
             return NONE
         if cls.method(name) is None and is_model(owner):
             if name in knowledge.MODEL_METHODS or name == "parameters":
                 return self._method_of_model(owner, name)
-            if name == "register_buffer" and len(self.values) > 1 and isinstance(self.node.args[0], ast.Constant):
-                self.cells.put(self.cells.attribute(cls, str(self.node.args[0].value)), self.values[1])
+            buffer = _constant(self.node.args[0]) if self.node.args else None
+            if name == "register_buffer" and len(self.values) > 1 and isinstance(buffer, str):
+                self.put(self.cells.attribute(cls, buffer), self.values[1])
                 return NONE
-        return self.of_value(attribute)
+        return self._attribute(owner, name)
 
     def _method_of_model(self, owner: Atom, name: str) -> Value:
         if name in ("parameters", "trainable_weights", "buffers"):
-            return self.cells.list_of(self.node, TENSOR)
-        return of(owner) if name in knowledge.MODEL_METHODS else UNKNOWN
+            return self.list_of(self.node, TENSOR)
+        return value_of(owner) if name in knowledge.MODEL_METHODS else UNKNOWN
 
     def _method_of_tensor(self, owner: Atom, name: str) -> Value:
         has_arguments = bool(self.values or self.node.keywords)
+        # with an axis they give values and indices in PyTorch, and a tensor elsewhere
         if name in ("max", "min"):
             return union(TENSOR, tuple_of([TENSOR, TENSOR])) if has_arguments else TENSOR
+        # PyTorch's `x.size(0)` is a number, `x.size()` a tuple of them
         if name == "size":
-            return INT if has_arguments else self.cells.list_of(self.node, INT)
+            return INT if has_arguments else self.list_of(self.node, INT)
         if name in knowledge.TENSOR_LISTS:
-            return self.cells.list_of(self.node, knowledge.TENSOR_LISTS[name])
+            return self.list_of(self.node, knowledge.TENSOR_LISTS[name])
         return knowledge.TENSOR_METHODS.get(name, UNKNOWN)
 
     def _method_of_array(self, owner: Atom, name: str) -> Value:
@@ -261,46 +279,48 @@ class Invocation:
         return knowledge.TEXT_METHODS.get(name, STR)
 
     def _method_of_container(self, owner: Atom, name: str) -> Value:
-        items = "items", owner[1]
+        items = "items", owner.subject
         match name:
             case "append" | "add" | "insert" | "setdefault" if self.values:
-                self.cells.put(items, self.values[-1])
-                return self.cells.get(items) if name == "setdefault" else NONE
+                self.put(items, self.values[-1])
+                return self.get(items) if name == "setdefault" else NONE
             case "extend" | "update" if self.values:
-                is_list = kind(owner) == "list"
-                more = self.inference.iterate(self.first) if is_list else union(*map(self.cells.items, self.first))
-                self.cells.put(items, more)
+                is_list = owner.kind == "list"
+                more = self.iterate(self.first) if is_list else union(*map(self.cells.items, self.first))
+                self.put(items, more)
                 return NONE
             case "get":
-                return union(self.cells.get(items), *self.values[1:], NONE)
+                return union(self.get(items), *self.values[1:], NONE)
             case "pop" | "popleft":
-                return union(self.cells.get(items), *self.values[1:])
+                return union(self.get(items), *self.values[1:])
             case "copy":
-                return of(owner)
+                return value_of(owner)
             case "values":
-                return self.cells.list_of(self.node, self.cells.get(items))
+                return self.list_of(self.node, self.get(items))
             case "items":
-                return self.cells.list_of(self.node, tuple_of([UNKNOWN, self.cells.get(items)]))
+                return self.list_of(self.node, tuple_of([UNKNOWN, self.get(items)]))
         return UNKNOWN
 
     def _method_of_parser(self, owner: Atom, name: str) -> Value:
-        namespace = of(("namespace", owner[1]))
+        namespace = of("namespace", owner.subject)
         match name:
             case "parse_args":
                 return namespace
             case "parse_known_args":
                 return tuple_of([namespace, UNKNOWN])
             case "add_argument":
-                self._add_argument(owner[1])
+                self._add_argument(owner.subject)
                 return UNKNOWN
-        return of(owner)
+        return value_of(owner)
 
     def _add_argument(self, parser: ast.AST) -> None:
-        flags = [arg.value for arg in self.node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+        flags = [flag for flag in map(_constant, self.node.args) if isinstance(flag, str)]
         options: dict[str | None, Any] = {keyword.arg: keyword.value for keyword in self.node.keywords}
+        # argparse names the value after the first long flag, or else the first flag
         longest = next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else "")
         name = _constant(options.get("dest")) or longest.lstrip("-").replace("-", "_")
         action = _constant(options.get("action"))
+        # an option that is left out is None; a positional argument cannot be left out
         default = self.keywords.get("default", NONE if longest.startswith("-") else NOTHING)
         if action in ("store_true", "store_false"):
             value = BOOL
@@ -309,19 +329,20 @@ class Invocation:
         else:
             type_name = getattr(options["type"], "id", "") if "type" in options else "str"
             value = union(knowledge.PLAIN_TYPES.get(type_name, UNKNOWN), default)
-        self.cells.put(("arg", parser, name), value)
+        self.put(("arg", parser, name), value)
 
     def _method_of_result(self, owner: Atom, name: str) -> Value:
-        match owner[1], name:
+        match owner.subject, name:
             case "accelerate.Accelerator", "prepare":
                 return self.first if len(self.values) == 1 else tuple_of(self.values)
             case _, "asnumpy":
                 return ARRAY
             case "decord.VideoReader", "get_batch":
-                return self.cells.get(("bridge", "decord")) or of(knowledge.DECORDS_ARRAY)
+                return self.get(("bridge", "decord")) or knowledge.DECORDS_ARRAY
+            # of one variable it gives one gradient, of a list a list
             case "tensorflow.GradientTape", "gradient":
                 return TENSOR if self.values[1:2] == [TENSOR] else UNKNOWN
-        self.inference.escape(union(*self.values))
+        self._escape()
         return UNKNOWN
 
     _CALLEES: ClassVar[dict[str, Any]] = {
@@ -333,9 +354,15 @@ class Invocation:
         "model": _model,
     }
     _OWNERS: ClassVar[dict[str, Any]] = {
+        "anything": _method_of_anything,
         "array": _method_of_array,
+        "class": _attribute,
         "dict": _method_of_container,
+        "foreign": _attribute,
+        "instance": _method_of_instance,
         "list": _method_of_container,
+        "module": _attribute,
+        "super": _attribute,
         "model": _method_of_model,
         "optimizer": _method_of_model,
         "parser": _method_of_parser,
@@ -352,9 +379,9 @@ def _collate(item: Value) -> Value:
 
 
 def _collate_atom(atom: Atom) -> Value:
-    if kind(atom) in ("tensor", "array", "int", "float", "bool"):
+    if atom.kind in ("tensor", "array", "int", "float", "bool"):
         return TENSOR
-    return tuple_of(map(_collate, atom[1])) if kind(atom) == "tuple" else UNKNOWN
+    return tuple_of(map(_collate, atom.subject)) if atom.kind == "tuple" else UNKNOWN
 
 
 def _constant(node: ast.expr | None) -> Any:
@@ -369,4 +396,4 @@ def pattern_of(node: ast.expr) -> str:
 
 def filled_text(pattern: str, node: ast.AST) -> Value:
     """What a text with values filled in is: a device's name if it can be one."""
-    return of(("spelling", pattern, node)) if "*" in pattern and SPELLING.fullmatch(pattern) else STR
+    return of("spelling", pattern, node) if "*" in pattern and SPELLING.fullmatch(pattern) else STR

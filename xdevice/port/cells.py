@@ -12,19 +12,16 @@ A cell holds a value that only grows. Its key says what it is about:
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable
+from typing import Any
 
-from .values import NOTHING, UNKNOWN, Atom, Value, kind, of, union
+from .project import Class, Function
+from .sources import PythonModule
+from .values import NOTHING, UNKNOWN, Atom, Value, of, union
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .project import Class, Function
-    from .sources import PythonModule
-
-    Task = PythonModule | Function
-    """What is interpreted at one time."""
+Task = PythonModule | Function
+"""What is interpreted at one time."""
 
 
 class Cells:
@@ -33,15 +30,13 @@ class Cells:
     def __init__(self) -> None:
         self.values: dict[Any, Value] = {}
         self.reader: Task | None = None  # what is interpreted now
-        self._readers: dict[Any, set[Task | None]] = {}
+        self._readers: defaultdict[Any, set[Task | None]] = defaultdict(set)
         self._waiting: OrderedDict[Task, None] = OrderedDict()
-        self._attributes: dict[Class, set[str]] = {}  # the names of each family
+        self._attributes: defaultdict[Class, set[str]] = defaultdict(set)  # the names of each family
 
     def get(self, key: Any) -> Value:
-        readers = self._readers.get(key)
-        if readers is None:
-            readers = self._readers[key] = set()
-        readers.add(self.reader)
+        # also where nothing is known yet: the reader has to hear of the first value
+        self._readers[key].add(self.reader)
         return self.values.get(key, NOTHING)
 
     def put(self, key: Any, value: Value) -> None:
@@ -50,6 +45,7 @@ class Cells:
         if value <= old:
             return
         new = union(old, value)
+        # `union` may have dropped what "anything" covers
         if new != old:
             self.values[key] = new
             self._wake(key)
@@ -65,6 +61,7 @@ class Cells:
     def drain(self, interpret: Callable[[Task], None]) -> None:
         """Interprets what is scheduled, until nothing is."""
         while self._waiting:
+            # the oldest first: a module before the functions that it has scheduled
             self.reader, _ = self._waiting.popitem(last=False)
             interpret(self.reader)
         self.reader = None
@@ -74,21 +71,21 @@ class Cells:
     def list_of(self, key: Any, items: Value) -> Value:
         """A list that is made at one place, with these items among others."""
         self.put(("items", key), items)
-        return of(("list", key))
+        return of("list", key)
 
     def dict_of(self, key: Any, items: Value) -> Value:
         self.put(("items", key), items)
-        return of(("dict", key))
+        return of("dict", key)
 
     def items(self, container: Atom) -> Value:
-        return self.get(("items", container[1])) if kind(container) in ("list", "dict") else UNKNOWN
+        return self.get(("items", container.subject)) if container.kind in ("list", "dict") else UNKNOWN
 
     # attributes
 
     def attribute(self, cls: Class, name: str) -> tuple[str, Class, str]:
         """The key of an attribute of the objects of a class."""
         family = cls.family()
-        self._attributes.setdefault(family, set()).add(name)
+        self._attributes[family].add(name)
         return "attr", family, name
 
     def unite(self, one: Class, other: Class) -> None:
@@ -97,6 +94,7 @@ class Cells:
         if old is new:
             return
         old.united_with = new
+        # whoever has read the attribute of one class may now be given that of the other
         for name in self._attributes.pop(old, ()):
             key = "attr", old, name
             self.put(self.attribute(new, name), self.values.get(key, NOTHING))

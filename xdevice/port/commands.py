@@ -68,7 +68,12 @@ def scan(paths: tuple[Path, ...], only: str, root: Path | None, by: str, report_
 @_project
 @click.option("--diff", "way", flag_value="diff", default=True, help="Print what would change: the default.")
 @click.option("--write", "way", flag_value="write", help="Change the files.")
-@click.option("--check", "way", flag_value="check", help="Print nothing but the files; exit 1 if one would change.")
+@click.option(
+    "--check",
+    "way",
+    flag_value="check",
+    help="Print nothing but the files; exit 1 if one would change.",
+)
 @click.option("--backend", help="What set_backend gets; else the one framework that a file uses.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not list what is open.")
 def port(
@@ -110,10 +115,18 @@ def port(
 @_PATHS
 @click.option("--select", metavar="CODE,CODE", help="Only these codes, or those that begin so: XD2,XD401.")
 @click.option("--ignore", metavar="CODE,CODE", help="Not these codes, or those that begin so.")
-@click.option("--diff", "revision", metavar="REV", help="Only lines that were added since this revision of Git.")
+@click.option(
+    "--diff",
+    "revision",
+    metavar="REV",
+    help="Only lines that were added since this revision of Git.",
+)
 @click.option("--baseline", type=_FILE, help="Only what this file does not have.")
 @click.option(
-    "--write-baseline", "baseline_to", type=_FILE, help="Write what is found into this file, and exit with 0."
+    "--write-baseline",
+    "baseline_to",
+    type=_FILE,
+    help="Write what is found into this file, and exit with 0.",
 )
 @click.option(
     "--format",
@@ -170,7 +183,11 @@ def lint(
 
 
 def _examine(
-    paths: tuple[Path, ...], only: str, root: Path | None, backend: str | None, report_to: Path | None
+    paths: tuple[Path, ...],
+    only: str,
+    root: Path | None,
+    backend: str | None,
+    report_to: Path | None,
 ) -> Examined:
     """The verdict on each site. The report is written before `port` changes any file."""
     from . import engine, report

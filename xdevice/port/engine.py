@@ -6,30 +6,25 @@ import ast
 import difflib
 import gc
 import os
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from . import porting, sources
 from .idioms import SETS_CURRENT
+from .inference import Inference
 from .interpreter import infer
 from .project import Project
 from .rules import JudgedSites
-from .sites import GRADES, Edit, Site, splice
+from .sites import GRADES, Edit, Grade, Site, splice
+from .sources import PythonModule, Source
 from .text_flow import origins_in_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from .inference import Inference
-    from .sites import Grade
-    from .sources import PythonModule, Source
 
 
 @dataclass
 class Examined:
-    """What one call of `examine` found. `sites` are sorted; `unreadable` holds (path, why).
+    """The result of `examine`. `sites` are sorted; `unreadable` holds (path, why).
 
     `port(source)` is the file as `port` would write it. After `examine`, every expression of `Module.tree` has an
     attribute `means`, the set of what it may be (see `values`), which rules of lint may ask.
@@ -39,8 +34,8 @@ class Examined:
     only: Grade
     backend: str | None = None
     sources: list[Source] = field(default_factory=list)
-    sites: list[Site] = field(default_factory=list)
     unreadable: list[tuple[str, str]] = field(default_factory=list)
+    sites: list[Site] = field(default_factory=list)
     modules: list[PythonModule] = field(default_factory=list)
 
     def of(self, source: Source) -> list[Site]:
@@ -49,18 +44,26 @@ class Examined:
 
     def port(self, source: Source) -> bytes:
         """The file as the command `xdevice port` would write it: `source.raw` if nothing in it is rewritten."""
-        made = [site for site in self.of(source) if site.verdict == "rewritten"]
-        if not made:
+        sites = [site for site in self.of(source) if site.verdict == "rewritten"]
+        if not sites:
             return source.raw
+        edits = {edit for site in sites for edit in site.edits}
+        return source.rewrite(edits | self.import_edits(source, sites))
+
+    def import_edits(self, source: Source, sites: list[Site]) -> set[Edit]:
+        """The edits that insert the imports which these sites of a file need."""
         modules = [module for module in self.modules if module.source is source]
-        added = porting.import_edits(source, modules, made, self.backend)
-        return source.rewrite([*(edit for site in made for edit in site.edits), *added])
+        return porting.import_edits(source, modules, sites, self.backend)
 
     def diff(self, source: Source) -> str:
         """What `port` would change in one file, as a unified diff; empty if nothing."""
+        # difflib compares lines of text, in the file's own encoding
         old, new = (text.decode(source.encoding) for text in (source.raw, self.port(source)))
         lines = difflib.unified_diff(
-            old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{source.path}", f"b/{source.path}"
+            old.splitlines(keepends=True),
+            new.splitlines(keepends=True),
+            f"a/{source.path}",
+            f"b/{source.path}",
         )
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
@@ -80,45 +83,47 @@ def collector_paused() -> Iterator[None]:
 
 @collector_paused()
 def examine(
-    paths: Iterable[Path | str], only: Grade = "proven", root: Path | None = None, backend: str | None = None
+    paths: Iterable[Path | str],
+    only: Grade = "proven",
+    root: Path | None = None,
+    backend: str | None = None,
 ) -> Examined:
     """All files under the paths as one project, with a verdict for each site.
 
     `only` is the level of `port`; `root` is where imports resolve and paths are shown from (by default the folder that
     all paths share, or if that is a package, the folder around it); `backend` is what is written into `set_backend`, by
-    default the one framework that a file uses. The path "-" is a script on the standard input. A file that cannot be
-    read is told in `unreadable`.
+    default the one framework that a file uses. The path "-" is a script on the standard input. Files that cannot be
+    read are listed in `unreadable`.
     """
-    wanted = [Path(path) for path in paths]
-    root = root or _common_folder(wanted)
-    made = Examined(root, only, backend)
-    made.sources, made.unreadable = sources.read_all(wanted, root)
-    judge(made)
-    return made
+    places = [Path(path) for path in paths]
+    root = root or _common_folder(places)
+    examined = Examined(root, only, backend, *sources.read_all(places, root))
+    judge(examined)
+    return examined
 
 
 @collector_paused()
-def judge(made: Examined) -> None:
+def judge(examined: Examined) -> None:
     """Fills in the verdict of each site of the files that were read."""
-    project = Project([module for source in made.sources for module in source.modules])
+    project = Project(module for source in examined.sources for module in source.modules)
     inference = infer(project)
-    made.modules = project.modules
+    examined.modules = project.modules
     in_text = origins_in_text(project.modules, inference)
     current = _set_currents(project.modules, inference)
-    found: dict[tuple[str, int, int, str], Site] = {}
+    sites: dict[object, Site] = {}
     for module in project.modules:
         for site in JudgedSites(module, inference, in_text, module in current).sites():
+            # a cell of several tabs is judged once in each, and written once
             site.tabs = (module.tab,) if module.tab else ()
-            old = found.get(site.key)
-            found[site.key] = _merge(old, site) if old is not None else site
-    for source in made.sources:
+            twin = sites.get(site.key)  # of another tab
+            sites[site.key] = site if twin is None else _merge(twin, site)
+    for source in examined.sources:
         for line, why in source.broken:
-            found[source.path, line, 0, "cell"] = Site(
-                source.path, line, 0, "cell", "XD160", "", "open", why=why, end=(line, 0)
-            )
-    made.sites = sorted(_at_level(site, made.only) for site in found.values())
-    by_path = {source.path: source for source in made.sources}
-    for site in made.sites:
+            site = Site(source.path, line, 0, "cell", "XD160", "", "open", why=why, end=(line, 0))
+            sites[site.key] = site
+    examined.sites = sorted(_at_level(site, examined.only) for site in sites.values())
+    by_path = {source.path: source for source in examined.sources}
+    for site in examined.sites:
         if site.edits:
             site.after = _after(by_path[site.file], site)
 
@@ -138,6 +143,7 @@ def _merge(one: Site, other: Site) -> Site:
 
 
 def _at_level(site: Site, only: Grade) -> Site:
+    # the edits stay, so that the report can say what a lower level would write
     if site.grade is None or GRADES.index(site.grade) <= GRADES.index(only):
         return site
     return replace(site, verdict="open", why=f"{site.why} (--only {site.grade} rewrites it)")
@@ -145,35 +151,34 @@ def _at_level(site: Site, only: Grade) -> Site:
 
 def _after(source: Source, site: Site) -> str:
     """The text of the whole expression once the edits of this site alone are made."""
-    first = min(edit.start for edit in site.edits)
-    line, col = site.line, site.col
-    start = min(first, source.offset(line, col))
+    start = min(edit.start for edit in site.edits)
+    start = min(start, source.offset(site.line, site.col))
     end = max(source.offset(*site.end), *(edit.end for edit in site.edits))
-    shifted = [Edit(e.start - start, e.rank, e.end - start, e.text) for e in site.edits]
-    return splice(source.text[start:end], shifted).decode()
+    return splice(source.text[start:end], [edit.shifted(-start) for edit in site.edits]).decode()
 
 
 def _set_currents(modules: list[PythonModule], inference: Inference) -> set[PythonModule]:
     """The modules that set the current device, and all that are connected with one of them by imports."""
-    setting = set()
-    for module in modules:
-        for node in module.walked[0]:
-            if isinstance(node, ast.Call) and inference.full_name(node.func) in SETS_CURRENT:
-                setting.add(module)
-    waiting = list(setting)
+    connected: set[PythonModule] = set()
+    waiting = [module for module in modules if _sets_current(module, inference)]
     while waiting:
         module = waiting.pop()
-        for other in inference.imports.get(module, ()):
-            if other not in setting:
-                setting.add(other)
-                waiting.append(other)
-    return setting
+        if module not in connected:
+            connected.add(module)
+            waiting += inference.imports.get(module, ())
+    return connected
+
+
+def _sets_current(module: PythonModule, inference: Inference) -> bool:
+    calls = (node for node in module.walked[0] if isinstance(node, ast.Call))
+    return any(inference.full_name(call.func) in SETS_CURRENT for call in calls)
 
 
 def _common_folder(paths: list[Path]) -> Path:
     """The folder that all paths share, or that of the package it lies in: the package imports itself by its name."""
     folders = [path if path.is_dir() else path.parent for path in paths if str(path) != "-"]
-    root = Path(os.path.commonpath([folder.resolve() for folder in folders])) if folders else Path.cwd()
+    resolved = [folder.resolve() for folder in folders or [Path.cwd()]]
+    root = Path(os.path.commonpath(resolved))
     while (root / "__init__.py").is_file() and root != root.parent:
         root = root.parent
     return root

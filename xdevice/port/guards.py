@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
-from .values import ANYTHING, AVAILABLE, NOTHING, Atom, Value, kind, means_of, union
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .sources import PythonModule
+from .sources import PythonModule
+from .values import ANYTHING, AVAILABLE, NOTHING, Atom, Value, means_of, union
 
 Env = dict[str, Value]
 """What the names may be at one place of a program."""
+GPU: Final = "(a GPU)"
+"""The name of no variable: it may be None where no test has shown that there is a GPU."""
 
-_KINDS: Final = {
+_KINDS: Final[dict[str, set[str]]] = {
     "list": {"list"},
     "tuple": {"tuple"},
     "dict": {"dict"},
@@ -26,17 +25,21 @@ _KINDS: Final = {
 
 def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
     """What is known if a test is true (or false, if not `is_true`). Understands `is None`, `isinstance`, a plain
-    name, `not` and `and`."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return narrowed(test.operand, env, not is_true)
+    name, whether there is a GPU, `not` and `and`."""
     new = dict(env)
-    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) is is_true:
-        for part in test.values:
-            new = narrowed(part, new, is_true)
-        return new
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return narrowed(operand, env, not is_true)
+        case ast.BoolOp(op=op, values=parts) if isinstance(op, ast.And) is is_true:
+            for part in parts:
+                new = narrowed(part, new, is_true)
+            return new
+    if is_true and means_of(test) == AVAILABLE:
+        new[GPU] = NOTHING
     name, is_excluded = _exclusion(test, is_true)
     if isinstance(name, ast.Name) and name.id in new:
-        new[name.id] = frozenset(atom for atom in new[name.id] if not is_excluded(atom))
+        excluded = filter(is_excluded, new[name.id])
+        new[name.id] = new[name.id].difference(excluded)
     return new
 
 
@@ -45,21 +48,29 @@ def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable
     match test:
         case ast.Compare(left=name, ops=[op], comparators=[ast.Constant(value=None)]):
             if isinstance(op, ast.Is | ast.Eq) is is_true:
-                return name, lambda atom: atom not in ("none", ANYTHING)
-            return name, lambda atom: atom == "none"
+                return name, lambda atom: atom.kind not in ("none", "anything")
+            return name, lambda atom: atom.kind == "none"
         case ast.Call(func=ast.Name(id="isinstance"), args=[name, types]):
             kinds = _named_kinds(types)
-            return name, lambda atom: bool(kinds) and atom != ANYTHING and (kind(atom) in kinds) is not is_true
+            return (
+                name,
+                lambda atom: bool(kinds) and atom != ANYTHING and (atom.kind in kinds) is not is_true,
+            )
+        # only if it is true: what is false may be None, or an empty list
         case ast.Name() if is_true:
-            return test, lambda atom: atom == "none"
+            return test, lambda atom: atom.kind == "none"
     return None, lambda atom: False
 
 
 def _named_kinds(node: ast.expr) -> set[str]:
     """The kinds that the second argument of `isinstance` names; none if one of them is not known."""
     names = node.elts if isinstance(node, ast.Tuple) else [node]
-    kinds = [_KINDS.get(name.id, NOTHING) if isinstance(name, ast.Name) else NOTHING for name in names]
-    return set().union(*kinds) if all(kinds) else set()
+    kinds: set[str] = set()
+    for name in names:
+        if not isinstance(name, ast.Name) or name.id not in _KINDS:
+            return set()
+        kinds |= _KINDS[name.id]
+    return kinds
 
 
 def joined(one: Env | None, other: Env | None) -> Env | None:
@@ -70,23 +81,23 @@ def joined(one: Env | None, other: Env | None) -> Env | None:
         return one
     both = dict(one)
     for name, value in other.items():
-        mine = both.get(name, NOTHING)
-        if mine != value:
-            both[name] = union(mine, value)
+        before = both.get(name, NOTHING)
+        if before != value:
+            both[name] = union(before, value)
     return both
-
-
-def denies_gpu(test: ast.expr) -> bool:
-    """Whether a test is `not torch.cuda.is_available()`, or a name for that."""
-    return isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and means_of(test.operand) == AVAILABLE
 
 
 def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
     """Whether a test is `device_count() > 0`, or another one that is true only where there is a GPU."""
     match test:
-        case ast.Compare(left=ast.Call(func=func), ops=[op], comparators=[ast.Constant(value=int(bound))]):
-            is_positive = (isinstance(op, ast.Gt) and bound >= 0) or (isinstance(op, ast.GtE) and bound >= 1)
-            return is_positive and full_name(func).endswith((".device_count", ".num_gpus"))
+        case ast.Compare(
+            left=ast.Call(func=func),
+            ops=[ast.Gt() | ast.GtE() as op],
+            comparators=[ast.Constant(value=int(bound))],
+        ):
+            # `> 0` and `>= 1` ask the same
+            least = bound + isinstance(op, ast.Gt)
+            return least > 0 and full_name(func).endswith((".device_count", ".num_gpus"))
     return False
 
 
@@ -94,5 +105,5 @@ def selected_tab(test: ast.expr, module: PythonModule) -> bool | None:
     """For a test such as `tab.selected("mxnet", "jax")`: whether this tab is one of those. None for any other test."""
     if module.tab is None or not isinstance(test, ast.Call) or ast.unparse(test.func) != "tab.selected":
         return None
-    names = [arg.value for part in test.args for arg in ast.walk(part) if isinstance(arg, ast.Constant)]
-    return module.tab in names
+    parts = (part for arg in test.args for part in ast.walk(arg))
+    return any(isinstance(part, ast.Constant) and part.value == module.tab for part in parts)

@@ -25,7 +25,11 @@ class Idiom:
 
 
 def _calls(code: str, rule: str, text: str, names: str, why: str = "", link: str = "") -> dict[str, Idiom]:
-    return {name: Idiom(re.sub(r"^d2l\.\w+\.", "d2l.", name), code, rule, text, why, link) for name in names.split()}
+    idioms = {}
+    for name in names.split():
+        shown = re.sub(r"^d2l\.\w+\.", "d2l.", name)  # the same in all of d2l's tabs
+        idioms[name] = Idiom(shown, code, rule, text, why, link)
+    return idioms
 
 
 _WRAPPERS: Final = "no neutral word: split_batch, replicate and all_reduce do by hand what this does"
@@ -181,10 +185,26 @@ METHODS: Final[dict[str, Idiom]] = {
 }
 """Methods of tensors and models, in modules that use a framework."""
 
-ONLY_MXNET: Final = {"as_in_ctx", "as_in_context", "asnumpy", "asscalar", "wait_to_read", "reset_ctx"}
+ONLY_MXNET: Final = {
+    "as_in_ctx",
+    "as_in_context",
+    "asnumpy",
+    "asscalar",
+    "wait_to_read",
+    "reset_ctx",
+}
 """Methods that only arrays and parameters of MXNet have: the name proves the receiver."""
 
-KEYWORDS: Final = {"device", "ctx", "ctx_list", "context", "place", "places", "map_location", "num_gpus"}
+KEYWORDS: Final = {
+    "device",
+    "ctx",
+    "ctx_list",
+    "context",
+    "place",
+    "places",
+    "map_location",
+    "num_gpus",
+}
 """Keyword arguments that say where something is to be made or loaded."""
 
 WHERE: Final = {"device", "ctx", "context", "place", "is_cuda"}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
 from . import knowledge
 from .cells import Cells
+from .guards import Env
+from .project import Class, Function, Project
+from .sources import PythonModule
 from .values import (
+    ANYTHING,
     INT,
     NONE,
     NOTHING,
@@ -15,17 +18,12 @@ from .values import (
     UNKNOWN,
     Atom,
     Value,
-    kind,
     means_of,
     of,
     tuple_of,
     union,
+    value_of,
 )
-
-if TYPE_CHECKING:
-    from .guards import Env
-    from .project import Class, Function, Project
-    from .sources import PythonModule
 
 
 class Inference:
@@ -34,6 +32,7 @@ class Inference:
     def __init__(self, project: Project) -> None:
         self.project = project
         self.cells = Cells()
+        self.get, self.put, self.list_of = self.cells.get, self.cells.put, self.cells.list_of
         self.functions: dict[ast.AST, Function] = {}
         self.classes: dict[ast.AST, Class] = {}
         self.methods: dict[str, list[Function]] = {}  # of all classes, by name
@@ -43,163 +42,175 @@ class Inference:
     def escape(self, value: Value) -> None:
         """Notes that functions are handed to code outside of the project, which may call them with anything."""
         for atom in value:
-            if kind(atom) in ("function", "bound"):
-                atom[1].is_open = atom[1].has_callers = True
+            if atom.kind in ("function", "bound"):
+                atom.subject.is_open = atom.subject.has_callers = True
 
     # names
 
     def full_name(self, node: ast.AST) -> str:
         """The full name of what an expression names ("torch.cuda.is_available"), or nothing."""
+        # a function of a module of the project is known by the module's name: d2l's helpers are found so
         if isinstance(node, ast.Attribute):
-            owner = means_of(node.value)
-            if len(owner) == 1:
-                (atom,) = owner
-                if kind(atom) == "module":
-                    return f"{atom[1].name}.{node.attr}"
-        means = means_of(node)
-        if len(means) != 1:
-            return ""
-        (atom,) = means
-        if kind(atom) == "foreign":
-            return str(atom[1])
-        if kind(atom) == "function" and atom[1].is_global and isinstance(node, ast.Name):
-            return f"{atom[1].module.name}.{atom[1].name}"
+            owner = _only_atom(node.value)
+            if owner.kind == "module":
+                return f"{owner.subject.name}.{node.attr}"
+        atom = _only_atom(node)
+        if atom.kind == "foreign":
+            return str(atom.subject)
+        if atom.kind == "function" and atom.subject.is_global and isinstance(node, ast.Name):
+            return f"{atom.subject.module.name}.{atom.subject.name}"
         return ""
 
     def annotated(self, node: ast.expr | None, module: PythonModule) -> Value | None:
         """The values that an annotation allows; None if it names something that is not known."""
-        if isinstance(node, ast.Constant):
-            return knowledge.PLAIN_TYPES.get(str(node.value))
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-            left, right = self.annotated(node.left, module), self.annotated(node.right, module)
-            return union(left, right) if left and right else None
-        if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("Optional"):
-            inner = self.annotated(node.slice, module)
-            return union(inner, NONE) if inner else None
+        match node:
+            case ast.Constant(value=value):
+                return knowledge.PLAIN_TYPES.get(str(value))
+            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+                first, second = self.annotated(left, module), self.annotated(right, module)
+                return union(first, second) if first and second else None
+            case ast.Subscript(value=owner, slice=inner) if ast.unparse(owner).endswith("Optional"):
+                item = self.annotated(inner, module)
+                return union(item, NONE) if item else None
         name = self._annotated_name(node, module)
         return knowledge.PLAIN_TYPES.get(name) or knowledge.TYPES.get(name)
 
     def _annotated_name(self, node: ast.expr | None, module: PythonModule) -> str:
-        if isinstance(node, ast.Attribute):
-            return f"{self._annotated_name(node.value, module)}.{node.attr}"
-        if not isinstance(node, ast.Name):
-            return ""
-        atoms = self.cells.values.get((module, node.id), NOTHING)
-        return next((atom[1] for atom in atoms if kind(atom) == "foreign"), node.id)
+        match node:
+            case ast.Attribute(value=owner, attr=name):
+                return f"{self._annotated_name(owner, module)}.{name}"
+            case ast.Name(id=name):
+                atoms = self.cells.values.get((module, name), NOTHING)
+                return next((atom.subject for atom in atoms if atom.kind == "foreign"), name)
+        return ""
 
     def imported(self, name: str, asker: PythonModule) -> Value:
         """What `import name` gives in a module."""
         module = self._other_module(name, asker)
-        return of(("foreign", name) if module is None else ("module", module))
+        return of("foreign", name) if module is None else of("module", module)
 
     def imported_from(self, origin: str, name: str, asker: PythonModule) -> Value:
         """What `from origin import name` gives in a module."""
         module = self._other_module(origin, asker)
         inner = self._other_module(f"{origin}.{name}" if origin else name, asker)
         if module is not None:
-            value = self.cells.get((module, name))
+            value = self.get((module, name))
+            # a name that the package itself binds hides its module of that name
             if value or inner is None:
                 return value
-        return of(("foreign", f"{origin}.{name}") if inner is None else ("module", inner))
+        return of("foreign", f"{origin}.{name}") if inner is None else of("module", inner)
 
     def _other_module(self, name: str, asker: PythonModule) -> PythonModule | None:
         """Another module of the project that a module imports."""
         module = self.project.find(name, asker) if name else None
         if module is None or module is asker:
             return None
+        # in both directions: `set_device` in one changes what "cuda" means in the other
         self.imports.setdefault(asker, set()).add(module)
         self.imports.setdefault(module, set()).add(asker)
         return module
 
     def global_name(self, module: PythonModule, name: str) -> Value:
         """What a module has under a name, by itself or from where it imports everything."""
-        stars = self.cells.get((module, "*"))
-        inherited = (self.cells.get((atom[1], name)) for atom in stars if kind(atom) == "module")
-        return union(self.cells.get((module, name)), *inherited)
+        value = self.get((module, name))
+        for star in self.get((module, "*")):
+            if star.kind == "module":
+                value = union(value, self.get((star.subject, name)))
+        return value
 
     # what values give
 
     def attribute(self, atom: Atom, name: str, node: ast.expr) -> Value:
         """What `node`, the attribute of this name, may be."""
-        match kind(atom):
+        match atom.kind:
             case "foreign":
-                return of(("foreign", f"{atom[1]}.{name}"))
+                return of("foreign", f"{atom.subject}.{name}")
             case "module":
-                return self._attribute_of_module(atom[1], name)
+                return self._attribute_of_module(atom.subject, name)
             case "instance" | "class" | "super":
                 return self._attribute_of_class(atom, name)
             case "namespace":
-                return self.cells.get(("arg", atom[1], name)) or UNKNOWN
+                return self.get(("arg", atom.subject, name)) or UNKNOWN
             case "tensor" if name == "shape":
-                return self.cells.list_of(node, INT)
+                return self.list_of(node, INT)
             case "tensor":
                 return knowledge.TENSOR_ATTRIBUTES.get(name, UNKNOWN)
             case "device" if name == "native":
-                return of(atom)
+                return value_of(atom)
             case "device":
                 return knowledge.DEVICE_ATTRIBUTES.get(name, UNKNOWN)
             case "result":
-                return knowledge.RESULT_ATTRIBUTES.get((atom[1], name), UNKNOWN)
+                return knowledge.RESULT_ATTRIBUTES.get((atom.subject, name), UNKNOWN)
         return UNKNOWN
 
     def _attribute_of_module(self, module: PythonModule, name: str) -> Value:
-        value = self.cells.get((module, name))
+        value = self.get((module, name))
+        # `import a` and then `a.b.c`: the module a.b is an attribute of a once anybody has imported it
         inner = None if value else self.project.find(f"{module.name}.{name}", module)
         if inner is not None and inner is not module:
-            return of(("module", inner))
+            return of("module", inner)
         return value or self.global_name(module, name)
 
     def _attribute_of_class(self, atom: Atom, name: str) -> Value:
-        cls: Class = atom[1]
-        values = self.cells.get(self.cells.attribute(cls, name))
-        method = cls.method(name, is_super=kind(atom) == "super")
+        cls: Class = atom.subject
+        values = self.get(self.cells.attribute(cls, name))
+        method = cls.method(name, is_super=atom.kind == "super")
         if method is None:
             if name == "__class__":
-                return of(("class", cls))
-            loose = self.cells.get(("attr", None, name))
+                return of("class", cls)
+            # attributes that were set on objects of unknown classes, of which this may be one
+            loose = self.get(("attr", None, name))
             if values:
                 return union(values, loose)
             return UNKNOWN if cls.foreign_bases() else loose
-        if kind(atom) == "class":
-            return of(("function", method))
+        if atom.kind == "class":
+            return of("function", method)
+        # an heir's object calls the method, so that its `self` may be one of the heir, too
         if method.receiver:
-            self.cells.put((method, method.receiver), of(("instance", cls)))
+            self.put((method, method.receiver), of("instance", cls))
         if method.is_property:
             method.has_callers = True
-            return self.cells.get((method, "return"))
-        return union(of(("bound", method)), frozenset(value for value in values if kind(value) != "function"))
+            return self.get((method, "return"))
+        return union(of("bound", method), frozenset(value for value in values if value.kind != "function"))
 
     def iterate(self, value: Value) -> Value:
         """What the variable of a loop over this value may be."""
         return union(*map(self._iterate_atom, value))
 
     def _iterate_atom(self, atom: Atom) -> Value:
-        match kind(atom):
+        match atom.kind:
             case "tensor" | "array" | "str":
-                return of(atom)
+                return value_of(atom)
             case "list":
                 return self.cells.items(atom)
             case "tuple":
-                return union(*atom[1])
+                return union(*atom.subject)
             case "instance":
-                method = atom[1].method("__iter__")
+                method = atom.subject.method("__iter__")
+                # Python iterates by indices where there is no __iter__; one that iterates itself would never end
                 if method is None or method is self.cells.reader:
                     return self.item_of(atom)
                 method.has_callers = True
-                iterator = self.cells.get((method, "return"))
+                iterator = self.get((method, "return"))
                 return UNKNOWN if atom in iterator else self.iterate(iterator)
         return UNKNOWN
 
     def item_of(self, atom: Atom) -> Value:
         """What an index gives."""
-        if atom == ("result", "dataset"):
+        if atom == Atom("result", "dataset"):
             return tuple_of([TENSOR, TENSOR])
-        if kind(atom) == "list":
+        if atom.kind == "list":
             return self.cells.items(atom)
-        method = atom[1].method("__getitem__") if kind(atom) == "instance" else None
+        method = atom.subject.method("__getitem__") if atom.kind == "instance" else None
         if method is None:
             return UNKNOWN
         method.has_callers = True
-        for name, value in zip(method.positional, (of(atom), INT), strict=False):
-            self.cells.put((method, name), value)
-        return self.cells.get((method, "return"))
+        for name, value in zip(method.positional, (value_of(atom), INT), strict=False):
+            self.put((method, name), value)
+        return self.get((method, "return"))
+
+
+def _only_atom(node: ast.AST) -> Atom:
+    """What an expression is, if that is one atom."""
+    means = means_of(node)
+    return next(iter(means)) if len(means) == 1 else ANYTHING

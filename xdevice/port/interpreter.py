@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import ast
 import builtins
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from . import knowledge
 from .calls import Invocation, filled_text, pattern_of
-from .guards import counts_gpus, denies_gpu, joined, narrowed, selected_tab
+from .cells import Task
+from .guards import GPU, Env, counts_gpus, joined, narrowed, selected_tab
 from .inference import Inference
-from .project import Class, Function
+from .project import Class, Function, Project, origin_of
 from .sources import PythonModule
 from .values import (
     ANYTHING,
@@ -33,21 +35,14 @@ from .values import (
     UNKNOWN,
     Atom,
     Value,
-    kind,
     may_be,
     means_of,
     of,
     only,
     tuple_of,
     union,
+    value_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from .cells import Task
-    from .guards import Env
-    from .project import Project
 
 _BUILTINS: Final = frozenset(dir(builtins))
 _END_OF_PROGRAM: Final = {"sys.exit", "builtins.exit", "builtins.quit", "os._exit"}
@@ -71,6 +66,7 @@ def infer(project: Project) -> Inference:
     for key, value in list(cells.values.items()):
         if isinstance(key[0], PythonModule) and not value:  # a name that is taken from where nothing is known of it
             cells.put(key, UNKNOWN)
+    # the second phase: only now is it known whom nobody calls, and a caller that is found later still counts
     for function in inference.functions.values():
         if function.is_open or not function.has_callers:
             function.is_open = True
@@ -92,30 +88,35 @@ class Interpreter:
     def __init__(self, inference: Inference, task: Task) -> None:
         self.inference = inference
         self.cells = inference.cells
+        self.get, self.put, self.list_of = self.cells.get, self.cells.put, self.cells.list_of
+        self.iterate = inference.iterate
         self.function = task if isinstance(task, Function) else None
         self.module = task.module if isinstance(task, Function) else task
         self.env: Env = {}  # what is known of the names before the statement that is read
         self.owner: Class | None = None  # the class whose body is read
-        self.has_gpu = False  # whether a test has shown that there is a GPU
         self._left_loops: list[list[Env]] = []  # for each loop around: what is known at its `break`s and `continue`s
 
     def run(self) -> None:
         function = self.function
         if function is None:
-            self._block(self.module.tree.body, {})
+            self._block(self.module.tree.body, {GPU: NONE})
             return
-        self.env = {arg.arg: self.cells.get((function, arg.arg)) for arg in function.args}
+        for arg in function.args:
+            self.env[arg.arg] = self.get((function, arg.arg))
         parameters = function.node.args
         if parameters.vararg:
-            self.env[parameters.vararg.arg] = of(("list", (function, "*")))
+            self.env[parameters.vararg.arg] = of("list", (function, "*"))
         if parameters.kwarg:
-            self.env[parameters.kwarg.arg] = of(("dict", (function, "**")))
+            self.env[parameters.kwarg.arg] = of("dict", (function, "**"))
         for name, value in self.env.items():
-            self.cells.put((function, "local", name), value)
+            self.put((function, "local", name), value)
+        # a caller's tests say nothing here: the function may be called from elsewhere, too
+        self.env[GPU] = NONE
         if isinstance(function.node, ast.Lambda):
-            self.cells.put((function, "return"), self.evaluate(function.node.body))
+            self.put((function, "return"), self.evaluate(function.node.body))
+        # the end of the body is reached, so that the function may return None
         elif self._block(function.node.body, self.env) is not None and not function.has_yield:
-            self.cells.put((function, "return"), NONE)
+            self.put((function, "return"), NONE)
 
     def evaluate(self, node: ast.expr) -> Value:
         """What an expression may be, which is also kept as `node.means`."""
@@ -130,15 +131,12 @@ class Interpreter:
 
     # statements
 
-    def _block(self, body: Sequence[ast.stmt], env: Env | None, has_gpu: bool = False) -> Env | None:
-        before = self.has_gpu
-        self.has_gpu |= has_gpu
+    def _block(self, body: Sequence[ast.stmt], env: Env | None) -> Env | None:
         for statement in body:
             if env is None:
                 break
             self.env = env
             env = self._METHODS.get(type(statement), Interpreter._other_statement)(self, statement)
-        self.has_gpu = before
         return env
 
     def _other_statement(self, node: ast.stmt) -> Env | None:
@@ -147,13 +145,16 @@ class Interpreter:
 
     def _expression(self, node: ast.Expr) -> Env | None:
         self.evaluate(node.value)
-        is_end = isinstance(node.value, ast.Call) and self.inference.full_name(node.value.func) in _END_OF_PROGRAM
-        return None if is_end else self.env
+        call = node.value
+        if isinstance(call, ast.Call) and self.inference.full_name(call.func) in _END_OF_PROGRAM:
+            return None
+        return self.env
 
     def _assign(self, node: ast.Assign) -> Env:
         value = self.evaluate(node.value)
+        # d2l's own modules name themselves so: `d2l = sys.modules[__name__]`
         if isinstance(node.value, ast.Subscript) and ast.unparse(node.value) == "sys.modules[__name__]":
-            value = of(("module", self.module))
+            value = of("module", self.module)
         for target in node.targets:
             self.bind(target, value)
         return self.env
@@ -166,6 +167,7 @@ class Interpreter:
         return self.env
 
     def _augmented_assign(self, node: ast.AugAssign) -> Env:
+        # `x += 1` reads x first, and then binds it
         left, right = self.evaluate(node.target), self.evaluate(node.value)
         self.bind(node.target, self._operate(node, left, right))
         return self.env
@@ -173,30 +175,28 @@ class Interpreter:
     def _return(self, node: ast.Return) -> None:
         value = self.evaluate(node.value) if node.value else NONE
         if self.function is not None and not self.function.has_yield:
-            self.cells.put((self.function, "return"), value)
+            self.put((self.function, "return"), value)
 
     def _raise(self, node: ast.Raise) -> None:
         self._evaluate_parts(node)
 
     def _leave_round(self, node: ast.Break | ast.Continue) -> None:
+        # outside of a loop it is a syntax error, which Python reports when it compiles, not when it parses
         if self._left_loops:
             self._left_loops[-1].append(dict(self.env))
 
     def _if(self, node: ast.If) -> Env | None:
         env = self.env
-        is_shown = self.evaluate(node.test) == AVAILABLE
+        self.evaluate(node.test)
+        # d2l writes the code of all frameworks into one cell: only one branch belongs to this tab
         is_tab = selected_tab(node.test, self.module)
         if is_tab is not None:
             return self._block(node.body if is_tab else node.orelse, env)
-        is_denied = denies_gpu(node.test)
-        then = self._block(node.body, narrowed(node.test, env, True), is_shown)
-        other = self._block(node.orelse, narrowed(node.test, env, False), is_denied)
-        if (is_denied and then is None) or (is_shown and other is None and node.orelse):
-            self.has_gpu = True  # in what follows
-        return joined(then, other)
+        then = self._block(node.body, narrowed(node.test, env, True))
+        return joined(then, self._block(node.orelse, narrowed(node.test, env, False)))
 
     def _for(self, node: ast.For | ast.AsyncFor) -> Env | None:
-        items = self.inference.iterate(self.evaluate(node.iter))
+        items = self.iterate(self.evaluate(node.iter))
 
         def read_body() -> Env | None:
             self.bind(node.target, items)
@@ -215,6 +215,7 @@ class Interpreter:
         """What is known where a loop ends: its body is read until that no longer changes, beginning with what was known
         when the loop was read the last time, so that a loop inside of it is mostly read once."""
         ends = self.inference.loop_ends
+        # values only grow, so what held at the end of an earlier reading holds now, too
         before = joined(self.env, ends.get(node)) or self.env
         for _ in range(_MOST_ROUNDS):
             self.env = dict(before)
@@ -234,6 +235,7 @@ class Interpreter:
         for item in node.items:
             value = self.evaluate(item.context_expr)
             if item.optional_vars is not None:
+                # files, devices and objects of the project give themselves; of anything else `__enter__` decides
                 is_itself = only(value, ("result", "device", "instance"))
                 self.bind(item.optional_vars, value if is_itself else UNKNOWN)
         return self._block(node.body, self.env)
@@ -249,8 +251,9 @@ class Interpreter:
             if handler.type is not None:
                 self.evaluate(handler.type)
             if handler.name:
-                self.env[handler.name] = of(("result", "exception"))
+                self.env[handler.name] = of("result", "exception")
             after = joined(after, self._block(handler.body, self.env))
+        # every way out of the body and the handlers leaves, but `finally` is run before
         if after is None:
             self._block(node.finalbody, before)
             return None
@@ -259,6 +262,7 @@ class Interpreter:
     def _match(self, node: ast.Match) -> Env | None:
         self.evaluate(node.subject)
         env = self.env
+        # no case may fit
         after: Env | None = dict(env)
         for case in node.cases:
             self.env = dict(env)
@@ -291,10 +295,10 @@ class Interpreter:
         return self.env
 
     def _import_from(self, node: ast.ImportFrom) -> Env:
-        origin = self.inference.project.absolute_name(node, self.module)
+        origin = origin_of(node, self.module)
         for alias in node.names:
             if alias.name == "*":
-                self.cells.put((self.module, "*"), self.inference.imported(origin, self.module))
+                self.put((self.module, "*"), self.inference.imported(origin, self.module))
             else:
                 value = self.inference.imported_from(origin, alias.name, self.module)
                 self._bind_name(alias.asname or alias.name, value)
@@ -305,13 +309,14 @@ class Interpreter:
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Env:
         function = self._function_of(node, node.name, self.owner)
         self._read_defaults(function)
-        value = of(("function", function))
+        value = of("function", function)
         for decorator in reversed(node.decorator_list):
             value = self._decorate(decorator, function, value)
         if self.owner is None:
             self._bind_name(node.name, value)
             return self.env
         self.owner.methods[node.name] = function
+        # a call of a method of this name on an unknown object may be a call of this one
         namesakes = self.inference.methods.setdefault(node.name, [])
         if function not in namesakes:
             namesakes.append(function)
@@ -323,38 +328,46 @@ class Interpreter:
         if function is not None:
             return function
         function = self.inference.functions[node] = Function(node, self.module, name, owner, self.function)
-        decorators = {ast.unparse(d).split("(")[0] for d in getattr(node, "decorator_list", ())}
+        decorators = set()
+        for decorator in getattr(node, "decorator_list", ()):
+            decorators.add(ast.unparse(decorator).split("(")[0])
         function.is_method = owner is not None and "staticmethod" not in decorators
         function.is_property = not decorators.isdisjoint(("property", "cached_property", "functools.cached_property"))
         if function.receiver:
-            self.cells.put(
-                (function, function.receiver), of(("class" if "classmethod" in decorators else "instance", owner))
+            self.put(
+                (function, function.receiver),
+                of("class" if "classmethod" in decorators else "instance", owner),
             )
         if function.has_yield:
-            self.cells.put((function, "return"), of(("list", (function, "yield"))))
+            self.put((function, "return"), of("list", (function, "yield")))
         self.cells.schedule(function)
         return function
 
     def _read_defaults(self, function: Function) -> None:
         parameters = function.node.args
         positional = zip(reversed(function.positional), reversed(parameters.defaults), strict=False)
-        for name, default in (*positional, *zip(function.keywords, parameters.kw_defaults, strict=True)):
+        for name, default in (
+            *positional,
+            *zip(function.keywords, parameters.kw_defaults, strict=True),
+        ):
             if default is not None:
-                self.cells.put((function, name), self.evaluate(default))
+                self.put((function, name), self.evaluate(default))
 
     def _decorate(self, node: ast.expr, function: Function, value: Value) -> Value:
         self.evaluate(node)
         decorator = node.func if isinstance(node, ast.Call) else node
         name = self.inference.full_name(decorator) or ast.unparse(decorator)
+        # d2l spreads a class over several cells: `@d2l.add_to_class(Trainer)`
         if name.endswith("add_to_class") and isinstance(node, ast.Call) and node.args:
             for atom in means_of(node.args[0]):
-                if kind(atom) == "class":
-                    atom[1].methods.setdefault(function.name, function)
-                    function.owner, function.is_method = atom[1], True
-                    self.cells.put((function, function.positional[0]), of(("instance", atom[1])))
+                if atom.kind == "class":
+                    atom.subject.methods.setdefault(function.name, function)
+                    function.owner, function.is_method = atom.subject, True
+                    self.put((function, function.positional[0]), of("instance", atom.subject))
             return value
         if name in knowledge.TRANSPARENT_DECORATORS or name.endswith(knowledge.TRANSPARENT_ENDINGS):
             return value
+        # the call gives a scope, whose `as` is not followed; the function itself is still called by the project
         if name == "contextlib.contextmanager":
             return UNKNOWN | value
         self.inference.escape(value)
@@ -368,27 +381,29 @@ class Interpreter:
         for keyword in node.keywords:
             self.evaluate(keyword.value)
         if bases != cls.bases:
-            cls.inherit(bases)
+            cls.bases = bases
             for atom in bases:
-                if kind(atom) == "class":
-                    self.cells.unite(cls, atom[1])
+                if atom.kind == "class":
+                    self.cells.unite(cls, atom.subject)
+        # what the body binds are attributes, which functions inside of it do not see as names
         outer, env = self.owner, self.env
         self.owner = cls
         inside = dict(env)
         self._block(node.body, inside)
         self.owner, self.env = outer, env
         for name, value in inside.items():
+            # only what the body has bound: the rest are names of the scope around
             if env.get(name) is not value:
-                self.cells.put(self.cells.attribute(cls, name), value)
+                self.put(self.cells.attribute(cls, name), value)
         for decorator in node.decorator_list:
             self.evaluate(decorator)
-        self._bind_name(node.name, of(("class", cls)))
+        self._bind_name(node.name, of("class", cls))
         return self.env
 
     def _lambda(self, node: ast.Lambda) -> Value:
         function = self._function_of(node, "<lambda>", None)
         self._read_defaults(function)
-        return of(("function", function))
+        return of("function", function)
 
     # names
 
@@ -404,44 +419,45 @@ class Interpreter:
             case ast.Attribute():
                 self._bind_attribute(self.evaluate(target.value), target.attr, value)
             case ast.Starred():
-                self.bind(target.value, self.cells.list_of(target, value), is_inner)
+                self.bind(target.value, self.list_of(target, value), is_inner)
             case ast.Tuple() | ast.List():
                 self._unpack(target.elts, value, is_inner)
             case ast.Subscript():
                 self.evaluate(target.slice)
                 for atom in self.evaluate(target.value):
-                    if kind(atom) in ("list", "dict"):
-                        self.cells.put(("items", atom[1]), value)
+                    if atom.kind in ("list", "dict"):
+                        self.put(("items", atom.subject), value)
 
     def _unpack(self, targets: list[ast.expr], value: Value, is_inner: bool) -> None:
         is_starred = any(isinstance(target, ast.Starred) for target in targets)
         parts = [NOTHING] * len(targets)
         for atom in value:
-            is_told_apart = kind(atom) == "tuple" and len(atom[1]) == len(targets) and not is_starred
-            items = atom[1] if is_told_apart else [self.inference.iterate(of(atom))] * len(targets)
+            is_told_apart = atom.kind == "tuple" and len(atom.subject) == len(targets) and not is_starred
+            items = atom.subject if is_told_apart else [self.iterate(value_of(atom))] * len(targets)
             parts = list(map(union, parts, items))
         for target, part in zip(targets, parts, strict=True):
             self.bind(target, part, is_inner)
 
     def _bind_name(self, name: str, value: Value) -> None:
+        # a global is not known from one statement to the next: other functions bind it, too
         if self.function is not None and name in self.function.globals:
-            self.cells.put((self.module, name), value)
+            self.put((self.module, name), value)
             return
         self.env[name] = value
         if self.owner is None:
             key = (self.module, name) if self.function is None else (self.function, "local", name)
-            self.cells.put(key, value)
+            self.put(key, value)
 
     def _bind_attribute(self, owner: Value, name: str, value: Value) -> None:
         for atom in owner:
-            if kind(atom) in ("instance", "class"):
-                self.cells.put(self.cells.attribute(atom[1], name), value)
-            elif kind(atom) == "namespace":
-                self.cells.put(("arg", atom[1], name), value)
-            elif kind(atom) == "module":
-                self.cells.put((atom[1], name), value)
+            if atom.kind in ("instance", "class"):
+                self.put(self.cells.attribute(atom.subject, name), value)
+            elif atom.kind == "namespace":
+                self.put(("arg", atom.subject, name), value)
+            elif atom.kind == "module":
+                self.put((atom.subject, name), value)
             elif atom == ANYTHING:
-                self.cells.put(("attr", None, name), value)
+                self.put(("attr", None, name), value)
 
     def _name(self, node: ast.Name) -> Value:
         if node.id in self.env:
@@ -452,12 +468,13 @@ class Interpreter:
         while function is not None:
             function = function.outer
             if function is not None and node.id in function.locals:
-                return self.cells.get((function, "local", node.id))
-        value = self.cells.get((self.module, node.id))
+                return self.get((function, "local", node.id))
+        value = self.get((self.module, node.id))
         if (self.module, node.id) in self.cells.values:
             return value  # nothing, if what the module binds the name to is not known yet
+        # after the module's own names, which may hide a builtin
         if node.id in _BUILTINS:
-            return of(("foreign", f"builtins.{node.id}"))
+            return of("foreign", f"builtins.{node.id}")
         return self.inference.global_name(self.module, node.id) or UNKNOWN
 
     # expressions
@@ -468,7 +485,7 @@ class Interpreter:
 
     def _constant(self, node: ast.Constant) -> Value:
         if isinstance(node.value, str) and knowledge.SPELLING.fullmatch(node.value):
-            return of(("spelling", node.value, node))
+            return of("spelling", node.value, node)
         return knowledge.CONSTANTS.get(type(node.value), UNKNOWN)
 
     def _text(self, node: ast.JoinedStr) -> Value:
@@ -489,15 +506,16 @@ class Interpreter:
     def _call(self, node: ast.Call) -> Value:
         values = [self.evaluate(arg) for arg in node.args]
         keywords = {keyword.arg: self.evaluate(keyword.value) for keyword in node.keywords}
-        invocation = Invocation(self.inference, node, values, keywords, self.function, self.has_gpu)
+        has_gpu = not self.env[GPU]
+        invocation = Invocation(self.inference, node, values, keywords, self.function, has_gpu)
+        callee = self.evaluate(node.func)
         if not isinstance(node.func, ast.Attribute):
-            return invocation.of_value(self.evaluate(node.func))
-        owner = self.evaluate(node.func.value)
-        attributes = {atom: self.inference.attribute(atom, node.func.attr, node.func) for atom in owner}
-        node.func.means = union(*attributes.values())  # type: ignore[attr-defined]
+            return invocation.of_value(callee)
+        # the call of a method has evaluated the object as part of the attribute
+        owner = means_of(node.func.value)
         if len(owner) > 1:  # `None` has no methods: what may be None, too, gives what the rest gives
             owner -= NONE
-        return union(*[invocation.of_method(atom, node.func.attr, attributes[atom]) for atom in owner])
+        return union(*[invocation.of_method(atom, node.func.attr) for atom in owner])
 
     def _subscript(self, node: ast.Subscript) -> Value:
         owner = self.evaluate(node.value)
@@ -506,19 +524,20 @@ class Interpreter:
 
     def _item(self, atom: Atom, index: ast.expr) -> Value:
         is_slice = isinstance(index, ast.Slice)
-        match kind(atom):
+        match atom.kind:
             case "tensor" | "array" | "str":
-                return of(atom)
+                return value_of(atom)
+            # a slice has the items of the whole, and an index one of them
             case "list" | "tuple" if is_slice:
-                return of(atom)
+                return value_of(atom)
             case "list" | "dict":
                 return self.cells.items(atom)
             case "tuple":
                 number = index.value if isinstance(index, ast.Constant) else None
-                if isinstance(number, int) and -len(atom[1]) <= number < len(atom[1]):
-                    return atom[1][number]  # type: ignore[no-any-return]
-                return union(*atom[1])
-            case "foreign" if atom[1] == "os.environ":
+                if isinstance(number, int) and number < len(atom.subject):
+                    return atom.subject[number]  # type: ignore[no-any-return]
+                return union(*atom.subject)
+            case "foreign" if atom.subject == "os.environ":
                 return STR
             case "device" | "none" | "int" | "float" | "bool":
                 return NOTHING  # it raises
@@ -530,8 +549,10 @@ class Interpreter:
         return self._operate(node, self.evaluate(node.left), self.evaluate(node.right))
 
     def _operate(self, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
+        # one side is not known yet: whatever were said now could not be taken back
         if not left or not right:
             return NOTHING
+        # an operator of a tensor gives a tensor, whatever the other side is
         if TENSOR in (left, right):
             return TENSOR
         if only(left, _NUMBERS) and only(right, _NUMBERS):
@@ -543,20 +564,19 @@ class Interpreter:
         if only(left, _HOST_NUMBERS) and only(right, _HOST_NUMBERS):
             return ARRAY
         if only(left, ("list", "tuple")) and only(right, ("list", "tuple", "int")):
-            items = (self.inference.iterate(value) for value in (left, right) if value != INT)
-            return self.cells.list_of(node, union(*items))
+            items = (self.iterate(value) for value in (left, right) if value != INT)
+            return self.list_of(node, union(*items))
         return UNKNOWN
 
     def _boolean(self, node: ast.BoolOp) -> Value:
-        env, has_gpu = self.env, self.has_gpu
+        env = self.env
         is_and = isinstance(node.op, ast.And)
         values = []
         for part in node.values:
             values.append(self.evaluate(part))
-            if is_and:
-                self.env = narrowed(part, self.env, True)
-                self.has_gpu |= values[-1] == AVAILABLE
-        self.env, self.has_gpu = env, has_gpu
+            # `x is not None and x.to(d)`: the right side runs only if the left one lets it
+            self.env = narrowed(part, self.env, is_and)
+        self.env = env
         return AVAILABLE if is_and and AVAILABLE in values else union(*values)
 
     def _unary(self, node: ast.UnaryOp) -> Value:
@@ -567,6 +587,7 @@ class Interpreter:
 
     def _comparison(self, node: ast.Compare) -> Value:
         values = [self.evaluate(side) for side in (node.left, *node.comparators)]
+        # these four give a bool whatever is compared; tensors give tensors with all others
         if isinstance(node.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn):
             return BOOL
         if TENSOR in values:
@@ -579,28 +600,28 @@ class Interpreter:
         return BOOL if all(only(value, host) for value in values) else UNKNOWN
 
     def _choice(self, node: ast.IfExp) -> Value:
-        env, has_gpu = self.env, self.has_gpu
-        self.has_gpu |= self.evaluate(node.test) == AVAILABLE
+        env = self.env
+        self.evaluate(node.test)
         self.env = narrowed(node.test, env, True)
-        yes = self.evaluate(node.body)
-        self.has_gpu = has_gpu or denies_gpu(node.test)
+        value = self.evaluate(node.body)
         self.env = narrowed(node.test, env, False)
-        no = self.evaluate(node.orelse)
-        self.env, self.has_gpu = env, has_gpu
-        return union(yes, no)
+        other = self.evaluate(node.orelse)
+        self.env = env
+        return union(value, other)
 
     def _list(self, node: ast.List | ast.Set) -> Value:
-        return self.cells.list_of(node, union(*[self._spread(item) for item in node.elts]))
+        return self.list_of(node, union(*[self._spread(item) for item in node.elts]))
 
     def _spread(self, item: ast.expr) -> Value:
         """What one item of a list adds to it."""
         value = self.evaluate(item)
-        return self.inference.iterate(value) if isinstance(item, ast.Starred) else value
+        return self.iterate(value) if isinstance(item, ast.Starred) else value
 
     def _tuple(self, node: ast.Tuple) -> Value:
         values = [self.evaluate(item) for item in node.elts]
+        # how many items a star brings is not known, so that positions say nothing
         if any(isinstance(item, ast.Starred) for item in node.elts):
-            return self.cells.list_of(node, UNKNOWN)
+            return self.list_of(node, UNKNOWN)
         return tuple_of(values)
 
     def _dict(self, node: ast.Dict) -> Value:
@@ -608,13 +629,15 @@ class Interpreter:
             if key is not None:
                 self.evaluate(key)
             value = self.evaluate(item)
-            self.cells.put(("items", node), value if key is not None else union(*map(self.cells.items, value)))
-        return of(("dict", node))
+            if key is None:  # `**item`
+                value = union(*map(self.cells.items, value))
+            self.put(("items", node), value)
+        return of("dict", node)
 
     def _comprehension(self, node: Any) -> Value:
         env, self.env = self.env, dict(self.env)
         for generator in node.generators:
-            items = self.inference.iterate(self.evaluate(generator.iter))
+            items = self.iterate(self.evaluate(generator.iter))
             self.bind(generator.target, items, is_inner=True)
             for test in generator.ifs:
                 self.evaluate(test)
@@ -623,7 +646,7 @@ class Interpreter:
             self.evaluate(node.key)
             value = self.cells.dict_of(node, self.evaluate(node.value))
         else:
-            value = self.cells.list_of(node, self.evaluate(node.elt))
+            value = self.list_of(node, self.evaluate(node.elt))
         self.env = env
         return value
 
@@ -638,7 +661,7 @@ class Interpreter:
     def _yield(self, node: ast.Yield) -> Value:
         value = self.evaluate(node.value) if node.value else NONE
         if self.function is not None:
-            self.cells.put(("items", (self.function, "yield")), value)
+            self.put(("items", (self.function, "yield")), value)
         return UNKNOWN
 
     _METHODS: Final[dict[type, Any]] = {

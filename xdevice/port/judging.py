@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from .idioms import OTHER_ARRAYS
-from .knowledge import framework_of
+from .idioms import OTHER_ARRAYS, Idiom
+from .inference import Inference
+from .project import frameworks_of, imported_names
 from .sites import Edit, Grade, Verdict
+from .sources import PythonModule
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from .idioms import Idiom
-    from .inference import Inference
-    from .sources import PythonModule
-
-    Edits = tuple[Edit, ...]
+Edits = tuple[Edit, ...]
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,11 @@ class JudgedModule:
     """A module whose uses of devices are judged."""
 
     def __init__(
-        self, module: PythonModule, inference: Inference, text_origins: set[ast.AST], sets_current: bool
+        self,
+        module: PythonModule,
+        inference: Inference,
+        text_origins: set[ast.AST],
+        sets_current: bool,
     ) -> None:
         self.source = module.source
         self.segment = module.segment
@@ -65,10 +65,10 @@ class JudgedModule:
         self.full_name = inference.full_name
         self.text_origins = text_origins
         self.sets_current = sets_current
-        names = _imports_of(module, inference)
-        self.frameworks = {framework for name in names if (framework := framework_of(name)) is not None}
+        self.frameworks = frameworks_of(module)
+        names = {name.split(".")[0] for node in self.nodes for name in imported_names(node, module)}
         names |= {node.id for node in self.nodes if isinstance(node, ast.Name)}
-        self.other_arrays = {name.split(".")[0] for name in names} & OTHER_ARRAYS
+        self.other_arrays = names & OTHER_ARRAYS
 
     def has_uses(self, node: ast.AST) -> bool:
         """Whether there are uses of devices inside of an expression."""
@@ -88,18 +88,6 @@ class JudgedModule:
         return ast.dump(again) == ast.dump(node)
 
 
-def _imports_of(module: PythonModule, inference: Inference) -> set[str]:
-    """The full names of what a module imports, anywhere in it."""
-    names = set()
-    for node in module.walked[0]:
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            origin = inference.project.absolute_name(node, module)
-            names |= {origin, *(f"{origin}.{alias.name}" for alias in node.names)}
-    return names
-
-
 @dataclass
 class Use:
     """One use of an idiom, and the edits that rewrite it. The node is a call, but for the idioms that are none."""
@@ -112,9 +100,12 @@ class Use:
         self.span = self.module.span
         self.full_name = self.module.full_name
         self.sets_current = self.module.sets_current
+        self.start, self.end = self.span(self.node)
         self.args: list[ast.expr] = getattr(self.node, "args", [])
-        self.keywords: dict[str | None, ast.keyword] = {k.arg: k for k in getattr(self.node, "keywords", ())}
-        self.has_arguments = bool(self.args or self.keywords)
+        self.keywords: dict[str | None, ast.keyword] = {
+            keyword.arg: keyword for keyword in getattr(self.node, "keywords", ())
+        }
+        self.arguments = [*self.args, *(keyword.value for keyword in self.keywords.values())]
         self.has_stars = None in self.keywords or any(isinstance(arg, ast.Starred) for arg in self.args)
         is_alone = len(self.args) == 1 and not self.keywords and not self.has_stars
         self.only_argument = self.args[0] if is_alone else None
@@ -140,7 +131,7 @@ class Use:
     # edits
 
     def edit(self, start: int, end: int, text: str) -> Edit:
-        return Edit(start, -self.span(self.node)[1], end, text)
+        return Edit(start, -self.end, end, text)
 
     def replace(self, text: str, node: ast.AST | None = None) -> Edits:
         start, end = self.span(node or self.node)
@@ -156,6 +147,11 @@ class Use:
         """Replaces the name of what is called."""
         return (self.edit(*self.span(self.node.func), text),)
 
+    @property
+    def renamed(self) -> Edits:
+        """Replaces the name of what is called by the idiom's text."""
+        return self.rename(self.idiom.text)
+
     def rename_with_bracket(self, text: str) -> Edit:
         start, end = self.span(self.node.func)
         return self.edit(start, self.find(b"(", end) + 1, text)
@@ -163,21 +159,20 @@ class Use:
     def drop(self, keyword: ast.keyword) -> Edit:
         """Takes out a keyword argument and the comma before it."""
         start, end = self.span(keyword)
-        while self.module.source.text[start : start + 1] != b",":
-            start -= 1
-        return self.edit(start, end, "")
+        return self.edit(self.module.source.text.rindex(b",", 0, start), end, "")
 
     def call_with_receiver(self, word: str, upto: int, text: str = "", comma: str = ",") -> Edits:
         """Makes `word(x, ...)` of `x.method(...)`, with `text` in place of what stands before the position `upto`.
         Comments and line breaks in between are kept."""
-        start, dot = self.span(self.node)[0], self.dot
+        start, dot = self.start, self.dot
         between = self.module.source.text[dot:upto].decode()
-        kept = "".join(re.findall(r"#[^\r\n]*|\\?\r?\n[ \t]*|[ \t]+(?=#)", between))
-        if not kept.strip(" \t"):
-            kept = " " if comma else ""
-        elif kept.startswith("#"):
-            kept = f"  {kept}"
-        return self.edit(start, start, f"{word}("), self.edit(dot, upto, f"{comma}{kept}{text}")
+        # comments and line breaks between the dot and the argument; the spaces go
+        layout = "".join(re.findall(r"#[^\r\n]*|\\?\r?\n[ \t]*|[ \t]+(?=#)", between))
+        if not layout.strip(" \t"):
+            layout = " " if comma else ""
+        elif layout.startswith("#"):
+            layout = f"  {layout}"
+        return self.edit(start, start, f"{word}("), self.edit(dot, upto, f"{comma}{layout}{text}")
 
     def move_to(self, device: ast.expr, word: str = "xdevice.to_device", maker: str = "") -> Edits:
         """Makes `word(x, device)` of `x.method(device)`; the maker makes a device of an index."""
@@ -187,9 +182,10 @@ class Use:
 
     def close_bracket(self, argument: ast.expr) -> Edit:
         """Closes one more bracket behind an argument, before a comma that follows it."""
-        text, last = self.module.source.text, self.span(self.node)[1] - 1
+        text, last = self.module.source.text, self.end - 1
         _, end = self.span(argument)
         at = end
+        # brackets around the argument itself stand before the one that closes the call
         while text[at : at + 1] in b") \t" and at < last:
             at += 1
         if at == last:
@@ -204,12 +200,9 @@ class Use:
 
     def find(self, mark: bytes, at: int) -> int:
         """The next position of a mark that is not in a comment."""
-        text = self.module.source.text
-        while text[at : at + 1] != mark:
-            if text[at : at + 1] == b"#":
-                at = min(i for i in (text.find(b"\n", at), text.find(b"\r", at), len(text)) if i >= 0)
-            at += 1
-        return at
+        match = re.compile(rb"(?:#[^\r\n]*|[^#])*?" + re.escape(mark)).match(self.module.source.text, at)
+        assert match is not None
+        return match.end() - 1
 
 
 def text_of(node: ast.AST | None) -> str | None:

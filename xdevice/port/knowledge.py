@@ -17,7 +17,6 @@ from .values import (
     UNKNOWN,
     Atom,
     Value,
-    kind,
     of,
     tuple_of,
     union,
@@ -34,8 +33,9 @@ FRAMEWORKS: Final = {
 }
 """The framework of each package."""
 _PARTS: Final = {
-    **{f"d2l.{name}": name for name in ("torch", "mxnet", "tensorflow", "paddle", "jax")}, "gluoncv.torch": "torch",
-}  # fmt: skip
+    **{f"d2l.{name}": name for name in ("torch", "mxnet", "tensorflow", "paddle", "jax")},
+    "gluoncv.torch": "torch",
+}
 """Modules that belong to another framework than the rest of their package."""
 
 
@@ -81,31 +81,46 @@ _NO_TENSORS: Final = set(
 
 _CALLS: Final[dict[str, Value]] = {
     **{f"{root}.{name}": TENSOR for root in _TENSOR_ROOTS.split() for name in _MAKERS.split()},
-    **dict.fromkeys("""
+    **dict.fromkeys(
+        """
         torch.autograd.Variable torch.Tensor torch.FloatTensor torch.LongTensor torch.nn.Parameter
         paddle.to_tensor paddle.uniform paddle.create_parameter paddle.randn mxnet.nd.array mxnet.nd.NDArray
         mxnet.image.imread mxnet.image.imdecode mxnet.image.imresize torchvision.utils.make_grid
         tensorflow.Variable tensorflow.range jax.random.PRNGKey jax.random.uniform mxnet.random.uniform
         mxnet.random.normal torch.nn.utils.rnn.pad_sequence
-    """.split(), TENSOR),
+    """.split(),
+        TENSOR,
+    ),
     **dict.fromkeys(("torch.max.dim", "torch.topk", "torch.sort", "paddle.topk"), tuple_of([TENSOR, TENSOR])),
     **dict.fromkeys(("torch.cuda.is_available", "torch.accelerator.is_available"), AVAILABLE),
-    **dict.fromkeys(("torch.backends.mps.is_available", "torch.xpu.is_available", "torch.npu.is_available"), BOOL),
-    **dict.fromkeys("""
+    **dict.fromkeys(
+        ("torch.backends.mps.is_available", "torch.xpu.is_available", "torch.npu.is_available"),
+        BOOL,
+    ),
+    **dict.fromkeys(
+        """
         torch.cuda.device_count torch.accelerator.device_count mxnet.npx.num_gpus mxnet.context.num_gpus
         mxnet.device.num_gpus paddle.device.cuda.device_count jax.device_count jax.local_device_count
         xdevice.num_gpus torch.cuda.current_device torch.accelerator.current_device_index
         torch.distributed.get_rank torch.distributed.get_world_size paddle.distributed.get_rank
         paddle.distributed.get_world_size torch.distributed.get_node_local_rank horovod.mxnet.local_rank
         horovod.torch.local_rank
-    """.split(), INT),
+    """.split(),
+        INT,
+    ),
     **dict.fromkeys(("xdevice.item", "time.time", "math.exp", "math.sqrt", "math.log", "random.random"), FLOAT),
     **dict.fromkeys(("os.environ.get", "os.getenv", "os.path.join"), STR),
-    "xdevice.to_numpy": ARRAY, "xdevice.sync": NONE, "random.randint": INT, "platform.system": STR,
-    "gluoncv.utils.filesystem.try_import_decord": of(("foreign", "decord")),
-    **{f"{root}.{name}": TENSOR for root in ("paddle", "tensorflow", "tensorflow.math")  # torch.equal gives a bool
-       for name in "equal not_equal less less_than less_equal greater greater_than greater_equal".split()},
-}  # fmt: skip
+    "xdevice.to_numpy": ARRAY,
+    "xdevice.sync": NONE,
+    "random.randint": INT,
+    "platform.system": STR,
+    "gluoncv.utils.filesystem.try_import_decord": of("foreign", "decord"),
+    **{
+        f"{root}.{name}": TENSOR
+        for root in ("paddle", "tensorflow", "tensorflow.math")  # torch.equal gives a bool
+        for name in "equal not_equal less less_than less_equal greater greater_than greater_equal".split()
+    },
+}
 
 BUILTINS: Final[dict[str, Value]] = {
     **dict.fromkeys(("int", "len", "id", "ord"), INT),
@@ -117,8 +132,20 @@ BUILTINS: Final[dict[str, Value]] = {
     **dict.fromkeys(("type", "getattr"), UNKNOWN),
 }
 """What functions of Python return whatever they are given."""
-CONSTANTS: Final[dict[type, Value]] = {bool: BOOL, int: INT, float: FLOAT, str: STR, type(None): NONE}
-PLAIN_TYPES: Final[dict[str, Value]] = {"int": INT, "float": FLOAT, "bool": BOOL, "str": STR, "None": NONE}
+CONSTANTS: Final[dict[type, Value]] = {
+    bool: BOOL,
+    int: INT,
+    float: FLOAT,
+    str: STR,
+    type(None): NONE,
+}
+PLAIN_TYPES: Final[dict[str, Value]] = {
+    "int": INT,
+    "float": FLOAT,
+    "bool": BOOL,
+    "str": STR,
+    "None": NONE,
+}
 TYPES: Final[dict[str, Value]] = {
     **dict.fromkeys(
         """
@@ -126,9 +153,9 @@ TYPES: Final[dict[str, Value]] = {
         """.split(),
         TENSOR,
     ),
-    "torch.device": of(("device", None)),
-    "torch.nn.Module": of(("model", "torch.nn.Module")),
-    "paddle.nn.Layer": of(("model", "paddle.nn.Layer")),
+    "torch.device": of("device"),
+    "torch.nn.Module": of("model", "torch.nn.Module"),
+    "paddle.nn.Layer": of("model", "paddle.nn.Layer"),
     "torch.optim.Optimizer": of("optimizer"),
 }
 """What annotations allow."""
@@ -158,11 +185,26 @@ COPIES: Final = {"copy.copy", "copy.deepcopy", "xdevice.to_device", "xdevice.cop
 """Functions that give what their first argument is."""
 
 LAYERS: Final = {
-    "torch.nn", "paddle.nn", "mxnet.gluon.nn", "mxnet.gluon.rnn", "mxnet.gluon.loss", "tensorflow.keras.layers",
-    "tensorflow.keras.losses", "keras.layers", "tensorflow.keras", "keras",
-}  # fmt: skip
+    "torch.nn",
+    "paddle.nn",
+    "mxnet.gluon.nn",
+    "mxnet.gluon.rnn",
+    "mxnet.gluon.loss",
+    "tensorflow.keras.layers",
+    "tensorflow.keras.losses",
+    "keras.layers",
+    "tensorflow.keras",
+    "keras",
+}
 """The modules whose classes are layers, models and losses."""
-_NO_MODELS: Final = {"Parameter", "ParameterList", "ParameterDict", "ParamAttr", "Input", "InputSpec"}
+_NO_MODELS: Final = {
+    "Parameter",
+    "ParameterList",
+    "ParameterDict",
+    "ParamAttr",
+    "Input",
+    "InputSpec",
+}
 _NETS: Final = tuple(
     """
     torchvision.models paddle.vision.models gluoncv.model_zoo gluoncv.torch.model_zoo mxnet.gluon.model_zoo
@@ -185,10 +227,16 @@ BASES: Final = set(
 IN_PLACE: Final = ("torch.nn.", "paddle.nn.", "torchvision.models.", "mxnet.gluon.", "gluoncv.")
 
 LOADERS: Final = {
-    "torch.utils.data.DataLoader", "paddle.io.DataLoader", "mxnet.gluon.data.DataLoader",
+    "torch.utils.data.DataLoader",
+    "paddle.io.DataLoader",
+    "mxnet.gluon.data.DataLoader",
     "torch_geometric.loader.DataLoader",
-}  # fmt: skip
-TENSOR_SETS: Final = {"torch.utils.data.TensorDataset", "mxnet.gluon.data.ArrayDataset", "paddle.io.TensorDataset"}
+}
+TENSOR_SETS: Final = {
+    "torch.utils.data.TensorDataset",
+    "mxnet.gluon.data.ArrayDataset",
+    "paddle.io.TensorDataset",
+}
 
 _SAME: Final = """
 to cuda cpu xpu npu detach clone contiguous float half double long int bool bfloat16 type type_as view reshape
@@ -217,7 +265,7 @@ TENSOR_LISTS: Final = {"split": TENSOR, "chunk": TENSOR, "unbind": TENSOR, "toli
 """What is in the lists that methods of a tensor return."""
 TENSOR_ATTRIBUTES: Final[dict[str, Value]] = {
     **dict.fromkeys(("T", "mT", "grad", "data", "real", "imag", "H"), TENSOR),
-    **dict.fromkeys(("device", "ctx", "context", "place"), of(("device", None))),
+    **dict.fromkeys(("device", "ctx", "context", "place"), of("device")),
     **dict.fromkeys(("ndim", "nbytes", "itemsize"), INT),
     **dict.fromkeys(("requires_grad", "is_cuda", "is_leaf"), BOOL),
     "dtype": of("dtype"),
@@ -227,18 +275,23 @@ TEXT_METHODS: Final[dict[str, Value]] = {
     **dict.fromkeys(("startswith", "endswith", "isdigit"), BOOL),
 }
 """What methods of a text return that is no text."""
-DEVICE_ATTRIBUTES: Final[dict[str, Value]] = {"type": STR, "index": INT, "device_type": STR, "device_id": INT}
+DEVICE_ATTRIBUTES: Final[dict[str, Value]] = {
+    "type": STR,
+    "index": INT,
+    "device_type": STR,
+    "device_id": INT,
+}
 MODEL_METHODS: Final = set("to cuda cpu xpu train eval float half double bfloat16 requires_grad_ apply type".split())
 """Methods of a model of PyTorch that return the model itself."""
 RESULT_ATTRIBUTES: Final[dict[tuple[str, str], Value]] = {
-    ("accelerate.Accelerator", "device"): of(("device", None)),
-    ("accelerate.PartialState", "device"): of(("device", None)),
+    ("accelerate.Accelerator", "device"): of("device"),
+    ("accelerate.PartialState", "device"): of("device"),
     ("torch.distributed.device_mesh", "device_type"): STR,
 }
 """What an attribute of the result of a call is, by the names of the two."""
-GLUONS_OUTPUT: Final = ("result", "mxnet.gluon.output")
+GLUONS_OUTPUT: Final = of("result", "mxnet.gluon.output")
 """What a model of Gluon's zoos returns: an array of MXNet, or several."""
-DECORDS_ARRAY: Final = ("result", "decord.array")
+DECORDS_ARRAY: Final = of("result", "decord.array")
 """An array of decord on the host, whose methods have MXNet's names."""
 
 
@@ -248,9 +301,11 @@ def result(full: str) -> Value | None:
         return _CALLS[full]
     root, _, name = full.rpartition(".")
     if root in LAYERS and name[:1].isupper() and name not in _NO_MODELS:
-        return of(("model", full))
+        return of("model", full)
+    # zoos have functions, whose names begin with small letters
     if full.startswith(_NETS):
-        return of(("model", full))
+        return of("model", full)
+    # NumPy's interface is large: what gives no array is listed, not what does
     if root in _ALL_TENSORS and name not in _NO_TENSORS and name[:1].islower():
         return TENSOR
     if full.startswith("numpy.") and name not in {"random", "load", "load_txt"}:
@@ -258,7 +313,7 @@ def result(full: str) -> Value | None:
     if root in {"torch.optim", "paddle.optimizer", "tensorflow.keras.optimizers"}:
         return of("optimizer")
     if root in _DATASETS and name[:1].isupper():
-        return of(("result", "dataset"))
+        return of("result", "dataset")
     return None
 
 
@@ -266,9 +321,10 @@ def output_of(full: str) -> Value | None:
     """What a layer of a framework returns when it is called; None if no table says so."""
     root, _, name = full.rpartition(".")
     if full.startswith(("gluoncv.model_zoo", "mxnet.gluon.model_zoo")):
-        return of(GLUONS_OUTPUT)
+        return GLUONS_OUTPUT
     if name in _SEVERAL or root not in LAYERS:
         return None
+    # what a class of the project computes is read there, and what `Module` itself gives is unknown
     if full in BASES - {"torch.nn.Sequential"} and not name.endswith("Sequential"):
         return None
     return TENSOR
@@ -276,6 +332,6 @@ def output_of(full: str) -> Value | None:
 
 def is_model(atom: Atom) -> bool:
     """Whether the atom is a layer or model of a framework, or an object of a class of the project derived from one."""
-    if kind(atom) == "model":
+    if atom.kind == "model":
         return True
-    return kind(atom) == "instance" and not BASES.isdisjoint(atom[1].foreign_bases())
+    return atom.kind == "instance" and not BASES.isdisjoint(atom.subject.foreign_bases())

@@ -10,21 +10,18 @@ import re
 import subprocess
 import tokenize
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from . import lint_rules, porting
+from . import lint_rules
+from .engine import Examined
 from .lint_rules import RULES
 from .report import column
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from .engine import Examined
-    from .sites import Site
-    from .sources import PythonModule, Source
+from .sites import Site
+from .sources import Cell, PythonModule, Source
 
 _COMMENT: Final = re.compile(r"#\s*xdevice:\s*(ignore|off|on)\b\s*(?:\[([^\]]*)\])?")
 _SECTION: Final = re.compile(r"^\s*\[tool\.xdevice\b", re.MULTILINE)
@@ -43,7 +40,7 @@ class Change(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, eq=False)
 class Finding:
     """One place that a rule has found. `line` and `end` are in the file, `col` counts characters from 1. `text` is the
     first line with single spaces, by which a baseline recognizes the finding."""
@@ -52,12 +49,16 @@ class Finding:
     line: int
     col: int
     code: str
-    message: str = field(compare=False)
-    text: str = field(compare=False, default="")
-    end: tuple[int, int] = field(compare=False, default=(0, 0))
-    cell: int | None = field(compare=False, default=None)
-    lines: range = field(compare=False, default=range(0))  # the lines of the whole statement
-    fix: tuple[Change, ...] = field(compare=False, default=())
+    message: str
+    text: str
+    end: tuple[int, int]
+    cell: int | None
+    lines: range  # of the whole statement
+    fix: tuple[Change, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, int, int, str]:
+        return self.path, self.line, self.col, self.code
 
 
 class Choice(NamedTuple):
@@ -68,7 +69,10 @@ class Choice(NamedTuple):
     per_file: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def takes(self, code: str, path: str) -> bool:
-        ignored = (*self.ignore, *(code for glob, codes in self.per_file if _matches(path, glob) for code in codes))
+        ignored = (
+            *self.ignore,
+            *(code for glob, codes in self.per_file if _matches(path, glob) for code in codes),
+        )
         if code.startswith(ignored or "-"):
             return False
         return code.startswith(self.select) if self.select else RULES[code].on
@@ -93,11 +97,11 @@ def codes(text: str, of: str) -> tuple[str, ...]:
     Raises:
         OptionError: one of them begins no code.
     """
-    found = tuple(code for code in re.split(r"[,\s]+", text.strip()) if code)
-    for code in found:
-        if not any(known.startswith(code) for known in RULES):
-            raise OptionError(f"{of}: there is no code {code!r}; the codes are {', '.join(RULES)}")
-    return found
+    beginnings = tuple(filter(None, re.split(r"[,\s]+", text)))
+    for beginning in beginnings:
+        if not any(code.startswith(beginning) for code in RULES):
+            raise OptionError(f"{of}: there is no code {beginning!r}; the codes are {', '.join(RULES)}")
+    return beginnings
 
 
 # what a project has set
@@ -112,6 +116,7 @@ def configure(root: Path) -> Choice:
     files = (folder / "pyproject.toml" for folder in (root, *root.parents))
     file = next((file for file in files if file.is_file()), None)
     text = file.read_text(encoding="utf-8") if file is not None else ""
+    # tomllib came with Python 3.11: without it only files with our section are refused
     if not _SECTION.search(text):
         return Choice()
     try:
@@ -122,24 +127,24 @@ def configure(root: Path) -> Choice:
             f"give --select and --ignore instead, or run lint with a newer Python"
         ) from error
     try:
-        given = tomllib.loads(text)["tool"]["xdevice"]
+        settings = tomllib.loads(text)["tool"]["xdevice"]
     except tomllib.TOMLDecodeError as error:
         raise OptionError(f"{file}: {error}") from error
-    unknown = set(given) - {"select", "ignore", "per-file-ignores"}
+    unknown = set(settings) - {"select", "ignore", "per-file-ignores"}
     if unknown:
         raise OptionError(f"{file}: [tool.xdevice] has select, ignore and per-file-ignores, not {', '.join(unknown)}")
-    per_file = given.get("per-file-ignores", {})
+    per_file = settings.get("per-file-ignores", {})
     return Choice(
-        _list_codes(given.get("select", []), f"{file}: select"),
-        _list_codes(given.get("ignore", []), f"{file}: ignore"),
-        tuple((glob, _list_codes(some, f"{file}: per-file-ignores")) for glob, some in per_file.items()),
+        _list_codes(settings.get("select", []), f"{file}: select"),
+        _list_codes(settings.get("ignore", []), f"{file}: ignore"),
+        tuple((glob, _list_codes(setting, f"{file}: per-file-ignores")) for glob, setting in per_file.items()),
     )
 
 
-def _list_codes(given: Any, of: str) -> tuple[str, ...]:
-    if not isinstance(given, list) or not all(isinstance(code, str) for code in given):
-        raise OptionError(f"{of} is a list of codes, such as ['XD202'], not {given!r}")
-    return codes(" ".join(given), of)
+def _list_codes(setting: Any, of: str) -> tuple[str, ...]:
+    if not isinstance(setting, list) or not all(isinstance(code, str) for code in setting):
+        raise OptionError(f"{of} is a list of codes, such as ['XD202'], not {setting!r}")
+    return codes(" ".join(setting), of)
 
 
 # one file
@@ -151,77 +156,74 @@ def findings(source: Source, choice: Choice) -> list[Finding]:
     Raises:
         OptionError: a comment names a code that does not exist.
     """
-    chosen = sorted({finding for module in source.modules for finding in _chosen(module, choice)})
+    chosen = {finding.key: finding for module in source.modules for finding in _chosen(module, choice)}
     ignores = list(_ignores(source))
-    told = [finding for finding in chosen if not _is_ignored(finding, ignores)]
+    reported = [finding for finding in chosen.values() if not _is_ignored(finding, ignores)]
     if choice.takes("XD401", source.path):
-        told += _unused_ignores(source, ignores, choice)
-    return sorted(told)
+        reported += _unused_ignores(source, ignores, choice)
+    return sorted(reported, key=lambda finding: finding.key)
 
 
 def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
     source = module.source
-    spans = _Spans(module)
     for hit in lint_rules.hits(module):
         if not choice.takes(hit.code, source.path):
             continue
         node: Any = hit.node
         line, cell = source.place(node.lineno)
         end = source.place(node.end_lineno)[0], column(source, node.end_lineno, node.end_col_offset)
-        first, last = spans.of(node)
+        first, last = _statement_lines(node, module.walked[1])
         yield Finding(
-            source.path, line, column(source, node.lineno, node.col_offset), hit.code, hit.text,
-            " ".join(source.line_text(node.lineno).split()), end, cell,
+            source.path,
+            line,
+            column(source, node.lineno, node.col_offset),
+            hit.code,
+            hit.text,
+            " ".join(source.line_text(node.lineno).split()),
+            end,
+            cell,
             range(source.place(first)[0], source.place(last)[0] + 1),
-        )  # fmt: skip
+        )
 
 
-class _Spans:
-    """Finds the lines of the statement around a node; of a compound statement only those before its body."""
-
-    def __init__(self, module: PythonModule) -> None:
-        self._module = module
-        self._statements: list[tuple[int, int]] | None = None
-
-    def of(self, node: Any) -> tuple[int, int]:
-        if self._statements is None:
-            self._statements = sorted(_heads(self._module), key=lambda span: span[1] - span[0])
-        inside = (span for span in self._statements if span[0] <= node.lineno and node.end_lineno <= span[1])
-        return next(inside, (node.lineno, node.end_lineno))
-
-
-def _heads(module: PythonModule) -> Iterator[tuple[int, int]]:
-    for node in module.walked[0]:
-        if isinstance(node, ast.stmt):
-            body = getattr(node, "body", None)
-            last = max(node.lineno, body[0].lineno - 1) if isinstance(body, list) else node.end_lineno
-            assert last is not None
-            yield node.lineno, last
+def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, int]:
+    """The lines of the statement around a node; of a compound statement only those before its body."""
+    statement = node
+    while not isinstance(statement, ast.stmt):
+        statement = parents[statement]
+    body = getattr(statement, "body", None)
+    last: Any = statement.end_lineno
+    if isinstance(body, list):
+        last = max(statement.lineno, body[0].lineno - 1)
+    if statement.lineno <= node.lineno and node.end_lineno <= last:
+        return statement.lineno, last
+    return node.lineno, node.end_lineno  # a decorator, or the type behind `except`
 
 
-def with_fixes(found: Iterable[Finding], examined: Examined) -> Iterator[Finding]:
+def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Finding]:
     """The findings, each with the edits by which `port` would fix it; those in notebooks get none."""
-    changes: dict[object, tuple[Source, Site]] = {}
-    for source, site in _rewritten(examined):  # a site begins at the name of the method, a finding at the whole call
-        changes["start", site.file, site.line, column(source, site.line, site.col)] = source, site
-        changes["end", site.file, site.end[0], column(source, *site.end)] = source, site
-    for one in found:
-        there = changes.get(("end", one.path, *one.end)) or changes.get(("start", one.path, one.line, one.col))
-        if there is None or one.code not in lint_rules.BY_PORT:
-            yield one
-            continue
-        source, site = there
-        modules = [module for module in examined.modules if module.source is source]
-        edits = sorted({*site.edits, *porting.import_edits(source, modules, [site], examined.backend)})
-        made = (Change(_at(source, edit.start), _at(source, edit.end), edit.text) for edit in edits)
-        yield replace(one, fix=tuple(made))
-
-
-def _rewritten(examined: Examined) -> Iterator[tuple[Source, Site]]:
-    by_path = {source.path: source for source in examined.sources if not source.tokens}
+    sources = {source.path: source for source in examined.sources if not source.tokens}
+    sites: dict[object, Site] = {}
     for site in examined.sites:
-        if site.verdict == "rewritten" and site.file in by_path:
-            yield by_path[site.file], site
+        if site.verdict == "rewritten" and site.file in sources:
+            source = sources[site.file]
+            # a site begins at the name of the method, a finding at the whole call
+            sites["start", site.file, site.line, column(source, site.line, site.col)] = site
+            sites["end", site.file, site.end[0], column(source, *site.end)] = site
+    for finding in findings:
+        path = finding.path
+        match = sites.get(("end", path, *finding.end))
+        if match is None:
+            match = sites.get(("start", path, finding.line, finding.col))
+        if match is None or finding.code not in lint_rules.BY_PORT:
+            yield finding
+        else:
+            yield replace(finding, fix=tuple(_changes(examined, sources[path], match)))
+
+
+def _changes(examined: Examined, source: Source, site: Site) -> Iterator[Change]:
+    for edit in sorted({*site.edits} | examined.import_edits(source, [site])):
+        yield Change(_at(source, edit.start), _at(source, edit.end), edit.text)
 
 
 def _at(source: Source, offset: int) -> tuple[int, int]:
@@ -234,133 +236,155 @@ def _at(source: Source, offset: int) -> tuple[int, int]:
 
 @dataclass
 class _Ignore:
-    line: int  # lines are counted in the file, also in `lines`
-    lines: range
+    lines: range  # of the file
     cell: int | None
     codes: tuple[str, ...]
     used: bool = False
 
 
 def _ignores(source: Source) -> Iterator[_Ignore]:
-    opened: tuple[int, int | None, tuple[str, ...]] | None = None
-    last = len(source.starts)
+    opened: _Ignore | None = None
     for line, comment in _comments(source):
         match = _COMMENT.match(comment)
         if match is None:
             continue
         place, cell = source.place(line)
-        named = codes(match[2] or "", f"{source.path}:{place}")
+        ignore = _Ignore(range(place, place + 1), cell, codes(match[2] or "", f"{source.path}:{place}"))
         if match[1] == "ignore":
-            yield _Ignore(place, range(place, place + 1), cell, named)
+            yield ignore
         elif match[1] == "off" and opened is None:
-            opened = place, cell, named
+            opened = ignore
         elif match[1] == "on" and opened is not None:
-            yield _Ignore(opened[0], range(opened[0], place + 1), opened[1], opened[2])
+            yield replace(opened, lines=range(opened.lines.start, place + 1))
             opened = None
     if opened is not None:
-        yield _Ignore(opened[0], range(opened[0], source.place(last)[0] + 1), opened[1], opened[2])
+        last, _ = source.place(len(source.starts))
+        yield replace(opened, lines=range(opened.lines.start, last + 1))
 
 
 def _comments(source: Source) -> Iterator[tuple[int, str]]:
     if b"xdevice:" not in source.text:
         return
-    parts = [(1, source.text.decode())] if source.cells is None else [(c.line, c.text) for c in source.cells]
-    for first, text in parts:
+    cells = source.cells if source.cells is not None else [Cell(1, source.text.decode())]
+    for cell in cells:
         # a cell that is not Python has no findings, even without its lines for IPython
         with suppress(tokenize.TokenError, SyntaxError):
-            for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            for token in tokenize.generate_tokens(io.StringIO(cell.text).readline):
                 if token.type == tokenize.COMMENT:
-                    yield first + token.start[0] - 1, token.string
+                    yield cell.line + token.start[0] - 1, token.string
 
 
 def _is_ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
-    hit = False
-    for one in ignores:
-        touches = one.lines.start < finding.lines.stop and finding.lines.start < one.lines.stop
-        if touches and (not one.codes or finding.code.startswith(one.codes)):
-            hit = one.used = True
-    return hit
+    is_ignored = False
+    for ignore in ignores:
+        touches = ignore.lines.start < finding.lines.stop and finding.lines.start < ignore.lines.stop
+        if touches and finding.code.startswith(ignore.codes or "XD"):
+            is_ignored = ignore.used = True
+    return is_ignored
 
 
 def _unused_ignores(source: Source, ignores: Iterable[_Ignore], choice: Choice) -> Iterator[Finding]:
     """Findings for comments that ignore nothing. A comment for a code that is not selected counts as used, because it
     may be needed."""
-    for one in ignores:
-        looked_for = [code for code in one.codes if choice.takes(_first(code), source.path)]
-        if not one.used and (looked_for or (not one.codes and not choice.select)):
-            what = f" of {', '.join(one.codes)}" if one.codes else ""
-            text = " ".join(source.raw.decode(errors="replace").splitlines()[one.line - 1].split())
-            lines = range(one.line, one.line + 1)
+    for ignore in ignores:
+        if not ignore.used and _may_be_unused(ignore, choice, source.path):
+            line = ignore.lines.start
+            suffix = f" of {', '.join(ignore.codes)}" if ignore.codes else ""
+            message = f"there is nothing to ignore here{suffix}; take the comment away"
+            lines = source.raw.decode(errors="replace").splitlines()
+            text = " ".join(lines[line - 1].split())
             yield Finding(
-                source.path, one.line, 1, "XD401", f"there is nothing to ignore here{what}; take the comment away",
-                text, (one.line, 1), one.cell, lines,
-            )  # fmt: skip
+                source.path,
+                line,
+                1,
+                "XD401",
+                message,
+                text,
+                (line, 1),
+                ignore.cell,
+                range(line, line + 1),
+            )
 
 
-def _first(beginning: str) -> str:
-    return next(code for code in RULES if code.startswith(beginning))
+def _may_be_unused(ignore: _Ignore, choice: Choice, path: str) -> bool:
+    if not ignore.codes:
+        return not choice.select
+    firsts = (next(code for code in RULES if code.startswith(beginning)) for beginning in ignore.codes)
+    return any(choice.takes(code, path) for code in firsts)
 
 
 # findings that were there before
 
 
-def baseline(told: Iterable[Finding]) -> str:
-    """The text of a baseline: findings by path, code and text of the line, which stay the same when lines move."""
-    counts = Counter((one.path, one.code, one.text) for one in told)
-    rows = [{"path": p, "code": c, "line": text, "count": n} for (p, c, text), n in sorted(counts.items())]
+def _baseline_key(finding: Finding) -> tuple[str, str, str]:
+    """The path, the code and the text of the line, which stay the same when lines move."""
+    return finding.path, finding.code, finding.text
+
+
+def baseline(findings: Iterable[Finding]) -> str:
+    """The text of a baseline."""
+    counts = Counter(map(_baseline_key, findings))
+    rows = [
+        {"path": path, "code": code, "line": text, "count": count}
+        for (path, code, text), count in sorted(counts.items())
+    ]
     return json.dumps({"version": 1, "findings": rows}, indent=1, ensure_ascii=False) + "\n"
 
 
-def beyond(told: Iterable[Finding], file: Path) -> list[Finding]:
+def beyond(findings: Iterable[Finding], file: Path) -> list[Finding]:
     """The findings that the baseline does not have. If a line occurs more often than there, the last ones are new.
 
     Raises:
         OptionError: the file cannot be read, or is not a baseline.
     """
     try:
-        rows = json.loads(file.read_text(encoding="utf-8"))["findings"]
-        left = Counter({(row["path"], row["code"], row["line"]): int(row["count"]) for row in rows})
+        left: Counter[tuple[str, str, str]] = Counter()
+        for row in json.loads(file.read_text(encoding="utf-8"))["findings"]:
+            left[row["path"], row["code"], row["line"]] += int(row["count"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OptionError(f"{file} is not a baseline that --write-baseline has written: {error}") from error
     new = []
-    for one in told:
-        key = one.path, one.code, one.text
+    for finding in findings:
+        key = _baseline_key(finding)
+        # the order of lines decides which of equal ones are new: the last
         left[key] -= 1
         if left[key] < 0:
-            new.append(one)
+            new.append(finding)
     return new
 
 
-def only_added(told: Iterable[Finding], revision: str, root: Path) -> list[Finding]:
+def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[Finding]:
     """The findings in lines that were added since a revision, and in files that Git does not have yet.
 
     Raises:
         OptionError: Git does not know the revision, or is not there.
     """
     text = _git(root, "diff", "-U0", "--no-color", "--no-ext-diff", "--relative", revision, "--", ".")
-    lines: dict[str, set[int]] = {}
+    added = set()
     path = ""
     for line in text.splitlines():
         if line.startswith("+++ "):
-            path = _path(line[4:])
+            path = line.removeprefix("+++ ").removeprefix("b/").rstrip("\t")
         elif line.startswith("@@"):
             start, count = re.findall(r"\+(\d+)(?:,(\d+))?", line)[0]
-            lines.setdefault(path, set()).update(range(int(start), int(start) + int(count or 1)))
-    untracked = set(_git(root, "ls-files", "-z", "--others", "--exclude-standard").split("\0"))
-    return [one for one in told if one.path in untracked or lines.get(one.path, set()).intersection(one.lines)]
-
-
-def _path(name: str) -> str:
-    name = name.rstrip("\t")
-    return name.removeprefix("b/")
+            for i in range(int(count or 1)):
+                added.add((path, int(start) + i))
+    # git diff does not show files that were never added
+    untracked = _git(root, "ls-files", "-z", "--others", "--exclude-standard").split("\0")
+    return [
+        finding
+        for finding in findings
+        if finding.path in untracked or any((finding.path, line) in added for line in finding.lines)
+    ]
 
 
 def _git(root: Path, *arguments: str) -> str:
     command = ["git", "-C", str(root), "-c", "core.quotePath=false", *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, check=False)
+        process = subprocess.run(command, capture_output=True, check=False)
     except FileNotFoundError as error:
         raise OptionError("--diff asks git, which is not installed") from error
-    if done.returncode:
-        raise OptionError(f"--diff: {done.stderr.decode(errors='replace').strip().partition(chr(10))[0]}")
-    return done.stdout.decode(errors="replace")
+    if process.returncode:
+        first = process.stderr.decode(errors="replace").strip().partition("\n")[0]
+        raise OptionError(f"--diff: {first}")
+    return process.stdout.decode(errors="replace")

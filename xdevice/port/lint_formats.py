@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
+from .lint import Finding
 from .lint_rules import RULES
 from .report import installed_version
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
-    from .lint import Finding
-
-
-def text(found: Sequence[Finding]) -> str:
+def text(findings: Sequence[Finding]) -> str:
     lines = [
-        f"{one.path}:{one.line}:{one.col}: {one.code} {one.message}{f' (cell {one.cell})' if one.cell else ''}"
-        for one in found
+        f"{finding.path}:{finding.line}:{finding.col}: {finding.code} {finding.message}"
+        + (f" (cell {finding.cell})" if finding.cell else "")
+        for finding in findings
     ]
-    counts = Counter(one.code for one in found)
-    told = ", ".join(f"{number} {code}" for code, number in sorted(counts.items()))
-    return "\n".join([*lines, f"{len(found)} found: {told}" if found else "nothing found"]) + "\n"
+    counts = Counter(finding.code for finding in findings)
+    total = ", ".join(f"{count} {code}" for code, count in sorted(counts.items()))
+    lines.append(f"{len(findings)} found: {total}" if findings else "nothing found")
+    return "\n".join(lines) + "\n"
 
 
-def github(found: Sequence[Finding]) -> str:
+def github(findings: Sequence[Finding]) -> str:
     """The findings as commands of GitHub's workflows, which annotate the lines."""
     return "".join(
-        f"::error file={_escape(one.path)},line={one.line},col={one.col},endLine={one.end[0]},"
-        f"title={one.code}::{_escape(one.message, is_value=False)}\n"
-        for one in found
+        f"::error file={_escape(finding.path)},line={finding.line},col={finding.col},endLine={finding.end[0]},"
+        f"title={finding.code}::{_escape(finding.message, is_value=False)}\n"
+        for finding in findings
     )
 
 
@@ -39,21 +38,27 @@ def _escape(text: str, is_value: bool = True) -> str:
     return text.replace(":", "%3A").replace(",", "%2C") if is_value else text
 
 
-def as_json(found: Sequence[Finding]) -> str:
-    rows = [
-        {"path": one.path, "line": one.line, "col": one.col, "end": one.end, "cell": one.cell, "code": one.code,
-         "message": one.message} for one in found
-    ]  # fmt: skip
+def as_json(findings: Sequence[Finding]) -> str:
+    names = ("path", "line", "col", "end", "cell", "code", "message")
+    rows = [{name: getattr(finding, name) for name in names} for finding in findings]
     return _write({"tool": "xdevice", "version": installed_version(), "findings": rows})
 
 
-def sarif(found: Sequence[Finding]) -> str:
+def sarif(findings: Sequence[Finding]) -> str:
     """SARIF 2.1.0; a fix is what `port` would write."""
-    names = sorted({one.code for one in found})
-    rules = [{"id": code, "shortDescription": {"text": RULES[code].text}} for code in names]
+    codes = sorted({finding.code for finding in findings})
+    rules = [{"id": code, "shortDescription": {"text": RULES[code].text}} for code in codes]
     driver = {"name": "xdevice", "version": installed_version(), "rules": rules}
-    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": [_result(one) for one in found]}
-    document = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
+    run = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "results": list(map(_result, findings)),
+    }
+    document = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [run],
+    }
     return _write(document)
 
 
@@ -61,25 +66,36 @@ def _write(document: object) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
-def _result(one: Finding) -> dict[str, Any]:
-    region = {"startLine": one.line, "startColumn": one.col, "endLine": one.end[0], "endColumn": one.end[1]}
-    place = {"artifactLocation": {"uri": one.path}, "region": region}
+def _result(finding: Finding) -> dict[str, Any]:
+    artifact = {"artifactLocation": {"uri": finding.path}}
+    place = {**artifact, "region": _region((finding.line, finding.col), finding.end)}
     result: dict[str, Any] = {
-        "ruleId": one.code,
+        "ruleId": finding.code,
         "level": "warning",
-        "message": {"text": one.message},
+        "message": {"text": finding.message},
         "locations": [{"physicalLocation": place}],
     }
-    if one.fix:
-        changes = [
-            {"deletedRegion": {"startLine": start[0], "startColumn": start[1], "endLine": end[0], "endColumn": end[1]},
-             "insertedContent": {"text": text}} for start, end, text in one.fix
-        ]  # fmt: skip
-        change = {"artifactLocation": {"uri": one.path}, "replacements": changes}
-        result["fixes"] = [{"description": {"text": "as xdevice port rewrites it"}, "artifactChanges": [change]}]
+    if finding.fix:
+        replacements = [
+            {
+                "deletedRegion": _region(change.start, change.end),
+                "insertedContent": {"text": change.text},
+            }
+            for change in finding.fix
+        ]
+        description = {"text": "as xdevice port rewrites it"}
+        changes = [{**artifact, "replacements": replacements}]
+        result["fixes"] = [{"description": description, "artifactChanges": changes}]
     return result
 
 
+def _region(start: tuple[int, int], end: tuple[int, int]) -> dict[str, int]:
+    return {"startLine": start[0], "startColumn": start[1], "endLine": end[0], "endColumn": end[1]}
+
+
 FORMATS: Final[dict[str, Callable[[Sequence[Finding]], str]]] = {
-    "text": text, "github": github, "json": as_json, "sarif": sarif,
-}  # fmt: skip
+    "text": text,
+    "github": github,
+    "json": as_json,
+    "sarif": sarif,
+}

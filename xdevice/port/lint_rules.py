@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
+from .project import imported_names
+from .sources import PythonModule
+from .values import TENSOR, means_of
 
-    from .sources import PythonModule
-
-    Found = Iterator[tuple[str, str]]
-    """Codes and messages."""
+Found = Iterator[tuple[str, str]]
+"""Codes and messages."""
+_Check = Callable[["_View", Any], Found]
 
 
 class Rule(NamedTuple):
@@ -36,7 +36,10 @@ RULES: Final[dict[str, Rule]] = {
     "XD208": Rule("the host reads a value in every step, and waits for the GPU", True),
     "XD209": Rule("in TensorFlow, assigning in a `with` block copies nothing", False),
     "XD210": Rule("a device object is compared with a text, which it never equals", False),
-    "XD211": Rule("a device is told by a piece of its name, which other frameworks and vendors spell otherwise", False),
+    "XD211": Rule(
+        "a device is told by a piece of its name, which other frameworks and vendors spell otherwise",
+        False,
+    ),
     "XD212": Rule("the result of a copy is thrown away", False),
     "XD214": Rule("CUDA_VISIBLE_DEVICES is set after the framework was imported", False),
     "XD217": Rule("what is asked for is of one vendor's devices, where there is a word for all", True),
@@ -80,22 +83,53 @@ _TEXT: Final = re.compile(r"/?(?:device:)?(?:cuda|gpu|mps|xpu|npu|hip|rocm)(?::\
 _OF_VENDORS: Final = re.compile(r"(?:cuda|mps|xpu|npu|hip)(?::\d+)?")
 """Texts that name a device whatever function they are given to. "gpu" means something else to DALI, for instance."""
 _TAKE_A_DEVICE: Final = {
-    "torch.device", "torch.set_default_device", "torch.autocast", "torch.amp.autocast", "torch.amp.GradScaler",
-    "paddle.set_device", "paddle.device.set_device", "tensorflow.device", "jax.devices", "jax.local_devices",
-}  # fmt: skip
+    "torch.device",
+    "torch.set_default_device",
+    "torch.autocast",
+    "torch.amp.autocast",
+    "torch.amp.GradScaler",
+    "paddle.set_device",
+    "paddle.device.set_device",
+    "tensorflow.device",
+    "jax.devices",
+    "jax.local_devices",
+}
 _KEYWORDS: Final = {"device", "device_type", "map_location", "place", "ctx"}
 _PLACES: Final = {"device", "context", "ctx", "place"}
 _READS: Final = {"item", "numpy", "asnumpy", "asscalar", "tolist"}
 _WAITS: Final = _READS | {
-    "synchronize", "waitall", "wait_to_read", "block_until_ready", "cpu", "sync", "print", "float", "hard_block",
-}  # fmt: skip
+    "synchronize",
+    "waitall",
+    "wait_to_read",
+    "block_until_ready",
+    "cpu",
+    "sync",
+    "print",
+    "float",
+    "hard_block",
+}
 _SYNCHRONIZE: Final = {"torch.cuda.synchronize", "paddle.device.cuda.synchronize"}
-_CLOCKS: Final = {"time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer", "time.process_time"}
-_SEVERAL: Final = {"DataParallel", "DistributedDataParallel", "device_ids", "local_rank", "try_all_gpus"}
+_CLOCKS: Final = {
+    "time.time",
+    "time.perf_counter",
+    "time.monotonic",
+    "timeit.default_timer",
+    "time.process_time",
+}
+_SEVERAL: Final = {
+    "DataParallel",
+    "DistributedDataParallel",
+    "device_ids",
+    "local_rank",
+    "try_all_gpus",
+}
 _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|mps|xpu|npu", re.IGNORECASE)
 _OTHER_VENDORS: Final = re.compile(r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|hip\b", re.IGNORECASE)
+_WORK: Final = {"backward", "matmul", "mm", "dot", "step", "forward", "model", "net"}
+_MOVES: Final = {"to", "cpu", "cuda", "as_in_ctx", "as_in_context"}
+_LOOPS: Final = (ast.For, ast.While, ast.AsyncFor)
+_BY_A_PIECE: Final = 'a device by a piece of its name; write xdevice.device(...).kind == "gpu"'
 _FRAMEWORKS: Final = {"torch", "tensorflow", "mxnet", "paddle", "jax"}
-_A_TENSOR: Final = frozenset(["tensor"])
 _TESTS: Final = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*$|conftest\.py$)|_test\.py$")
 _IN_TESTS: Final = {"XD202", "XD217", "XD218"}
 _CONVENTIONS: Final = {"tf": "tensorflow", "jnp": "jax.numpy", "npx": "mxnet.npx"}
@@ -125,6 +159,7 @@ class _View:
     """A tree with the parents of its nodes, and what its imports name."""
 
     def __init__(self, module: PythonModule) -> None:
+        self.module = module
         self.nodes, self.parents = module.walked
         self.imports: dict[str, str] = {}
         self.words: set[str] = set()
@@ -141,11 +176,12 @@ class _View:
 
     def full(self, node: ast.AST) -> str:
         """The full name of an imported thing; empty for anything else."""
-        if isinstance(node, ast.Name):
-            return self.imports.get(node.id) or _CONVENTIONS.get(node.id, "")
-        if isinstance(node, ast.Attribute):
-            base = self.full(node.value)
-            return f"{base}.{node.attr}" if base else ""
+        match node:
+            case ast.Name(id=name):
+                return self.imports.get(name) or _CONVENTIONS.get(name, "")
+            case ast.Attribute(value=owner, attr=name):
+                base = self.full(owner)
+                return f"{base}.{name}" if base else ""
         return ""
 
     def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
@@ -159,10 +195,11 @@ class _View:
 
     def is_guarded(self, node: ast.AST) -> bool:
         """Whether the node runs only if a test that mentions devices says so."""
-        return any(
-            isinstance(outer, ast.If | ast.IfExp) and child is not outer.test and _speaks_of_devices(outer.test)
-            for outer, child in self.above(node)
-        )
+        for outer, child in self.above(node):
+            match outer:
+                case ast.If(test=test) | ast.IfExp(test=test) if child is not test and _speaks_of_devices(test):
+                    return True
+        return False
 
     def framework(self) -> str:
         """The one framework that the module imports; empty if there are none or several."""
@@ -171,36 +208,33 @@ class _View:
 
     def knows_other_vendors(self, node: ast.AST) -> bool:
         """Whether the tests around a node, or beside it in a chain of `elif`, name another vendor, too."""
+        tests: list[ast.expr] = []
         for outer, _ in self.above(node):
-            if isinstance(outer, ast.If | ast.IfExp):
-                after = outer.orelse[0] if isinstance(outer, ast.If) and outer.orelse else outer
-                tests = [outer.test, *([after.test] if isinstance(after, ast.If) else [])]
-            else:
-                tests = [outer] if isinstance(outer, ast.BoolOp) else []
-            if any(_OTHER_VENDORS.search(_last(inner)) for test in tests for inner in ast.walk(test)):
-                return True
-        return False
+            match outer:
+                case ast.If(test=test, orelse=[ast.If(test=following), *_]):
+                    tests += [test, following]
+                case ast.If(test=test) | ast.IfExp(test=test) | (ast.BoolOp() as test):
+                    tests.append(test)
+        return any(_OTHER_VENDORS.search(_last(inner)) for test in tests for inner in ast.walk(test))
 
 
 def _last(node: ast.AST) -> str:
     """The last name of an expression, or the text of a literal."""
-    if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else ""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    if isinstance(node, ast.keyword):
-        return node.arg or ""
-    return node.id if isinstance(node, ast.Name) else ""
+    match node:
+        case ast.Constant(value=str(name)) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)) | ast.Name(id=name):
+            return name
+    return ""
 
 
 def _speaks_of_devices(test: ast.expr) -> bool:
     return any(_GUARD.search(_last(node)) for node in ast.walk(test))
 
 
-def _text_of(node: ast.AST | None, pattern: re.Pattern[str] = _TEXT) -> str:
+def _device_text(node: ast.AST | None, pattern: re.Pattern[str] = _TEXT) -> str:
     """The text of a literal that names a device, else ""."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str) and pattern.fullmatch(node.value):
-        return node.value
+    match node:
+        case ast.Constant(value=str(text)) if pattern.fullmatch(text):
+            return text
     return ""
 
 
@@ -210,43 +244,60 @@ def _method(call: ast.Call) -> str:
 
 def _hard_coded(view: _View, call: ast.Call) -> Found:
     name = view.full(call.func)
-    given = [keyword.value for keyword in call.keywords if keyword.arg in _KEYWORDS]
-    given += call.args[:1] if not name and _method(call) == "to" else []
-    texts = [_text_of(one, _OF_VENDORS) for one in given]
-    texts += [_text_of(one) for one in call.args[:1] if name in _TAKE_A_DEVICE]
+    devices = [keyword.value for keyword in call.keywords if keyword.arg in _KEYWORDS]
+    if not name and _method(call) == "to":
+        devices += call.args[:1]
+    texts = [_device_text(device, _OF_VENDORS) for device in devices]
+    if name in _TAKE_A_DEVICE:
+        texts += map(_device_text, call.args[:1])
     for text in filter(None, texts):
         if not view.is_guarded(call):
-            yield "XD202", f'"{text}" is not there on every machine; write xdevice.try_gpu(), or take it as an argument'
+            yield (
+                "XD202",
+                f'"{text}" is not there on every machine; write xdevice.try_gpu(), or take it as an argument',
+            )
 
 
 def _cuda_method(view: _View, call: ast.Call) -> Found:
-    if _method(call) != "cuda" or not isinstance(call.func, ast.Attribute) or view.full(call.func.value):
-        return  # not a method, but a function of a module, such as tvm.cuda()
-    if not view.knows_other_vendors(call):
-        yield "XD218", "`.cuda()` is of one vendor; write xdevice.to_device(x, device)"
-    if not call.args and not call.keywords and view.words & _SEVERAL and "set_device" not in view.words:
-        yield "XD203", "`.cuda()` goes to the current GPU, the first one unless set; name the device"
+    match call.func:
+        case ast.Attribute(attr="cuda", value=receiver) if not view.full(receiver):  # else a function, as tvm.cuda()
+            if not view.knows_other_vendors(call):
+                yield "XD218", "`.cuda()` is of one vendor; write xdevice.to_device(x, device)"
+            if _is_bare(call) and view.words & _SEVERAL and "set_device" not in view.words:
+                yield (
+                    "XD203",
+                    "`.cuda()` goes to the current GPU, the first one unless set; name the device",
+                )
+
+
+def _is_bare(call: ast.Call) -> bool:
+    return not call.args and not call.keywords
 
 
 def _load(view: _View, call: ast.Call) -> Found:
-    is_told = len(call.args) > 1 or any(keyword.arg in ("map_location", None) for keyword in call.keywords)
-    if view.full(call.func) == "torch.load" and not is_told:
-        yield "XD205", 'torch.load fails where the devices of the file are missing; write map_location="cpu"'
+    has_place = len(call.args) > 1 or any(keyword.arg in ("map_location", None) for keyword in call.keywords)
+    if view.full(call.func) == "torch.load" and not has_place:
+        yield (
+            "XD205",
+            'torch.load fails where the devices of the file are missing; write map_location="cpu"',
+        )
 
 
 def _early_copy(view: _View, call: ast.Call) -> Found:
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
-    flag = keywords.get("non_blocking")
     target = call.args[0] if call.args else keywords.get("device")
-    to_host = _method(call) == "cpu" or (isinstance(target, ast.Constant) and target.value == "cpu")
-    is_asked = flag is not None and not (isinstance(flag, ast.Constant) and not flag.value)
-    if _method(call) in ("to", "cpu") and to_host and is_asked:
-        yield "XD204", "the host may read this before it is there; wait with xdevice.sync(x), or copy without the flag"
+    method = _method(call)
+    if method != "cpu" and (method != "to" or getattr(target, "value", None) != "cpu"):
+        return
+    if getattr(keywords.get("non_blocking"), "value", True) and "non_blocking" in keywords:
+        yield (
+            "XD204",
+            "the host may read this before it is there; wait with xdevice.sync(x), or copy without the flag",
+        )
 
 
 def _one_of_several(view: _View, call: ast.Call) -> Found:
-    is_bare = not call.args and not call.keywords
-    if is_bare and view.full(call.func) in _SYNCHRONIZE and view.words & _SEVERAL:
+    if _is_bare(call) and view.full(call.func) in _SYNCHRONIZE and view.words & _SEVERAL:
         yield "XD207", "synchronize() waits for the current GPU only; xdevice.sync() waits for all"
 
 
@@ -255,14 +306,16 @@ def _host_read(view: _View, call: ast.Call) -> Found:
         return
     if isinstance(call.func, ast.Attribute) and _is_on_host(call.func.value):
         return
-    sometimes = False
+    code = "XD208"
     for outer, _ in view.above(call):
         if isinstance(outer, ast.If | ast.IfExp):
-            sometimes = True
-        if isinstance(outer, ast.For | ast.While | ast.AsyncFor):
+            code = "XD402"
+        if isinstance(outer, _LOOPS):
             if _trains(outer):
-                code = "XD402" if sometimes else "XD208"
-                yield code, f"`.{_method(call)}()` waits for the GPU; add up on the device, and read once in a while"
+                yield (
+                    code,
+                    f"`.{_method(call)}()` waits for the GPU; add up on the device, and read once in a while",
+                )
             return
 
 
@@ -271,30 +324,32 @@ def _is_on_host(node: ast.expr) -> bool:
     return any(isinstance(inner, ast.Call) and _method(inner) in _READS for inner in ast.walk(node))
 
 
-def _trains(loop: ast.For | ast.While | ast.AsyncFor) -> bool:
+def _trains(loop: Any) -> bool:
     """Whether the backward pass is in the loop itself, and not in a loop inside of it."""
     waiting: list[ast.AST] = list(loop.body)
-    for node in waiting:
-        if isinstance(node, ast.For | ast.While | ast.AsyncFor | ast.FunctionDef):
+    for node in waiting:  # which grows meanwhile
+        if isinstance(node, (*_LOOPS, ast.FunctionDef)):
             continue
-        if isinstance(node, ast.Call) and _method(node) in ("backward", "gradient", "apply_gradients"):
+        if isinstance(node, ast.Call) and _method(node) in (
+            "backward",
+            "gradient",
+            "apply_gradients",
+        ):
             return True
         waiting += ast.iter_child_nodes(node)
     return False
 
 
 def _thrown_away(view: _View, statement: ast.Expr) -> Found:
-    call = statement.value
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-        return
-    means = getattr(call.func.value, "means", None)  # the engine's inference, if it has run
-    if _method(call) in ("to", "cpu", "cuda", "as_in_ctx", "as_in_context") and means == _A_TENSOR:
-        yield "XD212", f"`.{_method(call)}()` gives a new tensor, and leaves this one where it is"
+    match statement.value:
+        case ast.Call(func=ast.Attribute(attr=method, value=receiver)) if method in _MOVES:
+            if means_of(receiver) == TENSOR:  # if the engine's inference has run
+                yield "XD212", f"`.{method}()` gives a new tensor, and leaves this one where it is"
 
 
 def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
     name = view.full(node)
-    asks = isinstance(node, ast.Attribute) and node.attr == "is_cuda"
+    asks = _last(node) == "is_cuda" and isinstance(node, ast.Attribute)
     if not (asks or name in NEUTRAL) or not isinstance(node.ctx, ast.Load) or _is_annotation(view, node):
         return
     if view.knows_other_vendors(node):
@@ -313,64 +368,78 @@ def _is_annotation(view: _View, node: ast.AST) -> bool:
 
 
 def _compare(view: _View, node: ast.Compare) -> Found:
-    sides = [node.left, *node.comparators]
-    if len(sides) != 2:
-        return
-    for one, other in (sides, sides[::-1]):
-        text = _text_of(one)
-        if isinstance(node.ops[0], ast.Eq | ast.NotEq) and text and isinstance(other, ast.Attribute):
-            if other.attr == "type" and text == "cuda" and _last(other.value) in _PLACES:
-                if not view.knows_other_vendors(node):
-                    yield "XD217", 'type is that of one vendor\'s GPUs; write xdevice.device(...).kind == "gpu"'
-            elif other.attr in _PLACES and not view.full(other):
-                yield "XD210", f'a device is not equal to the text "{text}"; compare with xdevice.device("{text}")'
-    if isinstance(node.ops[0], ast.In) and _text_of(sides[0]) and "device" in _last(sides[1]):
-        yield "XD211", 'a device by a piece of its name; write xdevice.device(...).kind == "gpu"'
+    match node:
+        case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[right]):
+            yield from _compare_with_text(view, node, left, _device_text(right))
+            yield from _compare_with_text(view, node, right, _device_text(left))
+        case ast.Compare(left=left, ops=[ast.In()], comparators=[right]):
+            if _device_text(left) and "device" in _last(right):
+                yield "XD211", _BY_A_PIECE
+
+
+def _compare_with_text(view: _View, comparison: ast.Compare, node: ast.expr, text: str) -> Found:
+    match node:
+        case ast.Attribute(attr="type", value=owner) if text == "cuda" and _last(owner) in _PLACES:
+            if not view.knows_other_vendors(comparison):
+                yield (
+                    "XD217",
+                    'type is that of one vendor\'s GPUs; write xdevice.device(...).kind == "gpu"',
+                )
+        case ast.Attribute(attr=name) if text and name in _PLACES and not view.full(node):
+            yield (
+                "XD210",
+                f'a device is not equal to the text "{text}"; compare with xdevice.device("{text}")',
+            )
 
 
 def _ends_with(view: _View, call: ast.Call) -> Found:
-    if _method(call) in ("startswith", "endswith") and call.args and _text_of(call.args[0], _TEXT):
-        assert isinstance(call.func, ast.Attribute)
-        if "device" in _last(call.func.value):
-            yield "XD211", 'a device by a piece of its name; write xdevice.device(...).kind == "gpu"'
+    match call:
+        case ast.Call(func=ast.Attribute(attr="startswith" | "endswith", value=owner), args=[prefix, *_]):
+            if _device_text(prefix) and "device" in _last(owner):
+                yield "XD211", _BY_A_PIECE
 
 
 def _copies_nothing(view: _View, node: ast.With) -> Found:
-    if view.framework() != "tensorflow" or len(node.body) != 1 or not isinstance(node.body[0], ast.Assign):
-        return
-    around = node.items[0].context_expr
-    name = _last(around.func) if isinstance(around, ast.Call) else _last(around)
-    if isinstance(node.body[0].value, ast.Name) and re.search("device|gpu|cpu", name):
-        yield "XD209", "this names the tensor once more and copies nothing; write xdevice.to_device(x, device)"
+    match node.body:
+        case [ast.Assign(value=ast.Name())] if view.framework() == "tensorflow":
+            scope = node.items[0].context_expr
+            name = _last(scope.func if isinstance(scope, ast.Call) else scope)
+            if re.search("device|gpu|cpu", name):
+                yield (
+                    "XD209",
+                    "this names the tensor once more and copies nothing; write xdevice.to_device(x, device)",
+                )
 
 
 def _too_late(view: _View, node: ast.Assign) -> Found:
-    target = node.targets[0]
-    if not isinstance(target, ast.Subscript) or view.full(target.value) != "os.environ":
-        return
-    if not (isinstance(target.slice, ast.Constant) and target.slice.value == "CUDA_VISIBLE_DEVICES"):
-        return
-    before = [n for n in view.nodes if isinstance(n, ast.Import | ast.ImportFrom) and n.lineno < node.lineno]
-    names = {alias.name for n in before if isinstance(n, ast.Import) for alias in n.names}
-    names |= {n.module or "" for n in before if isinstance(n, ast.ImportFrom)}
-    late = sorted({name.partition(".")[0] for name in names} & _FRAMEWORKS)
-    if late:
-        yield "XD214", f"{late[0]} was imported before, and may have read it already; set it above the import"
+    match node.targets[0]:
+        case ast.Subscript(value=owner, slice=ast.Constant(value="CUDA_VISIBLE_DEVICES")):
+            if view.full(owner) != "os.environ":
+                return
+            before = (other for other in view.nodes if getattr(other, "lineno", node.lineno) < node.lineno)
+            names = {name.partition(".")[0] for other in before for name in imported_names(other, view.module)}
+            for name in sorted(names & _FRAMEWORKS)[:1]:
+                yield (
+                    "XD214",
+                    f"{name} was imported before, and may have read it already; set it above the import",
+                )
 
 
 def _time(view: _View, node: ast.BinOp) -> Found:
-    if not (isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Call) and isinstance(node.right, ast.Name)):
-        return
-    if view.full(node.left.func) not in _CLOCKS or view.framework() in ("", "tensorflow"):
-        return
-    between = list(_since(view, node, node.right.id))
-    calls = [inner for part in between for inner in ast.walk(part) if isinstance(inner, ast.Call)]
-    named = {_last(call.func) for call in calls}
-    if named & {"backward", "matmul", "mm", "dot", "step", "forward", "model", "net"} and not named & _WAITS:
-        yield "XD201", "the work may go on when this time is taken; use xdevice.Timer, or xdevice.sync() before"
+    match node:
+        case ast.BinOp(left=ast.Call(func=clock), op=ast.Sub(), right=ast.Name(id=start)):
+            if view.full(clock) not in _CLOCKS or view.framework() in ("", "tensorflow"):
+                return
+            work = [inner for statement in _since(view, node, start) for inner in ast.walk(statement)]
+            calls = {_last(inner.func) for inner in work if isinstance(inner, ast.Call)}
+            if calls & _WORK and not calls & _WAITS:
+                yield (
+                    "XD201",
+                    "the work may go on when this time is taken; use xdevice.Timer, or xdevice.sync() before",
+                )
 
 
-def _since(view: _View, node: ast.AST, name: str) -> Iterator[ast.stmt]:
+def _since(view: _View, node: ast.AST, name: str) -> list[ast.stmt]:
     """The statements of a block between the last assignment of `name`, which reads the clock, and the one with
     `node`."""
     for outer, child in view.above(node):
@@ -378,15 +447,22 @@ def _since(view: _View, node: ast.AST, name: str) -> Iterator[ast.stmt]:
         if not isinstance(body, list) or child not in body:
             continue
         end = body.index(child)
-        assigned = [_last(one.targets[0]) if isinstance(one, ast.Assign) else "" for one in body[:end]]
-        starts = [i for i, one in enumerate(assigned) if one == name]
-        if starts:
-            yield from body[starts[-1] + 1 : end]
-            return
+        for start in reversed(range(end)):
+            if isinstance(body[start], ast.Assign) and _last(body[start].targets[0]) == name:
+                return body[start + 1 : end]
+    return []
 
 
-_BY_TYPE: Final[dict[type[ast.AST], tuple[Callable[[_View, Any], Found], ...]]] = {
-    ast.Call: (_hard_coded, _cuda_method, _load, _early_copy, _one_of_several, _host_read, _ends_with),
+_BY_TYPE: Final[dict[type, tuple[_Check, ...]]] = {
+    ast.Call: (
+        _hard_coded,
+        _cuda_method,
+        _load,
+        _early_copy,
+        _one_of_several,
+        _host_read,
+        _ends_with,
+    ),
     ast.Attribute: (_name_of_vendor,),
     ast.Name: (_name_of_vendor,),
     ast.Compare: (_compare,),

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from .knowledge import framework_of
-from .sites import Edit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from .sites import Site
-    from .sources import PythonModule, Source
+from .project import frameworks_of, imported_names
+from .sites import Edit, Site
+from .sources import PythonModule, Source
 
 
-def import_edits(source: Source, modules: Iterable[PythonModule], sites: list[Site], backend: str | None) -> list[Edit]:
+def import_edits(source: Source, modules: Iterable[PythonModule], sites: list[Site], backend: str | None) -> set[Edit]:
     """The edits that insert the imports which a file needs for its rewritten sites.
 
     `set_backend` stands above the import of the framework: virtual GPUs of Paddle and TensorFlow, and MXNet beside a
@@ -23,26 +19,30 @@ def import_edits(source: Source, modules: Iterable[PythonModule], sites: list[Si
     """
     edits = set()
     for module in modules:
-        mine = [site for site in sites if _is_within(site, module)]
-        if not mine or _has_import(module.tree):
+        sites_of_module = [site for site in sites if _is_within(site, module)]
+        # whoever imports xdevice has also chosen the backend
+        if not sites_of_module or _has_import(module.tree):
             continue
-        where = _place(module.tree, min(site.line for site in mine))
-        line = where.lineno if where is not None else 1
-        text = "import xdevice"
-        frameworks = _frameworks(module.tree)
-        alone = not _is_shared(source, line, module.tab)
+        statement = _place(module, min(site.line for site in sites_of_module))
+        line, col = (statement.lineno, statement.col_offset) if statement is not None else (1, 0)
+        lines = ["import xdevice"]
+        frameworks = frameworks_of(module)
         name = backend or (min(frameworks) if len(frameworks) == 1 else None)
-        newline = source.newline
-        if name is not None and alone:
-            text += f'{newline}{newline}xdevice.set_backend("{name}")'
-        start = source.offset(line, 0)
-        if where is not None and where.col_offset:  # `import a; import b`, or a block
+        if name is not None and not _is_shared(source, line, module.tab):
+            lines.append(f'xdevice.set_backend("{name}")')
+        start = source.offset(line, col)
+        if col:  # `import a; import b`, or a block
+            edits.add(Edit(start, 0, start, "; ".join([*lines, ""])))
+        else:
             edits.add(
-                Edit(start + where.col_offset, 0, start + where.col_offset, text.replace(newline * 2, "; ") + "; ")
+                Edit(
+                    start,
+                    -len(source.text),
+                    start,
+                    (source.newline * 2).join(lines) + source.newline,
+                )
             )
-            continue
-        edits.add(Edit(start, -len(source.text), start, text + newline))
-    return sorted(edits)
+    return edits
 
 
 def _is_within(site: Site, module: PythonModule) -> bool:
@@ -50,49 +50,30 @@ def _is_within(site: Site, module: PythonModule) -> bool:
 
 
 def _has_import(tree: ast.Module) -> bool:
-    return any(
-        isinstance(node, ast.Import)
-        and any(alias.name.split(".")[0] == "xdevice" and not alias.asname for alias in node.names)
-        for node in tree.body
-    )
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            packages = [alias.name.split(".")[0] for alias in node.names if not alias.asname]
+            if "xdevice" in packages:
+                return True
+    return False
 
 
-def _place(tree: ast.Module, first_use: int) -> ast.stmt | None:
+def _place(module: PythonModule, first_use: int) -> ast.stmt | None:
     """The statement before which the import goes: the first import of a framework, if nothing that is rewritten stands
     above it; else the first statement that is neither the docstring nor from `__future__`."""
-    plain = [node for i, node in enumerate(tree.body) if not _is_first(node, i)]
-    loads = next((node for node in plain if any(framework_of(name) for name in _names(node))), None)
-    return loads if loads is not None and loads.lineno <= first_use else plain[0] if plain else None
+    has_docstring = ast.get_docstring(module.tree, clean=False) is not None
+    plain = [node for node in module.tree.body[has_docstring:] if not _is_from_future(node)]
+    for node in plain:
+        if node.lineno <= first_use and any(map(framework_of, imported_names(node, module))):
+            return node
+    return plain[0] if plain else None
 
 
-def _is_first(node: ast.stmt, index: int) -> bool:
-    if isinstance(node, ast.ImportFrom) and node.module == "__future__":
-        return True
-    return (
-        index == 0
-        and isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
-
-
-def _names(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom) and not node.level:
-        return [f"{node.module}.{alias.name}" for alias in node.names]
-    return []
-
-
-def _frameworks(tree: ast.Module) -> set[str]:
-    return {f for node in ast.walk(tree) for name in _names(node) if (f := framework_of(name)) is not None}
+def _is_from_future(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
 
 
 def _is_shared(source: Source, line: int, tab: str | None) -> bool:
     """Whether a line belongs to other tabs of a d2l text too, so that it may not name a framework."""
-    if tab is None or source.cells is None:
-        return False
-    cell = next((cell for cell in reversed(source.cells) if cell.line <= line), None)
-    if cell is None or not cell.tabs:
-        return cell is not None and len(source.modules) > 1 and not cell.tabs and source.default_tabs != (tab,)
-    return cell.tabs != (tab,)
+    cell = next((cell for cell in reversed(source.cells or ()) if cell.line <= line), None)
+    return tab is not None and cell is not None and (cell.tabs or source.default_tabs) != (tab,)

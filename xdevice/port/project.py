@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from .knowledge import FRAMEWORKS
-from .values import NOTHING, Value, kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from .sources import PythonModule
+from .knowledge import FRAMEWORKS, framework_of
+from .sources import PythonModule
+from .values import NOTHING, Value
 
 SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 """The nodes that have parameters and local names."""
@@ -69,14 +66,15 @@ def _nodes_of_scope(body: list[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _names_bound_by(node: ast.AST) -> Iterable[str]:
-    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-        return [node.id]
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return [node.name]
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return [(alias.asname or alias.name).split(".")[0] for alias in node.names]
-    if isinstance(node, ast.ExceptHandler) and node.name:
-        return [node.name]
+    match node:
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+            return [name]
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.ExceptHandler(name=str(name)):
+            return [name]
+        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+            return [(alias.asname or alias.name).split(".")[0] for alias in aliases]
     return []
 
 
@@ -90,8 +88,6 @@ class Class:
     bases: Value = NOTHING
     methods: dict[str, Function] = field(default_factory=dict)
     united_with: Class | None = None
-    _heirs: set[Class] = field(default_factory=set, repr=False)
-    _lineage: list[Class] | None = field(default=None, repr=False)
 
     def family(self) -> Class:
         """One class for all that inherit from each other: the same for each of them."""
@@ -100,47 +96,21 @@ class Class:
             cls = cls.united_with
         return cls
 
-    def inherit(self, bases: Value) -> None:
-        """Sets the bases, which become known little by little."""
-        self.bases = bases
-        for base in self._project_bases():
-            base._heirs.add(self)
-        self._forget_lineage()
-
-    def _project_bases(self) -> list[Class]:
-        return [atom[1] for atom in self.bases if kind(atom) == "class"]
-
-    def _forget_lineage(self) -> None:
-        waiting: list[Class] = [self]
-        for cls in waiting:  # which grows meanwhile
-            # whoever has a lineage has seen to it that its bases have theirs: so heirs of one without have none either
-            if cls._lineage is not None:
-                cls._lineage = None
-                waiting += cls._heirs
-
     def lineage(self) -> list[Class]:
         """The class and its bases within the project, nearest first."""
-        if self._lineage is None:
-            self._lineage = self._collect_lineage()
-            for base in self._lineage:
-                if base._lineage is None:
-                    base._lineage = base._collect_lineage()
-        return self._lineage
-
-    def _collect_lineage(self) -> list[Class]:
-        line: dict[Class, None] = {}
+        classes: dict[Class, None] = {}
         waiting: list[Class] = [self]
         while waiting:
             cls = waiting.pop()
-            if cls not in line:
-                line[cls] = None
-                waiting.extend(reversed(cls._project_bases()))
-        return list(line)
+            if cls not in classes:
+                classes[cls] = None
+                waiting += reversed([atom.subject for atom in cls.bases if atom.kind == "class"])
+        return list(classes)
 
     def foreign_bases(self) -> set[str]:
         """The bases that are not of the project, by their full names; "?" for one that is not known."""
-        atoms = {atom for cls in self.lineage() for atom in cls.bases if kind(atom) != "class"}
-        return {atom[1] if kind(atom) == "foreign" else "?" for atom in atoms}
+        atoms = {atom for cls in self.lineage() for atom in cls.bases if atom.kind != "class"}
+        return {atom.subject if atom.kind == "foreign" else "?" for atom in atoms}
 
     def method(self, name: str, is_super: bool = False) -> Function | None:
         """The method of this name; with `is_super` that of a base."""
@@ -166,23 +136,46 @@ class Project:
         """The module that `import name` means in the module `asker`: one beside it, else one with that full name, else
         the only one whose path ends so."""
         parts = tuple(name.split("."))
+        # a folder torch/ of the project, as d2l has one, is not what `import torch` means
         if parts[0] in FRAMEWORKS:
             return None
-        fitting = [
-            module for module in self._by_last_name.get(parts[-1], ()) if _location(module)[-len(parts) :] == parts
-        ]
-        beside = [module for module in fitting if _location(module)[: -len(parts)] == asker.path.parent.parts]
+        namesakes = self._by_last_name.get(parts[-1], ())
+        fitting = [module for module in namesakes if _location(module)[-len(parts) :] == parts]
+        location = (*asker.path.parent.parts, *parts)
+        # scripts are run from their own folder, which comes first in Python's path
+        beside = [module for module in fitting if _location(module) == location]
         exact = [module for module in fitting if module.name == name]
         choice = beside or exact or fitting
         return choice[0] if len(choice) == 1 else None
 
-    def absolute_name(self, node: ast.ImportFrom, asker: PythonModule) -> str:
-        """The full name of what `from ..x import` means."""
-        if not node.level:
-            return node.module or ""
-        parts = asker.name.split(".")
-        above = node.level - (asker.path.name == "__init__.py")
-        return ".".join([*parts[: len(parts) - above], *([node.module] if node.module else [])])
+
+def origin_of(node: ast.ImportFrom, asker: PythonModule) -> str:
+    """The full name of the module that `from ..x import` means."""
+    if not node.level:
+        return node.module or ""
+    parts = asker.name.split(".")
+    # one dot in a package's __init__.py is the package itself
+    above = node.level - (asker.path.name == "__init__.py")
+    parts = parts[: len(parts) - above]
+    if node.module:
+        parts.append(node.module)
+    return ".".join(parts)
+
+
+def imported_names(node: ast.AST, module: PythonModule) -> list[str]:
+    """The full names that an import may load; none for any other node."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        origin = origin_of(node, module)
+        return [origin, *(f"{origin}.{alias.name}" for alias in node.names)]
+    return []
+
+
+def frameworks_of(module: PythonModule) -> set[str]:
+    """The frameworks that a module imports, anywhere in it."""
+    names = {name for node in module.walked[0] for name in imported_names(node, module)}
+    return {framework for framework in map(framework_of, names) if framework is not None}
 
 
 def _full_name(path: PurePosixPath, packages: set[PurePosixPath]) -> str:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final, get_args
 
-from .sites import GRADES, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from .engine import Examined
-    from .sites import Site
-    from .sources import Source
+from .engine import Examined
+from .sites import GRADES, Site, Verdict
+from .sources import Source
 
 FORMAT: Final = 1
+_UNCHANGED: Final = (
+    "code",
+    "idiom",
+    "framework",
+    "verdict",
+    "grade",
+    "why",
+    "before",
+    "after",
+    "link",
+)
+"""What a site has in the report under the same name."""
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
 
@@ -53,20 +61,23 @@ def totals(sites: Iterable[Site]) -> dict[str, int]:
     sites = list(sites)
     verdicts = Counter(site.verdict for site in sites)
     grades = Counter(site.grade for site in sites if site.verdict == "rewritten")
-    return {"sites": len(sites)} | {v: verdicts[v] for v in VERDICTS} | {grade: grades[grade] for grade in GRADES}
+    total = {"sites": len(sites)}
+    total.update((verdict, verdicts[verdict]) for verdict in VERDICTS)
+    total.update((grade, grades[grade]) for grade in GRADES)
+    return total
 
 
 def share_ported(total: dict[str, int]) -> float | None:
     """The share of the sites that must change which `port` rewrites; None if no site must change."""
-    asked = total["rewritten"] + total["open"]
-    return total["rewritten"] / asked if asked else None
+    must_change = total["rewritten"] + total["open"]
+    return total["rewritten"] / must_change if must_change else None
 
 
 def by_code(sites: Iterable[Site]) -> list[tuple[str, list[Site]]]:
-    found: dict[str, list[Site]] = {}
+    codes: dict[str, list[Site]] = {}
     for site in sites:
-        found.setdefault(site.code, []).append(site)
-    return sorted(found.items())
+        codes.setdefault(site.code, []).append(site)
+    return sorted(codes.items())
 
 
 def _file(examined: Examined, source: Source) -> dict[str, Any]:
@@ -87,15 +98,7 @@ def _site(source: Source, site: Site) -> dict[str, Any]:
         "col": column(source, site.line, site.col),
         "end": [end, column(source, *site.end)],
         "cell": cell,
-        "code": site.code,
-        "idiom": site.idiom,
-        "framework": site.framework,
-        "verdict": site.verdict,
-        "grade": site.grade,
-        "why": site.why,
-        "before": site.before,
-        "after": site.after,
-        "link": site.link,
+        **{name: getattr(site, name) for name in _UNCHANGED},
     }
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from . import idioms
 from .idioms import Idiom
@@ -16,10 +17,7 @@ from .rules_of_methods import METHOD_RULES
 from .sites import Site
 from .values import may_be, means_of, only
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    Judged = tuple[Use, Judgement]
+Judged = tuple[Use, Judgement]
 
 _ASKS_THE_SELECTED: Final = {"XD101", "XD102", "XD108", "XD110", "XD111", "XD151"}
 """The codes of idioms whose neutral word asks the selected backend; that of the others has a tensor to ask."""
@@ -47,13 +45,16 @@ class JudgedSites(JudgedModule):
     def _site(self, use: Use, judgement: Judgement) -> Site:
         node, idiom = use.node, use.idiom
         where: Any = node.value if isinstance(node, ast.keyword) else node
+        # only now, because a reason to leave a use open needs no further reason
         if judgement.edits:
             judgement = self._hindrance(where, idiom) or judgement
         position = node.lineno, node.col_offset
         if isinstance(node, ast.Call) and idiom.name.startswith("."):  # several calls on one line have a position each
             position = self.source.position(use.dot)
         full_name = self.full_name(node.func) if isinstance(node, ast.Call) else ""
-        framework = framework_of(full_name) or (min(self.frameworks) if len(self.frameworks) == 1 else "several")
+        framework = framework_of(full_name)
+        if framework is None:
+            framework = min(self.frameworks) if len(self.frameworks) == 1 else "several"
         return Site(
             self.source.path,
             *position,
@@ -79,6 +80,7 @@ class JudgedSites(JudgedModule):
         return judge(self, node) if judge is not None and is_reached else None
 
     def _judge_call(self, node: ast.Call) -> Judged | None:
+        # a parameter with one known value may get another one tomorrow
         if isinstance(node.func, ast.Name) and self._is_parameter(node.func):
             return None  # its callers choose the device
         full_name = self.full_name(node.func)
@@ -86,6 +88,7 @@ class JudgedSites(JudgedModule):
             use = Use(self, node, idioms.CALLS[full_name])
             return use, CALL_RULES[use.idiom.rule](use)
         name = full_name.rpartition(".")[2]
+        # the project has its own try_gpu(): the body is rewritten, and the calls stay as they are
         if name in idioms.HELPERS and not framework_of(full_name) and not full_name.startswith("xdevice."):
             helper = Use(self, node, Idiom(name, "XD101", "helper"))
             return helper, Judgement("neutral", "a function of the project: what is in it is rewritten")
@@ -97,6 +100,7 @@ class JudgedSites(JudgedModule):
         receiver = means_of(use.receiver)
         if full_name and (framework_of(full_name) is None or not may_be(receiver, ("foreign",))):
             return None
+        # `tvm.cpu()` where tvm is loaded by a helper, so that no import says that it is a module
         if isinstance(use.receiver, ast.Name) and use.receiver.id in idioms.MODULES:
             return None
         if may_be(receiver, (*_NO_OBJECTS, "dict", "list", "tuple")):
@@ -121,6 +125,7 @@ class JudgedSites(JudgedModule):
         text = text_of(node.value)
         if text is None or text.lower() in ("cpu", "auto", "meta"):
             return use, Judgement("neutral", "takes what it is given")
+        # DALI's device="gpu" and the like mean something else
         if framework_of(callee) is None or not SPELLING.fullmatch(text):
             return use, left_open("a text, for a function that may read it", "XD165")
         if self.sets_current and ":" not in text:
@@ -140,16 +145,18 @@ class JudgedSites(JudgedModule):
 
     def _judge_comparison(self, node: ast.Compare) -> Judged | None:
         """The judgement on `device.type == "cuda"`."""
-        left, text = node.left, text_of(node.comparators[0])
-        if not isinstance(left, ast.Attribute) or left.attr not in ("type", "device_type") or len(node.ops) != 1:
-            return None
-        if not only(means_of(left.value), ("device",)) or text not in ("cuda", "cpu", "gpu"):
-            return None
-        use = Use(self, node, Idiom(f".{left.attr} == {text}", "XD112", "comparison"))
-        if text == "cpu":
-            return use, Judgement("neutral", "a CPU is called cpu everywhere", consumed=(left,))
-        why = "asks for one vendor's device: xdevice.device(d).kind is gpu on all"
-        return use, Judgement("open", why, consumed=(left,))
+        match node:
+            case ast.Compare(
+                left=ast.Attribute(value=owner, attr="type" | "device_type" as name),
+                ops=[_],
+                comparators=[ast.Constant(value="cuda" | "cpu" | "gpu" as text)],
+            ) if only(means_of(owner), ("device",)):
+                use = Use(self, node, Idiom(f".{name} == {text}", "XD112", "comparison"))
+                if text == "cpu":
+                    return use, Judgement("neutral", "a CPU is called cpu everywhere", consumed=(node.left,))
+                why = "asks for one vendor's device: xdevice.device(d).kind is gpu on all"
+                return use, Judgement("open", why, consumed=(node.left,))
+        return None
 
     def _judge_attribute(self, node: ast.Attribute) -> Judged | None:
         if node.attr not in idioms.WHERE or not isinstance(node.ctx, ast.Load):
@@ -157,7 +164,14 @@ class JudgedSites(JudgedModule):
         means = means_of(node.value)
         if may_be(means, (*_NO_OBJECTS, "instance", "result")) or not means:
             return None
-        if isinstance(node.value, ast.Name) and node.value.id in ("self", "args", "opt", "cfg", "config"):
+        # settings of the program, not where a tensor is
+        if isinstance(node.value, ast.Name) and node.value.id in (
+            "self",
+            "args",
+            "opt",
+            "cfg",
+            "config",
+        ):
             return None
         use = Use(self, node, Idiom(f".{node.attr}", "XD112", "attribute"))
         if node.attr == "is_cuda":
@@ -173,20 +187,25 @@ class JudgedSites(JudgedModule):
     }
 
     def _is_parameter(self, node: ast.Name) -> bool:
-        scopes = (around for around in self.around(node) if isinstance(around, SCOPES))
-        return any(node.id == arg.arg for scope in scopes for arg in ast.walk(scope.args) if isinstance(arg, ast.arg))
+        for scope in self.around(node):
+            if isinstance(scope, SCOPES):
+                parameters = (arg for arg in ast.walk(scope.args) if isinstance(arg, ast.arg))
+                if any(node.id == arg.arg for arg in parameters):
+                    return True
+        return False
 
     # what forbids an edit
 
     def _hindrance(self, node: ast.expr, idiom: Idiom) -> Judgement | None:
         """Why a use of this idiom that could be rewritten stays open."""
         around = list(self.around(node))
+        # https://github.com/python/cpython/issues/104608: before 3.12 all parts have the position of the whole
         if any(isinstance(outer, ast.JoinedStr) for outer in around) and not self.is_exact(node):
             return left_open("inside an f-string whose parts this version of Python cannot locate", "XD165")
         asks = idiom.code in _ASKS_THE_SELECTED or idiom.rule == "wait"
         if asks and len(self.frameworks) > 1:
             return left_open("several frameworks in this file: the selected one would be asked", "XD168")
-        if idiom.code == "XD101" and _is_identified(node, around[0]):
+        if idiom.code == "XD101" and _is_by_identity(around[0]):
             return left_open("compared by identity, which another object of the same device may pass", "XD169")
         if self._is_printed(node, around):
             return left_open("an f-string with = prints the expression itself", "XD169")
@@ -206,5 +225,5 @@ class JudgedSites(JudgedModule):
         return any(self.full_name(d) in ("torch.jit.script", "torch.jit.script_method") for d in decorators)
 
 
-def _is_identified(node: ast.AST, parent: ast.AST) -> bool:
-    return isinstance(parent, ast.Compare) and any(isinstance(op, ast.Is | ast.IsNot) for op in parent.ops)
+def _is_by_identity(node: ast.AST) -> bool:
+    return any(isinstance(op, ast.Is | ast.IsNot) for op in getattr(node, "ops", ()))

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from .judging import (
     NAMED,
     OTHER_ARGUMENTS,
     OTHER_GPU,
     STARS,
+    Edits,
     Judgement,
+    Use,
     left_open,
     proven,
     safe,
     text_of,
 )
 from .knowledge import SPELLING
-from .values import DEVICES, NUMBERS, Value, kind, may_be, means_of, only
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .judging import Edits, Use
+from .values import DEVICES, NUMBERS, Value, is_device, is_number, may_be, means_of, only
 
 _NO_DEVICE: Final = "the argument is not proven to be a device"
 _A_DEVICE: Final = "the argument is a device"
 _A_TEXT: Final = "a text that names it"
 _LOOSE: Final = (
-    ast.If, ast.While, ast.BoolOp, ast.Assign, ast.Return, ast.keyword, ast.Expr, ast.NamedExpr, ast.Assert,
-)  # fmt: skip
+    ast.If,
+    ast.While,
+    ast.BoolOp,
+    ast.Assign,
+    ast.Return,
+    ast.keyword,
+    ast.Expr,
+    ast.NamedExpr,
+    ast.Assert,
+)
 """The nodes around an expression in which a comparison needs no brackets; nor does it as an argument of a call."""
 
 
@@ -45,13 +51,14 @@ def neutral(use: Use) -> Judgement:
 def renamed(use: Use) -> Judgement:
     if use.has_stars:
         return STARS
+    # d2l.numpy(x, y) is a mistake that is left to its author
     if use.idiom.text == "xdevice.to_numpy" and use.only_argument is None:
         return left_open("to_numpy takes one argument", "XD166")
-    return proven(NAMED, use.rename(use.idiom.text))
+    return proven(NAMED, use.renamed)
 
 
 def replaced(use: Use) -> Judgement:
-    if use.has_arguments:
+    if use.arguments:
         return left_open("the neutral word takes no argument", "XD166")
     text = use.idiom.text
     return proven(NAMED, use.replace(f"({text})" if " " in text and not _stands_loose(use) else text))
@@ -61,10 +68,8 @@ def _stands_loose(use: Use) -> bool:
     match use.parent:
         case ast.Call(func=func):
             return use.node is not func
-        case ast.UnaryOp(op=op):
-            return isinstance(op, ast.Not)
-        case ast.IfExp(test=test):
-            return use.node is test
+        case ast.UnaryOp(op=ast.Not()) | ast.IfExp(test=use.node):
+            return True
     return isinstance(use.parent, _LOOSE)
 
 
@@ -72,15 +77,16 @@ def _stands_loose(use: Use) -> bool:
 
 
 def torch_device(use: Use) -> Judgement:
-    if len(use.args) == 2 and not use.keywords and text_of(use.args[0]) in ("cuda", "cpu"):
-        maker = "gpu" if text_of(use.args[0]) == "cuda" else "cpu"
-        return _by_index(use.args[1], use.replace_around(use.args[1], f"xdevice.native.{maker}(", ")"))
+    match use.args:
+        case [ast.Constant(value="cuda" | "cpu" as name), index] if not use.keywords:
+            return _by_index(index, use.replace_around(index, f"{_native(name)}(", ")"))
     argument = use.only_argument
     if argument is None:
         return left_open("not the form torch.device(text)", "XD166")
     if isinstance(argument, ast.Attribute) and argument.attr == "type" and only(means_of(argument.value), ("device",)):
         return Judgement("neutral", "the kind of a device")
     judgement = _device_of_text(use, argument)
+    # with an index both print the same
     if not judgement.edits or _has_index(argument) or (text_of(argument) or "").lower().startswith("cpu"):
         return judgement
     return _without_index(use, judgement, is_gpu=names_no_index(argument))
@@ -94,8 +100,7 @@ def _device_of_text(use: Use, argument: ast.expr) -> Judgement:
         return left_open("an unknown device", "XD165")
     if text is not None:
         name, _, index = text.partition(":")
-        maker = "cpu" if name.lower() == "cpu" else "gpu"
-        return proven(_A_TEXT, use.replace(f"xdevice.native.{maker}({index})"))
+        return proven(_A_TEXT, use.replace(f"{_native(name)}({index})"))
     before, filled = _filled_in(use, argument)
     if filled is not None and before == "cuda:":
         return _by_index(filled, use.replace(f"xdevice.native.gpu({use.module.segment(filled)})"))
@@ -110,6 +115,11 @@ def _device_of_text(use: Use, argument: ast.expr) -> Judgement:
     if only(means, ("str", *DEVICES)):
         return proven("the argument is a text, and one that names no device raises", edits)
     return safe("the argument is not proven to name a device", edits)
+
+
+def _native(name: str) -> str:
+    """The function of xdevice that makes such a device of the framework."""
+    return "xdevice.native.cpu" if name.lower() == "cpu" else "xdevice.native.gpu"
 
 
 def is_usual_choice(node: ast.IfExp, full_name: Callable[[ast.AST], str]) -> bool:
@@ -137,6 +147,7 @@ def _without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
     """The judgement on a device without an index. The native device of xdevice has an index, which shows in texts and
     ignores `set_device`. If either matters, the new text is made of the kind alone, or the site stays open."""
     in_text = use.node in use.module.text_origins
+    # `torch.device("cuda")` prints without an index, and follows set_device; xdevice's own has index 0
     if not in_text and not use.sets_current:
         return judgement
     if not is_gpu:
@@ -152,7 +163,7 @@ def _without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
 
 
 def accelerator(use: Use) -> Judgement:
-    if use.has_arguments:
+    if use.arguments:
         return OTHER_ARGUMENTS
     if not getattr(use.node, "has_gpu", False):
         return left_open("no test shows that there is one, and without one it is None", "XD170")
@@ -160,21 +171,20 @@ def accelerator(use: Use) -> Judgement:
 
 
 def device_with_index(use: Use) -> Judgement:
-    arguments = [*use.args, *(keyword.value for keyword in use.keywords.values())]
-    if len(arguments) > 1 or not use.keywords.keys() <= {"device_id"}:
+    if len(use.arguments) > 1 or not use.keywords.keys() <= {"device_id"}:
         return OTHER_ARGUMENTS
-    edits = use.rename(use.idiom.text)
-    if not arguments:
+    edits = use.renamed
+    if not use.arguments:
         return proven(NAMED, edits)
     for keyword in use.keywords.values():
         edits = (*edits, use.edit(use.span(keyword)[0], use.span(keyword.value)[0], ""))
-    return _by_index(arguments[0], edits)
+    return _by_index(use.arguments[0], edits)
 
 
 def _by_index(argument: ast.expr, edits: Edits) -> Judgement:
     if isinstance(argument, ast.Starred):
         return STARS
-    if only(means_of(argument), NUMBERS):
+    if is_number(argument):
         return proven("the index is a number", edits)
     return safe("the index is not proven to be a number", edits)
 
@@ -182,7 +192,7 @@ def _by_index(argument: ast.expr, edits: Edits) -> Judgement:
 def helper_scope(use: Use) -> Judgement:
     if not isinstance(use.parent, ast.withitem):
         return left_open("TensorFlow's helper gives a scope, where a neutral device is needed", "XD164")
-    return proven("a scope, as a neutral device is", use.rename(use.idiom.text))
+    return proven("a scope, as a neutral device is", use.renamed)
 
 
 def scope(use: Use) -> Judgement:
@@ -191,16 +201,16 @@ def scope(use: Use) -> Judgement:
     argument = use.only_argument
     before, filled = _filled_in(use, argument)
     text = f"{before}0" if before.endswith(":") else text_of(argument)
-    match = re.fullmatch(r"/?(?:device:)?([CG])PU(?::(\d+))?", text or "", re.IGNORECASE)
+    match = re.fullmatch(r"/?(?:device:)?([CG]PU)(?::(\d+))?", text or "", re.IGNORECASE)
     if match is None or argument is None:
         return left_open("not a text that names one device", "XD165")
-    maker = "cpu" if match[1] in "cC" else "gpu"
+    native = _native(match[1])
     if filled is not None:
-        return _by_index(filled, use.replace(f"xdevice.native.{maker}({use.module.segment(filled)})", argument))
-    number = match[2] or ""
-    if isinstance(use.parent, ast.withitem) and maker == "cpu":
-        return proven(_A_TEXT, use.replace(f"xdevice.cpu({number})"))
-    return proven(_A_TEXT, use.replace(f"xdevice.native.{maker}({number})", argument))
+        return _by_index(filled, use.replace(f"{native}({use.module.segment(filled)})", argument))
+    index = match[2] or ""
+    if isinstance(use.parent, ast.withitem) and native == "xdevice.native.cpu":
+        return proven(_A_TEXT, use.replace(f"xdevice.cpu({index})"))
+    return proven(_A_TEXT, use.replace(f"{native}({index})", argument))
 
 
 def _filled_in(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | None]:
@@ -221,26 +231,21 @@ def _filled_in(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | None]:
 
 
 def device_list(use: Use) -> Judgement:
-    wanted = text_of(use.only_argument)
-    if wanted is None or wanted.lower() != "gpu":
+    name = text_of(use.only_argument)
+    if name is None or name.lower() != "gpu":
         return left_open("lists devices in the framework's own way", "XD155")
     match use.parent:
         case ast.Call(func=ast.Name(id="len")):
             return proven("only its length is used", use.replace("xdevice.num_gpus()", use.parent))
-        case ast.If() | ast.UnaryOp():
-            is_asked = True
-        case ast.IfExp(test=test):
-            is_asked = test is use.node
-        case ast.Subscript(slice=index) if only(means_of(index), NUMBERS) and use.idiom.name == "jax.devices":
+        case ast.If() | ast.UnaryOp() | ast.IfExp(test=use.node):
+            return proven("only asked whether there is one", use.replace("xdevice.num_gpus() > 0"))
+        case ast.Subscript(slice=index) if is_number(index) and use.idiom.name == "jax.devices":
             return proven("one of the list", use.replace_around(index, "xdevice.native.gpu(", ")", use.parent))
-        case _:
-            is_asked = False
-    if is_asked:
-        return proven("only asked whether there is one", use.replace("xdevice.num_gpus() > 0"))
     return left_open("a list of the framework's own objects", "XD155")
 
 
 def device_count(use: Use) -> Judgement:
+    # jax.device_count() is 1 on a machine without GPUs
     if text_of(use.only_argument) not in ("gpu", "cuda"):
         return left_open("counts the devices of the default kind, CPUs too", "XD155")
     if use.is_statement:
@@ -254,17 +259,19 @@ def device_count(use: Use) -> Judgement:
 def put_on_device(use: Use) -> Judgement:
     if len(use.args) != 2 or use.keywords or use.has_stars:
         return left_open("not the form device_put(x, device)", "XD166")
-    edits = use.rename(use.idiom.text)
-    return proven(_A_DEVICE, edits) if only(means_of(use.args[1]), DEVICES) else safe(_NO_DEVICE, edits)
+    edits = use.renamed
+    return proven(_A_DEVICE, edits) if is_device(use.args[1]) else safe(_NO_DEVICE, edits)
 
 
 def current_device(use: Use) -> Judgement:
     means = means_of(use.only_argument)
     if not use.is_statement or not only(means, DEVICES):
         return left_open("its result is used, or the argument is not proven to be a device")
-    if any(kind(atom) == "spelling" and ":" not in atom[1] and atom[1].lower() != "cpu" for atom in means):
+    texts = (atom.subject.lower() for atom in means if atom.kind == "spelling")
+    # paddle.distributed.launch gives each process its GPU, which "gpu" means and "gpu:0" does not
+    if any(":" not in text and text != "cpu" for text in texts):
         return left_open("without an index, Paddle takes the GPU that was given to the process")
-    return proven(_A_DEVICE, use.rename(use.idiom.text))
+    return proven(_A_DEVICE, use.renamed)
 
 
 def wait(use: Use) -> Judgement:
@@ -272,30 +279,32 @@ def wait(use: Use) -> Judgement:
         return left_open("its result is used", "XD163")
     if use.keywords or len(use.args) > 1:
         return OTHER_ARGUMENTS
-    edits = use.rename(use.idiom.text)
-    if not use.args or only(means_of(use.args[0]), DEVICES):
+    edits = use.renamed
+    if not use.args or is_device(use.args[0]):
         return proven(NAMED, edits)
-    if only(means_of(use.args[0]), NUMBERS):
-        start, _ = use.span(use.args[0])
-        bracket = use.edit(start, start, "xdevice.gpu("), use.close_bracket(use.args[0])
+    if is_number(use.args[0]):
+        (index,) = use.args
+        start, _ = use.span(index)
+        bracket = use.edit(start, start, "xdevice.gpu("), use.close_bracket(index)
         return proven("the index is a number", edits + bracket)
     return safe(_NO_DEVICE, edits)
 
 
 def split_and_load(use: Use) -> Judgement:
-    named = use.keywords
-    has_devices = len(use.args) > 1 or "ctx_list" in named
-    if not has_devices or len(use.args) not in (1, 2) or not named.keys() <= {"ctx_list", "batch_axis", "even_split"}:
+    keywords = use.keywords
+    has_devices = len(use.args) == 2 or (len(use.args) == 1 and "ctx_list" in keywords)
+    if not has_devices or not keywords.keys() <= {"ctx_list", "batch_axis", "even_split"}:
         return left_open("not the form split_and_load(data, ctx_list)", "XD166")
-    edits = use.rename(use.idiom.text)
+    edits = use.renamed
     for old, new in (("ctx_list", "devices"), ("even_split", "even")):
-        if old in named:
-            start, _ = use.span(named[old])
+        if old in keywords:
+            start, _ = use.span(keywords[old])
             edits = (*edits, use.edit(start, start + len(old), new))
-    if "batch_axis" in named:
-        if getattr(named["batch_axis"].value, "value", None) != 0:
+    axis = keywords.get("batch_axis")
+    if axis is not None:
+        if getattr(axis.value, "value", None) != 0:
             return left_open("split_batch splits the first axis", "XD166")
-        edits = (*edits, use.drop(named["batch_axis"]))
+        edits = (*edits, use.drop(axis))
     if may_be(means_of(use.args[0]), ("array", "list", "tuple")):
         return safe("the batch is not proven to be a tensor", edits, "XD162")
     return proven("what MXNet splits, and a list of its devices", edits)
@@ -306,10 +315,11 @@ def scatter(use: Use) -> Judgement:
         return left_open("not the form scatter(tensor, devices)", "XD166")
     if not only(means_of(use.args[0]), ("tensor",)):
         return left_open("what is scattered is not proven to be a tensor", "XD162")
-    end = use.span(use.node)[1] - 1
+    end = use.end - 1
+    # the new argument is put before the last bracket, where a comma would end up double
     if use.span(use.args[1])[1] != end:
         return left_open("brackets or a comma behind the arguments", "XD166")
-    return proven("a tensor, and a list of devices", (*use.rename(use.idiom.text), use.edit(end, end, ", even=False")))
+    return proven("a tensor, and a list of devices", (*use.renamed, use.edit(end, end, ", even=False")))
 
 
 def _is_list_of_devices(use: Use, means: Value) -> bool:
@@ -323,25 +333,44 @@ def split_batch(use: Use) -> Judgement:
     )
     if len(use.args) != 3 or use.keywords or not is_unpacked:
         return left_open("split_batch gives one pair for each device, where d2l's gives two lists", "XD166")
-    middle, end = use.span(use.args[1])[1], use.span(use.node)[1]
+    middle, end = use.span(use.args[1])[1], use.end
     start = use.rename_with_bracket(f"zip(*{use.idiom.text}((")
     return proven(NAMED, (start, use.edit(middle, middle, ")"), use.edit(end - 1, end, "))")))
 
 
 def memory(use: Use) -> Judgement:
-    if not use.has_arguments:
+    if not use.arguments:
         if use.sets_current:
             return OTHER_GPU
         return proven(NAMED, use.replace(f"xdevice.memory(xdevice.gpu()).{use.idiom.text}"))
-    if only(means_of(use.only_argument), DEVICES):
-        end = use.span(use.node)[1]
-        return proven(_A_DEVICE, (*use.rename("xdevice.memory"), use.edit(end - 1, end, f").{use.idiom.text}")))
+    if is_device(use.only_argument):
+        end = use.end
+        return proven(
+            _A_DEVICE,
+            (*use.rename("xdevice.memory"), use.edit(end - 1, end, f").{use.idiom.text}")),
+        )
     return left_open(_NO_DEVICE, "XD161")
 
 
 _RULES: Final = (
-    no_word, neutral, renamed, replaced, torch_device, accelerator, device_with_index, helper_scope, scope, device_list,
-    device_count, put_on_device, current_device, wait, split_and_load, scatter, split_batch, memory,
-)  # fmt: skip
+    no_word,
+    neutral,
+    renamed,
+    replaced,
+    torch_device,
+    accelerator,
+    device_with_index,
+    helper_scope,
+    scope,
+    device_list,
+    device_count,
+    put_on_device,
+    current_device,
+    wait,
+    split_and_load,
+    scatter,
+    split_batch,
+    memory,
+)
 CALL_RULES: Final[dict[str, Callable[[Use], Judgement]]] = {rule.__name__: rule for rule in _RULES}
 """The rules that `idioms.CALLS` names."""

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from .idioms import METHODS, ONLY_MXNET
-from .judging import OTHER_ARGUMENTS, OTHER_GPU, STARS, Judgement, left_open, proven, safe
+from .judging import OTHER_ARGUMENTS, OTHER_GPU, STARS, Judgement, Use, left_open, proven, safe
 from .knowledge import DECORDS_ARRAY, GLUONS_OUTPUT, IN_PLACE, is_model
 from .rules_of_calls import names_no_index, neutral
-from .values import DEVICES, NUMBERS, TENSOR, Atom, is_known, kind, may_be, means_of, only
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .judging import Use
+from .values import DEVICES, NUMBERS, TENSOR, Atom, is_device, is_known, may_be, means_of, only
 
 _A_DEVICE: Final = "the argument is a device, and the result is used"
 _NO_DEVICE: Final = "the argument is not proven to be a device; another one raises"
@@ -24,7 +20,16 @@ _A_MODEL: Final = "a model, which moves in place"
 _A_TENSOR: Final = "the receiver is a tensor"
 _HOST: Final = ("array", "int", "float", "bool", "str")
 _ON_HOST: Final = Judgement("neutral", "it is on the host already")
-_SAME_ANYWHERE: Final = {"detach", "clone", "contiguous", "float", "squeeze", "double", "long", "flatten"}
+_SAME_ANYWHERE: Final = {
+    "detach",
+    "clone",
+    "contiguous",
+    "float",
+    "squeeze",
+    "double",
+    "long",
+    "flatten",
+}
 """Methods that give the same on the CPU as on a device."""
 _DTYPE: Final = re.compile(r"\.(b?float|u?int|complex|half|double|long|bool|short)\d*$")
 _MODEL_NAME: Final = re.compile(r"(\w*_)?(net|model|module|encoder|decoder|generator|discriminator)\w*")
@@ -33,8 +38,9 @@ _MODEL_NAME: Final = re.compile(r"(\w*_)?(net|model|module|encoder|decoder|gener
 def to(use: Use) -> Judgement:
     if use.has_stars:
         return STARS
-    device = [*use.args, *(keyword.value for keyword in use.keywords.values())][0]
+    device = use.arguments[0]
     means = means_of(device)
+    # PyTorch's `.to` takes a dtype, a device or a tensor in the same place
     if _is_dtype(device, use.full_name) and "device" not in use.keywords:
         return Judgement("not a device", "a dtype")
     named = [*([None] * len(use.args)), *use.keywords]
@@ -57,18 +63,28 @@ def to(use: Use) -> Judgement:
 
 
 def _is_dtype(node: ast.expr, full_name: Callable[[ast.AST], str]) -> bool:
-    named = isinstance(node, ast.Attribute) and node.attr in ("dtype", "float", "long", "half", "int", "double")
-    return named or only(means_of(node), ("dtype",)) or _DTYPE.search(full_name(node)) is not None
+    if isinstance(node, ast.Attribute) and node.attr in (
+        "dtype",
+        "float",
+        "long",
+        "half",
+        "int",
+        "double",
+    ):
+        return True
+    return only(means_of(node), ("dtype",)) or _DTYPE.search(full_name(node)) is not None
 
 
 def _moved(use: Use, judgement: Judgement) -> Judgement:
     """The judgement on a move: it can be rewritten if its result is used, or if what it moves is a model."""
     means = means_of(use.receiver)
+    why = judgement.why
     if not _is_thrown_away(use.node, use.module.parents):
-        is_proven = judgement.why == _A_DEVICE and means and all(atom == "tensor" or is_model(atom) for atom in means)
-        return replace(judgement, why="receiver and argument are proven") if is_proven else judgement
+        if why == _A_DEVICE and means and all(map(_can_move, means)):
+            why = "receiver and argument are proven"
+        return replace(judgement, why=why)
     if means and all(map(_moves_in_place, means)):
-        return replace(judgement, why=_A_MODEL) if judgement.why == _A_DEVICE else judgement
+        return replace(judgement, why=_A_MODEL if why == _A_DEVICE else why)
     name = ast.unparse(use.receiver).rpartition(".")[2].lower()
     if _MODEL_NAME.fullmatch(name) and not is_known(means):
         why = "the name says that it is a model; its result is thrown away"
@@ -76,13 +92,18 @@ def _moved(use: Use, judgement: Judgement) -> Judgement:
     return left_open("the result is thrown away, and the receiver is not proven to be a model", "XD163")
 
 
+def _can_move(atom: Atom) -> bool:
+    return atom.kind == "tensor" or is_model(atom)
+
+
 def _moves_in_place(atom: Atom) -> bool:
-    if kind(atom) == "model":
-        return str(atom[1]).startswith(IN_PLACE)
-    return atom == "tensor" or is_model(atom)  # a tensor moves nowhere, with the old text and with the new
+    if atom.kind == "model":
+        return str(atom.subject).startswith(IN_PLACE)
+    return _can_move(atom)  # a tensor whose result is thrown away moves nowhere, with the old text and with the new
 
 
 def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    # the nodes that hand a result on to what is around them
     passing = ast.ListComp | ast.List | ast.Tuple | ast.Await | ast.IfExp | ast.BoolOp | ast.GeneratorExp
     parent = parents.get(node)
     while parent is not None and isinstance(parent, passing):
@@ -112,7 +133,7 @@ def _to_vendor_itself(use: Use, maker: str) -> Judgement:
     merged = _read_around(use, use.node) if maker == "xdevice.cpu" else None
     if merged is not None:
         return merged
-    end, text = use.span(use.node)[1] - 1, f"{maker}()"
+    end, text = use.end - 1, f"{maker}()"
     for keyword in use.keywords.values():
         end, text = use.span(keyword)[0], f"{maker}(), "
     return _moved(use, proven(_A_DEVICE, use.call_with_receiver("xdevice.to_device", end, text)))
@@ -121,31 +142,32 @@ def _to_vendor_itself(use: Use, maker: str) -> Judgement:
 def _read_around(use: Use, node: ast.AST) -> Judgement | None:
     """The judgement on `.cpu()` in `x.cpu().numpy()`, which is taken out, since the new text reads from any device."""
     attribute = use.module.parents.get(node)
-    if not isinstance(attribute, ast.Attribute) or attribute.value is not node:
+    if not isinstance(attribute, ast.Attribute):
         return None
-    if attribute.attr == "data":
+    name = attribute.attr
+    if name == "data":
         return _read_around(use, attribute)
     call = use.module.parents.get(attribute)
     if not isinstance(call, ast.Call) or call.func is not attribute:
         return None
-    if attribute.attr in _SAME_ANYWHERE:
+    if name in _SAME_ANYWHERE:
         return _read_around(use, call)
-    if attribute.attr not in ("numpy", "item", "asnumpy") or call.args:
+    if name not in ("numpy", "item", "asnumpy") or call.args:
         return None
-    around = read(replace(use, node=call, idiom=METHODS[attribute.attr]))
+    around = read(replace(use, node=call, idiom=METHODS[name]))
     if around.grade is None:
         return None
-    edits = (use.edit(use.dot, use.span(use.node)[1], ""),)
+    edits = (use.edit(use.dot, use.end, ""),)
     return replace(around, why="the read around it takes it from any device", edits=edits)
 
 
 def reset(use: Use) -> Judgement:
-    arguments = [*use.args, *(keyword.value for keyword in use.keywords.values())]
-    if len(arguments) != 1:
+    if len(use.arguments) != 1:
         return left_open("not the form reset_ctx(device)", "XD166")
-    if not only(means_of(arguments[0]), DEVICES):
+    (device,) = use.arguments
+    if not is_device(device):
         return left_open("a list of devices, or not proven to be one: replicate makes copies on several", "XD151")
-    return proven(_A_MODEL, use.move_to(arguments[0]))
+    return proven(_A_MODEL, use.move_to(device))
 
 
 def copy_to(use: Use) -> Judgement:
@@ -161,7 +183,7 @@ def copy_to(use: Use) -> Judgement:
 
 
 def sync(use: Use) -> Judgement:
-    if use.has_arguments:
+    if use.arguments:
         return OTHER_ARGUMENTS
     if not use.is_statement:
         return left_open("its result is used, and sync gives none", "XD163")
@@ -174,20 +196,25 @@ def read(use: Use) -> Judgement:
     means, parent = means_of(use.receiver), use.parent
     if only(means, _HOST):
         return _ON_HOST
+    # `x.numpy()[0] = 1` changes the tensor on the CPU, and a copy would not
     if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store):
         return left_open("writes into the memory of the tensor", "XD163")
     if _is_scalar_in_tensorflow(use):
         return left_open("TensorFlow gives a number or a text here, and to_numpy an array of no axes", "XD165")
-    edits = use.call_with_receiver(use.idiom.text, use.span(use.node)[1] - 1, comma="")
+    # `x.numpy(force=True)` detaches, as xdevice.to_numpy always does; so the keyword goes
+    edits = use.call_with_receiver(use.idiom.text, use.end - 1, comma="")
     if means == TENSOR:
         return proven(_A_TENSOR, edits)
-    if means == {DECORDS_ARRAY}:
+    if means == DECORDS_ARRAY:
         return Judgement("not a device", "an array of decord, which is on the host")
     if use.method in ONLY_MXNET:
         others = use.module.other_arrays
         if others and "mxnet" not in use.module.frameworks:
-            return Judgement("not a device", f"a method of {min(others)}'s arrays, and of none of the framework's")
-        if means == {GLUONS_OUTPUT} or _is_mxnets(use):
+            return Judgement(
+                "not a device",
+                f"a method of {min(others)}'s arrays, and of none of the framework's",
+            )
+        if means == GLUONS_OUTPUT or _is_mxnets(use):
             return proven("only arrays of MXNet have this method", edits)
     if is_known(means) and not may_be(means, ("tensor", "result", "array")):
         return Judgement("not a device", "the receiver is something else")
@@ -217,9 +244,9 @@ def read_as_list(use: Use) -> Judgement:
     means = means_of(use.receiver)
     if only(means, _HOST):
         return _ON_HOST
-    if means != TENSOR or use.has_arguments:
+    if means != TENSOR or use.arguments:
         return left_open("the receiver is not proven to be a tensor", "XD162")
-    start, dot = use.span(use.node)[0], use.dot
+    start, dot = use.start, use.dot
     return proven(_A_TENSOR, (use.edit(start, start, "xdevice.to_numpy("), use.edit(dot, dot + 1, ").")))
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import Final, Literal
 
 Verdict = Literal["rewritten", "neutral", "open", "not a device"]
 Grade = Literal["proven", "safe", "likely"]
@@ -63,6 +61,9 @@ class Edit:
     end: int
     text: str
 
+    def shifted(self, distance: int) -> Edit:
+        return Edit(self.start + distance, self.rank, self.end + distance, self.text)
+
 
 def splice(text: bytes, edits: Iterable[Edit]) -> bytes:
     """`text` with the edits made, which may not overlap; everything outside of them stays byte for byte.
@@ -79,7 +80,7 @@ def splice(text: bytes, edits: Iterable[Edit]) -> bytes:
     return b"".join([*parts, text[at:]])
 
 
-@dataclass(order=True)
+@dataclass(eq=False)
 class Site:
     """One use of a device idiom. Sites are sorted by file and position; (file, line, col, idiom) is unique, so that one
     that several tabs of a text share is counted once.
@@ -94,18 +95,21 @@ class Site:
     line: int
     col: int
     idiom: str
-    code: str = field(compare=False)
-    framework: str = field(compare=False)
-    verdict: Verdict = field(compare=False)
-    grade: Grade | None = field(default=None, compare=False)
-    why: str = field(default="", compare=False)
-    end: tuple[int, int] = field(default=(0, 0), compare=False)
-    before: str = field(default="", compare=False)
-    after: str | None = field(default=None, compare=False)
-    link: str | None = field(default=None, compare=False)
-    edits: tuple[Edit, ...] = field(default=(), compare=False, repr=False)
-    tabs: tuple[str, ...] = field(default=(), compare=False)
+    code: str
+    framework: str
+    verdict: Verdict
+    grade: Grade | None = None
+    why: str = ""
+    end: tuple[int, int] = (0, 0)
+    before: str = ""
+    after: str | None = None
+    link: str | None = None
+    edits: tuple[Edit, ...] = field(default=(), repr=False)
+    tabs: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[str, int, int, str]:
         return self.file, self.line, self.col, self.idiom
+
+    def __lt__(self, other: Site) -> bool:
+        return self.key < other.key

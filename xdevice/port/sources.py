@@ -17,16 +17,14 @@ import sys
 import tokenize
 import warnings
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from .sites import Edit, splice
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 SUFFIXES: Final = (".py", ".ipynb", ".md")
 SKIPPED: Final = {"__pycache__", "node_modules", "build", "dist", "site-packages"}
@@ -42,9 +40,16 @@ TABS: Final = ("mxnet", "pytorch", "tensorflow", "paddle", "jax")
 
 _MARKS: Final = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
 _LEAVES: Final = {
-    type(None), str, bytes, int, float, complex, bool, type(...),
+    type(None),
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    bool,
+    type(...),
     *(leaf for mark in _MARKS for leaf in mark.__subclasses__()),
-}  # fmt: skip
+}
 """The classes of what trees are made of beside nodes with children."""
 
 
@@ -159,14 +164,14 @@ class Source:
 
 def read_all(paths: Iterable[Path], root: Path) -> tuple[list[Source], list[tuple[str, str]]]:
     """The files that `files_in` lists, "-" being the standard input; and (path, why) of those that cannot be read."""
-    made, unreadable = [], []
+    sources, unreadable = [], []
     for path in files_in(paths):
         shown = _show(path, root)
         try:
-            made.append(parse(sys.stdin.buffer.read(), "<stdin>") if str(path) == "-" else read(path, shown))
+            sources.append(parse(sys.stdin.buffer.read(), "<stdin>") if str(path) == "-" else read(path, shown))
         except UnreadableError as error:
             unreadable.append((shown, str(error)))
-    return made, unreadable
+    return sources, unreadable
 
 
 def _show(path: Path, root: Path) -> str:
@@ -229,6 +234,7 @@ def _script(raw: bytes, shown: str) -> Source:
 def _tree(text: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings about escapes in strings are for the file's author
+        # notebooks await in cells, and `dont_inherit` keeps this file's __future__ out
         flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         tree = compile(text, "<script>", "exec", flags, dont_inherit=True)
     assert isinstance(tree, ast.Module)
@@ -247,8 +253,8 @@ def _text_with_tabs(raw: bytes, shown: str) -> Source:
     default = source.default_tabs = _default_tabs(source.cells)
     tabs = {tab for cell in source.cells for tab in cell.tabs if tab != "all"} | set(default)
     for tab in (tab for tab in TABS if tab in tabs):
-        mine = [cell for cell in source.cells if tab in (cell.tabs or default) or "all" in cell.tabs]
-        _add_module(source, tab, mine)
+        cells = [cell for cell in source.cells if tab in (cell.tabs or default) or "all" in cell.tabs]
+        _add_module(source, tab, cells)
     return source
 
 
@@ -278,9 +284,18 @@ def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:
     selected = re.search(r"tab\.interact_select\(([^)]*)\)", plain)
     if selected:
         return tuple(re.findall(r"\w+", selected[1]))
-    names = {"mxnet": "mxnet", "torch": "pytorch", "tensorflow": "tensorflow", "paddle": "paddle", "jax": "jax"}
+    names = {
+        "mxnet": "mxnet",
+        "torch": "pytorch",
+        "tensorflow": "tensorflow",
+        "paddle": "paddle",
+        "jax": "jax",
+    }
     imported = re.findall(r"^\s*(?:from d2l import|import|from)\s+(\w+)", plain, re.MULTILINE)
-    return next(((names[name],) for name in imported if name in names), ("pytorch",))
+    for name in imported:
+        if name in names:
+            return (names[name],)
+    return ("pytorch",)  # d2l's default
 
 
 # notebooks
@@ -326,9 +341,9 @@ def _notebook(raw: bytes, shown: str) -> Source:
         if text and not text.endswith("\n"):
             parts.append(b"\n")
             at, line = at + 1, line + 1
-    made = Source(shown, raw, b"".join(parts), cells=cells, tokens=tokens)
-    _add_module(made, None, cells)
-    return made
+    notebook = Source(shown, raw, b"".join(parts), cells=cells, tokens=tokens)
+    _add_module(notebook, None, cells)
+    return notebook
 
 
 def _value(token: object) -> object:
@@ -354,7 +369,7 @@ class _Decoder(json.JSONDecoder):
 
 def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
     file = source.raw.decode("utf-8-sig")
-    out, done, waiting = [], 0, list(edits)
+    parts, written, waiting = [], 0, list(edits)
     tokens = source.tokens
     first = 0
     while waiting and first < len(tokens):
@@ -369,17 +384,18 @@ def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
             last += 1
             end = tokens[last].at + len(tokens[last].value.encode())
             touched = [edit for edit in waiting if edit.start < end]
-        shifted = [Edit(e.start - token.at, e.rank, e.end - token.at, e.text) for e in touched]
+        shifted = [edit.shifted(-token.at) for edit in touched]
         value = splice("".join(t.value for t in tokens[first : last + 1]).encode(), shifted).decode()
-        out += [file[done : token.start], _strings(value, tokens, first, file)]
-        done, waiting, first = tokens[last].end, waiting[len(touched) :], last + 1
+        parts += [file[written : token.start], _strings(value, tokens, first, file)]
+        written, waiting, first = tokens[last].end, waiting[len(touched) :], last + 1
     mark = codecs.BOM_UTF8 if source.raw.startswith(codecs.BOM_UTF8) else b""
-    return mark + ("".join(out) + file[done:]).encode()
+    return mark + ("".join(parts) + file[written:]).encode()
 
 
 def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
     """The lines of a text as strings in JSON, in the style of those around them in the file."""
     token = tokens[at]
+    # Jupyter writes characters as they are, and other tools escape them
     is_ascii = file[token.start : token.end].isascii()
     parts = value.splitlines(keepends=True) if token.is_listed else [value]
     between = file[token.last : token.start] if token.last is not None else None
@@ -398,6 +414,7 @@ def _add_module(source: Source, tab: str | None, cells: list[Cell]) -> None:
     try:
         tree = _tree(_join(readable))
     except SyntaxError:
+        # the usual case is one parse of the whole; only if that fails is each cell tried for itself
         readable = [(cell, text) for cell, text in readable if _parses(source, cell, text)]
         tree = _tree(_join(readable))
     source.modules.append(PythonModule(source, tab, tree))
@@ -406,6 +423,7 @@ def _add_module(source: Source, tab: str | None, cells: list[Cell]) -> None:
 def _join(cells: Iterable[tuple[Cell, str]]) -> str:
     lines: list[str] = []
     for cell, text in cells:
+        # blank lines in place of what belongs to other tabs: every line keeps its number
         lines += [""] * (cell.line - 1 - len(lines))
         lines += _NEWLINE.sub(b"\n", text.encode()).decode().removesuffix("\n").split("\n")
     return "\n".join(lines) + "\n"
@@ -418,6 +436,7 @@ def _python(text: str) -> str:
     try:
         _tree(text)
     except SyntaxError:
+        # a cell of bash or JavaScript keeps its lines, so that those below keep their numbers
         if _OTHER_LANGUAGES.match(text):
             return "\n" * text.count("\n")
         return _MAGIC.sub(lambda match: f"{match[1]}pass", text)
@@ -428,8 +447,8 @@ def _parses(source: Source, cell: Cell, text: str) -> bool:
     try:
         _tree(text)
     except SyntaxError as error:
-        told = (cell.line, f"not Python: {error.msg}")
-        if told not in source.broken:
-            source.broken.append(told)
+        reason = cell.line, f"not Python: {error.msg}"
+        if reason not in source.broken:
+            source.broken.append(reason)
         return False
     return True

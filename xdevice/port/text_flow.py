@@ -3,57 +3,76 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from . import idioms
+from .inference import Inference
 from .knowledge import SPELLING
-from .values import DEVICES, NOTHING, kind, means_of, only
+from .sources import PythonModule
+from .values import DEVICES, Value, means_of, only
 
-if TYPE_CHECKING:
-    from .inference import Inference
-    from .sources import PythonModule
-
-_TELLS: Final = {"print", "str", "repr", "format"}
-_LOGS: Final = {"info", "warning", "debug", "error", "write", "log", "format"}
-_NO_IDIOM: Final = idioms.Idiom("", "", "")
+_TEXT_FUNCTIONS: Final = {"print", "str", "repr", "format"}
+_WRITING_METHODS: Final = {"info", "warning", "debug", "error", "write", "log", "format"}
+_READING_METHODS: Final = {
+    "startswith",
+    "endswith",
+    "split",
+    "replace",
+    "lower",
+    "find",
+    "partition",
+}
 
 
 def origins_in_text(modules: list[PythonModule], inference: Inference) -> set[ast.AST]:
     """The expressions that choose a device which the project puts into a text somewhere."""
-    found: set[ast.AST] = set()
-
-    def collect(node: ast.AST) -> None:
-        for atom in getattr(node, "means", NOTHING):
-            if kind(atom) in ("device", "spelling") and atom[-1] is not None:
-                found.add(atom[-1])
-            elif kind(atom) == "tuple":
-                for value in atom[1]:
-                    found.update(a[-1] for a in value if kind(a) in DEVICES and a[-1] is not None)
-
+    origins: set[ast.AST] = set()
     for module in modules:
         for node in module.walked[0]:
-            if isinstance(node, ast.FormattedValue):
-                if not SPELLING.fullmatch(str(getattr(node.value, "value", ""))):
-                    collect(node.value)
-            elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod | ast.Add):
-                if only(means_of(node.left), ("str", "spelling")) or only(means_of(node.right), ("str", "spelling")):
-                    collect(node.left)
-                    collect(node.right)
-            elif isinstance(node, ast.Compare):
-                for part in (node.left, *node.comparators):
-                    collect(part)
-            elif isinstance(node, ast.Call):
-                name = inference.full_name(node.func).removeprefix("builtins.")
-                method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-                if name in _TELLS or method in _LOGS:
-                    for part in (*node.args, *(k.value for k in node.keywords)):
-                        collect(part)
-                if method in ("startswith", "endswith", "split", "replace", "lower", "find", "partition"):
-                    collect(node.func.value)  # type: ignore[attr-defined]
-                for k in node.keywords:
-                    if k.arg == "device_type":
-                        collect(k.value)
-                if idioms.CALLS.get(name, _NO_IDIOM).code == "XD154":
-                    for part in node.args:
-                        collect(part)
-    return found
+            for part in _parts_in_text(node, inference):
+                origins.update(_origins(means_of(part)))
+    return origins
+
+
+def _origins(value: Value) -> Iterator[ast.AST]:
+    for atom in value:
+        if atom.kind == "tuple":
+            for item in atom.subject:
+                yield from _origins(item)
+        elif atom.kind in DEVICES and atom.origin is not None:
+            yield atom.origin
+
+
+def _parts_in_text(node: ast.AST, inference: Inference) -> Sequence[ast.expr]:
+    """The expressions that a node makes a text of, or reads as a text."""
+    match node:
+        # f"{'cuda'}" is a text already, whatever device there is
+        case ast.FormattedValue(value=ast.Constant(value=str(text))) if SPELLING.fullmatch(text):
+            return ()
+        case ast.FormattedValue(value=value):
+            return (value,)
+        case ast.BinOp(op=ast.Mod() | ast.Add(), left=left, right=right):
+            return (left, right) if _is_text(left) or _is_text(right) else ()
+        # `device == "cuda:0"` and `"cuda" in device` read the text
+        case ast.Compare(left=left, comparators=others):
+            return left, *others
+        case ast.Call():
+            return _arguments_in_text(node, inference.full_name(node.func).removeprefix("builtins."))
+    return ()
+
+
+def _is_text(node: ast.expr) -> bool:
+    return only(means_of(node), ("str", "spelling"))
+
+
+def _arguments_in_text(call: ast.Call, name: str) -> list[ast.expr]:
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    if name in _TEXT_FUNCTIONS or method in _WRITING_METHODS:
+        return [*call.args, *(keyword.value for keyword in call.keywords)]
+    parts = [keyword.value for keyword in call.keywords if keyword.arg == "device_type"]
+    if method in _READING_METHODS:
+        parts.append(call.func.value)  # type: ignore[attr-defined]
+    if name in idioms.CALLS and idioms.CALLS[name].code == "XD154":  # autocast takes a kind of device as text
+        parts += call.args
+    return parts

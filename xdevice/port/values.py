@@ -1,48 +1,74 @@
-"""What an expression may be: a set of atoms.
+"""What an expression may be: a value, which is a set of atoms.
 
 The empty set means "not known yet", and `UNKNOWN` means "anything": sets grow from the first towards the second while
-the project is interpreted. An atom is a text ("tensor", "array", "int", ...) or a tuple whose first item says what it
-is:
+the project is interpreted. An atom has a kind, which says what its subject is:
 
-- `("device", framework, origin)`: a framework's own device; `origin` is the node that chose it, or None
-- `("spelling", text, origin)`: a text that names a device, as "cuda:0"; what an f-string fills in is "*"
-- `("foreign", "torch.nn.Linear")`: an attribute of a package outside of the project, by its full name
-- `("result", "accelerate.Accelerator")`: what calling such an attribute gave, where no table knows more
-- `("model", "torch.nn.Linear")`: a layer or model of a framework
-- `("function", f)`, `("bound", f)`, `("class", c)`, `("instance", c)`, `("super", c)`, `("module", m)`: of the project
-- `("list", key)`, `("dict", key)`: a container that was made at one place; `key` finds what is in it
-- `("tuple", (value, value, ...))`
-- `("parser", key)`, `("namespace", key)`: of argparse; `key` finds what its arguments are
+| kind | subject |
+|---|---|
+| "tensor", "array", "int", "float", "bool", "str", "none", "dtype", "optimizer", "available" | none |
+| "device" | none: a framework's own device; `origin` is the node that chose it, or None |
+| "spelling" | a text that names a device, as "cuda:0"; what an f-string fills in is "*"; `origin` as above |
+| "foreign" | an attribute of a package outside of the project, by its full name, as "torch.nn.Linear" |
+| "result" | what calling such an attribute gave, where no table knows more: its full name |
+| "model" | a layer or model of a framework: its full name |
+| "function", "bound", "class", "instance", "super", "module" | a function, class or module of the project |
+| "list", "dict" | a container that was made at one place: a key that finds what is in it |
+| "tuple" | its items, a value each |
+| "parser", "namespace" | of argparse: a key that finds what its arguments are |
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import ast
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
-if TYPE_CHECKING:
-    import ast
-    from collections.abc import Iterable
 
-Atom = Any
+class Atom(NamedTuple):
+    kind: str
+    subject: Any = None
+    origin: ast.AST | None = None
+
+
 Value = frozenset[Atom]
 
-ANYTHING: Final = "?"
+
+def of(kind: str, subject: Any = None, origin: ast.AST | None = None) -> Value:
+    """The value that is one new atom."""
+    return frozenset([Atom(kind, subject, origin)])
+
+
+def value_of(atom: Atom) -> Value:
+    return frozenset([atom])
+
+
+ANYTHING: Final = Atom("anything")
 NOTHING: Final[Value] = frozenset()
-UNKNOWN: Final[Value] = frozenset([ANYTHING])
-TENSOR: Final[Value] = frozenset(["tensor"])
-ARRAY: Final[Value] = frozenset(["array"])
-INT: Final[Value] = frozenset(["int"])
-FLOAT: Final[Value] = frozenset(["float"])
-BOOL: Final[Value] = frozenset(["bool"])
-STR: Final[Value] = frozenset(["str"])
-NONE: Final[Value] = frozenset(["none"])
-AVAILABLE: Final[Value] = frozenset(["available"])
+UNKNOWN: Final = value_of(ANYTHING)
+TENSOR: Final = of("tensor")
+ARRAY: Final = of("array")
+INT: Final = of("int")
+FLOAT: Final = of("float")
+BOOL: Final = of("bool")
+STR: Final = of("str")
+NONE: Final = of("none")
+AVAILABLE: Final = of("available")
 """A value that is true only if there is a GPU."""
 
 DEVICES: Final = ("device", "spelling")
 NUMBERS: Final = ("int", "bool")
 
-_FOLLOWED: Final = {"function", "bound", "class", "instance", "module", "device", "spelling", "list", "dict"}
+_FOLLOWED: Final = {
+    "function",
+    "bound",
+    "class",
+    "instance",
+    "module",
+    "device",
+    "spelling",
+    "list",
+    "dict",
+}
 _MOST: Final = 24
 """How many atoms a value may have; one with more becomes "anything"."""
 _LONGEST: Final = 12
@@ -53,34 +79,36 @@ def union(*values: Value) -> Value:
     """The union of values. Beside "anything" only functions and uses of devices are kept, which have to be followed
     whatever else the value may be. So values only grow towards "anything"."""
     whole = NOTHING.union(*values)
+    # most unions are of one value with itself or with nothing
     if len(whole) < 2:
         return whole
     if ANYTHING in whole or len(whole) > _MOST:
-        return frozenset(atom for atom in whole if kind(atom) in _FOLLOWED) | UNKNOWN
-    if sum(kind(atom) == "tuple" for atom in whole) > 1:
+        return frozenset(atom for atom in whole if atom.kind in _FOLLOWED) | UNKNOWN
+    if sum(atom.kind == "tuple" for atom in whole) > 1:
         return _merge_tuples(whole)
     return whole
 
 
-def kind(atom: Atom) -> str:
-    return atom[0] if type(atom) is tuple else atom  # type: ignore[no-any-return]
-
-
 def only(value: Value, kinds: Iterable[str]) -> bool:
     """Whether a value is known to be of these kinds, and of no other."""
-    return bool(value) and all(kind(atom) in kinds for atom in value)
+    return bool(value) and all(atom.kind in kinds for atom in value)
 
 
 def may_be(value: Value, kinds: Iterable[str]) -> bool:
-    return any(kind(atom) in kinds for atom in value)
+    return any(atom.kind in kinds for atom in value)
+
+
+def is_device(node: ast.AST | None) -> bool:
+    """Whether an expression is a device, or a text that names one."""
+    return only(means_of(node), DEVICES)
+
+
+def is_number(node: ast.AST | None) -> bool:
+    return only(means_of(node), NUMBERS)
 
 
 def is_known(value: Value) -> bool:
     return bool(value) and ANYTHING not in value
-
-
-def of(*atoms: Atom) -> Value:
-    return frozenset(atoms)
 
 
 def means_of(node: ast.AST | None) -> Value:
@@ -90,21 +118,25 @@ def means_of(node: ast.AST | None) -> Value:
 
 def tuple_of(values: Iterable[Value]) -> Value:
     """A tuple with these values in it. Items of tuples that are nested three deep become "anything"."""
+    # a loop such as `x = (x, 1)` would make deeper tuples for ever
     items = tuple(UNKNOWN if _is_deep(value) else value for value in values)
-    return of(("tuple", items if len(items) <= _LONGEST else tuple(UNKNOWN for _ in items)))
+    return of("tuple", items if len(items) <= _LONGEST else tuple(UNKNOWN for _ in items))
 
 
 def _is_deep(value: Value) -> bool:
-    inside = [inner for atom in value if kind(atom) == "tuple" for inner in atom[1]]
-    return len(inside) > _MOST or any(kind(atom) == "tuple" for inner in inside for atom in inner)
+    inside = [inner for atom in value if atom.kind == "tuple" for inner in atom.subject]
+    return len(inside) > _MOST or any(atom.kind == "tuple" for inner in inside for atom in inner)
 
 
 def _merge_tuples(value: Value) -> Value:
     """Merges all tuples of the same length into one. Otherwise a loop that swaps values would make new ones for
     ever."""
-    by_length: dict[int, list[tuple[Value, ...]]] = {}
+    merged: dict[int, tuple[Value, ...]] = {}
+    rest = set()
     for atom in value:
-        if kind(atom) == "tuple":
-            by_length.setdefault(len(atom[1]), []).append(atom[1])
-    rest = frozenset(atom for atom in value if kind(atom) != "tuple")
-    return rest.union(*(tuple_of(map(union, *tuples)) for tuples in by_length.values()))
+        if atom.kind != "tuple":
+            rest.add(atom)
+            continue
+        items = atom.subject
+        merged[len(items)] = tuple(map(union, items, merged.get(len(items), items)))
+    return frozenset(rest).union(*map(tuple_of, merged.values()))

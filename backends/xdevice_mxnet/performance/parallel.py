@@ -29,6 +29,7 @@ class _State:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
+        # an object of its own: a Context keeps the one before it in itself, so that two threads may not share one
         here = mx.Context(self._here.device_type, self._here.device_id)
         with self._semantics.entered(), here, self._scope(self._is_training):
             yield

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 
 def _family(cls: type) -> list[type]:
-    inner: list[type] = cls.__subclasses__()
-    return [cls, *(found for one in inner for found in _family(one))]
+    family = [cls]
+    for heir in family:  # which grows meanwhile
+        family += heir.__subclasses__()
+    return family
 
 
 def _size(x: Any) -> int:

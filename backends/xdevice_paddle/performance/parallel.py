@@ -46,7 +46,7 @@ def _cast(state: tuple[Any, ...] | None) -> Iterator[None]:
 
 class _InTurn:
     """A context manager for all threads: while it is open in any of them, `paddle.grad` runs in one thread at a time,
-    because two calls at once segfault (3.3.1).
+    because two calls at once segfault (3.3.1; no upstream issue known).
 
     The lock is around the C++ function that `paddle.grad` calls, so that `from paddle import grad` is covered too. The
     lock is reentrant, because a `PyLayer` may compute a gradient in its backward. `backward()` needs no lock.

@@ -34,7 +34,7 @@ _ON_THE_HOST = {tf.int32, tf.int64, tf.string, tf.resource, tf.variant}
 """The dtypes of shapes, axes, names and handles: operations on a GPU read such inputs from the host, and do not move
 them."""
 
-_seen = Shared(per_thread=True)
+_watched = Shared(per_thread=True)
 """The callback for TensorFlow's operations. A thread has only one, however many blocks are open in the thread: each
 further callback would report every transfer again."""
 
@@ -59,15 +59,17 @@ class TensorflowTransfers(Transfers):
         def target(x: Any, ctx: Any = None, device_name: str | None = None) -> Device | None:
             return devices.parse(device_name) if device_name else None
 
-        def seen(op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
+        def report_operands(
+            op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
+        ) -> None:
             if graph is not None or not listening.get() or not outputs or not hasattr(outputs[0], "backing_device"):
                 return
-            here = devices.parse(outputs[0].device)
+            place = devices.parse(outputs[0].device)
             for x in inputs:
                 if hasattr(x, "backing_device") and x.dtype not in _ON_THE_HOST and not _is_number(self, x):
-                    hooks.tell(hooks.move(op_type, x, here))
+                    hooks.report(hooks.move(op_type, x, place))
 
-        with Hooks(self, report, _size) as hooks, _seen.on(partial(call_back, seen)):
+        with Hooks(self, report, _size) as hooks, _watched.on(partial(call_back, report_operands)):
             hooks.verbs()
             hooks.numpy_reads()
             hooks.reads(tf.__internal__.EagerTensor, *READS)

@@ -37,7 +37,8 @@ _one_at_a_time = threading.Lock()
 """Held while a graph is recorded: PyTorch allows only one recording at a time in a process."""
 
 _failed: list[Any] = []
-"""Graphs whose recording failed. They are kept until the process ends, because PyTorch still calls them."""
+"""Graphs whose recording failed. They are kept until the process ends, because PyTorch still calls them (no upstream
+issue known)."""
 
 
 class Graph:
@@ -50,19 +51,20 @@ class Graph:
             return self._record(stream, task)
 
     def _record(self, stream: Any, task: Callable[[], Any]) -> Any:
-        inputs, first = Inputs(), None
+        inputs, cause = Inputs(), None
+        # kept before the recording, which binds the generator to the graph
         random = torch.cuda.default_generators[stream.device_index].clone_state()
         try:
             with _recording(self._graph, stream), inputs:
                 try:
                     result = task()
                 except BaseException as error:
-                    first = error
+                    cause = error
                     raise
         except BaseException as error:
             _free_random_numbers(stream, random)
-            raise first or error  # noqa: B904  # `error` may come from ending the recording; `first` is the cause
-        self._inputs = list(inputs.found.values())
+            raise cause or error  # noqa: B904  # `error` may come from ending the recording
+        self._inputs = list(inputs.memories.values())
         # detached, because backward() would work once through what was recorded, and not after a replay
         return replaced(torch.Tensor, torch.Tensor.detach, result)
 
@@ -94,8 +96,8 @@ def _abandon(graph: Any, stream: Any, pool: Any) -> None:
 
 def _free_random_numbers(stream: Any, random: Any) -> None:
     """Makes the GPU's random generator usable again after a failed recording, by recording something else successfully:
-    PyTorch frees the generator only at the end of a recording. Tries ten times, because another thread that waits for
-    the GPU can break these recordings too."""
+    PyTorch frees the generator only at the end of a recording (no upstream issue known). Tries ten times, because
+    another thread that waits for the GPU can break these recordings too."""
     for _ in range(10):
         with suppress(RuntimeError):
             with _recording(torch.cuda.CUDAGraph(), stream):
@@ -108,7 +110,7 @@ def _free_random_numbers(stream: Any, random: Any) -> None:
 @contextmanager
 def _own_workspace() -> Iterator[None]:
     """Gives a graph a cuBLAS workspace of its own: cuBLAS has one per thread and stream, and two graphs with the same
-    one could not run side by side."""
+    one could not run side by side (https://github.com/pytorch/pytorch/issues/193402)."""
     _clear_workspaces()
     try:
         yield
@@ -119,14 +121,14 @@ def _own_workspace() -> Iterator[None]:
 @contextmanager
 def _no_casts_from_before() -> Iterator[None]:
     """Empties autocast's cache of cast weights and switches it off inside the block. Otherwise each replay would use
-    the weights that were in the cache during the recording."""
-    kept = torch.is_autocast_cache_enabled()
+    the weights that were in the cache during the recording (https://github.com/pytorch/pytorch/issues/71631)."""
+    was_enabled = torch.is_autocast_cache_enabled()
     torch.clear_autocast_cache()
     torch.set_autocast_cache_enabled(False)
     try:
         yield
     finally:
-        torch.set_autocast_cache_enabled(kept)
+        torch.set_autocast_cache_enabled(was_enabled)
 
 
 class OnlyOn(Mode):
@@ -140,16 +142,18 @@ class OnlyOn(Mode):
     def __init__(self, place: torch.device) -> None:
         super().__init__()
         self._place = place
-        self._beside: dict[Any, Any] = {}
+        self._allowed: dict[Any, Any] = {}
+        """The memory on other devices that operations of the task itself have made: later ones may read it. The values
+        keep it alive, since the key of memory that is freed may come again."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = _tensors((args, kwargs))
-        self._require(func, [x for x in self._elsewhere(given) if _memory(x)[0] not in self._beside])
+        operands = _tensors((args, kwargs))
+        self._require(func, [x for x in self._elsewhere(operands) if _memory(x)[0] not in self._allowed])
         result = func(*args, **kwargs or {})
-        made = self._elsewhere(_tensors(result))
-        if not given:
-            self._require(func, made)
-        self._beside.update(map(_memory, made))
+        results = self._elsewhere(_tensors(result))
+        if not operands:
+            self._require(func, results)
+        self._allowed.update(map(_memory, results))
         return result
 
     def _elsewhere(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -165,20 +169,21 @@ class OnlyOn(Mode):
 
 
 class Inputs(Mode):
-    """A dispatch mode that collects in `found` the memory that operations read, unless an earlier one has made it."""
+    """A dispatch mode that collects the memory that operations read, unless an earlier one has made it. A graph keeps
+    this memory alive, because a replay reads it where it was."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._made: set[Any] = set()
-        self.found: dict[Any, Any] = {}
+        self._results: set[Any] = set()
+        self.memories: dict[Any, Any] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for x in _tensors((args, kwargs)):
             key, memory = _memory(x)
-            if key not in self._made:
-                self.found[key] = memory
+            if key not in self._results:
+                self.memories[key] = memory
         result = func(*args, **kwargs or {})
-        self._made.update(_memory(x)[0] for x in _tensors(result))
+        self._results.update(_memory(x)[0] for x in _tensors(result))
         return result
 
 
@@ -200,6 +205,7 @@ class TorchGraphs(Graphs):
     compiler = "torch.compile"
 
     def new_graph(self, device: Device) -> Any:
+        # ROCm calls itself cuda, too
         if self._gpu != "cuda" or device.kind != "gpu":
             raise self.no_graphs()
         private.require("graphs", "CUDA")

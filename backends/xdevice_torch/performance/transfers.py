@@ -36,6 +36,8 @@ _READ_ONE = private["torch.ops.aten._local_scalar_dense"].default
 _ONE_VALUE = {_READ_ONE, _aten.equal.default}
 _A_SIZE = {_aten.nonzero.default, _aten.masked_select.default}
 """Operations whose result has a shape that depends on the values of the input, so that the host has to read a count."""
+_COUNT_BYTES = 8
+"""The size of the count that the host reads: an int64."""
 _COPIES = {private["torch.ops.aten._to_copy"].default, _aten.copy_.default}
 
 
@@ -53,24 +55,22 @@ class _Watch(Mode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _ONE_VALUE or func in _A_SIZE or func in _COPIES:
-            self._hooks.tell(self._seen(func, args, kwargs))
+            self._hooks.report(self._transfer(func, args, kwargs))
         return func(*args, **kwargs)
 
-    def _seen(self, func: Any, args: Any, kwargs: Any) -> Transfer | None:
+    def _transfer(self, func: Any, args: Any, kwargs: Any) -> Transfer | None:
         x = args[0]
         how = str(func).removesuffix(".default")
+        # `a.copy_(b)` moves b, its second argument, to where a is
         if func is _aten.copy_.default:
             return self._hooks.move(how, args[1], _named(self._backend, x.device))
         if func in _COPIES:
-            wanted = kwargs.get("device")
-            return None if wanted is None else self._hooks.move(how, x, _named(self._backend, wanted))
+            native = kwargs.get("device")
+            return None if native is None else self._hooks.move(how, x, _named(self._backend, native))
         read = self._hooks.read(how, x)
         if read is None:
             return None
-        return read._replace(nbytes=x.element_size() if func is _READ_ONE else _COUNT)
-
-
-_COUNT = 8
+        return read._replace(nbytes=x.element_size() if func is _READ_ONE else _COUNT_BYTES)
 
 
 def _named(backend: Primitives, native: Any) -> Device | None:
@@ -97,10 +97,10 @@ class TorchTransfers(Transfers):
             return None if x.is_meta else _named(self, x.device)
 
         def target(x: torch.Tensor, *args: Any, **kwargs: Any) -> Device | None:
-            wanted: Any = args[0] if args else kwargs.get("device", kwargs.get("other"))
-            if isinstance(wanted, torch.Tensor):
-                return _named(self, wanted.device)
-            return _named(self, torch.device(wanted) if type(wanted) in (int, str) else wanted)
+            argument: Any = args[0] if args else kwargs.get("device", kwargs.get("other"))
+            if isinstance(argument, torch.Tensor):
+                return _named(self, argument.device)
+            return _named(self, torch.device(argument) if type(argument) in (int, str) else argument)
 
         def accelerator(x: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
             return target(x, self._gpu if device is None else device)
@@ -110,6 +110,7 @@ class TorchTransfers(Transfers):
             hooks.reads(torch.Tensor, *READS)
             hooks.moves(torch.Tensor, "to", target)
             hooks.moves(torch.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
+            # `cuda` and `xpu` exist on every build, and raise there; the accelerator's own name need not be one of them
             for name in dict.fromkeys(("cuda", "xpu", self._gpu)):
                 if hasattr(torch.Tensor, name):
                     hooks.moves(torch.Tensor, name, accelerator)

@@ -53,6 +53,7 @@ class Hooks(Patches):
         self._report = report
         self._size = size
         self._place = place or backend.device_of
+        # asked at every call of a hook, and classes are few
         self._tensors: dict[type, bool] = {}
 
     def __exit__(self, *_: object) -> None:
@@ -111,7 +112,7 @@ class Hooks(Patches):
         physical = source.kind != "cpu" or destination.kind != "cpu"
         return Transfer(self._backend.name, kind, how, source, destination, nbytes, physical)
 
-    def tell(self, transfer: Transfer | None) -> None:
+    def report(self, transfer: Transfer | None) -> None:
         """Reports a transfer that was seen without a hook, if this thread or task is listening."""
         if transfer is not None and listening.get():
             self._report(transfer)
@@ -133,18 +134,20 @@ class Hooks(Patches):
             return None
 
     def _is_tensor(self, cls: type) -> bool:
-        found = self._tensors.get(cls)
-        if found is None:
+        is_tensor = self._tensors.get(cls)
+        if is_tensor is None:
+            # the name alone tells most classes apart, without importing or asking the backend
             roots = {base.__module__.partition(".")[0] for base in cls.__mro__}
             is_ours = not roots.isdisjoint(self._backend.modules)
-            found = self._tensors[cls] = is_ours and self._backend.classify(cls) == "tensor"
-        return found
+            is_tensor = self._tensors[cls] = is_ours and self._backend.classify(cls) == "tensor"
+        return is_tensor
 
     def _wrap(self, owner: Any, name: str, describe: Describe) -> None:
         if not hasattr(owner, name):
             return
 
         def make(original: Any) -> Any:
+            # such as JAX's `_value`
             if isinstance(original, property):
                 return property(self._hook(original.fget, describe), original.fset, original.fdel, original.__doc__)
             return self._hook(original, describe)
