@@ -1,23 +1,15 @@
-"""The command `xdevice launch`: runs a program as several processes, which it starts itself or through another
-launcher."""
+"""The command `xdevice launch`: runs a program as several processes on this machine."""
 
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
 import sys
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from xdevice.core import registry, selection
 from xdevice.errors import XDeviceError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _ONE_MACHINE = "127.0.0.1"
 
@@ -37,11 +29,10 @@ _ONE_MACHINE = "127.0.0.1"
               help="How often all are started again after a failure.")  # fmt: skip
 @click.option("--log-dir", type=click.Path(file_okay=False, path_type=Path),
               help="Also write what each rank prints into a file of this folder.")  # fmt: skip
-@click.option("--via", type=click.Choice(("torchrun", "mpirun", "paddle")), help="Print and run its command.")
 def launch(
     program: tuple[str, ...], size: int, is_module: bool, backend: str | None, engine: str | None,
     timeout: float | None, host: str, port: int | None, nnodes: int, node_rank: int, max_restarts: int,
-    log_dir: Path | None, via: str | None,
+    log_dir: Path | None,
 ) -> None:  # fmt: skip
     """Runs a script as several processes on this machine; in the script, xdevice.processes() connects them.
 
@@ -55,15 +46,11 @@ def launch(
 
     if not is_module and not Path(program[0]).is_file():
         raise click.UsageError(f"there is no file {program[0]}")
-    told = _variables(backend, engine, timeout)
-    if via is not None:
-        if nnodes > 1 or max_restarts or log_dir is not None:
-            raise click.UsageError(f"--via {via} starts processes on one machine; give {via} itself the other options")
-        sys.exit(_run_via(via, program, is_module, size, host, told))
+    variables = _variables(backend, engine, timeout)
     _check_nodes(nnodes, node_rank, port)
     nodes = spawning.Nodes(nnodes, node_rank, host, port)
     command = [sys.executable, *["-m"] * is_module, *program]
-    sys.exit(spawning.launch(command, size, nodes, told, max_restarts, log_dir))
+    sys.exit(spawning.launch(command, size, nodes, variables, max_restarts, log_dir))
 
 
 def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
@@ -78,62 +65,15 @@ def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
         )
 
 
-def _run_via(via: str, program: Sequence[str], is_module: bool, size: int, host: str, told: Mapping[str, str]) -> int:
-    """Runs the program by the command of the launcher `via`, which it prints first. Returns the exit status."""
-    from xdevice.distributed import spawning
-    from xdevice.distributed.contract.collectives import address
-
-    command = _command(via, program, is_module, size)
-    with spawning.reserve(host) as port:
-        told = {**told, "XDEVICE_ADDRESS": address(host, port)}
-        click.echo(" ".join([*(f"{name}={shlex.quote(text)}" for name, text in told.items()), shlex.join(command)]))
-        return spawning.follow(command, size, told)
-
-
 def _variables(backend: str | None, engine: str | None, timeout: float | None) -> dict[str, str]:
     """The environment variables for all processes that the options `--backend`, `--engine` and `--timeout` set."""
     try:
         name = registry.canonical(backend) if backend else None
     except XDeviceError as error:
         raise click.UsageError(str(error)) from error
-    told = {
+    variables = {
         selection.VARIABLE: name,
         "XDEVICE_ENGINE": engine,
         "XDEVICE_TIMEOUT": None if timeout is None else f"{timeout:g}",
     }
-    return {name: text for name, text in told.items() if text is not None}
-
-
-def _command(via: str, program: Sequence[str], is_module: bool, size: int) -> list[str]:
-    """The command of the launcher `via` that starts `size` processes on this machine."""
-    module = ["-m"] * is_module
-    if via == "torchrun":
-        _require("torch", via)
-        return [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}", *module, *program
-        ]  # fmt: skip
-    if via == "paddle":
-        _require("paddle", via)
-        if is_module:
-            raise click.UsageError("paddle.distributed.launch runs scripts only; name the file instead of -m")
-        if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-            raise click.UsageError("paddle.distributed.launch fails where CUDA_VISIBLE_DEVICES is empty; unset it")
-        return [sys.executable, "-m", "paddle.distributed.launch", f"--nproc_per_node={size}", *program]
-    mpirun = _mpirun()
-    # without mpi4py's own runner the others hang when one rank raises
-    runner = ["-m", "mpi4py"] if find_spec("mpi4py") else []
-    return [mpirun, "-n", str(size), sys.executable, *runner, *module, *program]
-
-
-def _require(module: str, via: str) -> None:
-    if find_spec(module) is None:
-        raise click.UsageError(f"--via {via} needs {module}, which is not installed in {sys.prefix}")
-
-
-def _mpirun() -> str:
-    beside = os.path.dirname(sys.executable)
-    for name in ("mpirun", "mpiexec"):
-        found = shutil.which(name, path=beside) or shutil.which(name)
-        if found:
-            return found
-    raise click.UsageError("--via mpirun needs an MPI, and there is no mpirun on PATH; pip install mpich brings one")
+    return {name: text for name, text in variables.items() if text is not None}

@@ -104,27 +104,16 @@ def launch(
         guard = stack.enter_context(_guard())
         attempt = 0
         while True:
-            ranks = _Ranks(guard, size * nodes.rank, folder=folder)
+            ranks = _Ranks(guard, size * nodes.rank, folder)
             with ranks.listening():
                 for rank in range(size):
                     environment = {**os.environ, **environment_of(rank, size, nodes, ports), **variables, **secret}
-                    ranks.start(command, environment, rank, is_prefixed=True)
+                    ranks.start(command, environment, rank)
                 status = ranks.run()
             if status == 0 or ranks.was_asked or attempt == restarts:
                 return status
             attempt += 1
             screens.say(f"all ranks are started again, {attempt} of {restarts}")
-
-
-def follow(command: Sequence[str], size: int, variables: Mapping[str, str]) -> int:
-    """Runs the command of another launcher, which starts the ranks and prints their output itself. A failure and a
-    signal end the run as in `launch`."""
-    with ExitStack() as stack:
-        launcher = _Ranks(stack.enter_context(_guard()), tells=False)
-        with launcher.listening():
-            environment = {**os.environ, **_usual(size), **variables, "XDEVICE_TOKEN": new_token()}
-            launcher.start(command, environment, 0, is_prefixed=False)
-            return launcher.run()
 
 
 def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) -> dict[str, str]:
@@ -184,10 +173,9 @@ class _Ranks:
     """Starts, watches and ends the processes of one `xdevice launch`. Ranks are counted within this machine, and shown
     by their number among all, which is `first` or more."""
 
-    def __init__(self, guard: IO[bytes] | None, first: int = 0, tells: bool = True, folder: Path | None = None) -> None:
+    def __init__(self, guard: IO[bytes] | None, first: int, folder: Path | None) -> None:
         self._guard = guard
         self._first_rank = first
-        self._tells = tells
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
         self._screens: list[screens.Screen] = []
@@ -216,11 +204,16 @@ class _Ranks:
             for number, handler in before.items():
                 signal.signal(number, handler or signal.SIG_DFL)
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str], rank: int, is_prefixed: bool) -> None:
-        pipe = subprocess.PIPE if is_prefixed else None
-        reads = None if not is_prefixed or (rank == 0 and not screens.is_terminal(sys.stdin)) else subprocess.DEVNULL
+    def start(self, command: Sequence[str], environment: Mapping[str, str], rank: int) -> None:
+        has_input = rank == 0 and not screens.is_terminal(sys.stdin)
         process = subprocess.Popen(
-            command, stdin=reads, stdout=pipe, stderr=pipe, bufsize=0, env=environment, start_new_session=_HAS_GROUPS
+            command,
+            stdin=None if has_input else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env=environment,
+            start_new_session=_HAS_GROUPS,
         )
         self._tell_guard(f"+{process.pid}")
         self._processes.append(process)
@@ -269,8 +262,7 @@ class _Ranks:
         if not self._failed:
             return 0
         failure = self._first()
-        if self._tells:
-            _report(failure, is_cut_off)
+        _report(failure, is_cut_off)
         return failure.status if failure.status > 0 else 128 - failure.status
 
     @property
