@@ -18,14 +18,14 @@ from xdevice.distributed import (
     averaging,
     carrying,
     control,
-    endings,
+    exits,
     hub,
     joining,
+    liveness,
     peers,
     runner,
     session,
-    signs,
-    telling,
+    signatures,
     wire,
 )
 
@@ -56,8 +56,8 @@ def no_verb():
 
 
 def _signed(change):
-    signature = telling.signature
-    telling.signature = lambda *given: change(signature(*given))
+    signature = signatures.signature
+    signatures.signature = lambda *given: change(signature(*given))
 
 
 def no_dtype():
@@ -130,15 +130,15 @@ def nobody_is_told():
 
 
 def nobody_is_late():
-    signs.Signs.has_moved = lambda self: True
+    liveness.Liveness.has_moved = lambda self: True
 
 
 def at_once_late():
-    signs.Signs.has_moved = lambda self: False
+    liveness.Liveness.has_moved = lambda self: False
 
 
 def exit_hooks_run():
-    endings.arm = lambda error: None
+    exits.arm = lambda error: None
 
 
 def errors_are_swallowed():

@@ -296,8 +296,8 @@ def in_engine(lines, ends_after, seconds):
 def test_an_engine_that_works_on_is_not_late_however_slow_it_is(serving, monkeypatch):
     port, first = serving()
     second = joined(port)
-    monkeypatch.setattr(second.signs, "has_engine_moved", lambda: True)
-    monkeypatch.setattr(first.signs, "has_engine_moved", lambda: False)  # one that works is enough
+    monkeypatch.setattr(second.liveness, "has_engine_moved", lambda: True)
+    monkeypatch.setattr(first.liveness, "has_engine_moved", lambda: False)  # one that works is enough
     assert in_engine([first, second], 2.5, 0.5) == [None, None]
     second.close()
 
@@ -307,7 +307,7 @@ def test_an_engine_that_stands_still_on_all_ranks_is_late(serving, monkeypatch):
     port, first = serving()
     second = joined(port)
     for line in (first, second):
-        monkeypatch.setattr(line.signs, "has_engine_moved", lambda: False)
+        monkeypatch.setattr(line.liveness, "has_engine_moved", lambda: False)
     for error in in_engine([first, second], 20, 0.5):
         assert error.why == "late"
         assert "the engine has not done a call, and nothing has moved in it" in str(error)
@@ -330,8 +330,8 @@ def test_a_rank_that_stands_still_behind_the_call_of_the_others_is_not_late(serv
     port, first = serving(timeout=0.5)
     second = joined(port)
     first.started = second.started = 1  # the other one's part of the call has ended
-    monkeypatch.setattr(first.signs, "has_engine_moved", lambda: True)
-    monkeypatch.setattr(second.signs, "has_moved", lambda: False)
+    monkeypatch.setattr(first.liveness, "has_engine_moved", lambda: True)
+    monkeypatch.setattr(second.liveness, "has_moved", lambda: False)
     assert in_engine([first], 1.2, 60) == [None]
     second.started = 0
     assert in_engine([first], 10, 60)[0].why == "late"

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from helpers.environment import NEEDS_PROC, family, needs, python, wait_for
 
 from xdevice.cli import main as cli
-from xdevice.distributed import screens, spawning
+from xdevice.distributed import output, spawning
 from xdevice.distributed.contract.collectives import address, free_port
 
 SCRIPT = """
@@ -172,7 +172,7 @@ def test_an_address_is_one_text(host, expected):
 
 def shown(*reads):
     target = io.TextIOWrapper(io.BytesIO())
-    lines = screens.Lines(b"[2] ", target)
+    lines = output.Lines(b"[2] ", target)
     for read in reads:
         lines.take(read)
     lines.end()
@@ -182,7 +182,7 @@ def shown(*reads):
 def test_what_has_no_line_breaks_is_not_kept():
     """Each read of a dump of bytes would copy all that came before: 30 MB took over a minute."""
     target = io.TextIOWrapper(io.BytesIO())
-    lines = screens.Lines(b"", target)
+    lines = output.Lines(b"", target)
     for _ in range(100):
         lines.take(b"\xff\0" * 2**14)
     assert len(target.buffer.getvalue()) > 99 * 2**15 - 2**17

@@ -19,7 +19,7 @@ from xdevice.replicas.operands import Operand, dtype_of, shape_of
 
 from . import carrying, gradients
 from .collectives import require_weight
-from .telling import signatures
+from .signatures import signatures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

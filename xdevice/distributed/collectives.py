@@ -17,7 +17,7 @@ from xdevice.replicas.operands import Operand, rebuilt
 from . import carrying
 from .carrying import OPS
 from .session import NO_WEIGHT
-from .telling import overlap, signatures, unsent
+from .signatures import overlap, signatures, unsent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

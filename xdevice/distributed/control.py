@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.errors import CollectiveMismatchError, PeerError
 
+from .liveness import Liveness
 from .peers import Clock, beat_of
-from .signs import Signs
 from .wire import Conn
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Line:
         """The error that every verb raises from now on."""
         self.lost: Callable[[], None] = lambda: None
         """Called in a thread of its own when the hub has ended."""
-        self.signs = Signs()
+        self.liveness = Liveness()
         self.hub = hub
         self._vote = Conn(vote)
         self._timeout = timeout
@@ -61,7 +61,7 @@ class Line:
         self._poll = _poller(self._vote)
         self._answers = Conn(pulse)
         thread = threading.Thread(target=self._answer, name="xdevice pulse", daemon=True)
-        self.signs.ours += [thread, *([hub] if hub is not None else [])]
+        self.liveness.ours += [thread, *([hub] if hub is not None else [])]
         thread.start()
 
     def wait_for_all(self, join_timeout: float) -> None:
@@ -192,9 +192,9 @@ class Line:
             while self._answers.is_open:
                 poll(None)
                 for _ in self._answers.frames():
-                    moved = self.signs.has_engine_moved() if self.is_in_engine else self.signs.has_moved()
+                    moved = self.liveness.has_engine_moved() if self.is_in_engine else self.liveness.has_moved()
                     moved = moved or self.is_first_busy
-                    told = {"moved": moved, "at": self.signs.at(), "started": self.started}
+                    told = {"moved": moved, "at": self.liveness.at(), "started": self.started}
                     self._answers.send(b"a", json.dumps(told))
         self._answers.close()
         self.lost()

@@ -13,7 +13,7 @@ from xdevice.replicas.operands import Operand, dense_leaves, dtype_of, read, reb
 
 from . import carrying
 from .collectives import require_weight
-from .telling import signatures
+from .signatures import signatures
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,7 +3,7 @@ have died or are late.
 
 The hub is one thread, which holds no tensor and never blocks. All ranks, rank 0 too, tell it what they are about to
 call, and it answers when all have said the same. When a rank has failed, it tells all ranks. While ranks wait for
-another rank, the hub asks that one whether its process still works (`signs`).
+another rank, the hub asks that one whether its process still works (`liveness`).
 """
 
 from __future__ import annotations

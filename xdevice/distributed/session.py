@@ -28,14 +28,14 @@ from xdevice.errors import (
 )
 from xdevice.replicas import operands
 
-from . import endings, engines, launchers
+from . import engines, exits, launchers
 from .calls import LEAVE
 from .carrying import Carrier, Weight
 from .hub import END
 from .joining import join
 from .local_device import local_device
 from .runner import Runner
-from .telling import describe
+from .signatures import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -124,7 +124,7 @@ class Session:
     def _connect(self) -> None:
         self._line = join(self.place, self.options.timeout, self.options.join_timeout)
         self._runner = Runner()
-        self._line.signs.engine.append(self._runner)
+        self._line.liveness.engine.append(self._runner)
         self._line.lost = self._lost
         try:
             self._line.vote(f"processes({self.options})")
@@ -219,7 +219,7 @@ class Session:
         try:
             runner.begin(close)
             if not runner.ends_within(self.options.timeout):
-                endings.arm(None)
+                exits.arm(None)
                 return
             with suppress(PeerError):  # a rank that fails now has done all that the others needed of it
                 runner.result()
@@ -237,7 +237,7 @@ class Session:
         if error is not None:
             self._fail(f"rank {self.rank} raised {describe(error)}")
         self._abort()
-        endings.arm(error)
+        exits.arm(error)
         line.close()
         _failed = line.failure
 
@@ -312,7 +312,7 @@ class Session:
             )
         self._verb = verb
         try:
-            self.line.signs.thread = threading.current_thread()  # the thread that is watched for signs of life
+            self.line.liveness.thread = threading.current_thread()  # the thread that is watched for signs of life
             yield
         except (PeerError, CollectiveMismatchError, _OnAllError):
             raise

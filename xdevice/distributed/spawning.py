@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Final, NamedTuple
 from xdevice.base.statuses import status_text
 from xdevice.distributed.contract.collectives import address
 
-from . import screens
+from . import output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -113,7 +113,7 @@ def launch(
             if status == 0 or ranks.was_asked or attempt == restarts:
                 return status
             attempt += 1
-            screens.say(f"all ranks are started again, {attempt} of {restarts}")
+            output.say(f"all ranks are started again, {attempt} of {restarts}")
 
 
 def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) -> dict[str, str]:
@@ -178,7 +178,7 @@ class _Ranks:
         self._first_rank = first
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._screens: list[screens.Screen] = []
+        self._outputs: list[output.RankOutput] = []
         self._waiting: list[threading.Thread] = []
         self._alive: set[int] = set()
         self._failed: dict[int, int] = {}
@@ -205,7 +205,7 @@ class _Ranks:
                 signal.signal(number, handler or signal.SIG_DFL)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], rank: int) -> None:
-        has_input = rank == 0 and not screens.is_terminal(sys.stdin)
+        has_input = rank == 0 and not output.is_terminal(sys.stdin)
         process = subprocess.Popen(
             command,
             stdin=None if has_input else subprocess.DEVNULL,
@@ -218,7 +218,7 @@ class _Ranks:
         self._tell_guard(f"+{process.pid}")
         self._processes.append(process)
         self._alive.add(rank)
-        self._screens.append(screens.Screen(self._first_rank + rank, process, self._folder))
+        self._outputs.append(output.RankOutput(self._first_rank + rank, process, self._folder))
         thread = threading.Thread(target=self._wait, args=(rank,), daemon=True)
         self._waiting.append(thread)
         thread.start()
@@ -252,7 +252,7 @@ class _Ranks:
         while self._alive and not self._failed and not self._asked:
             self._take(None)
         if self._asked:
-            screens.say(f"{signal.Signals(self._asked).name}: it is passed on, and what does not end by it is killed")
+            output.say(f"{signal.Signals(self._asked).name}: it is passed on, and what does not end by it is killed")
         if self._failed:
             self._collect(time.monotonic() + _ECHO)
         is_cut_off = bool(self._alive)
@@ -279,7 +279,7 @@ class _Ranks:
                 self._send_all(_KILL)
             return
         self._alive.discard(number)
-        self._screens[number].close()
+        self._outputs[number].close()
         if status != 0 and not self._asked:
             self._failed.setdefault(number, status)
 
@@ -306,7 +306,7 @@ class _Ranks:
 
     def _first(self) -> Failure:
         found = [
-            Failure(self._first_rank + rank, status, self._screens[rank].last_lines())
+            Failure(self._first_rank + rank, status, self._outputs[rank].last_lines())
             for rank, status in self._failed.items()
         ]
         own = [failure for failure in found if not any(_DERIVED in line for line in failure.last_lines)]
@@ -358,6 +358,6 @@ def _guard() -> Iterator[IO[bytes] | None]:
 
 def _report(failure: Failure, is_cut_off: bool) -> None:
     others = "; the others were ended" if is_cut_off else ""
-    screens.say(f"rank {failure.rank} failed first, {status_text(failure.status)}{others}")
+    output.say(f"rank {failure.rank} failed first, {status_text(failure.status)}{others}")
     for line in failure.last_lines:
-        screens.write(sys.stderr, f"[{failure.rank}] {line}\n".encode())
+        output.write(sys.stderr, f"[{failure.rank}] {line}\n".encode())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from xdevice.errors import ArgumentError, LaunchError, ScopeError, UnsupportedError, shown
 
-from . import averaging, collectives, engines, gradients, turns, unsent
+from . import averaging, collectives, engines, gradients, host_collectives, turns
 from .session import Options, Session
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ class World:
             ...     world.split_range(5, seed=0).tolist()
             [0, 3, 4, 2, 1]
         """
-        return unsent.split_range(self._session, count, pad, seed)
+        return host_collectives.split_range(self._session, count, pad, seed)
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """Returns, on every rank, the values of all ranks, in the order of ranks. `[0]` is what rank 0 broadcasts.
@@ -283,7 +283,7 @@ class World:
         Raises:
             ArgumentError: a value that JSON does not keep, such as a tuple; more than 16 MB over all ranks.
         """
-        return unsent.all_gather_object(self._session, value)
+        return host_collectives.all_gather_object(self._session, value)
 
     def average_gradients(self, model_or_gradients: Any, weight: float | None = None) -> Any:
         """Averages each gradient over all ranks, and gives every rank the means. Use the return value.
