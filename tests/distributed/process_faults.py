@@ -20,13 +20,10 @@ from xdevice.distributed import (
     control,
     exits,
     hub,
-    joining,
     liveness,
-    peers,
     runner,
     session,
     signatures,
-    wire,
 )
 
 
@@ -194,12 +191,12 @@ def old_plans_are_kept():
 
 
 def no_secret():
-    wire.is_proof = lambda *given: True
+    control.is_proof = lambda *given: True
 
 
 def one_world_is_as_good_as_another():
-    made = peers.Terms.__new__
-    peers.Terms.__new__ = lambda cls, key, run, world, size: made(cls, key, run, 1, size)
+    made = control.Terms.__new__
+    control.Terms.__new__ = lambda cls, key, run, world, size: made(cls, key, run, 1, size)
 
 
 # cases
@@ -226,7 +223,7 @@ def secrets_differ():
 
 def a_late_comer_of_another_world():
     """As one that was stopped while the others ended their world and began another one."""
-    joining._worlds = _rank()
+    hub._worlds = _rank()
     with met(join_timeout=LATE):
         report(good=True)
 

@@ -29,13 +29,11 @@ from xdevice.errors import (
 from xdevice.replicas import operands
 
 from . import engines, exits, launchers
-from .calls import LEAVE
 from .carrying import Carrier, Weight
-from .hub import END
-from .joining import join
+from .control import GOODBYE, LEAVE, describe
+from .hub import join
 from .local_device import local_device
 from .runner import Runner
-from .signatures import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -223,7 +221,7 @@ class Session:
                 return
             with suppress(PeerError):  # a rank that fails now has done all that the others needed of it
                 runner.result()
-                line.vote(END)
+                line.vote(GOODBYE)
             runner.stop()
         finally:
             line.close()

@@ -1,5 +1,4 @@
-"""The texts that a rank sends to the other ranks: the name of a collective and the tensors in it, or an error it
-raised."""
+"""The texts for the tensors of a collective, on which the ranks vote."""
 
 from __future__ import annotations
 
@@ -73,16 +72,3 @@ def _shorten(text: str) -> str:
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}... ({len(text)} characters, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]})"
-
-
-def describe(error: BaseException) -> str:
-    """A text for an error, for the other ranks: its type and message, and the file and line that raised it."""
-    where = error.__traceback__
-    while where is not None and where.tb_next is not None:
-        where = where.tb_next
-    place = f" ({where.tb_frame.f_code.co_filename}:{where.tb_lineno})" if where is not None else ""
-    try:
-        text = str(error)[:2000]
-    except Exception as unsaid:  # an error whose str() fails must be reported nevertheless
-        text = f"its text cannot be had: {type(unsaid).__name__}"
-    return f"{type(error).__name__}: {text}{place}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from xdevice.errors import PeerError
 
-from .signatures import describe
+from .control import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
