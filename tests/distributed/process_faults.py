@@ -15,10 +15,10 @@ from helpers.process_failures import LATE, met, report
 import xdevice
 import xdevice_torch.distributed.processes
 from xdevice.distributed import (
-    averaging,
     carrying,
     control,
     exits,
+    gradients,
     hub,
     liveness,
     runner,
@@ -172,19 +172,22 @@ def not_divided():
 
 
 def after_the_pass():
-    averaging._Sending.ready = lambda self, i, gradient: None
+    gradients._Sending.ready = lambda self, i, gradient: None
 
 
 def nobody_asks_for_nones():
-    fill_up = averaging._Sending.fill_up
-    averaging._Sending.fill_up = lambda self, model: fill_up(self, model) and []
+    fill_up = gradients._Sending.fill_up
+    gradients._Sending.fill_up = lambda self, rows: fill_up(self, rows) and []
 
 
 def old_plans_are_kept():
-    make = averaging._plan
-    averaging._plan = lambda session, carrier, backend, model, rows: (
-        session.plans.get(model) or make(session, carrier, backend, model, rows)
-    )
+    make = gradients._plan
+
+    def keep(session, verb, model, *given):
+        plans = session.plans.get(model, {})
+        return plans[verb][1] if verb in plans else make(session, verb, model, *given)
+
+    gradients._plan = keep
 
 
 # who belongs here

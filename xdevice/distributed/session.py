@@ -88,8 +88,8 @@ class Session:
         self.is_open = False
         self._within = ""
         """The block in which no collective can be called, and why; empty outside of such a block."""
-        self.plans: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        """The `Plan` of `averaging` for each model."""
+        self.plans: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+        """For each model, what is known of its gradients: see `gradients.Plan`."""
         self._has_aborted = False
         self._line: Line | None = None
         self._carrier: Carrier | None = None

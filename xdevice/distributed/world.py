@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from xdevice.errors import ArgumentError, LaunchError, ScopeError, UnsupportedError, shown
 
-from . import averaging, collectives, engines, gradients, host_collectives, turns
+from . import collectives, engines, gradients, host_collectives, turns
 from .session import Options, Session
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ class World:
             UnsupportedError: a model of a framework that does not keep gradients (use `average_gradients`); a gradient
                 that is sparse, or spread over processes. DTypeError, ArgumentError: as in `all_reduce`.
         """
-        return averaging.averaging(self._session, model, weight)
+        return gradients.averaging(self._session, model, weight)
 
     def native_group(self) -> None:
         """Makes the framework's own group of these processes: PyTorch's default process group.
