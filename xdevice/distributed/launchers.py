@@ -66,9 +66,9 @@ def place() -> Launch | None:
     for launcher in _LAUNCHERS:
         if launcher is _SRUN:
             _refuse_cluster()
-        found = _read(launcher)
-        if found is not None:
-            return _launch(found)
+        process = _read(launcher)
+        if process is not None:
+            return _launch(process)
     stray = next((name for name in ("XDEVICE_SIZE", "WORLD_SIZE") if _text(name)), None)
     if stray is not None and _number(stray).value > 1:
         rank = stray.removeprefix("WORLD_").replace("SIZE", "RANK")
@@ -134,7 +134,7 @@ _LAUNCHERS: Final = (
 before it."""
 
 
-class _Found(NamedTuple):
+class _Process(NamedTuple):
     """What the environment says of this process."""
 
     launcher: str
@@ -146,7 +146,7 @@ class _Found(NamedTuple):
     run: str
 
 
-def _read(launcher: _Launcher) -> _Found | None:
+def _read(launcher: _Launcher) -> _Process | None:
     """What the launcher has set; None if it has not started this process, or not as one of several that are served."""
     if not launcher.is_there():
         return None
@@ -164,7 +164,7 @@ def _read(launcher: _Launcher) -> _Found | None:
         if size.value > 1:
             raise _not_served(launcher.name, f"{rank.variable}={rank.value}, {size.variable}={size.value}")
         return None
-    found = _Found(
+    process = _Process(
         launcher.name,
         rank,
         size,
@@ -173,20 +173,20 @@ def _read(launcher: _Launcher) -> _Found | None:
         _text(launcher.host),
         "/".join([launcher.name, *(f"{os.environ.get(name)}" for name in launcher.run)]),
     )
-    return _with_nodes(found) if launcher is _SRUN else found
+    return _with_nodes(process) if launcher is _SRUN else process
 
 
-def _with_nodes(found: _Found) -> _Found:
+def _with_nodes(process: _Process) -> _Process:
     """Adds rank 0's host and the number of processes on this machine, for which srun has only lists of all nodes."""
     nodes = _text("SLURM_STEP_NODELIST") or _text("SLURM_NODELIST") or ""
-    found = found._replace(host=_first_node(nodes))
+    process = process._replace(host=_first_node(nodes))
     tasks = list(_tasks_per_node(_text("SLURM_STEP_TASKS_PER_NODE") or ""))
     node = _text("SLURM_NODEID")
     if node is not None and node.isdigit() and int(node) < len(tasks):
-        return found._replace(local_size=_Number("SLURM_STEP_TASKS_PER_NODE", tasks[int(node)]))
+        return process._replace(local_size=_Number("SLURM_STEP_TASKS_PER_NODE", tasks[int(node)]))
     if _text("SLURM_STEP_NUM_NODES") == "1":
-        return found._replace(local_size=found.size)
-    return found
+        return process._replace(local_size=process.size)
+    return process
 
 
 def _not_served(launcher: str, variables: str) -> LaunchError:
@@ -210,31 +210,31 @@ def _refuse_cluster() -> None:
         raise _not_served("TF_CONFIG", f"{count} tasks")
 
 
-def _launch(found: _Found) -> Launch:
-    rank, size = found.rank, found.size
-    local_rank, local_size = found.local_rank, found.local_size
+def _launch(process: _Process) -> Launch:
+    rank, size = process.rank, process.size
+    local_rank, local_size = process.local_rank, process.local_size
     _check_numbers(rank, size, local_rank, local_size)
     address, port = _address()
-    host = address or found.host
+    host = address or process.host
     on_this_machine = _count_here(size.value, local_size, host)
     if on_this_machine == size.value and (address is None or is_loopback(address)):
         host = LOOPBACK
     if host is None:
         raise LaunchError(
-            f"{found.launcher} says that there are {size.value} processes and not where rank 0 is reached; "
+            f"{process.launcher} says that there are {size.value} processes and not where rank 0 is reached; "
             "set XDEVICE_ADDRESS=host:port, the same for all, with a free port of rank 0's machine"
         )
     default = rank.value if on_this_machine == size.value else 0
-    has_address = found.host is not None or address is not None
+    has_address = process.host is not None or address is not None
     return Launch(
-        found.launcher,
+        process.launcher,
         rank.value,
         size.value,
         local_rank.value if local_rank is not None else default,
         on_this_machine or 1,
         host,
         port,
-        found.run if has_address else f"{found.run}/{_starter(rank.variable, size.variable)}",
+        process.run if has_address else f"{process.run}/{_starter(rank.variable, size.variable)}",
     )
 
 

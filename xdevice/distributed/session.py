@@ -126,8 +126,8 @@ class Session:
         self._line.lost = self._lost
         try:
             self._line.vote(f"processes({self.options})")
-            asked = engines.candidates(self.options.engine, selection.current(), self.device)
-            self.engine = engines.agree(self._line.exchange(json.dumps(asked)))
+            engine_names = engines.candidates(self.options.engine, selection.current(), self.device)
+            self.engine = engines.agree(self._line.exchange(json.dumps(engine_names)))
             if self.engine.endswith(":nccl"):
                 engines.require_gpu_each(self.engine, self._line.exchange(engines.gpu_of(self.device)))
             self._carrier = self.call("", lambda: f"the start of {self.engine}", self._start, [])
@@ -373,7 +373,7 @@ class Session:
         if runner is None:
             raise LaunchError("this world is closed: its block was left")
         runner.begin(job)
-        line.wait(runner.ends_within, self._tell_call, is_counted)
+        line.wait(runner.ends_within, self._describe_call, is_counted)
         return runner.result()
 
     def _copying(self, job: Callable[[], Any]) -> Any:
@@ -384,14 +384,14 @@ class Session:
             return job()
         return self._aside(job, True)
 
-    def _tell_call(self) -> tuple[str, float]:
+    def _describe_call(self) -> tuple[str, float]:
         """The text of the current call of the engine, and the seconds that it may take."""
         call, tensors = self._waits
         return call(), self.options.timeout + _bytes_of(tensors) * self.size / _SLOWEST
 
     def _wait(self, done: Callable[[float], bool]) -> None:
         """Waits for an engine that works in the program's thread, until `done(seconds)` is true; see `Line.wait`."""
-        self.line.wait(done, self._tell_call, True)
+        self.line.wait(done, self._describe_call, True)
 
 
 def _bytes_of(tensors: list[Operand]) -> int:

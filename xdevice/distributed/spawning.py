@@ -37,7 +37,7 @@ may be noticed before that rank."""
 _DERIVED: Final = "PeerError: "
 """The text in the error of a rank that ends only because another rank has failed."""
 _HAS_GROUPS: Final = hasattr(os, "killpg")
-_ASKS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 _PR_SET_CHILD_SUBREAPER: Final = 36
 """The constant PR_SET_CHILD_SUBREAPER of linux/prctl.h."""
@@ -110,7 +110,7 @@ def launch(
                     environment = {**os.environ, **environment_of(rank, size, nodes, ports), **variables, **secret}
                     ranks.start(command, environment, rank)
                 status = ranks.run()
-            if status == 0 or ranks.was_asked or attempt == restarts:
+            if status == 0 or ranks.was_signalled or attempt == restarts:
                 return status
             attempt += 1
             output.say(f"all ranks are started again, {attempt} of {restarts}")
@@ -182,7 +182,7 @@ class _Ranks:
         self._waiting: list[threading.Thread] = []
         self._alive: set[int] = set()
         self._failed: dict[int, int] = {}
-        self._asked = 0
+        self._signal = 0
         self._events: SimpleQueue[tuple[str, int, int]] = SimpleQueue()
         """("ended", rank, status) for a rank that has ended, ("signal", number, 0) for a signal that this process
         received."""
@@ -191,7 +191,7 @@ class _Ranks:
     def listening(self) -> Iterator[None]:
         """A block in which signals are queued as events for `run`. All processes are ended when the block ends."""
         _adopt_orphans()
-        before = {number: signal.getsignal(number) for number in _ASKS}
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number in before:
             if before[number] is signal.SIG_IGN:  # by nohup, for example: it stays ignored
                 continue
@@ -215,7 +215,7 @@ class _Ranks:
             env=environment,
             start_new_session=_HAS_GROUPS,
         )
-        self._tell_guard(f"+{process.pid}")
+        self._notify_guard(f"+{process.pid}")
         self._processes.append(process)
         self._alive.add(rank)
         self._outputs.append(output.RankOutput(self._first_rank + rank, process, self._folder))
@@ -223,7 +223,7 @@ class _Ranks:
         self._waiting.append(thread)
         thread.start()
 
-    def _tell_guard(self, line: str) -> None:
+    def _notify_guard(self, line: str) -> None:
         if self._guard is not None:
             with suppress(OSError):  # somebody has killed the guard
                 self._guard.write(f"{line}\n".encode())
@@ -244,21 +244,21 @@ class _Ranks:
             is_left = _send(process.pid, _NOTHING)
         if is_left:
             _send(process.pid, _KILL)
-        self._tell_guard(f"-{process.pid}")
+        self._notify_guard(f"-{process.pid}")
 
     def run(self) -> int:
         """Waits until the last process has ended, or ends all of them after a failure or a signal. Returns the exit
         status."""
-        while self._alive and not self._failed and not self._asked:
+        while self._alive and not self._failed and not self._signal:
             self._take(None)
-        if self._asked:
-            output.say(f"{signal.Signals(self._asked).name}: it is passed on, and what does not end by it is killed")
+        if self._signal:
+            output.say(f"{signal.Signals(self._signal).name}: it is passed on, and what does not end by it is killed")
         if self._failed:
             self._collect(time.monotonic() + _ECHO)
         is_cut_off = bool(self._alive)
-        self._end(self._asked or signal.SIGTERM)
-        if self._asked:
-            return 128 + self._asked
+        self._end(self._signal or signal.SIGTERM)
+        if self._signal:
+            return 128 + self._signal
         if not self._failed:
             return 0
         failure = self._first()
@@ -266,21 +266,21 @@ class _Ranks:
         return failure.status if failure.status > 0 else 128 - failure.status
 
     @property
-    def was_asked(self) -> bool:
+    def was_signalled(self) -> bool:
         """Whether a signal has asked this launcher to end."""
-        return bool(self._asked)
+        return bool(self._signal)
 
     def _take(self, timeout: float | None) -> None:
         """Waits for the next event, a rank that has ended or a signal, and handles it."""
         what, number, status = self._events.get(timeout=timeout)
         if what == "signal":
-            self._asked, is_first = number, not self._asked
+            self._signal, is_first = number, not self._signal
             if not is_first:
                 self._send_all(_KILL)
             return
         self._alive.discard(number)
         self._outputs[number].close()
-        if status != 0 and not self._asked:
+        if status != 0 and not self._signal:
             self._failed.setdefault(number, status)
 
     def _collect(self, deadline: float) -> None:
@@ -305,12 +305,12 @@ class _Ranks:
             _send(self._processes[rank].pid, number)
 
     def _first(self) -> Failure:
-        found = [
+        failures = [
             Failure(self._first_rank + rank, status, self._outputs[rank].last_lines())
             for rank, status in self._failed.items()
         ]
-        own = [failure for failure in found if not any(_DERIVED in line for line in failure.last_lines)]
-        return (own or found)[0]
+        own = [failure for failure in failures if not any(_DERIVED in line for line in failure.last_lines)]
+        return (own or failures)[0]
 
 
 def _send(process: int, number: int) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from xdevice.errors import ArgumentError, LaunchError, ScopeError, UnsupportedError, shown
 
-from . import collectives, engines, gradients, host_collectives, turns
+from . import collectives, engines, gradients, host_collectives
 from .session import Options, Session
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class World:
 
     def barrier(self) -> None:
         """Waits until all ranks have called `barrier`. It does not wait for work that is queued on devices."""
-        turns.barrier(self._session)
+        host_collectives.barrier(self._session)
 
     def split_batch(self, x: Any, even: bool = True) -> Any:
         """Returns this rank's part, along the first axis, of a batch that every rank has whole. Nothing is sent or
@@ -346,4 +346,4 @@ class World:
         error that rank 0 raises in the block is raised on the other ranks as a PeerError, and the world can still be
         used afterwards. No collective of the world can be called inside the block.
         """
-        return turns.first(self._session)
+        return host_collectives.first(self._session)
