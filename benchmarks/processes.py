@@ -152,7 +152,7 @@ def of_one() -> Iterator[Row]:
         for name, call in verbs.items():
             taken = min(timeit.repeat(call, number=10000, repeat=5)) / 10000
             yield Row(f"a world of one: {name}", 0.0, taken, f"{taken * 1e6:.2f} us", "2 us", taken <= 2e-6)
-    engines = [name for name in set(sys.modules) - before if name in ("torch", "paddle", "jax", "tensorflow", "mpi4py")]
+    engines = [name for name in set(sys.modules) - before if name in ("torch", "paddle", "jax", "tensorflow")]
     yield Row("a world of one: imports", 0.0, 0.0, ", ".join(engines) or "no engine", "no engine", not engines)
 
 

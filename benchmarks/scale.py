@@ -25,7 +25,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from xdevice.distributed import hub, joining, launchers, peers, wire
+from xdevice.distributed import control, hub, launchers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,32 +65,32 @@ class World:
     """The hub and the other ends of its connections."""
 
     def __init__(self, size: int) -> None:
-        joining._allow_files(4 * size + 256)
+        hub._allow_files(4 * size + 256)
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         place = launchers.Launch("xdevice launch", 1, size, 1, size, "127.0.0.1", listener.getsockname()[1], "a run")
-        terms = peers.Terms("", "a run", 1, size)
+        terms = control.Terms("", "a run", 1, size)
         self.size = size
         self.hub = hub.Hub(listener, terms, 30.0, 600.0)
         pairs = [socket.socketpair() for _ in range(2)]
         self.hub.attach(0, pairs[0][1], pairs[1][1])
         self.hub.start()
-        self.votes, self.pulses = [wire.Conn(pairs[0][0])], [wire.Conn(pairs[1][0])]
+        self.votes, self.pulses = [control.Conn(pairs[0][0])], [control.Conn(pairs[1][0])]
         for rank in range(1, size):
             for line, conns in (("vote", self.votes), ("pulse", self.pulses)):
-                sock = joining._connect(place._replace(rank=rank), place.port or 0, terms, line)
+                sock = control.connect(place._replace(rank=rank), place.port or 0, terms, line)
                 assert sock is not None
-                conns.append(wire.Conn(sock))
+                conns.append(control.Conn(sock))
         self.hear(self.votes, b"J")
         listener.close()
 
     def spent(self) -> float:
         return time.clock_gettime(time.pthread_getcpuclockid(self.hub.ident or 0))
 
-    def say(self, conns: Sequence[wire.Conn], kind: bytes, text: str) -> None:
+    def say(self, conns: Sequence[control.Conn], kind: bytes, text: str) -> None:
         for conn in conns:
             conn.send(kind, text)
 
-    def hear(self, conns: Sequence[wire.Conn], wanted: bytes) -> None:
+    def hear(self, conns: Sequence[control.Conn], wanted: bytes) -> None:
         """Waits until each rank has been told `wanted`."""
         waiting = set(conns)
         with selectors.DefaultSelector() as selector:
@@ -98,7 +98,7 @@ class World:
                 selector.register(conn, selectors.EVENT_READ)
             while waiting:
                 for key, _ in selector.select():
-                    conn = cast("wire.Conn", key.fileobj)
+                    conn = cast("control.Conn", key.fileobj)
                     if any(kind == wanted for kind, _ in conn.frames()):
                         waiting.discard(conn)
 
@@ -171,7 +171,7 @@ def be_rank(rank: int, rounds: int, into: Path) -> None:
     place = launchers.place()
     assert place is not None
     begun = time.perf_counter()
-    line = joining.join(place, 120.0, 600.0)
+    line = hub.join(place, 120.0, 600.0)
     joined = time.perf_counter() - begun
     times = []
     for _ in range(rounds):
@@ -180,7 +180,7 @@ def be_rank(rank: int, rounds: int, into: Path) -> None:
         times.append(time.perf_counter() - begun)
     if rank == 0:
         into.write_text(json.dumps({"join": joined, "least": min(times), "median": statistics.median(times)}))
-    line.vote(hub.END)
+    line.vote(control.GOODBYE)
     line.close()
 
 

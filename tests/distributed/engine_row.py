@@ -1,8 +1,4 @@
-"""What an engine can do, as a row of the table of docs/reference/processes.md: run it as two processes.
-
-
-XDEVICE_ENGINE=numpy:mpi XDEVICE_BACKEND=numpy mpirun -n 2 python tests/distributed/engine_row.py
-"""
+"""What an engine can do, as a row of the table of docs/reference/processes.md: run it as two processes."""
 
 import xdevice
 

@@ -15,18 +15,15 @@ from helpers.process_failures import LATE, met, report
 import xdevice
 import xdevice_torch.distributed.processes
 from xdevice.distributed import (
-    averaging,
     carrying,
     control,
-    endings,
+    exits,
+    gradients,
     hub,
-    joining,
-    peers,
+    liveness,
     runner,
     session,
-    signs,
-    telling,
-    wire,
+    signatures,
 )
 
 
@@ -56,8 +53,8 @@ def no_verb():
 
 
 def _signed(change):
-    signature = telling.signature
-    telling.signature = lambda *given: change(signature(*given))
+    signature = signatures.signature
+    signatures.signature = lambda *given: change(signature(*given))
 
 
 def no_dtype():
@@ -130,15 +127,15 @@ def nobody_is_told():
 
 
 def nobody_is_late():
-    signs.Signs.has_moved = lambda self: True
+    liveness.Liveness.has_moved = lambda self: True
 
 
 def at_once_late():
-    signs.Signs.has_moved = lambda self: False
+    liveness.Liveness.has_moved = lambda self: False
 
 
 def exit_hooks_run():
-    endings.arm = lambda error: None
+    exits.arm = lambda error: None
 
 
 def errors_are_swallowed():
@@ -175,31 +172,34 @@ def not_divided():
 
 
 def after_the_pass():
-    averaging._Sending.ready = lambda self, i, gradient: None
+    gradients._Sending.ready = lambda self, i, gradient: None
 
 
 def nobody_asks_for_nones():
-    fill_up = averaging._Sending.fill_up
-    averaging._Sending.fill_up = lambda self, model: fill_up(self, model) and []
+    fill_up = gradients._Sending.fill_up
+    gradients._Sending.fill_up = lambda self, rows: fill_up(self, rows) and []
 
 
 def old_plans_are_kept():
-    make = averaging._plan
-    averaging._plan = lambda session, carrier, backend, model, rows: (
-        session.plans.get(model) or make(session, carrier, backend, model, rows)
-    )
+    make = gradients._plan
+
+    def keep(session, verb, model, *given):
+        plans = session.plans.get(model, {})
+        return plans[verb][1] if verb in plans else make(session, verb, model, *given)
+
+    gradients._plan = keep
 
 
 # who belongs here
 
 
 def no_secret():
-    wire.is_proof = lambda *given: True
+    control.is_proof = lambda *given: True
 
 
 def one_world_is_as_good_as_another():
-    made = peers.Terms.__new__
-    peers.Terms.__new__ = lambda cls, key, run, world, size: made(cls, key, run, 1, size)
+    made = control.Terms.__new__
+    control.Terms.__new__ = lambda cls, key, run, world, size: made(cls, key, run, 1, size)
 
 
 # cases
@@ -226,7 +226,7 @@ def secrets_differ():
 
 def a_late_comer_of_another_world():
     """As one that was stopped while the others ended their world and began another one."""
-    joining._worlds = _rank()
+    hub._worlds = _rank()
     with met(join_timeout=LATE):
         report(good=True)
 

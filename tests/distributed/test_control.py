@@ -10,9 +10,9 @@ import pytest
 from helpers.environment import python
 
 import xdevice
-from xdevice.distributed import calls, control, hub, joining, launchers, peers, wire
+from xdevice.distributed import control, hub, launchers
+from xdevice.distributed.control import Terms
 from xdevice.distributed.hub import Hub
-from xdevice.distributed.peers import Terms
 
 PLACE = launchers.Launch("xdevice launch", 1, 2, 1, 2, "127.0.0.1", None, "a run")
 
@@ -42,7 +42,7 @@ def serving():
 
 def connect(port, line="vote", key="", run="a run", world=1, size=2, rank=1):
     place = PLACE._replace(port=port, rank=rank, size=size)
-    return joining._connect(place, port, Terms(key, run, world, size), line)
+    return control.connect(place, port, Terms(key, run, world, size), line)
 
 
 def joined(port, key="", rank=1, size=2):
@@ -74,12 +74,12 @@ def test_a_hub_that_lacks_the_token_is_refused(serving):
 
     def pretend():
         sock, _ = listener.accept()
-        conn = wire.Conn(sock)
-        conn.send(b"H", f"{wire.GREETING.decode()}{wire.nonce()}")
+        conn = control.Conn(sock)
+        conn.send(b"H", f"{control.PROTOCOL}{control.nonce()}")
         while not (frames := list(conn.frames())):
             time.sleep(0.01)
         heard.append(frames[0][1])
-        conn.send(b"K", wire.proof("another", "x", "hub"))
+        conn.send(b"K", control.proof("another", "x", "hub"))
         while conn.is_open:
             list(conn.frames())
             time.sleep(0.01)
@@ -146,7 +146,7 @@ def test_who_comes_after_all_is_refused(serving):
 
 def test_a_mismatch_is_told_before_what_it_led_to():
     (own, others), (pulse, others_pulse) = socket.socketpair(), socket.socketpair()
-    line, other = control.Line(own, pulse, "127.0.0.1", 1.0, None), wire.Conn(others)
+    line, other = control.Line(own, pulse, "127.0.0.1", 1.0, None), control.Conn(others)
     other.send(b"M", '{"0": "a call", "1": "another"}')
     other.send(b"E", '{"rank": 0, "why": "raised", "text": "rank 0 raised an error"}')
     with pytest.raises(xdevice.CollectiveMismatchError):
@@ -207,8 +207,8 @@ def test_what_the_control_connection_cannot_read_ends_the_world(serving, caplog)
 
 
 def test_a_proof_is_not_a_proof_of_anything_else():
-    proof = wire.proof("a secret", "nonce", 1, "vote")
-    assert wire.is_proof(proof, "a secret", "nonce", 1, "vote")
+    proof = control.proof("a secret", "nonce", 1, "vote")
+    assert control.is_proof(proof, "a secret", "nonce", 1, "vote")
     for claimed, key, *parts in (
         (proof, "a secret", "nonce", 2, "vote"),
         (proof, "a secret", "another", 1, "vote"),
@@ -216,11 +216,11 @@ def test_a_proof_is_not_a_proof_of_anything_else():
         (None, "a secret", "nonce", 1, "vote"),
         ("é", "a secret", "nonce", 1, "vote"),
     ):
-        assert not wire.is_proof(claimed, key, *parts)
+        assert not control.is_proof(claimed, key, *parts)
 
 
 def test_frames_of_all_sizes_arrive(serving):
-    here, there = map(wire.Conn, socket.socketpair())
+    here, there = map(control.Conn, socket.socketpair())
     texts = ["", "é", "x" * 70_000, "y" * 3_000_000]
     for text in texts:
         here.send(b"V", text)
@@ -235,7 +235,7 @@ def test_frames_of_all_sizes_arrive(serving):
 
 def test_a_frame_that_is_too_long_ends_the_connection():
     here, there = socket.socketpair()
-    conn = wire.Conn(there, most=100)
+    conn = control.Conn(there, most=100)
     here.sendall((101).to_bytes(4, "big") + b"h")
     assert list(conn.frames()) == []
     assert not conn.is_open
@@ -256,9 +256,9 @@ def test_engines_say_goodbye_after_all_have_left(serving):
     heard = []
 
     def leave(line):
-        line.vote(calls.LEAVE)
+        line.vote(control.LEAVE)
         heard.extend(line.exchange("goodbye"))
-        line.vote(hub.END)
+        line.vote(control.GOODBYE)
 
     thread = threading.Thread(target=leave, args=(second,))
     thread.start()
@@ -296,8 +296,8 @@ def in_engine(lines, ends_after, seconds):
 def test_an_engine_that_works_on_is_not_late_however_slow_it_is(serving, monkeypatch):
     port, first = serving()
     second = joined(port)
-    monkeypatch.setattr(second.signs, "has_engine_moved", lambda: True)
-    monkeypatch.setattr(first.signs, "has_engine_moved", lambda: False)  # one that works is enough
+    monkeypatch.setattr(second.liveness, "has_engine_moved", lambda: True)
+    monkeypatch.setattr(first.liveness, "has_engine_moved", lambda: False)  # one that works is enough
     assert in_engine([first, second], 2.5, 0.5) == [None, None]
     second.close()
 
@@ -307,7 +307,7 @@ def test_an_engine_that_stands_still_on_all_ranks_is_late(serving, monkeypatch):
     port, first = serving()
     second = joined(port)
     for line in (first, second):
-        monkeypatch.setattr(line.signs, "has_engine_moved", lambda: False)
+        monkeypatch.setattr(line.liveness, "has_engine_moved", lambda: False)
     for error in in_engine([first, second], 20, 0.5):
         assert error.why == "late"
         assert "the engine has not done a call, and nothing has moved in it" in str(error)
@@ -318,10 +318,10 @@ def test_a_rank_may_leave_while_the_others_are_in_their_last_call(serving):
     port, first = serving()
     second = joined(port)
     first.started = second.started = 1
-    leaving = threading.Thread(target=second.vote, args=(calls.LEAVE,))
+    leaving = threading.Thread(target=second.vote, args=(control.LEAVE,))
     leaving.start()
     assert in_engine([first], 0.5, 60) == [None]
-    assert first.vote(calls.LEAVE) == []
+    assert first.vote(control.LEAVE) == []
     leaving.join()
     second.close()
 
@@ -330,8 +330,8 @@ def test_a_rank_that_stands_still_behind_the_call_of_the_others_is_not_late(serv
     port, first = serving(timeout=0.5)
     second = joined(port)
     first.started = second.started = 1  # the other one's part of the call has ended
-    monkeypatch.setattr(first.signs, "has_engine_moved", lambda: True)
-    monkeypatch.setattr(second.signs, "has_moved", lambda: False)
+    monkeypatch.setattr(first.liveness, "has_engine_moved", lambda: True)
+    monkeypatch.setattr(second.liveness, "has_moved", lambda: False)
     assert in_engine([first], 1.2, 60) == [None]
     second.started = 0
     assert in_engine([first], 10, 60)[0].why == "late"
@@ -356,13 +356,13 @@ def test_beyond_this_machine_a_token_is_needed(monkeypatch):
     monkeypatch.delenv("XDEVICE_TOKEN", raising=False)
     for rank in (0, 1):
         with pytest.raises(xdevice.LaunchError, match="XDEVICE_TOKEN"):
-            joining.join(PLACE._replace(rank=rank, host="10.0.0.1", port=29400), 1, 1)
+            hub.join(PLACE._replace(rank=rank, host="10.0.0.1", port=29400), 1, 1)
 
 
 def test_time_in_which_the_process_did_not_run_does_not_count(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(peers.time, "monotonic", lambda: now[0])
-    clock = peers.Clock(2.0)
+    monkeypatch.setattr(control.time, "monotonic", lambda: now[0])
+    clock = control.Clock(2.0)
     for step in (1.0, 3600.0, 0.5):
         now[0] += step
         clock.tick()

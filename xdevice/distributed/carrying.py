@@ -31,16 +31,16 @@ _WIDE: Final = {"float16": "float32", "bfloat16": "float32"}
 """The dtype in which floats of each 16-bit dtype are summed."""
 
 
-def check_op(held: Operand, op: str) -> None:
+def check_op(operand: Operand, op: str) -> None:
     """Raises `DTypeError` if the tensor's dtype cannot be reduced by `op`."""
-    dtype = dtype_of(held)
+    dtype = dtype_of(operand)
     if op in ("max", "min"):
         if dtype.startswith("complex"):
-            raise DTypeError(f"{held.name} is {dtype}, which has no {op}: complex numbers have no order")
+            raise DTypeError(f"{operand.name} is {dtype}, which has no {op}: complex numbers have no order")
         if dtype in SHORT_FLOATS:
-            raise DTypeError(f"{held.name} is {dtype}, which has no {op}; make it float16 first")
+            raise DTypeError(f"{operand.name} is {dtype}, which has no {op}; make it float16 first")
         return
-    check_sum(held, op)
+    check_sum(operand, op)
 
 
 class Weight(NamedTuple):
@@ -68,58 +68,58 @@ class Carrier:
         self.size = size
         self.device = device
         self._copying = copying
-        self._known: set[tuple[str, Any, str, str | None]] = set()
+        self._admitted: set[tuple[str, Any, str, str | None]] = set()
 
-    def require(self, held: Operand, verb: str, op: str | None = None) -> None:
+    def require(self, operand: Operand, verb: str, op: str | None = None) -> None:
         """Raises if the engine cannot take this tensor for the method `verb`. Called before the other ranks are told
         anything."""
-        backend, x = held.backend, read(held)
+        backend, x = operand.backend, read(operand)
         key = backend.name, x.dtype, verb, op
-        if key not in self._known:
-            self._require_dtype(held, verb, op)
-            self._known.add(key)
-        if held.kind != "model":
-            refuse_symbol(held)
-            refuse_sparse(held, verb)
+        if key not in self._admitted:
+            self._require_dtype(operand, verb, op)
+            self._admitted.add(key)
+        if operand.kind != "model":
+            refuse_symbol(operand)
+            refuse_sparse(operand, verb)
         backend.detached(x)  # raises for the stand-ins for tensors inside of torch.func.grad
         place = backend.device_of(x)
         if place is not self.device and place.kind != "cpu":
             raise DeviceMismatchError(
-                f"{held.name} is on {place}, and this process works on {self.device}, as world.device says; move it"
+                f"{operand.name} is on {place}, and this process works on {self.device}, as world.device says; move it"
             )
 
-    def _require_dtype(self, held: Operand, verb: str, op: str | None) -> None:
-        dtype = dtype_of(held)
+    def _require_dtype(self, operand: Operand, verb: str, op: str | None) -> None:
+        dtype = dtype_of(operand)
         if op is not None:
-            check_op(held, op)
+            check_op(operand, op)
         target = self.backend
         reason = target.dtype_refusal(dtype) if dtype in target.dtypes else f"{target.name} does not have it"
         if reason is not None:
             raise DTypeError(
-                f"{held.name} is {dtype}, which the engine {self.engine.name} cannot take: {reason}; choose another "
+                f"{operand.name} is {dtype}, which the engine {self.engine.name} cannot take: {reason}; choose another "
                 "engine: xdevice.processes(engine=...), or another dtype"
             )
-        held_as = _WIDE.get(dtype, dtype) if op else dtype
-        why = self.engine.refusal(verb, "sum" if op == "mean" else op, held_as)
+        sent_as = _WIDE.get(dtype, dtype) if op else dtype
+        why = self.engine.refusal(verb, "sum" if op == "mean" else op, sent_as)
         if why is not None:
             raise UnsupportedError(
                 f"the engine {self.engine.name} does not support {verb}{f' by {op}' if op else ''} of {dtype}, which "
-                f"{held.name} is: {why}; choose another engine: xdevice.processes(engine=...), or another dtype"
+                f"{operand.name} is: {why}; choose another engine: xdevice.processes(engine=...), or another dtype"
             )
 
     # verbs
 
-    def all_reduce(self, held: Operand, op: str, weight: Weight | None) -> Any:
-        y, is_own = self._lend(held)
-        total = self.reduce(y, dtype_of(held), op, weight, "all_reduce")
-        return self._give(held, y, is_own, total)
+    def all_reduce(self, operand: Operand, op: str, weight: Weight | None) -> Any:
+        y, is_own = self._lend(operand)
+        total = self.reduce(y, dtype_of(operand), op, weight, "all_reduce")
+        return self._give(operand, y, is_own, total)
 
-    def reduce_scatter(self, held: Operand, op: str) -> Any:
-        y, is_own = self._lend(held)
+    def reduce_scatter(self, operand: Operand, op: str) -> Any:
+        y, is_own = self._lend(operand)
         if is_own:  # the engine may write into y, and this verb must leave x as it is
             y = self.backend.copy(y, self.backend.device_of(y))
-        part = self.reduce(y, dtype_of(held), op, None, "reduce_scatter")
-        return self._back(part, held.backend)
+        part = self.reduce(y, dtype_of(operand), op, None, "reduce_scatter")
+        return self._back(part, operand.backend)
 
     def start_mean(self, y: Any, dtype: str, weight: Weight | None) -> Callable[[], Any]:
         """Starts the mean of `y` over the ranks, and returns a function that waits for it and returns it; an engine
@@ -135,12 +135,12 @@ class Carrier:
         engine = self.engine
         y = self._summand(y, dtype, weight)
         if op in ("max", "min") and dtype in FLOATS and not engine.orders_nan:
-            found = self._extreme(y, op, getattr(engine, verb))
+            result = self._extreme(y, op, getattr(engine, verb))
         else:
-            found = getattr(engine, verb)(y, "sum" if op == "mean" else op)
+            result = getattr(engine, verb)(y, "sum" if op == "mean" else op)
         if op == "mean":
-            found = engine.over(found, weight.total if weight is not None else self.size)
-        return engine.cast(found, dtype) if dtype in _WIDE else found
+            result = engine.over(result, weight.total if weight is not None else self.size)
+        return engine.cast(result, dtype) if dtype in _WIDE else result
 
     def _summand(self, y: Any, dtype: str, weight: Weight | None) -> Any:
         wide = _WIDE.get(dtype)
@@ -153,29 +153,29 @@ class Carrier:
         and JAX loses NaN in some orders of ranks."""
         xp = array_namespace(y)
         is_nan = xp.isnan(y)
-        several = reduce(xp.astype(is_nan, y.dtype), "max")
-        found = reduce(xp.where(is_nan, xp.zeros_like(y), y), op)
-        return xp.where(several > 0, xp.full_like(found, float("nan")), found)
+        has_nan = reduce(xp.astype(is_nan, y.dtype), "max")
+        extreme = reduce(xp.where(is_nan, xp.zeros_like(y), y), op)
+        return xp.where(has_nan > 0, xp.full_like(extreme, float("nan")), extreme)
 
     def _multiply(self, y: Any, dtype: str, own: float) -> Any:
         if own == 0:  # the mean of no samples is NaN in many frameworks, and NaN times 0 too
             return self.backend.full(tuple(y.shape), 0.0, self.backend.device_of(y), dtype)
         return self.engine.times(y, own)
 
-    def broadcast(self, held: Operand, root: int) -> Any:
-        y, is_own = self._lend(held)
-        return self._give(held, y, is_own, self.engine.broadcast(y, root))
+    def broadcast(self, operand: Operand, root: int) -> Any:
+        y, is_own = self._lend(operand)
+        return self._give(operand, y, is_own, self.engine.broadcast(y, root))
 
-    def all_gather(self, held: Operand, lengths: list[int] | None) -> Any:
-        y = self.read_only(held)
+    def all_gather(self, operand: Operand, lengths: list[int] | None) -> Any:
+        y = self.read_only(operand)
         if lengths is None:
             parts = self.engine.all_gather(y)
         else:
             longest = max(lengths)
-            parts = self.engine.all_gather(self._pad(y, dtype_of(held), longest))
+            parts = self.engine.all_gather(self._pad(y, dtype_of(operand), longest))
             pairs = zip(parts, lengths, strict=True)
             parts = [self.backend.split(part, [n, longest - n])[0] if n < longest else part for part, n in pairs]
-        return self._back(self.backend.join(parts), held.backend)
+        return self._back(self.backend.join(parts), operand.backend)
 
     def _pad(self, y: Any, dtype: str, longest: int) -> Any:
         length, *rest = y.shape
@@ -184,27 +184,27 @@ class Carrier:
         more = self.backend.full((longest - length, *rest), 0, self.backend.device_of(y), dtype)
         return self.backend.join([y, more])
 
-    def send(self, found: list[Operand], to: int) -> None:
-        for held in found:
-            self.engine.send(self.read_only(held), to)
+    def send(self, operands: list[Operand], to: int) -> None:
+        for operand in operands:
+            self.engine.send(self.read_only(operand), to)
 
-    def recv(self, held: Operand, source: int) -> Any:
-        y, is_own = self._lend(held)
-        return self._give(held, y, is_own, self.engine.recv(y, source))
+    def recv(self, operand: Operand, source: int) -> Any:
+        y, is_own = self._lend(operand)
+        return self._give(operand, y, is_own, self.engine.recv(y, source))
 
     # in and out
 
-    def read_only(self, held: Operand) -> Any:
+    def read_only(self, operand: Operand) -> Any:
         """The operand, the caller's tensor, as a tensor of the engine's framework. The two may share memory, so the
         result must not be written."""
-        x = read(held)
-        held.backend.finish(x)
+        x = read(operand)
+        operand.backend.finish(x)
         return convert(x, self.backend)
 
-    def _lend(self, held: Operand) -> tuple[Any, bool]:
+    def _lend(self, operand: Operand) -> tuple[Any, bool]:
         """The operand, the caller's tensor, as a tensor of the engine's framework that may be written, and whether the
         two share memory."""
-        backend, x = held.backend, read(held)
+        backend, x = operand.backend, read(operand)
         backend.finish(x)
         plain = backend.detached(x)
         if not backend.can_write(plain):
@@ -219,44 +219,44 @@ class Carrier:
     def _copy_of(self, x: Any) -> Any:
         return self._copying(lambda: convert(x, self.backend, copy=True))
 
-    def _give(self, held: Operand, y: Any, is_own: bool, new: Any) -> Any:
+    def _give(self, operand: Operand, y: Any, is_own: bool, new: Any) -> Any:
         """Returns the result of a collective to the caller: the caller's tensor with the new values in it, or a new
         tensor if the caller's cannot be written. `y` and `is_own` are what `_lend` returned, `new` is the engine's
         result."""
         if is_own:
             if new is not y:
                 self.backend.write(y, new)
-            return held.value
-        return self.place(held, new)
+            return operand.value
+        return self.place(operand, new)
 
-    def pack(self, found: list[Operand]) -> Any:
+    def pack(self, operands: list[Operand]) -> Any:
         """The elements of the operands as one new vector of the engine's framework."""
-        own = self._own(found)
+        own = self._own(operands)
         packed = None if own is None else self.engine.pack(own)
         if packed is not None:
             return packed
-        return self.backend.join([self.engine.reshaped(self.read_only(held), (-1,)) for held in found])
+        return self.backend.join([self.engine.reshaped(self.read_only(operand), (-1,)) for operand in operands])
 
-    def unpack(self, means: Any, found: list[Operand]) -> bool:
+    def unpack(self, means: Any, operands: list[Operand]) -> bool:
         """Writes the elements of a vector of the engine into the operands, if the engine can do so at once. Returns
         whether it has."""
-        own = self._own(found)
+        own = self._own(operands)
         return own is not None and all(map(self.backend.can_write, own)) and self.engine.unpack(means, own)
 
-    def _own(self, found: list[Operand]) -> list[Any] | None:
+    def _own(self, operands: list[Operand]) -> list[Any] | None:
         """The operands, if all are tensors of the engine's framework."""
-        if any(held.backend is not self.backend or held.kind == "model" for held in found):
+        if any(operand.backend is not self.backend or operand.kind == "model" for operand in operands):
             return None
-        return [held.value for held in found]
+        return [operand.value for operand in operands]
 
-    def place(self, held: Operand, new: Any) -> Any:
+    def place(self, operand: Operand, new: Any) -> Any:
         """Writes `new`, a tensor of the engine's framework, into the operand, the caller's tensor, and returns that. If
         the operand cannot be written, returns `new`, converted to the operand's framework."""
-        back = self._back(new, held.backend)
-        if held.kind != "model" and not held.backend.can_write(held.backend.detached(held.value)):
+        back = self._back(new, operand.backend)
+        if operand.kind != "model" and not operand.backend.can_write(operand.backend.detached(operand.value)):
             return back
-        held.backend.write(held.value, back)
-        return held.value
+        operand.backend.write(operand.value, back)
+        return operand.value
 
     def _back(self, new: Any, backend: Backend) -> Any:
         return new if backend is self.backend else convert(new, backend)

@@ -7,153 +7,167 @@ The whole argument is checked before the other ranks are told anything. In a wor
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, ShapeError, shown
-from xdevice.replicas import operands
-from xdevice.replicas.operands import Operand, rebuilt
+from xdevice.replicas.operands import (
+    Operand,
+    leaves_in,
+    length_of,
+    rebuilt,
+    refuse_overlaps,
+    refuse_sparse,
+    refuse_symbol,
+    require_built,
+    shape_of,
+    sizes_of,
+    summands_in,
+    tensors_in,
+)
 
 from . import carrying
 from .carrying import OPS
 from .session import NO_WEIGHT
-from .telling import overlap, signatures, unsent
+from .signatures import others_text, overlap, signatures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .session import Session
 
-_known: set[tuple[type, Any, str]] = set()
+_checked: set[tuple[type, Any, str]] = set()
 """The types of tensors, dtypes and operations that have passed the checks of a collective in a world of one rank. They
-are not checked again, because in such a world the checks take most of the time."""
+are not checked again: in such a world the checks would take most of the time, and a verb costs a microsecond so."""
+_NO_OP: Final = "none"
+"""The operation of those verbs that compute nothing."""
 
 
 def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
-    if session.size == 1 and _is_known(x, op) and (weight is None or (op == "mean" and _is_plain(weight))):
+    if session.size == 1 and _is_checked(x, op) and (weight is None or (op == "mean" and _is_plain(weight))):
         return x
     _require_op("all_reduce", op)
     own = None if weight is None else carrying.weight_of(weight)
     if own is not None and op != "mean":
         raise ArgumentError(f"a weight counts in op='mean', and op is {shown(op)}")
     x = registry.as_array(x)
-    found = _sort(_summands(x))
+    operands = _sort(_summands(x))
     if session.size == 1:
-        for held in found:
-            operands.refuse_sparse(held, "all_reduce")
-            carrying.check_op(held, op)
+        for operand in operands:
+            refuse_sparse(operand, "all_reduce")
+            carrying.check_op(operand, op)
         require_weight(own)
-        _know(x, op)
+        _remember(x, op)
         return x
-    carrier = session.ready("all_reduce", found, op)
-    if len(found) > 1:
-        operands.refuse_overlaps(found)
+    carrier = session.ready("all_reduce", operands, op)
+    if len(operands) > 1:
+        refuse_overlaps(operands)
 
     def call() -> str:
-        return f"all_reduce {op}{' weighted' if own is not None else ''}: {signatures(found)}"
+        return f"all_reduce {op}{' weighted' if own is not None else ''}: {signatures(operands)}"
 
     with session.alone("all_reduce"):
         total = session.agree(call, own)
-        if len(found) == 1:
-            new = session.call("all_reduce", call, lambda: carrier.all_reduce(found[0], op, total), found)
-            return x if new is x else rebuilt(x, found, [new])
-        unique = _each_once(found)
+        if len(operands) == 1:
+            new = session.call("all_reduce", call, lambda: carrier.all_reduce(operands[0], op, total), operands)
+            return x if new is x else rebuilt(x, operands, [new])
+        unique = _each_once(operands)
         rows = session.call(
             "all_reduce", call, lambda: _map(unique, lambda h: carrier.all_reduce(h, op, total)), unique
         )
-    return rebuilt(x, found, [rows[id(held.value)] for held in found])
+    return rebuilt(x, operands, [rows[id(operand.value)] for operand in operands])
 
 
 def broadcast(session: Session, x: Any, root: int) -> Any:
     session.require_rank(root, "root")
-    if session.size == 1 and _is_known(x, "all_gather"):
+    if session.size == 1 and _is_checked(x, _NO_OP):
         return x
     x = registry.as_array(x)
-    found = _sort(operands.leaves_in(x, "x", "broadcast"))
-    if not found:
-        operands.tensors_in(x, "x", "broadcast")
-    operands.require_built(found)
+    operands = _sort(leaves_in(x, "x", "broadcast"))
+    if not operands:
+        tensors_in(x, "x", "broadcast")
+    require_built(operands)
     if session.size == 1:
-        for held in found:
-            if held.kind != "model":
-                operands.refuse_sparse(held, "broadcast")
-        _know(x, "all_gather")
+        for operand in operands:
+            if operand.kind != "model":
+                refuse_sparse(operand, "broadcast")
+        _remember(x, _NO_OP)
         return x
-    parts = [part for held in found for part in _variables(held)]
+    parts = [part for operand in operands for part in _variables(operand)]
     carrier = session.ready("broadcast", parts)
     unique = _each_once(parts)
 
     def call() -> str:
-        return f"broadcast from {root}: {signatures(parts)}{overlap(parts)}{unsent(x)}"
+        return f"broadcast from {root}: {signatures(parts)}{overlap(parts)}{others_text(x)}"
 
     new = session.agree_and_call("broadcast", call, lambda: _map(unique, lambda h: carrier.broadcast(h, root)), unique)
-    return rebuilt(x, found, [new.get(id(held.value), held.value) for held in found])
+    return rebuilt(x, operands, [new.get(id(operand.value), operand.value) for operand in operands])
 
 
 def all_gather(session: Session, x: Any, even: bool) -> Any:
-    if session.size == 1 and _is_known(x, "all_gather"):
+    if session.size == 1 and _is_checked(x, _NO_OP):
         return x
     x = registry.as_array(x)
-    found = _sort(operands.tensors_in(x, "x", "all_gather"))
-    for held in found:
-        operands.refuse_symbol(held)
+    operands = _sort(tensors_in(x, "x", "all_gather"))
+    for operand in operands:
+        refuse_symbol(operand)
     if session.size == 1:
-        numbers = [held for held in found if not operands.shape_of(held)]
-        new = {id(held.value): held.backend.join([held.value]) for held in numbers}
-        _know(x, "all_gather")
-        return rebuilt(x, found, [new.get(id(held.value), held.value) for held in found]) if new else x
-    carrier = session.ready("all_gather", found)
-    uneven = [not even and bool(operands.shape_of(held)) for held in found]
+        numbers = [operand for operand in operands if not shape_of(operand)]
+        new = {id(operand.value): operand.backend.join([operand.value]) for operand in numbers}
+        _remember(x, _NO_OP)
+        return rebuilt(x, operands, [new.get(id(operand.value), operand.value) for operand in operands]) if new else x
+    carrier = session.ready("all_gather", operands)
+    uneven = [not even and bool(shape_of(operand)) for operand in operands]
 
     def call() -> str:
-        return f"all_gather: {signatures(found, uneven)}{unsent(x)}"
+        return f"all_gather: {signatures(operands, uneven)}{others_text(x)}"
 
     with session.alone("all_gather"):
-        lengths: list[list[int] | None] = [None] * len(found)
+        lengths: list[list[int] | None] = [None] * len(operands)
         if any(uneven):
-            lengths = _exchange_lengths(session, call(), found)
+            lengths = _exchange_lengths(session, call(), operands)
         else:
             session.agree(call)
-        rows = list(zip(found, lengths, strict=True))
+        rows = list(zip(operands, lengths, strict=True))
         new_ones = session.call(
-            "all_gather", call, lambda: [carrier.all_gather(*row) for row in rows], found * session.size
+            "all_gather", call, lambda: [carrier.all_gather(*row) for row in rows], operands * session.size
         )
-    return rebuilt(x, found, new_ones)
+    return rebuilt(x, operands, new_ones)
 
 
-def _exchange_lengths(session: Session, call: str, found: list[Operand]) -> list[list[int] | None]:
+def _exchange_lengths(session: Session, call: str, operands: list[Operand]) -> list[list[int] | None]:
     """For each tensor, the lengths of its first axis on all ranks, which are exchanged in the vote; None for a 0-d
     tensor."""
-    own = [operands.shape_of(held)[:1] for held in found]
+    own = [shape_of(operand)[:1] for operand in operands]
     rows = [json.loads(text) for text in session.vote(call, json.dumps(own))]
-    return [[row[i][0] for row in rows] if own[i] else None for i in range(len(found))]
+    return [[row[i][0] for row in rows] if own[i] else None for i in range(len(operands))]
 
 
 def reduce_scatter(session: Session, x: Any, op: str) -> Any:
-    if session.size == 1 and _is_known(x, op):
+    if session.size == 1 and _is_checked(x, op):
         return x
     _require_op("reduce_scatter", op)
     x = registry.as_array(x)
-    found = _sort(_summands(x))
-    for held in found:
-        carrying.check_op(held, op)
-        length = operands.length_of([held])
+    operands = _sort(_summands(x))
+    for operand in operands:
+        carrying.check_op(operand, op)
+        length = length_of([operand])
         if length % session.size:
             raise ShapeError(
-                f"{held.name} has {length} along its first axis, which {session.size} ranks do not divide evenly"
+                f"{operand.name} has {length} along its first axis, which {session.size} ranks do not divide evenly"
             )
     if session.size == 1:
-        _know(x, op)
+        _remember(x, op)
         return x
-    carrier = session.ready("reduce_scatter", found, op)
+    carrier = session.ready("reduce_scatter", operands, op)
 
     def call() -> str:
-        return f"reduce_scatter {op}: {signatures(found)}"
+        return f"reduce_scatter {op}: {signatures(operands)}"
 
     new = session.agree_and_call(
-        "reduce_scatter", call, lambda: [carrier.reduce_scatter(held, op) for held in found], found
+        "reduce_scatter", call, lambda: [carrier.reduce_scatter(operand, op) for operand in operands], operands
     )
-    return rebuilt(x, found, new)
+    return rebuilt(x, operands, new)
 
 
 def send(session: Session, x: Any, to: int) -> None:
@@ -169,9 +183,9 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
     if other == session.rank:
         raise ArgumentError(f"{name} is {other}, which is this rank; {verb} is between two")
     x = registry.as_array(x)
-    found = _sort(operands.tensors_in(x, "x", verb))
-    carrier = session.ready(verb, found)
-    what = signatures(found) + unsent(x)
+    operands = _sort(tensors_in(x, "x", verb))
+    carrier = session.ready(verb, operands)
+    what = signatures(operands) + others_text(x)
 
     def call() -> str:
         return f"{verb} with rank {other}: {what}"
@@ -179,24 +193,24 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
     with session.alone(verb):
         session.line.pair(verb, other, what)
         if verb == "send":
-            session.call("send", call, lambda: carrier.send(found, other), found)
+            session.call("send", call, lambda: carrier.send(operands, other), operands)
             return None
-        new = session.call("recv", call, lambda: [carrier.recv(held, other) for held in found], found)
-    return rebuilt(x, found, new)
+        new = session.call("recv", call, lambda: [carrier.recv(operand, other) for operand in operands], operands)
+    return rebuilt(x, operands, new)
 
 
 def split_batch(session: Session, x: Any, even: bool) -> Any:
-    if session.size == 1 and _is_known(x, "all_gather"):
+    if session.size == 1 and _is_checked(x, _NO_OP):
         return x
     x = registry.as_array(x)
-    found = operands.tensors_in(x, "x", "split")
-    sizes = operands.sizes_of(operands.length_of(found), session.size, even, "ranks")
+    operands = tensors_in(x, "x", "split")
+    sizes = sizes_of(length_of(operands), session.size, even, "ranks")
     if session.size == 1:
-        _know(x, "all_gather")
+        _remember(x, _NO_OP)
         return x
     session.require_open("split_batch")
-    parts = _map(found, lambda held: held.backend.split(held.value, sizes)[session.rank])
-    return rebuilt(x, found, [parts[id(held.value)] for held in found])
+    parts = _map(operands, lambda operand: operand.backend.split(operand.value, sizes)[session.rank])
+    return rebuilt(x, operands, [parts[id(operand.value)] for operand in operands])
 
 
 # checking the arguments
@@ -216,49 +230,50 @@ def _summands(x: Any) -> list[Operand]:
     owner = registry.kind_of(type(x))
     if owner is not None and owner.kind == "tensor":
         return [Operand("x", x, *owner)]
-    found = operands.summands_in(x, "x", "this rank")
-    if not found:
-        operands.tensors_in(x, "x", "all_reduce")
-    return found
+    operands = summands_in(x, "x", "this rank")
+    if not operands:
+        tensors_in(x, "x", "all_reduce")
+    return operands
 
 
-def _variables(held: Operand) -> list[Operand]:
+def _variables(operand: Operand) -> list[Operand]:
     """What to send for `held`: the variables of a model, each once; for a tensor, `held` itself."""
-    backend = held.backend
-    if held.kind != "model" or backend.tensor_of(held.value) is not None:
-        return [held]
-    unique = {id(value): (name, value) for name, value in backend.variables(held.value)}
+    backend = operand.backend
+    if operand.kind != "model" or backend.tensor_of(operand.value) is not None:
+        return [operand]
+    unique = {id(value): (name, value) for name, value in backend.variables(operand.value)}
     return [
-        Operand(f"{held.name}.{name}", value, *(registry.kind_of(type(value)) or (backend, "tensor")))
+        Operand(f"{operand.name}.{name}", value, *(registry.kind_of(type(value)) or (backend, "tensor")))
         for name, value in unique.values()
     ]
 
 
-def _sort(found: list[Operand]) -> list[Operand]:
+def _sort(operands: list[Operand]) -> list[Operand]:
     """The tensors and models to send, sorted by their paths, because two ranks may have filled a dict in different
     orders."""
-    return sorted(found, key=lambda held: held.name) if len(found) > 1 else found
+    return sorted(operands, key=lambda operand: operand.name) if len(operands) > 1 else operands
 
 
-def _each_once(found: list[Operand]) -> list[Operand]:
-    return list({id(held.value): held for held in found}.values())
+def _each_once(operands: list[Operand]) -> list[Operand]:
+    return list({id(operand.value): operand for operand in operands}.values())
 
 
 def _map(parts: list[Operand], one: Callable[[Operand], Any]) -> dict[int, Any]:
-    return {id(held.value): one(held) for held in _each_once(parts)}
+    return {id(operand.value): one(operand) for operand in _each_once(parts)}
 
 
 # a world of one
 
 
-def _is_known(x: Any, what: str) -> bool:
-    return (type(x), getattr(x, "dtype", None), what) in _known and len(x.shape) > 0
+def _is_checked(x: Any, op: str) -> bool:
+    """Whether tensors like `x` have passed the checks before, and it has a first axis."""
+    return (type(x), getattr(x, "dtype", None), op) in _checked and len(x.shape) > 0
 
 
-def _know(x: Any, what: str) -> None:
+def _remember(x: Any, op: str) -> None:
     owner = registry.kind_of(type(x))
     if owner is not None and owner.kind == "tensor":
-        _known.add((type(x), x.dtype, what))
+        _checked.add((type(x), x.dtype, op))
 
 
 def _is_plain(weight: object) -> bool:

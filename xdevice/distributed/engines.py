@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from xdevice.distributed.contract.processes import Engine, Group
 
 
-def candidates(asked: str, own: Backend, device: Device) -> list[str]:
+def candidates(request: str, own: Backend, device: Device) -> list[str]:
     """The names of the engines that this process could start, the best first, such as "torch:gloo".
 
-    `asked` may be "auto", a framework ("torch") or an engine ("torch:gloo"). On the host, "auto" prefers PyTorch's gloo
-    if PyTorch is installed: at 64 MB it was measured 2 to 5 times as fast as the engines of JAX, TensorFlow and MXNet.
-    Paddle's engine was as fast at 64 MB, and twice as fast at 4 KB, but it listens on all addresses, and gives up after
-    30 s. On GPUs, and without PyTorch, "auto" prefers the engine of `own`, the framework in use.
+    `request` may be "auto", a framework ("torch") or an engine ("torch:gloo"). On the host, "auto" prefers PyTorch's
+    gloo if PyTorch is installed: at 64 MB it was measured 2 to 5 times as fast as the engines of JAX, TensorFlow and
+    MXNet. Paddle's engine was as fast at 64 MB, and twice as fast at 4 KB, but it listens on all addresses, and gives
+    up after 30 s. On GPUs, and without PyTorch, "auto" prefers the engine of `own`, the framework in use.
 
     Raises:
         LaunchError: "auto" finds no engine. BackendNotFoundError, UnsupportedError: the engine asked for is not here.
     """
-    if asked == "auto":
+    if request == "auto":
         return _automatic(own, device)
-    name, _, kind = asked.partition(":")
+    name, _, kind = request.partition(":")
     backend = registry.load(name)
-    there = _fitting([f"{backend.name}:{one}" for one in backend.engines()], device)
-    wanted = f"{backend.name}:{kind}" if kind else (there[0] if there else "")
-    if wanted not in there:
-        if not there:
+    engines = _fitting([f"{backend.name}:{one}" for one in backend.engines()], device)
+    wanted = f"{backend.name}:{kind}" if kind else (engines[0] if engines else "")
+    if wanted not in engines:
+        if not engines:
             raise backend.unsupported(f"several processes by itself: {backend.why_no_engine()}", "choose engine='auto'")
         raise backend.unsupported(
-            f"the engine {kind or name!r} here", f"choose engine='auto' or one of {', '.join(there) or 'none'}"
+            f"the engine {kind or name!r} here", f"choose engine='auto' or one of {', '.join(engines) or 'none'}"
         )
     return [wanted]
 
@@ -49,14 +49,14 @@ def _automatic(own: Backend, device: Device) -> list[str]:
     names = [own.name]
     if own.name != "torch" and registry.is_installed("torch"):
         names = ["torch", own.name] if device.kind == "cpu" else [own.name, "torch"]
-    found = [f"{name}:{kind}" for name in names for kind in registry.load(name).engines()]
-    found = _fitting(found, device)
-    if not found:
+    names = [f"{name}:{kind}" for name in names for kind in registry.load(name).engines()]
+    names = _fitting(names, device)
+    if not names:
         raise LaunchError(
             f"nothing here moves tensors of {own.name} between processes: install PyTorch, "
             "as pip install 'xdevice-dl[torch]' does, whose gloo does so for every framework"
         )
-    return found
+    return names
 
 
 def _fitting(names: list[str], device: Device) -> list[str]:
@@ -71,8 +71,8 @@ def agree(lists: list[str]) -> str:
     for name in rows[0]:
         if all(name in row for row in rows):
             return name
-    told = "; ".join(f"rank {rank}: {', '.join(row)}" for rank, row in enumerate(rows))
-    raise LaunchError(f"no engine is there on all ranks ({told}); install the same everywhere, or name one")
+    texts = "; ".join(f"rank {rank}: {', '.join(row)}" for rank, row in enumerate(rows))
+    raise LaunchError(f"no engine is there on all ranks ({texts}); install the same everywhere, or name one")
 
 
 def gpu_of(device: Device) -> str:

@@ -1,22 +1,32 @@
 """Averages gradients over the ranks: those that are there, by `average_gradients`; `averaging` sends them while others
-are still computed. Many small gradients are sent as a few long vectors, called buckets, each of one dtype."""
+are still computed. Many small gradients are sent as a few long vectors, called buckets, each of one dtype.
+
+In `averaging` the ranks vote twice: before the block on the parameters, and after it on which of them have no gradient.
+A rank that raises in between tells the others over the control connection. Gradients that the framework does not report
+during the pass are sent after it. Every bucket is sent whole, on all ranks and in the same order, with zeros for
+gradients that are None; so the engine stays usable if the second vote fails.
+
+A training step does this for each of some hundred parameters, so what is known of a model is kept in a `Plan`.
+"""
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.base.dtypes import host_dtype
 from xdevice.core import registry
-from xdevice.errors import NotATensorError, shown
+from xdevice.errors import ArgumentError, CollectiveMismatchError, NotATensorError, ScopeError, shown
 from xdevice.replicas.operands import Operand, dense_leaves, dtype_of, read, rebuilt, shape_of
 
-from . import carrying
+from .carrying import weight_of
 from .collectives import require_weight
-from .telling import signatures
+from .signatures import signatures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from xdevice.contract import Backend
 
@@ -24,70 +34,81 @@ if TYPE_CHECKING:
     from .session import Session
 
 MOST: Final = 25 * 2**20
-"""The most bytes in a bucket. A gradient with more bytes has a bucket to itself."""
+"""The most bytes in a bucket. A gradient with more bytes has a bucket to itself. PyTorch's DDP has the same size."""
 MOST_IN_FIRST: Final = 2**20
 """The most bytes in the first bucket of each kind, which is small so that it travels early."""
 
 
-class Gradient(NamedTuple):
-    """A gradient's name, and the gradient with its backend; None if the parameter has no gradient."""
-
-    name: str
-    held: Operand | None
-
-
 def average_gradients(session: Session, model_or_gradients: Any, weight: float | None) -> Any:
-    own = None if weight is None else carrying.weight_of(weight)
+    own = None if weight is None else weight_of(weight)
     if session.size == 1:
         require_weight(own)
         return model_or_gradients
-    gradients = gradients_in(model_or_gradients)
-    found = [one.held for one in gradients if one.held is not None]
+    backend = network_backend(model_or_gradients)
+    rows = _rows_in(model_or_gradients) if backend is None else _rows_of(backend, model_or_gradients)
+    operands = [operand for _, operand in rows if operand is not None]
     carrier = session.ready("average_gradients")
-    for held in found:
-        carrier.require(held, "all_reduce", "mean")
+    # one that stands in several places travels once
+    unique = list({id(operand.value): operand for operand in operands}.values())
+    if backend is None:
+        plan = Plan(carrier, unique)
+    else:
+        plan = _plan(session, "average_gradients", model_or_gradients, carrier, unique)
 
     def call() -> str:
-        nones = "".join(f"; {one.name} None" for one in gradients if one.held is None)
-        return f"average_gradients{' weighted' if own is not None else ''}: {signatures(found)}{nones}"
+        text = plan.text if len(unique) == len(operands) else signatures(operands)
+        nones = "".join(f"; {name} None" for name, operand in rows if operand is None)
+        return f"average_gradients{' weighted' if own is not None else ''}: {text}{nones}"
 
-    def job() -> list[dict[int, Any]]:
-        each_once = [(0, held) for held in {id(held.value): held for held in found}.values()]
-        buckets = [[held for _, held in rows] for rows in fill(each_once)]
-        sent = [(bucket, start(carrier, bucket, total)) for bucket in buckets]
-        return [place(carrier, bucket, finish()) for bucket, finish in sent]
+    def job() -> dict[int, Any]:
+        sent = []
+        for bucket in plan.buckets:
+            gradients = [unique[i] for i in bucket.numbers]
+            sent.append((gradients, _start(carrier, bucket, gradients, total)))
+        means: dict[int, Any] = {}
+        for gradients, wait in sent:
+            means.update(_place(carrier, gradients, wait()))
+        return means
 
     with session.alone("average_gradients"):
         total = session.agree(call, own)
-        rows = session.call("all_reduce", call, job, found)
-    new = {key: value for row in rows for key, value in row.items()}
-    if registry.kind_of(type(model_or_gradients)) is not None and id(model_or_gradients) not in new:
-        return model_or_gradients
-    return rebuilt(model_or_gradients, found, [new[id(held.value)] for held in found])
-
-
-def gradients_in(x: Any) -> list[Gradient]:
-    """The gradients of the model `x` in its order, or of the container `x` by their paths, because two ranks may have
-    filled a dict in different orders."""
-    backend = backend_of_network(x)
+        means = session.call("all_reduce", call, job, operands)
     if backend is not None:
-        pairs = [(name, gradient) for name, _, gradient in backend.gradients(x)]
-    else:
-        name = "gradients" if registry.kind_of(type(x)) is None else "gradient"
-        pairs = sorted((name + leaf.path, leaf.value) for leaf in dense_leaves(x, name, "average_gradients"))
+        _require_written(unique, means, "pass the gradients, and use what is returned")
+        return model_or_gradients
+    return rebuilt(model_or_gradients, operands, [means[id(operand.value)] for operand in operands])
+
+
+def network_backend(x: Any) -> Backend | None:
+    """The backend of the model `x`; None if `x` is no model, or a model that is one variable."""
+    owner = registry.kind_of(type(x))
+    if owner is None or owner.kind != "model" or owner.backend.tensor_of(x) is not None:
+        return None
+    return owner.backend
+
+
+def _rows_of(backend: Backend, model: Any) -> list[tuple[str, Operand | None]]:
+    """The names and gradients of a model's trained parameters, in its order; None if a parameter has no gradient."""
+    rows = [
+        (name, None if gradient is None else Operand(name, gradient, backend, "tensor"))
+        for name, _, gradient in backend.gradients(model)
+    ]
+    if not rows:
+        raise NotATensorError(f"{shown(model)} holds no gradient")
+    return rows
+
+
+def _rows_in(x: Any) -> list[tuple[str, Operand | None]]:
+    """The gradients in a container, with their paths as names, sorted by them, because two ranks may have filled a dict
+    in different orders."""
+    name = "gradients" if registry.kind_of(type(x)) is None else "gradient"
+    pairs = sorted((name + leaf.path, leaf.value) for leaf in dense_leaves(x, name, "average_gradients"))
     if not pairs:
         raise NotATensorError(f"{shown(x)} holds no gradient")
-    return [Gradient(name, None if value is None else as_operand(name, value)) for name, value in pairs]
+    return [(name, None if value is None else _as_operand(name, value)) for name, value in pairs]
 
 
-def backend_of_network(x: Any) -> Backend | None:
-    """The backend of the model `x`; None if `x` is no model, or a model that is one variable."""
-    found = registry.kind_of(type(x))
-    is_model = found is not None and found.kind == "model" and found.backend.tensor_of(x) is None
-    return found.backend if found is not None and is_model else None
-
-
-def as_operand(name: str, value: Any) -> Operand:
+def _as_operand(name: str, value: Any) -> Operand:
     owner = registry.kind_of(type(value))
     if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
         raise NotATensorError(
@@ -96,38 +117,232 @@ def as_operand(name: str, value: Any) -> Operand:
     return Operand(name, value, *owner)
 
 
-def fill(tensors: list[tuple[Any, Operand]]) -> list[list[tuple[Any, Operand]]]:
-    """Sorts tensors, each with any key, into buckets of one dtype, backend and device, the same on all ranks. The last
-    tensors come first, because a backward pass computes their gradients first."""
-    buckets: list[list[tuple[Any, Operand]]] = []
-    open_ones: dict[tuple[Any, ...], tuple[list[tuple[Any, Operand]], int, int]] = {}
-    for key, held in reversed(tensors):
-        kind = held.backend.name, dtype_of(held), held.backend.device_of(read(held))
-        size = prod(shape_of(held)) * host_dtype(kind[1]).itemsize
-        bucket, used, most = open_ones.get(kind, ([], 0, MOST_IN_FIRST))
-        if not bucket or used + size > most:
-            most = MOST if bucket else most
-            bucket, used = [], 0
+class Bucket(NamedTuple):
+    """The numbers of gradients that travel together."""
+
+    dtype: str
+    numbers: list[int]
+
+
+class Plan:
+    """Into which buckets gradients go, by their numbers, and the text for them, on which the ranks vote. It does not
+    keep the gradients, which would be a second copy of them after they are set to None."""
+
+    def __init__(self, carrier: Carrier, operands: list[Operand]) -> None:
+        self.carrier = carrier
+        for operand in operands:
+            carrier.require(operand, "all_reduce", "mean")
+        self.arrange(operands, [])
+
+    def arrange(self, operands: list[Operand], missing: list[int]) -> None:
+        """Sorts gradients like `operands` into buckets. Those that were missing in the step before come last, because a
+        bucket waits for all before it."""
+        self.missing = missing
+        others = [i for i in range(len(operands)) if i not in set(missing)]
+        self.buckets = [*_buckets_of(operands, others), *_buckets_of(operands, missing)]
+        self.bucket_numbers = {i: number for number, bucket in enumerate(self.buckets) for i in bucket.numbers}
+        self.text = signatures(operands) + "".join(f"; {operands[i].name} last" for i in missing)
+
+
+def _buckets_of(operands: list[Operand], numbers: Sequence[int]) -> list[Bucket]:
+    """Buckets of one dtype, backend and device each, the same on all ranks. The last tensors come first, because a
+    backward pass computes their gradients first."""
+    buckets: list[Bucket] = []
+    filling: dict[tuple[Any, ...], tuple[Bucket, int, int]] = {}
+    for i in reversed(numbers):
+        operand = operands[i]
+        dtype = dtype_of(operand)
+        kind = operand.backend.name, dtype, operand.backend.device_of(read(operand))
+        size = prod(shape_of(operand)) * host_dtype(dtype).itemsize
+        bucket, used, most = filling.get(kind, (Bucket(dtype, []), 0, MOST_IN_FIRST))
+        if not bucket.numbers or used + size > most:
+            most = MOST if bucket.numbers else most
+            bucket, used = Bucket(dtype, []), 0
             buckets.append(bucket)
-        bucket.append((key, held))
-        open_ones[kind] = bucket, used + size, most
+        bucket.numbers.append(i)
+        filling[kind] = bucket, used + size, most
     return buckets
 
 
-def start(carrier: Carrier, bucket: list[Operand], weight: Weight | None) -> Callable[[], Any]:
+def _facts_of(backend: Backend, name: str, x: Any) -> tuple[Any, ...]:
+    return name, backend.is_dense(x), x.dtype, tuple(x.shape), backend.device_of(x)
+
+
+def _plan(session: Session, verb: str, model: Any, carrier: Carrier, operands: list[Operand]) -> Plan:
+    """The plan for a model's parameters or gradients: that of the step before, if they are what they were then."""
+    facts = [_facts_of(backend, name, x) for name, x, backend, _ in operands]
+    plans = session.plans.setdefault(model, {})
+    if verb not in plans or plans[verb][0] != facts:
+        plans[verb] = facts, Plan(carrier, operands)
+    plan: Plan = plans[verb][1]
+    return plan
+
+
+def _start(carrier: Carrier, bucket: Bucket, gradients: list[Operand], weight: Weight | None) -> Callable[[], Any]:
     """Starts to average the gradients of a bucket over the ranks. Returns a function that waits for their means, and
     returns these in one vector."""
-    return carrier.start_mean(carrier.pack(bucket), dtype_of(bucket[0]), weight)
+    return carrier.start_mean(carrier.pack(gradients), bucket.dtype, weight)
 
 
-def place(carrier: Carrier, bucket: list[Operand], means: Any) -> dict[int, Any]:
+def _place(carrier: Carrier, gradients: list[Operand], means: Any) -> dict[int, Any]:
     """Writes the means into the gradients of a bucket. Returns them by the gradients' `id`: the gradient itself, or a
     new tensor if the gradient cannot be written."""
-    if carrier.unpack(means, bucket):
-        return {id(held.value): held.value for held in bucket}
-    engine = carrier.engine
-    parts = carrier.backend.split(means, [prod(shape_of(held)) for held in bucket])
-    return {
-        id(held.value): carrier.place(held, engine.reshaped(part, shape_of(held)))
-        for held, part in zip(bucket, parts, strict=True)
-    }
+    if carrier.unpack(means, gradients):
+        return {id(operand.value): operand.value for operand in gradients}
+    parts = carrier.backend.split(means, [prod(shape_of(operand)) for operand in gradients])
+    placed: dict[int, Any] = {}
+    for operand, part in zip(gradients, parts, strict=True):
+        placed[id(operand.value)] = carrier.place(operand, carrier.engine.reshaped(part, shape_of(operand)))
+    return placed
+
+
+def _require_written(gradients: list[Operand], placed: dict[int, Any], instead: str) -> None:
+    """Raises if a mean is in a new tensor: the model would keep its own gradient, and the ranks would part."""
+    for operand in gradients:
+        if placed[id(operand.value)] is not operand.value:
+            raise ArgumentError(f"the gradient of {operand.name} cannot be written; {instead}")
+
+
+# during the backward pass
+
+
+@contextmanager
+def averaging(session: Session, model: Any, weight: float | None) -> Iterator[None]:
+    own = None if weight is None else weight_of(weight)
+    backend = network_backend(model)
+    if backend is None:
+        raise NotATensorError(f"averaging takes a model, not {shown(model)}; average_gradients takes gradients")
+    parameters = [_as_operand(name, variable) for name, variable, _ in backend.gradients(model)]
+    if not parameters:
+        raise NotATensorError(f"no parameter of {shown(model)} is trained, so that it will have no gradient")
+    if session.size == 1:
+        require_weight(own)
+        yield
+        return
+    plan = _plan(session, "averaging", model, session.ready("averaging"), parameters)
+
+    def call() -> str:
+        return f"averaging{' weighted' if own is not None else ''}: {plan.text}"
+
+    with session.alone("averaging"):
+        sending = _Sending(plan, parameters, session.agree(call, own))
+        with session.inside("averaging(), whose gradients may be on their way"):
+            end = backend.watch_gradients([parameter.value for parameter in parameters], sending.ready)
+            try:
+                yield
+            except BaseException:
+                if sending.error is not None:
+                    raise sending.error from None
+                raise
+            finally:
+                end()
+        _end(session, backend, model, sending, call)
+
+
+def _end(session: Session, backend: Backend, model: Any, sending: _Sending, call: Callable[[], str]) -> None:
+    """Sends what the pass has left, and votes on which parameters have no gradient before any is written."""
+    plan, parameters = sending.plan, sending.parameters
+    missing = sending.fill_up(list(backend.gradients(model)))
+    nones = "".join(f"; {parameters[i].name} None" for i in missing)
+    try:
+        session.agree(lambda: f"averaging, after the backward pass{nones}")
+    except CollectiveMismatchError:
+        session.call("all_reduce", call, sending.drop, parameters)
+        raise
+    session.call("all_reduce", call, sending.finish, parameters)
+    if session.options.check and missing != plan.missing:
+        plan.arrange(parameters, missing)
+
+
+class _Sending:
+    """The gradients of one backward pass on their way, by the numbers of their parameters."""
+
+    def __init__(self, plan: Plan, parameters: list[Operand], weight: Weight | None) -> None:
+        self.plan, self.parameters = plan, parameters
+        self.error: BaseException | None = None
+        """The error that `ready` has raised. Paddle raises a SystemError in its place."""
+        self._weight = weight
+        self._lacking = [len(bucket.numbers) for bucket in plan.buckets]
+        self._gradients: dict[int, Any] = {}
+        self._sent: list[tuple[list[Operand], Callable[[], Any]]] = []
+        self._lock = threading.Lock()
+
+    def ready(self, i: int, gradient: Any) -> None:
+        """Takes a gradient during the backward pass, in any thread, and starts the buckets whose turn it is."""
+        with self._lock:
+            try:
+                self._take(i, gradient)
+                while len(self._sent) < len(self._lacking) and not self._lacking[len(self._sent)]:
+                    self._start_next()
+            except BaseException as error:
+                self.error = error
+                raise
+
+    def fill_up(self, rows: list[tuple[str, Any, Any | None]]) -> list[int]:
+        """Takes the gradients that the framework has not reported, from the names, variables and gradients of the
+        model. Returns the numbers of the parameters that have none."""
+        if not any(self._lacking):
+            return []
+        parameters = self.parameters
+        if [id(variable) for _, variable, _ in rows] != [id(parameter.value) for parameter in parameters]:
+            raise ArgumentError("the trained parameters of the model changed in the block of averaging()")
+        for i, (_, _, gradient) in enumerate(rows):
+            if gradient is not None and i not in self._gradients:
+                self._take(i, gradient)
+        return [i for i in range(len(parameters)) if i not in self._gradients]
+
+    def finish(self) -> None:
+        """Waits for the means, and writes them into the gradients."""
+        self._start_all()
+        for gradients, wait in self._sent:
+            placed = _place(self.plan.carrier, gradients, wait())
+            _require_written(gradients, placed, "use average_gradients")
+
+    def drop(self) -> None:
+        """Waits for the means and forgets them."""
+        self._start_all()
+        for _, wait in self._sent:
+            wait()
+
+    def _take(self, i: int, gradient: Any) -> None:
+        if i in self._gradients:
+            raise ScopeError(
+                f"{self.parameters[i].name} got a gradient twice in one block of averaging(), and the first may be "
+                "on its way: run one backward pass in the block, and those whose gradients add up to it before the "
+                "block"
+            )
+        self._require_alike(i, gradient)
+        self._gradients[i] = gradient
+        self._lacking[self.plan.bucket_numbers[i]] -= 1
+
+    def _require_alike(self, i: int, gradient: Any) -> None:
+        """Raises if the gradient is not dense, or not like its parameter."""
+        name, parameter, backend, _ = self.parameters[i]
+        if _facts_of(backend, name, gradient) == _facts_of(backend, name, parameter):
+            return
+        operand = _as_operand(name, gradient)
+        self.plan.carrier.require(operand, "all_reduce", "mean")
+        own, expected = (f"{dtype_of(one)} {list(shape_of(one))}" for one in (operand, self.parameters[i]))
+        raise ArgumentError(
+            f"the gradient of {name} is {own}, on {backend.device_of(gradient)}, expected {expected} on "
+            f"{backend.device_of(parameter)}, as the parameter; use average_gradients"
+        )
+
+    def _start_all(self) -> None:
+        while len(self._sent) < len(self._lacking):
+            self._start_next()
+
+    def _start_next(self) -> None:
+        bucket = self.plan.buckets[len(self._sent)]
+        gradients = [self._gradient(i) for i in bucket.numbers]
+        self._sent.append((gradients, _start(self.plan.carrier, bucket, gradients, self._weight)))
+
+    def _gradient(self, i: int) -> Operand:
+        """The gradient of a parameter, or zeros if it has none."""
+        parameter = self.parameters[i]
+        gradient = self._gradients.get(i)
+        if gradient is None:
+            backend = parameter.backend
+            device = backend.device_of(parameter.value)
+            gradient = backend.full(shape_of(parameter), 0.0, device, dtype_of(parameter))
+        return Operand(parameter.name, gradient, parameter.backend, "tensor")

@@ -1,33 +1,57 @@
-"""The hub, rank 0's side of the control connection: it knows which ranks have joined, what each calls, and which ranks
-have died or are late.
+"""Rank 0's side of the control connection: the hub compares the calls of all ranks, and notices a rank that fails.
 
 The hub is one thread, which holds no tensor and never blocks. All ranks, rank 0 too, tell it what they are about to
 call, and it answers when all have said the same. When a rank has failed, it tells all ranks. While ranks wait for
-another rank, the hub asks that one whether its process still works (`signs`).
+another rank, the hub asks that one whether its process still works. `control` draws the protocol.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import selectors
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from xdevice.errors import listed
+from xdevice.errors import LaunchError, listed
 
-from . import wire
-from .calls import Calls
-from .peers import Clock, Peer, Pending, Stranger, Terms, beat_of
-from .wire import Conn
+from . import control
+from .control import (
+    ALIVE,
+    ASK,
+    CLOSED,
+    DONE,
+    FAILED,
+    GO,
+    GOODBYE,
+    GREETING,
+    HELLO,
+    JOINED,
+    LEAVE,
+    MISMATCH,
+    PAIR,
+    PROVEN,
+    REFUSED,
+    SLOW,
+    TOKEN,
+    VOTE,
+    WELCOME,
+    Clock,
+    Conn,
+    Line,
+    Terms,
+    beat_of,
+)
+from .launchers import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-END: Final = "end the world"
-"""The text of the call by which a rank says that its engine is closed. It is the last call of all."""
+    from .launchers import Launch
 
 _HANDSHAKE: Final = 10.0
 """Seconds within which a new connection must have completed the handshake."""
@@ -35,6 +59,219 @@ _LINGER: Final = 2.0
 """Seconds for which the hub's thread goes on at most after the world has ended, so that all ranks can read its last
 frames."""
 _log: Final = logging.getLogger("xdevice")
+
+
+_listeners: dict[tuple[str, int | None, str], socket.socket] = {}
+"""The sockets that rank 0 listens on. They are kept until the process ends, because the next world of this process
+uses them too."""
+_worlds = 0
+
+
+def join(place: Launch, timeout: float, join_timeout: float) -> Line:
+    """Opens the control connection of this process, and waits until all ranks have joined.
+
+    Raises:
+        PeerError: a process has not joined in time. LaunchError: rank 0's address is not loopback and no token is set,
+            or the hub refuses this process.
+    """
+    global _worlds
+    token = (os.environ.get(TOKEN) or "").strip()
+    if not token and not is_loopback(place.host):
+        raise LaunchError(
+            f"rank 0 is on {place.host}, beyond this machine: set {TOKEN} to a secret, the same for all processes, for "
+            "instance of python -c 'import secrets; print(secrets.token_hex())'"
+        )
+    _worlds += 1
+    terms = Terms(token, place.run, _worlds, place.size)
+    line = (
+        _serve(place, terms, timeout, join_timeout)
+        if place.rank == 0
+        else control.reach(place, terms, timeout, join_timeout)
+    )
+    try:
+        line.wait_for_all(join_timeout)
+    except BaseException:
+        line.close()
+        raise
+    return line
+
+
+def _serve(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
+    _allow_files(2 * place.size + 256)
+    hub = Hub(_listener(place, terms), terms, timeout, join_timeout)
+    (vote, hubs_vote), (pulse, hubs_pulse) = socket.socketpair(), socket.socketpair()
+    hub.attach(0, hubs_vote, hubs_pulse)
+    line = Line(vote, pulse, place.host, timeout, hub)
+    hub.start()
+    return line
+
+
+def _allow_files(count: int) -> None:
+    """Raises this process's limit of open files to `count`, because rank 0 needs two connections for each rank."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft in (-1, resource.RLIM_INFINITY) or soft >= count:
+        return
+    if hard not in (-1, resource.RLIM_INFINITY) and hard < count:
+        raise LaunchError(f"rank 0 may open {hard} files here, and needs {count} to hear of all: ulimit -Hn {count}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+def _after_fork() -> None:
+    """Closes the listening sockets in a forked child: they would keep the port in use if the child outlived rank 0."""
+    for listener in _listeners.values():
+        listener.close()
+    _listeners.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _listener(place: Launch, terms: Terms) -> socket.socket:
+    key = place.host, place.port, place.run
+    if key not in _listeners:
+        _listeners[key] = _bind(place, terms)
+    return _listeners[key]
+
+
+def _bind(place: Launch, terms: Terms) -> socket.socket:
+    refused: OSError | None = None
+    for port in place.ports():
+        for family, kind, protocol, _, address in control.addresses(place.host, port, passive=True):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                if os.name == "posix":  # on Windows the option would let another process listen on the same port
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind(address)
+                sock.listen(1024)
+                return sock
+            except OSError as error:
+                refused = error
+                sock.close()
+        control.connect(place, port, terms, "vote")  # raises if another rank 0 of this run listens on the port
+    raise LaunchError(
+        f"rank 0 cannot listen on {place.host}, port {', '.join(map(str, place.ports()))}: {refused}; name a free port "
+        "of its machine by XDEVICE_ADDRESS=host:port"
+    )
+
+
+# what the hub knows of the ranks
+
+
+class Pending(NamedTuple):
+    """The call of one rank, which waits in the hub for the calls of the other ranks."""
+
+    kind: bytes
+    """VOTE, PAIR or SLOW."""
+    number: int
+    call: str
+    payload: str
+
+
+class Peer:
+    """The state of one rank, as the hub knows it: its two connections, its pending call, and its signs of life."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.vote: Conn | None = None
+        self.pulse: Conn | None = None
+        self.pending: Pending | None = None
+        self.quiet: float | None = None
+        """The time since which nothing has moved in this rank, or in its engine while it is in a call of it; None while
+        no other rank waits for it."""
+        self.heard = 0.0
+        """The time of its last answer to a question of the hub, or of the first question."""
+        self.at = ""
+        self.pid = ""
+
+    @property
+    def has_come(self) -> bool:
+        return self.vote is not None and self.pulse is not None
+
+
+class Stranger:
+    """A connection whose other side has not yet proved in the handshake that it belongs to this run."""
+
+    def __init__(self, conn: Conn, until: float) -> None:
+        self.conn = conn
+        self.until = until
+        self.nonce = control.nonce()
+
+
+class Calls:
+    """The calls that wait in the hub. Most are compared by counts, so that large worlds stay fast."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, Peer] = {}
+        """The ranks whose call the hub has not answered yet."""
+        self.slow: set[int] = set()
+        """Those of the waiting ranks that have reported a call of the engine that takes long."""
+        self.left: Peer | None = None
+        self._unvoted: Counter[tuple[int, str]] = Counter()
+        """How many of them are in each numbered call, by its number and text."""
+        self._voting: Counter[int] = Counter()
+        """How many ranks wait in a vote, by the number of the call."""
+
+    def add(self, peer: Peer, pending: Pending) -> None:
+        self.settle(peer)
+        peer.pending, peer.quiet = pending, None
+        self.waiting[peer.rank] = peer
+        if pending.kind == SLOW:
+            self.slow.add(peer.rank)
+        self._count(pending, 1)
+        if pending.call == LEAVE:
+            self.left = peer
+
+    def settle(self, peer: Peer) -> None:
+        """Forgets the call of a rank, which has been answered, or has ended by itself."""
+        if peer.pending is not None:
+            self._count(peer.pending, -1)
+        peer.pending = None
+        self.waiting.pop(peer.rank, None)
+        self.slow.discard(peer.rank)
+
+    def _count(self, pending: Pending, change: int) -> None:
+        if pending.kind == PAIR or pending.number < 0:  # a matter of two ranks only
+            return
+        is_vote = pending.kind == VOTE
+        counts: Counter[Any] = self._voting if is_vote else self._unvoted
+        key = pending.number if is_vote else (pending.number, pending.call)
+        counts[key] += change
+        if not counts[key]:
+            del counts[key]
+
+    def are_past(self, started: int) -> bool:
+        """Whether a rank that has begun so many calls has begun all those in which others are, so that they do not wait
+        for it."""
+        latest = max((number for number, _ in self._unvoted), default=-1)
+        return len(self.slow) == len(self.waiting) > 0 and latest <= started
+
+    def left_alone(self, peers: Iterable[Peer]) -> tuple[int, int, str] | None:
+        """The rank that has left the block, and a rank with its call that needs it; None if there are none."""
+        left = self.left
+        if left is None or left.pending is None:
+            return None
+        for peer in peers:
+            pending = peer.pending
+            if pending is None or pending.call == LEAVE:
+                continue
+            if pending.kind == SLOW and pending.number <= left.pending.number:
+                continue  # this call began on all ranks before the one left
+            if pending.kind == PAIR and int(pending.payload.split(" ", 2)[1]) != left.rank:
+                continue
+            return left.rank, peer.rank, pending.call
+        return None
+
+    def differ_unvoted(self) -> bool:
+        """Whether a rank is in a call of the engine on which there was no vote (`check=False`), and another rank makes
+        a different call."""
+        numbers = {number for number, _ in self._unvoted}
+        is_behind = bool(self._voting and numbers) and min(self._voting) < max(numbers)
+        return is_behind or len(numbers) < len(self._unvoted)
 
 
 class Hub(threading.Thread):
@@ -136,8 +373,8 @@ class Hub(threading.Thread):
         conns = [peer.vote for peer in self.peers if peer.vote is not None and peer.vote.is_open]
         for one in conns:
             if not one.out:
-                wire.finish(one)
-        while not all(map(wire.is_delivered, conns)) and time.monotonic() < until:
+                one.finish()
+        while not all(map(Conn.is_delivered, conns)) and time.monotonic() < until:
             for key, events in self._selector.select(0.02):
                 conn = key.fileobj
                 if not isinstance(conn, Conn) or conn not in conns:
@@ -146,7 +383,7 @@ class Hub(threading.Thread):
                 if events & selectors.EVENT_WRITE:
                     self._flush(conn)
                     if not conn.out:
-                        wire.finish(conn)
+                        conn.finish()
                 for _ in conn.frames():
                     pass
                 if not conn.is_open:
@@ -169,21 +406,21 @@ class Hub(threading.Thread):
             sock, _ = self._listener.accept()
         except OSError:
             return
-        stranger = Stranger(Conn(sock, wire.MOST_BEFORE), self._clock.now + _HANDSHAKE)
+        stranger = Stranger(Conn(sock, control.MOST_BEFORE), self._clock.now + _HANDSHAKE)
         self._strangers.append(stranger)
         self._register(stranger.conn, lambda: self._hear_stranger(stranger))
-        self._send(stranger.conn, b"H", f"{wire.GREETING.decode()}{stranger.nonce}")
+        self._send(stranger.conn, GREETING, control.PROTOCOL + stranger.nonce)
 
     def _hear_stranger(self, stranger: Stranger) -> None:
         for kind, text in stranger.conn.frames():
             self._strangers.remove(stranger)
-            hello = wire.parse(text) if kind == b"h" else {}
+            hello = control.parse(text) if kind == HELLO else {}
             try:
                 refusal = self._refusal(hello, stranger.nonce)
             except (ValueError, RecursionError):  # a value too deeply nested to be written as JSON again
                 refusal = {"why": "token"}
             if refusal is not None:
-                self._send(stranger.conn, b"R", json.dumps(refusal))
+                self._send(stranger.conn, REFUSED, json.dumps(refusal))
                 self._close(stranger.conn)
                 self._note(refusal)
                 return
@@ -207,10 +444,10 @@ class Hub(threading.Thread):
 
     def _refusal(self, hello: dict[str, Any], nonce: str) -> dict[str, str] | None:
         terms = self.terms
-        told = [hello.get(name) for name in ("rank", "line", "run", "world", "size", "nonce")]
-        if not wire.is_proof(hello.get("proof"), terms.key, nonce, *told):
+        proven = [hello.get(name) for name in PROVEN]
+        if not control.is_proof(hello.get("proof"), terms.key, nonce, *proven):
             return {"why": "token"}
-        rank, line, run, world, size, _ = told
+        rank, line, run, world, size, _ = proven
         if run != terms.run or world != terms.world:
             return {"why": "run"}
         if type(rank) is not int or type(size) is not int or line not in ("vote", "pulse"):
@@ -227,7 +464,7 @@ class Hub(threading.Thread):
 
     def _admit(self, conn: Conn, hello: dict[str, Any]) -> None:
         peer = self.peers[hello["rank"]]
-        conn.most = wire.MOST
+        conn.most = control.MOST
         peer.pid = str(hello.get("pid"))
         if hello["line"] == "vote":
             peer.vote = conn
@@ -237,7 +474,7 @@ class Hub(threading.Thread):
             heard = lambda: self._hear_pulse(peer)  # noqa: E731
         self._connected += 1
         self._selector.modify(conn, selectors.EVENT_READ, heard)
-        self._send(conn, b"K", wire.proof(self.terms.key, hello["nonce"], "hub"))
+        self._send(conn, WELCOME, control.proof(self.terms.key, hello["nonce"], "hub"))
         self._see_who_has_come()
 
     def _see_who_has_come(self) -> None:
@@ -245,7 +482,7 @@ class Hub(threading.Thread):
             return
         self._joined = True
         for peer in self.peers:
-            self._send(peer.vote, b"J")
+            self._send(peer.vote, JOINED)
 
     def _drop_strangers(self, now: float) -> None:
         for stranger in [stranger for stranger in self._strangers if stranger.until < now]:
@@ -270,10 +507,10 @@ class Hub(threading.Thread):
         for kind, text in peer.vote.frames():
             if self.ended:
                 return
-            if kind == b"F":
-                told = wire.parse(text)
-                self._end(peer.rank, str(told.get("why")), str(told.get("text")))
-            elif kind == b"D":
+            if kind == FAILED:
+                failure = control.parse(text)
+                self._end(peer.rank, str(failure.get("why")), str(failure.get("text")))
+            elif kind == DONE:
                 self._calls.settle(peer)
             else:
                 number, call, payload = text.split("\n", 2)
@@ -286,9 +523,9 @@ class Hub(threading.Thread):
         if peer.pulse is None:
             return
         for _, text in peer.pulse.frames():
-            told = wire.parse(text)
-            peer.heard, peer.at = self._clock.now, str(told.get("at", ""))
-            if told.get("moved") or (not peer.pending and self._calls.are_past(told.get("started", 0))):
+            answer = control.parse(text)
+            peer.heard, peer.at = self._clock.now, str(answer.get("at", ""))
+            if answer.get("moved") or (not peer.pending and self._calls.are_past(answer.get("started", 0))):
                 peer.quiet = self._clock.now
         if not peer.pulse.is_open and not self.ended:
             self._hear(peer)  # its other connection may hold the reason why this one was closed
@@ -305,16 +542,16 @@ class Hub(threading.Thread):
             left, other, call = alone
             self._end(left, "left", f"rank {left} has left the block, and rank {other} calls {call}")
             return
-        if pending.kind == b"P":
+        if pending.kind == PAIR:
             self._decide_pair(came, pending)
         elif self._calls.differ_unvoted():
-            self._tell_end({"calls": {peer.rank: peer.pending.call for peer in self.peers if peer.pending}})
+            self._close_world({"calls": {peer.rank: peer.pending.call for peer in self.peers if peer.pending}})
             return
         if len(self._calls.waiting) < len(self.peers) or self._calls.slow:
             return
         calls = {(p.pending.kind, p.pending.call) for p in self.peers if p.pending}
-        if len(calls) == 1 and pending.kind == b"V":
-            self._go(pending.call == END)
+        if len(calls) == 1 and pending.kind == VOTE:
+            self._go(pending.call == GOODBYE)
         else:
             self._differ(self.peers)
 
@@ -323,7 +560,7 @@ class Hub(threading.Thread):
         text = json.dumps(payloads) if any(payloads) else ""
         for peer in self.peers:
             self._calls.settle(peer)
-            self._send(peer.vote, b"G", text)
+            self._send(peer.vote, GO, text)
         self._calls.left = None
         self.ended = is_last
         self._rest()
@@ -332,7 +569,7 @@ class Hub(threading.Thread):
         verb, other, what = pending.payload.split(" ", 2)
         peer = self.peers[int(other)]
         theirs = peer.pending
-        if theirs is None or theirs.kind != b"P":
+        if theirs is None or theirs.kind != PAIR:
             return
         their_verb, back, their_what = theirs.payload.split(" ", 2)
         if int(back) != came.rank or their_verb == verb:
@@ -340,7 +577,7 @@ class Hub(threading.Thread):
         if what == their_what:
             for one in (came, peer):
                 self._calls.settle(one)
-                self._send(one.vote, b"G")
+                self._send(one.vote, GO)
             self._rest()
         else:
             self._differ([came, peer])
@@ -350,7 +587,7 @@ class Hub(threading.Thread):
         calls = {peer.rank: peer.pending.call for peer in peers if peer.pending}
         for peer in peers:
             self._calls.settle(peer)
-            self._send(peer.vote, b"M", json.dumps(calls))
+            self._send(peer.vote, MISMATCH, json.dumps(calls))
         self._rest()
 
     # who does not come
@@ -360,7 +597,7 @@ class Hub(threading.Thread):
         if not waiting or not self._joined:
             return
         for peer in waiting:  # an empty frame tells them that rank 0 is alive
-            self._send(peer.vote, b".")
+            self._send(peer.vote, ALIVE)
         if self._waiting_since is None:
             self._waiting_since, self._said = now, self.timeout
         absent = [peer for peer in self.peers if not peer.pending]
@@ -374,7 +611,7 @@ class Hub(threading.Thread):
             if is_late or now - peer.heard > self.timeout:
                 self._end_late(peer, [one for one in waiting if one is not peer], now)
                 return
-            self._send(peer.pulse, b"p")
+            self._send(peer.pulse, ASK)
         if in_engine and not absent and self._is_stuck(now, in_engine):
             return
         if now - self._waiting_since > self._said and absent:
@@ -426,11 +663,11 @@ class Hub(threading.Thread):
         self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
 
     def _end(self, rank: int, why: str, text: str) -> None:
-        self._tell_end({"rank": rank, "why": why, "text": text})
+        self._close_world({"rank": rank, "why": why, "text": text})
 
-    def _tell_end(self, told: dict[str, Any]) -> None:
+    def _close_world(self, reason: dict[str, Any]) -> None:
         if self.ended:
             return
         self.ended = True
         for peer in self.peers:
-            self._send(peer.vote, b"E", json.dumps(told))
+            self._send(peer.vote, CLOSED, json.dumps(reason))

@@ -11,13 +11,12 @@ import os
 import re
 import zlib
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xdevice.errors import LaunchError, SettingError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 LOOPBACK: Final = "127.0.0.1"
 _FIRST_PORT: Final = 20000
@@ -60,186 +59,222 @@ def place() -> Launch | None:
     the launcher's variables; up to 16 of them are tried.
 
     Raises:
-        LaunchError: the variables are incomplete, or contradict each other. SettingError: a variable that should hold
+        LaunchError: the variables are incomplete, or contradict each other, or are those of a launcher that is
+            recognised and not served. SettingError: a variable that should hold
             a number holds something else.
     """
-    for read in _READERS:
-        said = read()
-        if said is not None:
-            return _check(said)
+    for launcher in _LAUNCHERS:
+        if launcher is _SRUN:
+            _refuse_cluster()
+        process = _read(launcher)
+        if process is not None:
+            return _launch(process)
     stray = next((name for name in ("XDEVICE_SIZE", "WORLD_SIZE") if _text(name)), None)
-    if stray is not None and _number(stray) > 1:
+    if stray is not None and _number(stray).value > 1:
         rank = stray.removeprefix("WORLD_").replace("SIZE", "RANK")
         raise LaunchError(f"{stray} is {_text(stray)}, and {rank} is not set: a launcher sets both")
     return None
 
 
-class _Said(NamedTuple):
+class _Number(NamedTuple):
+    """A number that a launcher has set, and the environment variable that it is in, which errors name."""
+
+    variable: str
+    value: int
+
+
+class _Launcher(NamedTuple):
+    """The environment variables that a launcher sets for each process."""
+
+    name: str
+    rank: str
+    size: str
+    local_rank: str = ""
+    local_size: str = ""
+    host: str = ""
+    run: tuple[str, ...] = ()
+    """The variables that tell two runs of this launcher apart."""
+    is_served: bool = True
+    """Whether `processes` works under this launcher; if not, it raises, because a world of one would be wrong."""
+
+    def is_there(self) -> bool:
+        return _text(self.rank) is not None
+
+
+_SRUN: Final = _Launcher(
+    "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", run=("SLURM_JOB_ID", "SLURM_STEP_ID")
+)
+_MPICH: Final = _Launcher("mpiexec (MPICH)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+_LAUNCHERS: Final = (
+    _Launcher("xdevice launch", "XDEVICE_RANK", "XDEVICE_SIZE", "XDEVICE_LOCAL_RANK", "XDEVICE_LOCAL_SIZE"),
+    _Launcher(
+        "torchrun",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+    ),
+    _Launcher("paddle.distributed.launch", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", is_served=False),
+    _Launcher(
+        "mpirun (Open MPI)",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        run=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+    ),
+    _MPICH,
+    _Launcher("mpirun (MVAPICH2)", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", is_served=False),
+    _Launcher("what set JAX's variables", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", is_served=False),
+    _SRUN,
+)
+"""The launchers that are recognised. The first whose rank is set counts: one that was started by another stands
+before it."""
+
+
+class _Process(NamedTuple):
+    """What the environment says of this process."""
+
     launcher: str
-    rank: tuple[str, int]
-    """The name of an environment variable and the number in it; `size`, `local_rank` and `local_size` are such pairs
-    too."""
-    size: tuple[str, int]
-    local_rank: tuple[str, int] | None
-    local_size: tuple[str, int] | None
+    rank: _Number
+    size: _Number
+    local_rank: _Number | None
+    local_size: _Number | None
     host: str | None
     run: str
 
 
-def _torchrun() -> _Said | None:
-    return _numbers(
-        "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", _text("MASTER_ADDR"),
-        "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
-    )  # fmt: skip
-
-
-def _paddle() -> _Said | None:
-    master = (_text("PADDLE_MASTER") or _text("PADDLE_TRAINER_ENDPOINTS") or "").split(",")[0]
-    return _numbers(
-        "paddle.distributed.launch", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "PADDLE_LOCAL_RANK",
-        "PADDLE_LOCAL_SIZE", _host_of(master), "PADDLE_MASTER", "PADDLE_TRAINER_ENDPOINTS",
-    )  # fmt: skip
-
-
-def _mpich() -> _Said | None:
-    if not _text("MPI_LOCALRANKID") and _text("SLURM_STEP_NUM_TASKS"):
-        return None  # srun --mpi=pmi2 sets PMI_RANK too, but not the local rank
-    return _numbers("mpiexec (MPICH)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", None)
-
-
-def _jax() -> _Said | None:
-    address = _text("JAX_COORDINATOR_ADDRESS")
-    return _numbers(
-        "JAX's variables", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_LOCAL_PROCESS_ID", "JAX_LOCAL_NUM_PROCESSES",
-        _host_of(address), "JAX_COORDINATOR_ADDRESS",
-    )  # fmt: skip
-
-
-def _tensorflow() -> _Said | None:
-    text = _text("TF_CONFIG")
-    if text is None:
+def _read(launcher: _Launcher) -> _Process | None:
+    """What the launcher has set; None if it has not started this process, or not as one of several that are served."""
+    if not launcher.is_there():
         return None
-    try:
-        told = json.loads(text)
-        workers = [str(worker) for worker in told["cluster"]["worker"]]
-        task = told["task"]
-        kind, index = str(task["type"]), int(task["index"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise LaunchError(
-            f"TF_CONFIG is not what TensorFlow's is, a cluster with workers and a task: {type(error).__name__}: {error}"
-        ) from None
-    if kind != "worker" or set(told["cluster"]) != {"worker"}:
-        raise LaunchError(f"TF_CONFIG has a {shown(kind)} among {sorted(told['cluster'])}; xdevice knows workers only")
-    hosts = [_host_of(worker) for worker in workers]
-    ours = [i for i, host in enumerate(hosts) if index < len(hosts) and host == hosts[index]]
-    return _Said(
-        "TF_CONFIG",
-        ("TF_CONFIG", index),
-        ("TF_CONFIG", len(workers)),
-        ("TF_CONFIG", ours.index(index)) if index in ours else None,
-        ("TF_CONFIG", len(ours)) if index in ours else None,
-        hosts[0],
-        ",".join(workers),
-    )
-
-
-def _srun() -> _Said | None:
-    if _text("SLURM_STEP_NUM_TASKS") is None:
+    is_under_srun = _text(_SRUN.size) is not None
+    if launcher is _SRUN and not is_under_srun:
         return None  # this process is a Slurm job's script, or a shell in one: srun has not started it
-    nodes = _text("SLURM_STEP_NODELIST") or _text("SLURM_NODELIST") or ""
-    said = _numbers(
-        "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", _first_node(nodes),
-        "SLURM_JOB_ID", "SLURM_STEP_ID",
-    )  # fmt: skip
-    if said is None:
+    if launcher is _MPICH and is_under_srun and _text(launcher.local_rank) is None:
+        return None  # srun --mpi=pmi2 sets PMI_RANK too, but not the local rank
+    if _text(launcher.size) is None:
+        raise LaunchError(
+            f"{launcher.rank} is {_text(launcher.rank)}, and {launcher.size} is not set: {launcher.name} sets both"
+        )
+    rank, size = _number(launcher.rank), _number(launcher.size)
+    if not launcher.is_served:
+        if size.value > 1:
+            raise _not_served(launcher.name, f"{rank.variable}={rank.value}, {size.variable}={size.value}")
         return None
+    process = _Process(
+        launcher.name,
+        rank,
+        size,
+        _number(launcher.local_rank) if _text(launcher.local_rank) else None,
+        _number(launcher.local_size) if _text(launcher.local_size) else None,
+        _text(launcher.host),
+        "/".join([launcher.name, *(f"{os.environ.get(name)}" for name in launcher.run)]),
+    )
+    return _with_nodes(process) if launcher is _SRUN else process
+
+
+def _with_nodes(process: _Process) -> _Process:
+    """Adds rank 0's host and the number of processes on this machine, for which srun has only lists of all nodes."""
+    nodes = _text("SLURM_STEP_NODELIST") or _text("SLURM_NODELIST") or ""
+    process = process._replace(host=_first_node(nodes))
     tasks = list(_tasks_per_node(_text("SLURM_STEP_TASKS_PER_NODE") or ""))
     node = _text("SLURM_NODEID")
     if node is not None and node.isdigit() and int(node) < len(tasks):
-        return said._replace(local_size=("SLURM_STEP_TASKS_PER_NODE", tasks[int(node)]))
+        return process._replace(local_size=_Number("SLURM_STEP_TASKS_PER_NODE", tasks[int(node)]))
     if _text("SLURM_STEP_NUM_NODES") == "1":
-        return said._replace(local_size=said.size)
-    return said
+        return process._replace(local_size=process.size)
+    return process
 
 
-def _numbers(
-    launcher: str, rank: str, size: str, local_rank: str, local_size: str, host: str | None = None, *run: str
-) -> _Said | None:
-    if _text(rank) is None:
-        return None
-    if _text(size) is None:
-        raise LaunchError(f"{rank} is {_text(rank)}, and {size} is not set: {launcher} sets both")
-    return _Said(
-        launcher,
-        (rank, _number(rank)),
-        (size, _number(size)),
-        (local_rank, _number(local_rank)) if _text(local_rank) else None,
-        (local_size, _number(local_size)) if _text(local_size) else None,
-        host,
-        "/".join([launcher, *(f"{os.environ.get(name)}" for name in run)]),
+def _not_served(launcher: str, variables: str) -> LaunchError:
+    return LaunchError(
+        f"{launcher} says that this process is one of several ({variables}), and xdevice does not work under it: start "
+        "the program by xdevice launch, torchrun, mpirun or srun, or set XDEVICE_RANK, XDEVICE_SIZE, "
+        "XDEVICE_LOCAL_RANK, XDEVICE_LOCAL_SIZE and XDEVICE_ADDRESS for each process"
     )
 
 
-_READERS: Final[tuple[Callable[[], _Said | None], ...]] = (
-    partial(_numbers, "xdevice launch", "XDEVICE_RANK", "XDEVICE_SIZE", "XDEVICE_LOCAL_RANK", "XDEVICE_LOCAL_SIZE"),
-    _torchrun,
-    _paddle,
-    partial(
-        _numbers, "mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE", None, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
-    ),
-    _mpich, _jax, _tensorflow, _srun,
-)  # fmt: skip
-"""What reads the variables of each launcher, the first of which counts."""
+def _refuse_cluster() -> None:
+    """Raises if TensorFlow's TF_CONFIG names several tasks. One task, as Vertex AI sets it, is a world of one."""
+    text = _text("TF_CONFIG")
+    if text is None:
+        return
+    try:
+        count = sum(len(tasks) for tasks in json.loads(text)["cluster"].values())
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise LaunchError(f"TF_CONFIG is {shown(text)}, and should be JSON with a cluster; unset it") from None
+    if count > 1:
+        raise _not_served("TF_CONFIG", f"{count} tasks")
 
 
-def _check(said: _Said) -> Launch:
-    (rank_name, rank), (size_name, size) = said.rank, said.size
-    if size < 1 or rank >= size:
-        raise LaunchError(f"{rank_name} is {rank} and {size_name} is {size}: ranks are 0 to {size_name} - 1")
-    local_rank, local_size = said.local_rank, said.local_size
-    if local_size is not None and not 1 <= local_size[1] <= size:
-        raise LaunchError(f"{local_size[0]} is {local_size[1]}, and there are {size} processes by {size_name}")
-    if local_rank is not None and local_size is not None and local_rank[1] >= local_size[1]:
-        raise LaunchError(f"{local_rank[0]} is {local_rank[1]} and {local_size[0]} is {local_size[1]}: too few")
+def _launch(process: _Process) -> Launch:
+    rank, size = process.rank, process.size
+    local_rank, local_size = process.local_rank, process.local_size
+    _check_numbers(rank, size, local_rank, local_size)
     address, port = _address()
-    host = address or said.host
-    known = local_size[1] if local_size is not None else (size if host is not None and is_loopback(host) else None)
-    if known is None:
-        known = 1 if size == 1 else 0
-    if size > 1 and known == size and (address is None or is_loopback(address)):
+    host = address or process.host
+    on_this_machine = _count_here(size.value, local_size, host)
+    if on_this_machine == size.value and (address is None or is_loopback(address)):
         host = LOOPBACK
     if host is None:
-        if size > 1:
-            raise LaunchError(
-                f"{said.launcher} says that there are {size} processes and not where rank 0 is reached; "
-                "set XDEVICE_ADDRESS=host:port, the same for all, with a free port of rank 0's machine"
-            )
-        host = LOOPBACK
+        raise LaunchError(
+            f"{process.launcher} says that there are {size.value} processes and not where rank 0 is reached; "
+            "set XDEVICE_ADDRESS=host:port, the same for all, with a free port of rank 0's machine"
+        )
+    default = rank.value if on_this_machine == size.value else 0
+    has_address = process.host is not None or address is not None
     return Launch(
-        said.launcher,
-        rank,
-        size,
-        local_rank[1] if local_rank is not None else (rank if known == size else 0),
-        known or 1,
+        process.launcher,
+        rank.value,
+        size.value,
+        local_rank.value if local_rank is not None else default,
+        on_this_machine or 1,
         host,
         port,
-        f"{said.run}/{_starter(rank_name, size_name)}" if said.host is None and address is None else said.run,
+        process.run if has_address else f"{process.run}/{_starter(rank.variable, size.variable)}",
     )
+
+
+def _check_numbers(rank: _Number, size: _Number, local_rank: _Number | None, local_size: _Number | None) -> None:
+    if size.value < 1 or rank.value >= size.value:
+        raise LaunchError(
+            f"{rank.variable} is {rank.value} and {size.variable} is {size.value}: ranks are 0 to {size.variable} - 1"
+        )
+    if local_size is None:
+        return
+    if not 1 <= local_size.value <= size.value:
+        raise LaunchError(
+            f"{local_size.variable} is {local_size.value}, and there are {size.value} processes by {size.variable}"
+        )
+    if local_rank is not None and local_rank.value >= local_size.value:
+        raise LaunchError(
+            f"{local_rank.variable} is {local_rank.value} and {local_size.variable} is {local_size.value}: too few"
+        )
+
+
+def _count_here(size: int, local_size: _Number | None, host: str | None) -> int:
+    """How many of the processes are on this machine; 0 if that is not known."""
+    if local_size is not None:
+        return local_size.value
+    is_one_machine = size == 1 or (host is not None and is_loopback(host))
+    return size if is_one_machine else 0
 
 
 def _starter(*names: str) -> int:
     """The id of the process that started the ranks of this machine: the nearest ancestor whose environment does not
     have this process's rank; a shell script that runs the program has it. If the system does not show environments, the
     parent's id."""
-    own = [_told_to("self", name) for name in (*names, "PMI_FD")]
+    own = [_environment_entry("self", name) for name in (*names, "PMI_FD")]
     pid = os.getppid()
-    while pid > 1 and any(own) and [_told_to(pid, name) for name in (*names, "PMI_FD")] == own:
+    while pid > 1 and any(own) and [_environment_entry(pid, name) for name in (*names, "PMI_FD")] == own:
         pid = _parent_of(pid)
     return pid
 
 
-def _told_to(pid: int | str, name: str) -> bytes | None:
+def _environment_entry(pid: int | str, name: str) -> bytes | None:
     """The entry "name=value" in the environment that a process was started with; None if the variable was not set."""
     with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         return next((one for one in file.read().split(b"\0") if one.startswith(f"{name}=".encode())), None)
@@ -276,20 +311,15 @@ def is_loopback(host: str) -> bool:
 
 
 def _text(name: str) -> str | None:
+    """The environment variable without spaces around it; None if it is empty or not set."""
     return (os.environ.get(name) or "").strip() or None
 
 
-def _number(name: str) -> int:
+def _number(name: str) -> _Number:
     text = _text(name) or ""
     if not (text.isascii() and text.isdigit()):
         raise SettingError(f"{name} is {shown(text)}, and should be a number of 0 or more")
-    return int(text)
-
-
-def _host_of(address: str | None) -> str | None:
-    if not address:
-        return None
-    return address.removeprefix("tcp://").rpartition(":")[0].strip("[]") or address
+    return _Number(name, int(text))
 
 
 def _first_node(nodes: str) -> str | None:

@@ -49,10 +49,10 @@ def local_device() -> Device:
         >>> xdevice.local_device() == xdevice.try_gpu()
         True
     """
-    said = next(((name, os.environ[name]) for name in RANKS if os.environ.get(name)), None)
-    if said is None:
+    setting = next(((name, os.environ[name]) for name in RANKS if os.environ.get(name)), None)
+    if setting is None:
         return try_gpu()
-    rank = _rank(*said)
+    rank = _rank(*setting)
     count = selection.current().count("gpu")
     if count == 0:
         return CPU
@@ -61,8 +61,8 @@ def local_device() -> Device:
     if count == 1 and any(_names_one(os.environ.get(name, "")) for name in _VISIBLE):
         return of("gpu", 0)
     raise DeviceNotFoundError(
-        f"{said[0]}={said[1]} asks for gpu:{rank}, and {selection.current().name} has {count} GPU{'s' * (count > 1)} "
-        f"here; start one process for each GPU, {count} on this machine"
+        f"{setting[0]}={setting[1]} asks for gpu:{rank}, and {selection.current().name} has {count} "
+        f"GPU{'s' * (count > 1)} here; start one process for each GPU, {count} on this machine"
     )
 
 

@@ -28,14 +28,12 @@ from xdevice.errors import (
 )
 from xdevice.replicas import operands
 
-from . import endings, engines, launchers
-from .calls import LEAVE
+from . import engines, exits, launchers
 from .carrying import Carrier, Weight
-from .hub import END
-from .joining import join
+from .control import GOODBYE, LEAVE, describe
+from .hub import join
 from .local_device import local_device
 from .runner import Runner
-from .telling import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -90,8 +88,8 @@ class Session:
         self.is_open = False
         self._within = ""
         """The block in which no collective can be called, and why; empty outside of such a block."""
-        self.plans: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        """The `Plan` of `averaging` for each model."""
+        self.plans: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+        """For each model, what is known of its gradients: see `gradients.Plan`."""
         self._has_aborted = False
         self._line: Line | None = None
         self._carrier: Carrier | None = None
@@ -124,12 +122,12 @@ class Session:
     def _connect(self) -> None:
         self._line = join(self.place, self.options.timeout, self.options.join_timeout)
         self._runner = Runner()
-        self._line.signs.engine.append(self._runner)
+        self._line.liveness.engine.append(self._runner)
         self._line.lost = self._lost
         try:
             self._line.vote(f"processes({self.options})")
-            asked = engines.candidates(self.options.engine, selection.current(), self.device)
-            self.engine = engines.agree(self._line.exchange(json.dumps(asked)))
+            engine_names = engines.candidates(self.options.engine, selection.current(), self.device)
+            self.engine = engines.agree(self._line.exchange(json.dumps(engine_names)))
             if self.engine.endswith(":nccl"):
                 engines.require_gpu_each(self.engine, self._line.exchange(engines.gpu_of(self.device)))
             self._carrier = self.call("", lambda: f"the start of {self.engine}", self._start, [])
@@ -219,11 +217,11 @@ class Session:
         try:
             runner.begin(close)
             if not runner.ends_within(self.options.timeout):
-                endings.arm(None)
+                exits.arm(None)
                 return
             with suppress(PeerError):  # a rank that fails now has done all that the others needed of it
                 runner.result()
-                line.vote(END)
+                line.vote(GOODBYE)
             runner.stop()
         finally:
             line.close()
@@ -237,7 +235,7 @@ class Session:
         if error is not None:
             self._fail(f"rank {self.rank} raised {describe(error)}")
         self._abort()
-        endings.arm(error)
+        exits.arm(error)
         line.close()
         _failed = line.failure
 
@@ -312,7 +310,7 @@ class Session:
             )
         self._verb = verb
         try:
-            self.line.signs.thread = threading.current_thread()  # the thread that is watched for signs of life
+            self.line.liveness.thread = threading.current_thread()  # the thread that is watched for signs of life
             yield
         except (PeerError, CollectiveMismatchError, _OnAllError):
             raise
@@ -375,7 +373,7 @@ class Session:
         if runner is None:
             raise LaunchError("this world is closed: its block was left")
         runner.begin(job)
-        line.wait(runner.ends_within, self._tell_call, is_counted)
+        line.wait(runner.ends_within, self._describe_call, is_counted)
         return runner.result()
 
     def _copying(self, job: Callable[[], Any]) -> Any:
@@ -386,14 +384,14 @@ class Session:
             return job()
         return self._aside(job, True)
 
-    def _tell_call(self) -> tuple[str, float]:
+    def _describe_call(self) -> tuple[str, float]:
         """The text of the current call of the engine, and the seconds that it may take."""
         call, tensors = self._waits
         return call(), self.options.timeout + _bytes_of(tensors) * self.size / _SLOWEST
 
     def _wait(self, done: Callable[[float], bool]) -> None:
         """Waits for an engine that works in the program's thread, until `done(seconds)` is true; see `Line.wait`."""
-        self.line.wait(done, self._tell_call, True)
+        self.line.wait(done, self._describe_call, True)
 
 
 def _bytes_of(tensors: list[Operand]) -> int:

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Final, NamedTuple
 from xdevice.base.statuses import status_text
 from xdevice.distributed.contract.collectives import address
 
-from . import screens
+from . import output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ may be noticed before that rank."""
 _DERIVED: Final = "PeerError: "
 """The text in the error of a rank that ends only because another rank has failed."""
 _HAS_GROUPS: Final = hasattr(os, "killpg")
-_ASKS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 _PR_SET_CHILD_SUBREAPER: Final = 36
 """The constant PR_SET_CHILD_SUBREAPER of linux/prctl.h."""
@@ -104,27 +104,16 @@ def launch(
         guard = stack.enter_context(_guard())
         attempt = 0
         while True:
-            ranks = _Ranks(guard, size * nodes.rank, folder=folder)
+            ranks = _Ranks(guard, size * nodes.rank, folder)
             with ranks.listening():
                 for rank in range(size):
                     environment = {**os.environ, **environment_of(rank, size, nodes, ports), **variables, **secret}
-                    ranks.start(command, environment, rank, is_prefixed=True)
+                    ranks.start(command, environment, rank)
                 status = ranks.run()
-            if status == 0 or ranks.was_asked or attempt == restarts:
+            if status == 0 or ranks.was_signalled or attempt == restarts:
                 return status
             attempt += 1
-            screens.say(f"all ranks are started again, {attempt} of {restarts}")
-
-
-def follow(command: Sequence[str], size: int, variables: Mapping[str, str]) -> int:
-    """Runs the command of another launcher, which starts the ranks and prints their output itself. A failure and a
-    signal end the run as in `launch`."""
-    with ExitStack() as stack:
-        launcher = _Ranks(stack.enter_context(_guard()), tells=False)
-        with launcher.listening():
-            environment = {**os.environ, **_usual(size), **variables, "XDEVICE_TOKEN": new_token()}
-            launcher.start(command, environment, 0, is_prefixed=False)
-            return launcher.run()
+            output.say(f"all ranks are started again, {attempt} of {restarts}")
 
 
 def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) -> dict[str, str]:
@@ -184,17 +173,16 @@ class _Ranks:
     """Starts, watches and ends the processes of one `xdevice launch`. Ranks are counted within this machine, and shown
     by their number among all, which is `first` or more."""
 
-    def __init__(self, guard: IO[bytes] | None, first: int = 0, tells: bool = True, folder: Path | None = None) -> None:
+    def __init__(self, guard: IO[bytes] | None, first: int, folder: Path | None) -> None:
         self._guard = guard
         self._first_rank = first
-        self._tells = tells
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._screens: list[screens.Screen] = []
+        self._outputs: list[output.RankOutput] = []
         self._waiting: list[threading.Thread] = []
         self._alive: set[int] = set()
         self._failed: dict[int, int] = {}
-        self._asked = 0
+        self._signal = 0
         self._events: SimpleQueue[tuple[str, int, int]] = SimpleQueue()
         """("ended", rank, status) for a rank that has ended, ("signal", number, 0) for a signal that this process
         received."""
@@ -203,7 +191,7 @@ class _Ranks:
     def listening(self) -> Iterator[None]:
         """A block in which signals are queued as events for `run`. All processes are ended when the block ends."""
         _adopt_orphans()
-        before = {number: signal.getsignal(number) for number in _ASKS}
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number in before:
             if before[number] is signal.SIG_IGN:  # by nohup, for example: it stays ignored
                 continue
@@ -216,21 +204,26 @@ class _Ranks:
             for number, handler in before.items():
                 signal.signal(number, handler or signal.SIG_DFL)
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str], rank: int, is_prefixed: bool) -> None:
-        pipe = subprocess.PIPE if is_prefixed else None
-        reads = None if not is_prefixed or (rank == 0 and not screens.is_terminal(sys.stdin)) else subprocess.DEVNULL
+    def start(self, command: Sequence[str], environment: Mapping[str, str], rank: int) -> None:
+        has_input = rank == 0 and not output.is_terminal(sys.stdin)
         process = subprocess.Popen(
-            command, stdin=reads, stdout=pipe, stderr=pipe, bufsize=0, env=environment, start_new_session=_HAS_GROUPS
+            command,
+            stdin=None if has_input else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env=environment,
+            start_new_session=_HAS_GROUPS,
         )
-        self._tell_guard(f"+{process.pid}")
+        self._notify_guard(f"+{process.pid}")
         self._processes.append(process)
         self._alive.add(rank)
-        self._screens.append(screens.Screen(self._first_rank + rank, process, self._folder))
+        self._outputs.append(output.RankOutput(self._first_rank + rank, process, self._folder))
         thread = threading.Thread(target=self._wait, args=(rank,), daemon=True)
         self._waiting.append(thread)
         thread.start()
 
-    def _tell_guard(self, line: str) -> None:
+    def _notify_guard(self, line: str) -> None:
         if self._guard is not None:
             with suppress(OSError):  # somebody has killed the guard
                 self._guard.write(f"{line}\n".encode())
@@ -251,44 +244,43 @@ class _Ranks:
             is_left = _send(process.pid, _NOTHING)
         if is_left:
             _send(process.pid, _KILL)
-        self._tell_guard(f"-{process.pid}")
+        self._notify_guard(f"-{process.pid}")
 
     def run(self) -> int:
         """Waits until the last process has ended, or ends all of them after a failure or a signal. Returns the exit
         status."""
-        while self._alive and not self._failed and not self._asked:
+        while self._alive and not self._failed and not self._signal:
             self._take(None)
-        if self._asked:
-            screens.say(f"{signal.Signals(self._asked).name}: it is passed on, and what does not end by it is killed")
+        if self._signal:
+            output.say(f"{signal.Signals(self._signal).name}: it is passed on, and what does not end by it is killed")
         if self._failed:
             self._collect(time.monotonic() + _ECHO)
         is_cut_off = bool(self._alive)
-        self._end(self._asked or signal.SIGTERM)
-        if self._asked:
-            return 128 + self._asked
+        self._end(self._signal or signal.SIGTERM)
+        if self._signal:
+            return 128 + self._signal
         if not self._failed:
             return 0
         failure = self._first()
-        if self._tells:
-            _report(failure, is_cut_off)
+        _report(failure, is_cut_off)
         return failure.status if failure.status > 0 else 128 - failure.status
 
     @property
-    def was_asked(self) -> bool:
+    def was_signalled(self) -> bool:
         """Whether a signal has asked this launcher to end."""
-        return bool(self._asked)
+        return bool(self._signal)
 
     def _take(self, timeout: float | None) -> None:
         """Waits for the next event, a rank that has ended or a signal, and handles it."""
         what, number, status = self._events.get(timeout=timeout)
         if what == "signal":
-            self._asked, is_first = number, not self._asked
+            self._signal, is_first = number, not self._signal
             if not is_first:
                 self._send_all(_KILL)
             return
         self._alive.discard(number)
-        self._screens[number].close()
-        if status != 0 and not self._asked:
+        self._outputs[number].close()
+        if status != 0 and not self._signal:
             self._failed.setdefault(number, status)
 
     def _collect(self, deadline: float) -> None:
@@ -313,12 +305,12 @@ class _Ranks:
             _send(self._processes[rank].pid, number)
 
     def _first(self) -> Failure:
-        found = [
-            Failure(self._first_rank + rank, status, self._screens[rank].last_lines())
+        failures = [
+            Failure(self._first_rank + rank, status, self._outputs[rank].last_lines())
             for rank, status in self._failed.items()
         ]
-        own = [failure for failure in found if not any(_DERIVED in line for line in failure.last_lines)]
-        return (own or found)[0]
+        own = [failure for failure in failures if not any(_DERIVED in line for line in failure.last_lines)]
+        return (own or failures)[0]
 
 
 def _send(process: int, number: int) -> bool:
@@ -366,6 +358,6 @@ def _guard() -> Iterator[IO[bytes] | None]:
 
 def _report(failure: Failure, is_cut_off: bool) -> None:
     others = "; the others were ended" if is_cut_off else ""
-    screens.say(f"rank {failure.rank} failed first, {status_text(failure.status)}{others}")
+    output.say(f"rank {failure.rank} failed first, {status_text(failure.status)}{others}")
     for line in failure.last_lines:
-        screens.write(sys.stderr, f"[{failure.rank}] {line}\n".encode())
+        output.write(sys.stderr, f"[{failure.rank}] {line}\n".encode())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from xdevice.errors import ArgumentError, LaunchError, ScopeError, UnsupportedError, shown
 
-from . import averaging, collectives, engines, gradients, turns, unsent
+from . import collectives, engines, gradients, host_collectives
 from .session import Options, Session
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class World:
 
     def barrier(self) -> None:
         """Waits until all ranks have called `barrier`. It does not wait for work that is queued on devices."""
-        turns.barrier(self._session)
+        host_collectives.barrier(self._session)
 
     def split_batch(self, x: Any, even: bool = True) -> Any:
         """Returns this rank's part, along the first axis, of a batch that every rank has whole. Nothing is sent or
@@ -271,7 +271,7 @@ class World:
             ...     world.split_range(5, seed=0).tolist()
             [0, 3, 4, 2, 1]
         """
-        return unsent.split_range(self._session, count, pad, seed)
+        return host_collectives.split_range(self._session, count, pad, seed)
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """Returns, on every rank, the values of all ranks, in the order of ranks. `[0]` is what rank 0 broadcasts.
@@ -283,7 +283,7 @@ class World:
         Raises:
             ArgumentError: a value that JSON does not keep, such as a tuple; more than 16 MB over all ranks.
         """
-        return unsent.all_gather_object(self._session, value)
+        return host_collectives.all_gather_object(self._session, value)
 
     def average_gradients(self, model_or_gradients: Any, weight: float | None = None) -> Any:
         """Averages each gradient over all ranks, and gives every rank the means. Use the return value.
@@ -323,7 +323,7 @@ class World:
             UnsupportedError: a model of a framework that does not keep gradients (use `average_gradients`); a gradient
                 that is sparse, or spread over processes. DTypeError, ArgumentError: as in `all_reduce`.
         """
-        return averaging.averaging(self._session, model, weight)
+        return gradients.averaging(self._session, model, weight)
 
     def native_group(self) -> None:
         """Makes the framework's own group of these processes: PyTorch's default process group.
@@ -346,4 +346,4 @@ class World:
         error that rank 0 raises in the block is raised on the other ranks as a PeerError, and the world can still be
         used afterwards. No collective of the world can be called inside the block.
         """
-        return turns.first(self._session)
+        return host_collectives.first(self._session)

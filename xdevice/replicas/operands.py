@@ -36,9 +36,9 @@ class Operand(NamedTuple):
 def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
     """The tensors and models in `x`, as operands. Raises for an object in `x` whose tensors cannot be taken one by
     one."""
-    found = registry.kind_of(type(x))
-    if found is not None:
-        return [Operand(name, x, *found)]
+    owner = registry.kind_of(type(x))
+    if owner is not None:
+        return [Operand(name, x, *owner)]
     tree = trees.Tree(x)
     tree.refuse_strangers()
     tree.refuse_sparse(name, verb)
@@ -48,18 +48,18 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
     """The tensors in `x`, as operands. Raises `NotATensorError` if there is none, or if there is a model among them."""
-    found = leaves_in(x, name, verb)
-    if not found:
+    operands = leaves_in(x, name, verb)
+    if not operands:
         refuse_non_container(x, verb)
         raise NotATensorError(f"{name} holds no tensor: {shown(x)}")
-    for held in found:
-        if held.kind == "model":
+    for operand in operands:
+        if operand.kind == "model":
             raise NotATensorError(
-                f"{held.name} is a model of type {type(held.value).__qualname__}, expected a tensor; "
+                f"{operand.name} is a model of type {type(operand.value).__qualname__}, expected a tensor; "
                 "xdevice.replicate(model, devices) copies a model to several devices"
             )
-        refuse_sparse(held, verb)
-    return found
+        refuse_sparse(operand, verb)
+    return operands
 
 
 def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
@@ -77,12 +77,12 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
                 f"{name}{path} is {shown(value)} of type {type(value).__qualname__}, expected a tensor or a variable; "
                 "of a model pass the gradients or the parameters, as a list"
             )
-        held = Operand(name + path, value, *owner)
-        if held.kind != "model":
-            refuse_symbol(held)
-            refuse_sparse(held, "all_reduce")
-        owner.backend.device_of(read(held))  # raises for a tensor that is spread over devices
-        rows.append(held)
+        operand = Operand(name + path, value, *owner)
+        if operand.kind != "model":
+            refuse_symbol(operand)
+            refuse_sparse(operand, "all_reduce")
+        owner.backend.device_of(read(operand))  # raises for a tensor that is spread over devices
+        rows.append(operand)
     return rows
 
 
@@ -95,48 +95,51 @@ def dense_leaves(x: Any, name: str, verb: str) -> list[trees.Leaf]:
     return tree.named_leaves()
 
 
-def refuse_symbol(held: Operand) -> None:
-    if held.kind == "symbol":
-        raise traced(held.backend, held.name)
+def refuse_symbol(operand: Operand) -> None:
+    if operand.kind == "symbol":
+        raise traced(operand.backend, operand.name)
 
 
-def refuse_sparse(held: Operand, verb: str) -> None:
-    if not held.backend.is_dense(held.value):
-        raise held.backend.unsupported(
-            f"{verb} of {held.name}, a {type(held.value).__qualname__} that is not dense",
+def refuse_sparse(operand: Operand, verb: str) -> None:
+    if not operand.backend.is_dense(operand.value):
+        raise operand.backend.unsupported(
+            f"{verb} of {operand.name}, a {type(operand.value).__qualname__} that is not dense",
             "make it dense first, or take the tensors that it is made of",
         )
 
 
-def require_built(found: Iterable[Operand]) -> None:
-    for held in found:
-        if held.kind == "model":
-            held.backend.require_built(held.value)
+def require_built(operands: Iterable[Operand]) -> None:
+    for operand in operands:
+        if operand.kind == "model":
+            operand.backend.require_built(operand.value)
 
 
-def read(held: Operand) -> Any:
-    return held.backend.tensor_of(held.value) if held.kind == "model" else held.value
+def read(operand: Operand) -> Any:
+    return operand.backend.tensor_of(operand.value) if operand.kind == "model" else operand.value
 
 
 def rebuilt(x: Any, row: list[Operand], new: list[Any]) -> Any:
     """`x` with the values `new` in the places of its operands `row`; `x` itself if no value is new."""
-    by_id = {id(held.value): value for held, value in zip(row, new, strict=True)}
+    by_id = {id(operand.value): value for operand, value in zip(row, new, strict=True)}
     if id(x) in by_id:
         return by_id[id(x)]
     return trees.map_leaves(x, lambda values: [by_id.get(id(value), value) for value in values])
 
 
-def length_of(found: list[Operand]) -> int:
-    first = found[0]
-    for held in found:
-        shape = tuple(held.value.shape)
+def length_of(operands: list[Operand]) -> int:
+    first = operands[0]
+    for operand in operands:
+        shape = tuple(operand.value.shape)
         if not shape:
-            raise ShapeError(f"{held.name} is a single number and has no first axis to split")
+            raise ShapeError(f"{operand.name} is a single number and has no first axis to split")
         if shape[0] is None:
-            raise ShapeError(f"the length of {held.name} is not known while {held.backend.name} traces a function")
+            raise ShapeError(
+                f"the length of {operand.name} is not known while {operand.backend.name} traces a function"
+            )
         if shape[0] != first.value.shape[0]:
             raise ShapeError(
-                f"{held.name} has {shape[0]} along its first axis, expected {first.value.shape[0]} as {first.name} has"
+                f"{operand.name} has {shape[0]} along its first axis, expected {first.value.shape[0]} as {first.name} "
+                "has"
             )
     return int(first.value.shape[0])
 
@@ -156,27 +159,27 @@ def is_leaf(x: Any) -> bool:
     return registry.kind_of(type(x)) is not None
 
 
-def shape_of(held: Operand) -> tuple[int, ...]:
-    return tuple(held.value.shape)
+def shape_of(operand: Operand) -> tuple[int, ...]:
+    return tuple(operand.value.shape)
 
 
-def dtype_of(held: Operand) -> str:
-    return leaves.dtype_of(held.backend, held.value)
+def dtype_of(operand: Operand) -> str:
+    return leaves.dtype_of(operand.backend, operand.value)
 
 
-def check_sum(held: Operand, op: str) -> None:
-    dtype = dtype_of(held)
+def check_sum(operand: Operand, op: str) -> None:
+    dtype = dtype_of(operand)
     if dtype == "bool":
-        raise DTypeError(f"{held.name} is bool, which has no {op}; make it int32 first")
+        raise DTypeError(f"{operand.name} is bool, which has no {op}; make it int32 first")
     if dtype in SHORT_FLOATS:
-        raise DTypeError(f"{held.name} is {dtype}, which has no {op}; make it float16 first")
+        raise DTypeError(f"{operand.name} is {dtype}, which has no {op}; make it float16 first")
     if op == "mean" and dtype not in (*FLOATS, *PARTS):
-        raise DTypeError(f"{held.name} is {dtype}, which cannot hold a mean; make it float32 first, or take the sum")
+        raise DTypeError(f"{operand.name} is {dtype}, which cannot hold a mean; make it float32 first, or take the sum")
 
 
-def refuse_overlaps(found: list[Operand]) -> None:
+def refuse_overlaps(operands: list[Operand]) -> None:
     """Raises `ContainerError` if two of the tensors share memory, so that writing one would change the other."""
-    twins = first_overlap(found)
+    twins = first_overlap(operands)
     if twins is not None:
         raise ContainerError(
             f"{twins[0]} and {twins[1]} share memory and are not one tensor, so that a sum "
@@ -184,14 +187,14 @@ def refuse_overlaps(found: list[Operand]) -> None:
         )
 
 
-def first_overlap(found: list[Operand]) -> tuple[str, str] | None:
+def first_overlap(operands: list[Operand]) -> tuple[str, str] | None:
     """The names of two tensors in `found` that share memory; None if no two do."""
     blocks: dict[tuple[Backend, Device], dict[int, overlaps.Block]] = {}
-    for held in found:
-        tensor = read(held)
-        block = _block(held, tensor) if held.backend.can_write(tensor) else None
+    for operand in operands:
+        tensor = read(operand)
+        block = _block(operand, tensor) if operand.backend.can_write(tensor) else None
         if block is not None:
-            blocks.setdefault((held.backend, held.backend.device_of(tensor)), {})[id(held.value)] = block
+            blocks.setdefault((operand.backend, operand.backend.device_of(tensor)), {})[id(operand.value)] = block
     for together in blocks.values():
         twins = overlaps.first_overlap(together.values())
         if twins is not None:
@@ -199,9 +202,9 @@ def first_overlap(found: list[Operand]) -> tuple[str, str] | None:
     return None
 
 
-def _block(held: Operand, tensor: Any) -> overlaps.Block | None:
-    shape = shape_of(held)
-    memory = held.backend.memory_of(tensor) if 0 not in shape else None
+def _block(operand: Operand, tensor: Any) -> overlaps.Block | None:
+    shape = shape_of(operand)
+    memory = operand.backend.memory_of(tensor) if 0 not in shape else None
     if memory is None:
         return None
-    return overlaps.Block(held.name, *memory, shape, host_dtype(dtype_of(held)).itemsize)
+    return overlaps.Block(operand.name, *memory, shape, host_dtype(dtype_of(operand)).itemsize)

@@ -76,15 +76,17 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
         ((3, 2), (2, 2))
     """
     places = _places(devices)
-    found = tensors_in(x, "x", "split")
-    places = _required(found, places)
-    sizes = sizes_of(length_of(found), len(places), even)
+    operands = tensors_in(x, "x", "split")
+    places = _required(operands, places)
+    sizes = sizes_of(length_of(operands), len(places), even)
     pieces: dict[int, list[Any]] = {}
-    for held in found:
-        if id(held.value) not in pieces:
-            parts = held.backend.split(held.value, sizes)
-            pieces[id(held.value)] = [_on(held, part, place, x) for part, place in zip(parts, places, strict=True)]
-    return [rebuilt(x, found, [pieces[id(held.value)][i] for held in found]) for i in range(len(places))]
+    for operand in operands:
+        if id(operand.value) not in pieces:
+            parts = operand.backend.split(operand.value, sizes)
+            pieces[id(operand.value)] = [
+                _on(operand, part, place, x) for part, place in zip(parts, places, strict=True)
+            ]
+    return [rebuilt(x, operands, [pieces[id(operand.value)][i] for operand in operands]) for i in range(len(places))]
 
 
 def gather(parts: Iterable[Any], device: object) -> Any:
@@ -118,11 +120,13 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     columns = list(zip(*rows, strict=True))
     for column in columns:
         _check_alike(column, start=1)
-    [place] = _required([held for row in rows for held in row], [place])
+    [place] = _required([operand for row in rows for operand in row], [place])
     joined: dict[tuple[int, ...], Any] = {}
     for column in columns:
         if _ids(column) not in joined:
-            joined[_ids(column)] = column[0].backend.join([_on(held, held.value, place, listed[0]) for held in column])
+            joined[_ids(column)] = column[0].backend.join(
+                [_on(operand, operand.value, place, listed[0]) for operand in column]
+            )
     return rebuilt(listed[0], rows[0], [joined[_ids(column)] for column in columns])
 
 
@@ -161,20 +165,20 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
         False
     """
     places = _places(devices)
-    found = leaves_in(params_or_model, "params", "replicate")
-    if not found:
+    operands = leaves_in(params_or_model, "params", "replicate")
+    if not operands:
         refuse_non_container(params_or_model, "replicate")
         raise NotATensorError(
             f"{shown(params_or_model)} holds no tensor and no model, so there is nothing to replicate"
         )
-    require_built(found)
-    for held in found:
-        if held.kind != "model":
-            refuse_symbol(held)
-            refuse_sparse(held, "replicate")
-    places = _required(found, places)
-    models = _models(found)
-    return [_replica(params_or_model, found, models, place) for place in places]
+    require_built(operands)
+    for operand in operands:
+        if operand.kind != "model":
+            refuse_symbol(operand)
+            refuse_sparse(operand, "replicate")
+    places = _required(operands, places)
+    models = _models(operands)
+    return [_replica(params_or_model, operands, models, place) for place in places]
 
 
 def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
@@ -248,7 +252,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     _check_ties(columns)
     if len(listed) == 1:
         return listed
-    refuse_overlaps([held for row in rows for held in row])
+    refuse_overlaps([operand for row in rows for operand in row])
     reduced: dict[tuple[int, ...], list[Any]] = {}
     for column in columns:
         if _ids(column) not in reduced:
@@ -283,34 +287,34 @@ def _as_list(things: Iterable[Any], name: str) -> list[Any]:
     return listed
 
 
-def _required(found: Iterable[Operand], places: list[Device]) -> list[Device]:
-    for backend in {held.backend for held in found}:
+def _required(operands: Iterable[Operand], places: list[Device]) -> list[Device]:
+    for backend in {operand.backend for operand in operands}:
         for place in places:
             backend.require(place)
     plain = list(map(_devices.plain, places))
     for place in plain:
-        for held in found:
-            refuse_lacking(held.value, place, (held.backend,), held.name)
+        for operand in operands:
+            refuse_lacking(operand.value, place, (operand.backend,), operand.name)
     return plain
 
 
-def _on(held: Operand, x: Any, place: Device, whole: Any) -> Any:
+def _on(operand: Operand, x: Any, place: Device, whole: Any) -> Any:
     """Moves `x`, a part of the operand `held`, to a device. A tensor that can only be on the host stays there if the
     argument `whole` is a container."""
-    if held.kind == "tensor" and held.backend.is_host_bound(x) and not is_leaf(whole):
+    if operand.kind == "tensor" and operand.backend.is_host_bound(x) and not is_leaf(whole):
         return x
-    return leaves.move(held.backend, held.kind, x, place)
+    return leaves.move(operand.backend, operand.kind, x, place)
 
 
 def _ids(column: Iterable[Operand]) -> tuple[int, ...]:
-    return tuple(id(held.value) for held in column)
+    return tuple(id(operand.value) for operand in column)
 
 
 # checks
 
 
 def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -> None:
-    paths = [[held.name.removeprefix(f"{name}[{i}]") for held in row] for i, row in enumerate(rows)]
+    paths = [[operand.name.removeprefix(f"{name}[{i}]") for operand in row] for i, row in enumerate(rows)]
     for i, own in enumerate(paths):
         if own == paths[0] and (own != [""] or is_leaf(listed[i]) is is_leaf(listed[0])):
             continue
@@ -346,17 +350,17 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
     """Raises an error unless all tensors have the same backend and dtype, and equal shapes from axis `start` on."""
     first = column[0]
     shape, dtype = shape_of(first), dtype_of(first)
-    for held in column[1:]:
-        if held.backend is not first.backend:
+    for operand in column[1:]:
+        if operand.backend is not first.backend:
             raise ArgumentError(
-                f"{held.name} is a tensor of {held.backend.name}, expected {first.backend.name} as {first.name} is; "
-                "gather and all_reduce work within one framework"
+                f"{operand.name} is a tensor of {operand.backend.name}, expected {first.backend.name} as {first.name} "
+                "is; gather and all_reduce work within one framework"
             )
-        if dtype_of(held) != dtype:
-            raise DTypeError(f"{held.name} is {dtype_of(held)}, expected {dtype} as {first.name} is")
-        there = shape_of(held)
+        if dtype_of(operand) != dtype:
+            raise DTypeError(f"{operand.name} is {dtype_of(operand)}, expected {dtype} as {first.name} is")
+        there = shape_of(operand)
         if len(there) != len(shape) or there[start:] != shape[start:]:
-            raise ShapeError(f"{held.name} has the shape {there}, and {first.name} has {shape}: they do not fit")
+            raise ShapeError(f"{operand.name} has the shape {there}, and {first.name} has {shape}: they do not fit")
 
 
 def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
@@ -364,12 +368,12 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
     is summed only once."""
     seen: dict[int, Sequence[Operand]] = {}
     for column in columns:
-        for held in column:
-            other = seen.setdefault(id(held.value), column)
+        for operand in column:
+            other = seen.setdefault(id(operand.value), column)
             if _ids(other) != _ids(column):
-                twin = next(known for known in other if known.value is held.value)
+                twin = next(known for known in other if known.value is operand.value)
                 raise ContainerError(
-                    f"{twin.name} and {held.name} are one tensor, and are not in the other replicas; "
+                    f"{twin.name} and {operand.name} are one tensor, and are not in the other replicas; "
                     "tie the weights in all replicas or in none"
                 )
 
@@ -377,56 +381,58 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
 # copies
 
 
-def _models(found: list[Operand]) -> list[Operand]:
+def _models(operands: list[Operand]) -> list[Operand]:
     """The models to copy, each once. Larger models come first, so that a model that is part of another is not copied by
     itself."""
     owners: dict[int, Operand] = {}
     models: list[Operand] = []
-    unique = {id(held.value): held for held in found if held.kind == "model"}.values()
-    sized = [(held, [] if _is_alone(found) else [id(v) for _, v in _variables(held)]) for held in unique]
-    for held, variables in sorted(sized, key=lambda pair: (-len(pair[1]), id(pair[0].value) in pair[1])):
-        if id(held.value) in owners:
+    unique = {id(operand.value): operand for operand in operands if operand.kind == "model"}.values()
+    sized = [(operand, [] if _is_alone(operands) else [id(v) for _, v in _variables(operand)]) for operand in unique]
+    for operand, variables in sorted(sized, key=lambda pair: (-len(pair[1]), id(pair[0].value) in pair[1])):
+        if id(operand.value) in owners:
             continue
         for variable in variables:
             if variable in owners:
                 raise UnsupportedError(
-                    f"{owners[variable].name} and {held.name} share a variable, which replicate cannot keep shared; "
+                    f"{owners[variable].name} and {operand.name} share a variable, which replicate cannot keep shared; "
                     "put them into one model, or leave out the one that is part of the other"
                 )
-        owners.update(dict.fromkeys(variables, held))
-        models.append(held)
+        owners.update(dict.fromkeys(variables, operand))
+        models.append(operand)
     return models
 
 
-def _is_alone(found: list[Operand]) -> bool:
-    return len({id(held.value) for held in found}) == 1
+def _is_alone(operands: list[Operand]) -> bool:
+    return len({id(operand.value) for operand in operands}) == 1
 
 
-def _variables(held: Operand) -> Iterable[tuple[str, Any]]:
-    return held.backend.variables(held.value)
+def _variables(operand: Operand) -> Iterable[tuple[str, Any]]:
+    return operand.backend.variables(operand.value)
 
 
-def _replica(x: Any, found: list[Operand], models: list[Operand], place: Device) -> Any:
+def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Device) -> Any:
     new: dict[int, Any] = {}
-    for held in models:
-        twin = leaves.copy(held.backend, held.kind, held.value, place)
-        if not _is_alone(found):
-            twins = dict(held.backend.variables(twin))
-            new.update((id(old), twins[name]) for name, old in _variables(held))
-        new[id(held.value)] = twin
-    for held in found:
-        if id(held.value) not in new:
-            new[id(held.value)] = held.backend.leaf(held.value, place)
-    return rebuilt(x, found, [new[id(held.value)] for held in found])
+    for operand in models:
+        twin = leaves.copy(operand.backend, operand.kind, operand.value, place)
+        if not _is_alone(operands):
+            twins = dict(operand.backend.variables(twin))
+            new.update((id(old), twins[name]) for name, old in _variables(operand))
+        new[id(operand.value)] = twin
+    for operand in operands:
+        if id(operand.value) not in new:
+            new[id(operand.value)] = operand.backend.leaf(operand.value, place)
+    return rebuilt(x, operands, [new[id(operand.value)] for operand in operands])
 
 
 # sums
 
 
 def _reduce(column: Sequence[Operand], op: str) -> list[Any]:
-    tensors = [read(held) for held in column]
+    tensors = [read(operand) for operand in column]
     results = column[0].backend.all_reduce(tensors, op == "mean")
-    for held, tensor, result in zip(column, tensors, results, strict=True):
-        if held.kind == "model" and result is not tensor:
-            held.backend.write(held.value, result)
-    return [held.value if held.kind == "model" else result for held, result in zip(column, results, strict=True)]
+    for operand, tensor, result in zip(column, tensors, results, strict=True):
+        if operand.kind == "model" and result is not tensor:
+            operand.backend.write(operand.value, result)
+    return [
+        operand.value if operand.kind == "model" else result for operand, result in zip(column, results, strict=True)
+    ]

@@ -3,7 +3,8 @@
 
 Facts about JAX that the code depends on (measured on 0.7.1):
 
-- `jax.distributed.initialize` fails once JAX has started, and JAX cannot be started again. So a process has the same
+- `jax.distributed.initialize` fails once JAX has started (https://github.com/jax-ml/jax/issues/18237), and JAX cannot
+  be started again. So a process has the same
   rank in all groups that it joins later. Connections that exist still work after `jax.distributed.shutdown`, but new
   ones cannot be made.
 - A process that has not called `jax.distributed.shutdown` waits at its exit for all others, so `close` calls it. Rank 0
@@ -139,8 +140,8 @@ class JaxEngine(Engine):
 
 def _own(y: jax.Array, x: jax.Array) -> jax.Array:
     (place,) = x.devices()
-    found = _on(place, y.addressable_data(0))
-    return found if x.ndim else found.reshape(())
+    part = _on(place, y.addressable_data(0))
+    return part if x.ndim else part.reshape(())
 
 
 def _on(native: Any, x: jax.Array) -> jax.Array:
@@ -159,11 +160,11 @@ def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
 def _taken_from_jax() -> Any:
     """What `jax.distributed.shutdown` would end. JAX's own exit hook must not find it: a program may end while `close`
     still waits for another rank, and a second call would end the process by SIGABRT."""
-    taken, state = _State(), _global_state
+    state_taken, state = _State(), _global_state
     for name in ("preemption_sync_manager", "client", "service"):
-        setattr(taken, name, getattr(state, name))
+        setattr(state_taken, name, getattr(state, name))
         setattr(state, name, None)
-    return taken
+    return state_taken
 
 
 def _initialize(group: Group) -> bool:
@@ -171,9 +172,9 @@ def _initialize(group: Group) -> bool:
     `LaunchError` if JAX has been started, except if that was for an earlier group in which each process had the same
     rank."""
     is_shared = unstarted.is_started() or jax.distributed.is_initialized()
-    said = group.exchange(f"{int(is_shared)} {address(group.host, 0 if group.rank else free_port(group.host))}")
-    _, _, coordinator = said[0].partition(" ")
-    started = [rank for rank, text in enumerate(said) if text.startswith("1")]
+    answers = group.exchange(f"{int(is_shared)} {address(group.host, 0 if group.rank else free_port(group.host))}")
+    _, _, coordinator = answers[0].partition(" ")
+    started = [rank for rank, text in enumerate(answers) if text.startswith("1")]
     if not started:
         # set, because the default differs between versions of JAX
         jax.config.update("jax_cpu_collectives_implementation", "gloo")

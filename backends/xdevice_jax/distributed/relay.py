@@ -1,6 +1,7 @@
 """A relay in this process, by way of which JAX reaches its coordination service in rank 0.
 
-If rank 0 dies, the relay keeps JAX's connection open. Otherwise JAX would end this process at once.
+If rank 0 dies, the relay keeps JAX's connection open. Otherwise JAX would end this process at once, before it can raise
+the error that names rank 0: JAX counts the service as vital (https://github.com/jax-ml/jax/pull/39095 documents that).
 
 On GPUs, JAX 0.11 asks the service for the states of the ranks until the process ends, even after it has left the
 service. So the service would wait for 5 s when it ends, and JAX would print that the connection is lost: the relay cuts
@@ -72,5 +73,5 @@ def _receive(near: socket.socket, far: socket.socket) -> None:
             near.sendall(data)
 
 
-def _start(function: Callable[..., None], *given: Any) -> None:
-    threading.Thread(target=function, args=given, name="xdevice relay", daemon=True).start()
+def _start(function: Callable[..., None], *arguments: Any) -> None:
+    threading.Thread(target=function, args=arguments, name="xdevice relay", daemon=True).start()

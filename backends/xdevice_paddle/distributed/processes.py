@@ -72,7 +72,7 @@ class PaddleEngine(Engine):
         if not self._is_gloo:
             paddle.set_device(str(group.device))
         self._store, self._number = _store(group)
-        self._members = self._made(self._number, range(group.size))
+        self._members = self._new_group(self._number, range(group.size))
         self._pairs: dict[int, Members] = {}
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
@@ -102,10 +102,10 @@ class PaddleEngine(Engine):
     def all_gather(self, x: paddle.Tensor) -> list[paddle.Tensor]:
         if 0 in x.shape:
             return [x.clone() for _ in range(self._size)]
-        found: list[paddle.Tensor] = []
-        dist.all_gather(found, _bytes(x), group=self._members)
+        received: list[paddle.Tensor] = []
+        dist.all_gather(received, _bytes(x), group=self._members)
         self._wait()
-        return [_from_bytes(one, x) for one in found]
+        return [_from_bytes(one, x) for one in received]
 
     def reduce_scatter(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
         return own_part(self.all_reduce(x, op), self._rank, self._size).clone()
@@ -120,12 +120,12 @@ class PaddleEngine(Engine):
     def recv(self, like: paddle.Tensor, source: int) -> paddle.Tensor:
         if 0 in like.shape:
             return like
-        found = _bytes(like)
+        received = _bytes(like)
         pair = self._pair(source, self._rank)
         with _as_trainer(self._rank):
-            dist.recv(found, src=source, group=pair)
+            dist.recv(received, src=source, group=pair)
         self._wait()
-        return _from_bytes(found, like)
+        return _from_bytes(received, like)
 
     # single tensors
 
@@ -143,17 +143,17 @@ class PaddleEngine(Engine):
 
     # the groups
 
-    def _made(self, number: int, ranks: Sequence[int]) -> Members:
+    def _new_group(self, number: int, ranks: Sequence[int]) -> Members:
         kind = _KINDS["gloo" if self._is_gloo else "nccl"]
         rank = ranks.index(self._rank)
         with _as_trainer(self._rank):
-            made = kind.create(self._store, rank, len(ranks), number)
-        return Members(rank, number, list(ranks), pg=made, name=f"xdevice {number}")
+            process_group = kind.create(self._store, rank, len(ranks), number)
+        return Members(rank, number, list(ranks), pg=process_group, name=f"xdevice {number}")
 
     def _pair(self, source: int, to: int) -> Members:
         number = self._number + 1 + source * self._size + to
         if number not in self._pairs:
-            self._pairs[number] = self._made(number, (source, to))
+            self._pairs[number] = self._new_group(number, (source, to))
         return self._pairs[number]
 
     def _reduced(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
@@ -206,6 +206,6 @@ def _bytes(x: paddle.Tensor) -> paddle.Tensor:
     return _compact(x).reshape([-1]).view("uint8")
 
 
-def _from_bytes(found: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
+def _from_bytes(received: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
     """Returns the bytes `found` as a tensor with the shape and dtype of `x`: `x` itself if they are in its memory."""
-    return x if found.data_ptr() == x.data_ptr() else found.view(x.dtype).reshape(x.shape)
+    return x if received.data_ptr() == x.data_ptr() else received.view(x.dtype).reshape(x.shape)

@@ -6,7 +6,8 @@ Facts about TensorFlow that the code depends on (measured on 2.21):
   process has the same rank in all groups that it joins later.
 - After one collective has failed, all later ones fail. So none is called that could fail: a dtype that TensorFlow's
   collectives do not support is sent as another one, without a change of its values.
-- NCCL's collectives do not support int32: "Collective all-reduce does not support datatype DT_INT32 on DEVICE_GPU".
+- NCCL's collectives do not support int32: "Collective all-reduce does not support datatype DT_INT32 on DEVICE_GPU"
+  (https://github.com/tensorflow/tensorflow/issues/56184).
 - A collective on a tensor without elements crashes the process by a segmentation fault.
 - `CollectiveReduceScatterV2` is not implemented for the CPU, and there are no collectives to send and receive. Instead
   of these, the code takes its part of an all-reduce, and broadcasts in a group of two processes.
@@ -96,30 +97,30 @@ class TensorflowEngine(Engine):
             return x
         with tf.device(self._native):
             sent = _carried(x, self._reduced_as)
-            found = tf.raw_ops.CollectiveReduceV2(
+            result = tf.raw_ops.CollectiveReduceV2(
                 input=sent, merge_op=_OPS[op], final_op="Id", ordering_token=[], **self._call(_ALL, self._size)
             )
-            return self._done(_unpacked(found, x, self._reduced_as))
+            return self._done(_unpacked(result, x, self._reduced_as))
 
     def broadcast(self, x: Any, root: int) -> Any:
-        return self._given(x, self._rank == root, _ALL, self._size)
+        return self._broadcast_in(x, self._rank == root, _ALL, self._size)
 
     def all_gather(self, x: Any) -> list[Any]:
         if 0 in x.shape:
             return [x] * self._size
         with tf.device(self._native):
             sent = _carried(x, self._moved_as)[tf.newaxis]
-            found = tf.raw_ops.CollectiveGatherV2(input=sent, ordering_token=[], **self._call(_ALL, self._size))
-            return self._done([_unpacked(one, x, self._moved_as) for one in tf.unstack(found)])
+            result = tf.raw_ops.CollectiveGatherV2(input=sent, ordering_token=[], **self._call(_ALL, self._size))
+            return self._done([_unpacked(one, x, self._moved_as) for one in tf.unstack(result)])
 
     def reduce_scatter(self, x: Any, op: str) -> Any:
         return own_part(self.all_reduce(x, op), self._rank, self._size)
 
     def send(self, x: Any, to: int) -> None:
-        self._given(x, True, self._pair(self._rank, to), 2)
+        self._broadcast_in(x, True, self._pair(self._rank, to), 2)
 
     def recv(self, like: Any, source: int) -> Any:
-        return self._given(like, False, self._pair(source, self._rank), 2)
+        return self._broadcast_in(like, False, self._pair(source, self._rank), 2)
 
     # single tensors
 
@@ -142,23 +143,23 @@ class TensorflowEngine(Engine):
     def _pair(self, source: int, to: int) -> int:
         return _ALL + 1 + source * self._size + to
 
-    def _given(self, x: Any, is_source: bool, key: int, size: int) -> Any:
+    def _broadcast_in(self, x: Any, is_source: bool, key: int, size: int) -> Any:
         if 0 in x.shape:
             return x
         with tf.device(self._native):
             sent, call = _carried(x, self._moved_as), self._call(key, size)
             if is_source:
-                found = tf.raw_ops.CollectiveBcastSendV2(input=sent, **call)
+                result = tf.raw_ops.CollectiveBcastSendV2(input=sent, **call)
             else:
-                found = tf.raw_ops.CollectiveBcastRecvV2(shape=sent.shape, T=sent.dtype, **call)
-            return self._done(_unpacked(found, x, self._moved_as))
+                result = tf.raw_ops.CollectiveBcastRecvV2(shape=sent.shape, T=sent.dtype, **call)
+            return self._done(_unpacked(result, x, self._moved_as))
 
-    def _done(self, found: Any) -> Any:
+    def _done(self, result: Any) -> Any:
         """Returns `found`, the result of a collective. Waits for it with NCCL, whose calls return at once. The wait
         must be in this thread, because xdevice gives the thread up if another process has died."""
         if self._hint == "nccl":
             tf.test.experimental.sync_devices()
-        return found
+        return result
 
 
 def _on_gpu(table: Mapping[str, As]) -> dict[str, As]:
@@ -173,25 +174,25 @@ def _carried(x: Any, table: Mapping[str, As]) -> Any:
     return x if wide is None else tf.cast(x, wide)
 
 
-def _unpacked(found: Any, x: Any, table: Mapping[str, As]) -> Any:
+def _unpacked(result: Any, x: Any, table: Mapping[str, As]) -> Any:
     bits, wide = table.get(x.dtype.name, _PLAIN)
-    found = found if wide is None else tf.cast(found, bits or x.dtype)
-    return found if bits is None else tf.bitcast(found, x.dtype)
+    result = result if wide is None else tf.cast(result, bits or x.dtype)
+    return result if bits is None else tf.bitcast(result, x.dtype)
 
 
 def _join(group: Group, name: str, is_started: bool) -> None:
     here = address(group.host, free_port(group.host))
     is_ready = _cluster == [(group.rank, group.size)]
-    said = [text.split() for text in group.exchange(f"{int(is_ready)} {int(is_started)} {here}")]
-    if all(ready == "1" for ready, _, _ in said):
+    answers = [text.split() for text in group.exchange(f"{int(is_ready)} {int(is_started)} {here}")]
+    if all(ready == "1" for ready, _, _ in answers):
         return
-    started = [str(rank) for rank, (_, started, _) in enumerate(said) if started == "1"]
+    started = [str(rank) for rank, (_, started, _) in enumerate(answers) if started == "1"]
     if started:
         raise LaunchError(
             f"TensorFlow has run something already on rank {', '.join(started)}, and it meets other processes only "
             "before its first tensor: enter xdevice.processes() first, or choose engine='torch:gloo'"
         )
-    cluster = tf.train.ClusterSpec({"worker": [there for _, _, there in said]}).as_cluster_def()
+    cluster = tf.train.ClusterSpec({"worker": [there for _, _, there in answers]}).as_cluster_def()
     _configure(
         _context(),
         collective_leader="/job:worker/replica:0/task:0",

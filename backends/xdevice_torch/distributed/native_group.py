@@ -31,17 +31,17 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
     """Makes PyTorch's default process group, by gloo for tensors on the host, and by NCCL if this process has a GPU."""
     is_there = dist.is_initialized()
     own = f"rank {dist.get_rank()} of {dist.get_world_size()}" if is_there else "none"
-    said = group.exchange(own)
+    answers = group.exchange(own)
     wanted = [f"rank {rank} of {group.size}" for rank in range(group.size)]
     is_cuda = native.type == "cuda"
     # FSDP and DTensor put tensors on the current GPU, and NCCL takes those on `native` only
     scope = torch.cuda.device(native) if is_cuda else nullcontext()
-    if is_there and said == wanted:
+    if is_there and answers == wanted:
         return NativeGroup(scope, lambda: None, lambda: None)
-    if said != ["none"] * group.size:
-        told = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(said))
+    if answers != ["none"] * group.size:
+        texts = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(answers))
         raise LaunchError(
-            f"this program has called init_process_group itself, and not with the ranks of this world ({told}); call "
+            f"this program has called init_process_group itself, and not with the ranks of this world ({texts}); call "
             "it on every rank, or leave it to native_group()"
         )
     before = os.environ.get(_INTERFACE)

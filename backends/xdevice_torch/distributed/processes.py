@@ -52,10 +52,11 @@ _AS: Final = {
     torch.complex128: torch.float64,
 }
 """For each dtype that gloo or NCCL does not sum: the dtype in which its tensors are summed. A sum of wider integers has
-the same low bits; a complex number is summed as a pair of floats."""
-_KEYS: Final = {torch.float32: torch.int32, torch.float64: torch.int64}
+the same low bits; a complex number is summed as a pair of floats. For gloo this is reported in
+https://github.com/pytorch/pytorch/issues/89197 (bool), https://github.com/pytorch/pytorch/issues/156632 (complex)."""
+_SORTED_AS: Final = {torch.float32: torch.int32, torch.float64: torch.int64}
 """The integers as which floats are compared for max and min, because gloo does not handle NaN: its max of 0, NaN and 2
-on three ranks is 0."""
+on three ranks is 0. No upstream issue is known."""
 _OPS: Final = {
     "sum": dist.ReduceOp.SUM,
     "mean": dist.ReduceOp.AVG,
@@ -68,8 +69,8 @@ def names(has_gpus: bool) -> tuple[str, ...]:
     """Returns the names of the engines ("nccl", "gloo") that this build of PyTorch has, the best first."""
     if not dist.is_available():
         return ()
-    found = ("nccl",) if has_gpus and dist.is_nccl_available() else ()
-    return (*found, "gloo") if dist.is_gloo_available() else found
+    nccl = ("nccl",) if has_gpus and dist.is_nccl_available() else ()
+    return (*nccl, "gloo") if dist.is_gloo_available() else nccl
 
 
 class TorchEngine(Engine):
@@ -108,65 +109,67 @@ class TorchEngine(Engine):
         return None
 
     def all_reduce(self, x: torch.Tensor, op: str) -> torch.Tensor:
-        if op != "sum" and x.dtype in _KEYS:
-            return x.copy_(_floats(self.all_reduce(_keys(x, op), op), x.dtype))
-        held = self._held(x)
-        self._wait(held, lambda group: group.allreduce([held], _options(dist.AllreduceOptions, op)))
-        return _into(x, held)
+        if op != "sum" and x.dtype in _SORTED_AS:
+            integers = self.all_reduce(_sortable(x, op), op)
+            return x.copy_(_floats(integers, x.dtype))
+        buffer = self._buffer(x)
+        self._wait(buffer, lambda group: group.allreduce([buffer], _options(dist.AllreduceOptions, op)))
+        return _into(x, buffer)
 
     def broadcast(self, x: torch.Tensor, root: int) -> torch.Tensor:
-        held = self._bytes(x)
+        buffer = self._bytes(x)
         options = dist.BroadcastOptions()
         options.rootRank = root
-        self._wait(held, lambda group: group.broadcast([held], options))
-        return _into(x, held)
+        self._wait(buffer, lambda group: group.broadcast([buffer], options))
+        return _into(x, buffer)
 
     def all_gather(self, x: torch.Tensor) -> list[torch.Tensor]:
-        held = self._bytes(x)
-        parts = [torch.empty_like(held) for _ in range(self._size)]
-        self._wait(held, lambda group: group.allgather([parts], [held]))
+        buffer = self._bytes(x)
+        parts = [torch.empty_like(buffer) for _ in range(self._size)]
+        self._wait(buffer, lambda group: group.allgather([parts], [buffer]))
         return [_like(part, x) for part in parts]
 
     def reduce_scatter(self, x: torch.Tensor, op: str) -> torch.Tensor:
-        if op != "sum" and x.dtype in _KEYS:
-            return _floats(self.reduce_scatter(_keys(x, op), op), x.dtype)
-        held = self._held(x)
-        parts = [part.contiguous() for part in held.chunk(self._size)]
+        if op != "sum" and x.dtype in _SORTED_AS:
+            integers = self.reduce_scatter(_sortable(x, op), op)
+            return _floats(integers, x.dtype)
+        buffer = self._buffer(x)
+        parts = [part.contiguous() for part in buffer.chunk(self._size)]
         new = torch.empty_like(parts[self._rank])
-        self._wait(held, lambda group: group.reduce_scatter([new], [parts], _options(dist.ReduceScatterOptions, op)))
+        self._wait(buffer, lambda group: group.reduce_scatter([new], [parts], _options(dist.ReduceScatterOptions, op)))
         part = torch.empty((x.shape[0] // self._size, *x.shape[1:]), dtype=x.dtype, device=x.device)
         return _into(part, new)
 
     def send(self, x: torch.Tensor, to: int) -> None:
-        held = self._bytes(x)
-        self._wait(held, lambda group: group.send([held], to, 0), False)
+        buffer = self._bytes(x)
+        self._wait(buffer, lambda group: group.send([buffer], to, 0), False)
 
     def recv(self, like: torch.Tensor, source: int) -> torch.Tensor:
-        held = self._bytes(like)
-        self._wait(held, lambda group: group.recv([held], source, 0), False)
-        return _into(like, held)
+        buffer = self._bytes(like)
+        self._wait(buffer, lambda group: group.recv([buffer], source, 0), False)
+        return _into(like, buffer)
 
     def start_mean(self, x: torch.Tensor, divisor: float) -> Callable[[], torch.Tensor]:
-        held = self._held(x)
-        if held.numel() == 0:
+        buffer = self._buffer(x)
+        if buffer.numel() == 0:
             return lambda: x
         # NCCL multiplies by 1 / size, which is the division if size is a power of two
-        is_mean = held.is_cuda and divisor == self._size and self._size & (self._size - 1) == 0
+        is_mean = buffer.is_cuda and divisor == self._size and self._size & (self._size - 1) == 0
         options = _options(dist.AllreduceOptions, "mean" if is_mean else "sum", True)
-        if held.is_cuda:
-            with torch.cuda.device(held.device):
-                work = self._nccl.allreduce([held], options)
+        if buffer.is_cuda:
+            with torch.cuda.device(buffer.device):
+                work = self._nccl.allreduce([buffer], options)
         else:
-            work = self._gloo.allreduce([held], options)
+            work = self._gloo.allreduce([buffer], options)
 
         def wait() -> torch.Tensor:
-            if held.is_cuda:
-                with torch.cuda.device(held.device):
+            if buffer.is_cuda:
+                with torch.cuda.device(buffer.device):
                     work.wait()  # the stream's wait, not the host's
             else:
                 self._until(lambda seconds: is_done(work))
             self._last = work
-            total = _into(x, held)
+            total = _into(x, buffer)
             return total if is_mean else self.over(total, divisor)
 
         return wait
@@ -209,11 +212,11 @@ class TorchEngine(Engine):
 
     # the tensors that gloo or NCCL are given
 
-    def _wait(self, held: torch.Tensor, call: Callable[[Any], Any], in_steps: bool = True) -> None:
-        if held.numel() == 0:
+    def _wait(self, buffer: torch.Tensor, call: Callable[[Any], Any], in_steps: bool = True) -> None:
+        if buffer.numel() == 0:
             return
-        if held.is_cuda:
-            self._wait_on_gpu(held, call, in_steps)
+        if buffer.is_cuda:
+            self._wait_on_gpu(buffer, call, in_steps)
             return
         work = call(self._gloo)
         if in_steps:
@@ -221,8 +224,8 @@ class TorchEngine(Engine):
         else:
             work.wait()
 
-    def _wait_on_gpu(self, held: torch.Tensor, call: Callable[[Any], Any], in_steps: bool) -> None:
-        with torch.cuda.device(held.device):
+    def _wait_on_gpu(self, buffer: torch.Tensor, call: Callable[[Any], Any], in_steps: bool) -> None:
+        with torch.cuda.device(buffer.device):
             call(self._nccl).wait()  # the stream's wait, not the host's
             stream = torch.cuda.current_stream()
             if in_steps:
@@ -230,13 +233,13 @@ class TorchEngine(Engine):
             else:
                 stream.synchronize()
 
-    def _held(self, x: torch.Tensor) -> torch.Tensor:
+    def _buffer(self, x: torch.Tensor) -> torch.Tensor:
         """Returns `x` in a dtype that gloo and NCCL can sum, C-contiguous, without a copy where that is possible."""
         if x.dtype in _AS:
-            held = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+            buffer = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
             if x.dtype is torch.uint64:
-                held = x.view(torch.int64)
-            return self._here(held.to(_AS[x.dtype])).contiguous()
+                buffer = x.view(torch.int64)
+            return self._here(buffer.to(_AS[x.dtype])).contiguous()
         return self._here(x.resolve_neg()).contiguous()
 
     def _bytes(self, x: torch.Tensor) -> torch.Tensor:
@@ -277,44 +280,47 @@ def _is_idle(stream: Any, seconds: float) -> bool:
     return True
 
 
-def _keys(x: torch.Tensor, op: str) -> torch.Tensor:
+def _sortable(x: torch.Tensor, op: str) -> torch.Tensor:
     """Returns integers that sort as the floats of `x` do, with NaN above all for a max, and below all for a min."""
+    # a NaN may have either sign, which would put it at either end: all get the sign of the end that `op` looks for
     nan = torch.full_like(x, float("nan")).abs_()
-    whole = torch.where(x.isnan(), nan if op == "max" else nan.neg_(), x).contiguous()
-    return _folded(whole.view(_KEYS[x.dtype]))
+    if op == "min":
+        nan.neg_()
+    signed = torch.where(x.isnan(), nan, x).contiguous()
+    return _invert_negatives(signed.view(_SORTED_AS[x.dtype]))
 
 
-def _floats(keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return _folded(keys).view(dtype)
+def _floats(integers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return _invert_negatives(integers).view(dtype)
 
 
-def _folded(bits: torch.Tensor) -> torch.Tensor:
+def _invert_negatives(bits: torch.Tensor) -> torch.Tensor:
     """Turns the bits of floats into integers that sort as the floats do, by inverting all bits but the sign of negative
     numbers. Calling it on the result gives the bits again."""
     info = torch.iinfo(bits.dtype)
     return bits ^ ((bits >> (info.bits - 1)) & info.max)
 
 
-def _into(x: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+def _into(x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
     """Writes the result `held` into `x`, unless `held` is in the memory of `x` already, and returns `x`."""
-    if held.data_ptr() == x.data_ptr() and held.device == x.device:
+    if buffer.data_ptr() == x.data_ptr() and buffer.device == x.device:
         if not x.is_inference():
             torch.autograd.graph.increment_version(x)  # so that a backward pass which needs the old values raises
         return x
-    return x.copy_(_like(held, x))
+    return x.copy_(_like(buffer, x))
 
 
-def _like(held: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def _like(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Returns the result `held` in the shape, the dtype and on the device of `x`."""
     if x.numel() == 0:
         return torch.empty_like(x)
-    if held.dtype is torch.uint8 and (held.numel() != x.numel() or x.itemsize == 1):
-        held = held.view(x.dtype)  # the bytes of the elements
+    if buffer.dtype is torch.uint8 and (buffer.numel() != x.numel() or x.itemsize == 1):
+        buffer = buffer.view(x.dtype)  # the bytes of the elements
     elif x.is_complex():
-        held = torch.view_as_complex(held)
+        buffer = torch.view_as_complex(buffer)
     elif x.dtype is torch.uint64:
-        held = held.view(torch.uint64)
-    return held.to(x.device, x.dtype).reshape(x.shape)
+        buffer = buffer.view(torch.uint64)
+    return buffer.to(x.device, x.dtype).reshape(x.shape)
 
 
 @cache

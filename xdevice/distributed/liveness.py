@@ -1,4 +1,4 @@
-"""Signs of life: finds out whether this process is working or stands still, and which line its program has reached.
+"""Liveness of life: finds out whether this process is working or stands still, and which line its program has reached.
 
 A rank that does not come to a collective may be compiling, loading or saving, and should be waited for. Or it may stand
 still for ever: asleep, in a deadlock, waiting for an answer that never comes. A process works if the program's current
@@ -30,7 +30,7 @@ class _Reading(NamedTuple):
     rest: float
 
 
-class Signs:
+class Liveness:
     """Watches this process for signs of life: the thread that calls the collectives, the other threads, and the child
     processes."""
 

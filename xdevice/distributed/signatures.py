@@ -1,5 +1,4 @@
-"""The texts that a rank sends to the other ranks: the name of a collective and the tensors in it, or an error it
-raised."""
+"""The texts for the tensors of a collective, on which the ranks vote."""
 
 from __future__ import annotations
 
@@ -25,22 +24,22 @@ def signatures(tensors: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
     """The text for several tensors, on which the ranks vote before a collective. It says which tensors are the same
     object, because such a tensor is sent only once."""
     first: dict[int, int] = {}
-    told = []
+    texts = []
     for i, one in enumerate(tensors):
         is_again = first.setdefault(id(one.value), i) != i
         but_length = bool(but_lengths) and but_lengths[i]
-        told.append(signature(one, but_length) + (f" is tensor {first[id(one.value)]}" if is_again else ""))
-    return "; ".join(told)
+        texts.append(signature(one, but_length) + (f" is tensor {first[id(one.value)]}" if is_again else ""))
+    return "; ".join(texts)
 
 
 def signature(one: Operand, but_length: bool = False) -> str:
     """The text for one tensor, on which the ranks vote before a collective: its name, dtype, shape and kind of device.
     With `but_length` the length of the first axis is left out."""
     shape = shape_of(one)
-    told = f"[{', '.join(['any', *map(str, shape[1:])])}]" if but_length else str(list(shape))
+    texts = f"[{', '.join(['any', *map(str, shape[1:])])}]" if but_length else str(list(shape))
     place = one.backend.device_of(read(one))
     name = one.name if one.name != "x" else ""
-    return f"{name}{' ' * bool(name)}{dtype_of(one)} {told}{'' if place.kind == 'cpu' else f' on {place.kind}'}"
+    return f"{name}{' ' * bool(name)}{dtype_of(one)} {texts}{'' if place.kind == 'cpu' else f' on {place.kind}'}"
 
 
 def overlap(parts: list[Operand]) -> str:
@@ -50,7 +49,7 @@ def overlap(parts: list[Operand]) -> str:
     return f"; {twins[0]} and {twins[1]} share memory" if twins is not None else ""
 
 
-def unsent(x: Any) -> str:
+def others_text(x: Any) -> str:
     """A text for the numbers, strings and other objects in a container that are not tensors. They are not sent, so the
     ranks compare this text in the vote."""
     if registry.kind_of(type(x)) is not None:
@@ -73,16 +72,3 @@ def _shorten(text: str) -> str:
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}... ({len(text)} characters, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]})"
-
-
-def describe(error: BaseException) -> str:
-    """A text for an error, for the other ranks: its type and message, and the file and line that raised it."""
-    where = error.__traceback__
-    while where is not None and where.tb_next is not None:
-        where = where.tb_next
-    place = f" ({where.tb_frame.f_code.co_filename}:{where.tb_lineno})" if where is not None else ""
-    try:
-        text = str(error)[:2000]
-    except Exception as unsaid:  # an error whose str() fails must be reported nevertheless
-        text = f"its text cannot be had: {type(unsaid).__name__}"
-    return f"{type(error).__name__}: {text}{place}"

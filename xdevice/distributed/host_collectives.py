@@ -1,19 +1,59 @@
-"""What several processes share without an engine: the indices of a data set, and small values of Python's own types."""
+"""The collectives that need no engine, because all goes over the control connection: `barrier` and `first`, the indices
+of a data set, and small values of Python's own types. They wait for no device."""
 
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from xdevice.errors import ArgumentError, shown
+from xdevice.errors import ArgumentError, PeerError, shown
+
+from .control import describe
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from .session import Session
 
 _MOST: Final = 16 * 2**20
 """The most bytes that the values of all ranks may have together: they come in one message of the control connection."""
+
+
+def barrier(session: Session) -> None:
+    if session.size > 1:
+        session.ready("barrier")
+        with session.alone("barrier"):
+            session.line.vote("barrier")
+
+
+@contextmanager
+def first(session: Session) -> Iterator[bool]:
+    if session.size == 1:
+        yield True
+        return
+    session.ready("first")
+    line = session.line
+    if session.rank != 0:
+        with session.alone("first"):
+            error = line.vote("first")
+        if error and error[0]:
+            raise PeerError(f"rank 0 raised {error[0]} in first()", 0, "raised")
+    line.is_first_busy = session.rank == 0
+    try:
+        with session.inside("first(), where the ranks are not side by side"):
+            yield session.rank == 0
+    except BaseException as error:
+        line.is_first_busy = False
+        if session.rank == 0 and isinstance(error, Exception):
+            with suppress(PeerError):  # another rank may have ended by this error already: here it is raised itself
+                line.vote("first", describe(error))
+        raise
+    line.is_first_busy = False
+    if session.rank == 0:
+        line.vote("first")
 
 
 def split_range(session: Session, count: int, pad: bool, seed: int | None) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -59,7 +59,7 @@ def is_terminal(stream: TextIO | None) -> bool:
     return stream is None or stream.closed or stream.isatty()
 
 
-class Screen:
+class RankOutput:
     """Shows what one rank prints: two threads read its standard output and its standard error. With `folder`, both are
     also written into a file there."""
 
