@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from helpers.port_texts import examined, ported
 
+from xdevice.port.values import INT, STR, TENSOR, UNKNOWN, of, tuple_of, union
+
 ITEM = "return xdevice.item(x)"
 
 
@@ -221,3 +223,15 @@ def test_every_place_of_an_expression_is_read(line):
     sites = examined(text).sites
     assert len(sites) == text.count(".item()")
     assert {site.verdict for site in sites} == {"rewritten"}
+
+
+def test_a_union_grows_towards_anything_so_that_the_inference_ends():
+    function, device = of("function", "f"), of("device", None, "node")
+    assert union(TENSOR, UNKNOWN) == UNKNOWN
+    assert union(TENSOR, function, device, UNKNOWN) == function | device | UNKNOWN  # these are followed in any case
+    assert union(*[of("result", i) for i in range(24)]) != UNKNOWN
+    assert union(*[of("result", i) for i in range(25)]) == UNKNOWN
+    assert union(tuple_of([INT]), tuple_of([STR]), TENSOR) == tuple_of([INT | STR]) | TENSOR
+    assert union(tuple_of([INT]), tuple_of([INT, INT])) == tuple_of([INT]) | tuple_of([INT, INT])
+    assert tuple_of([tuple_of([tuple_of([INT])])]) == tuple_of([UNKNOWN])
+    assert tuple_of([INT] * 13) == tuple_of([UNKNOWN] * 13)
