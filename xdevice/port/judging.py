@@ -66,7 +66,7 @@ class JudgedModule:
         self.text_origins = text_origins
         self.sets_current = sets_current
         self.frameworks = frameworks_of(module)
-        names = set()
+        names: set[str] = set()
         for node in self.nodes:
             names.update(name.split(".")[0] for name in imported_names(node, module))
             if isinstance(node, ast.Name):

@@ -16,7 +16,7 @@ import re
 import sys
 import tokenize
 import warnings
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -372,27 +372,33 @@ class _Decoder(json.JSONDecoder):
 
 def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
     file = source.raw.decode("utf-8-sig")
-    parts, written, waiting = [], 0, list(edits)
-    tokens = source.tokens
-    first = 0
-    while waiting and first < len(tokens):
-        token = tokens[first]
-        end = token.at + len(token.value.encode())
-        touched = [edit for edit in waiting if edit.start < end or edit.start == end == token.at]
-        if not touched:
-            first += 1
-            continue
-        last = first
-        while touched[-1].end > end:  # an expression of several lines
-            last += 1
-            end = tokens[last].at + len(tokens[last].value.encode())
-            touched = [edit for edit in waiting if edit.start < end]
-        shifted = [edit.shifted(-token.at) for edit in touched]
-        value = splice("".join(t.value for t in tokens[first : last + 1]).encode(), shifted).decode()
-        parts += [file[written : token.start], _strings(value, tokens, first, file)]
-        written, waiting, first = tokens[last].end, waiting[len(touched) :], last + 1
+    parts, written = [], 0
+    for first, last, group in _touched(source.tokens, edits):
+        tokens = source.tokens[first : last + 1]
+        begin = tokens[0].at
+        text = "".join(token.value for token in tokens).encode()
+        value = splice(text, [edit.shifted(-begin) for edit in group]).decode()
+        parts += [file[written : tokens[0].start], _strings(value, source.tokens, first, file)]
+        written = tokens[-1].end
     mark = codecs.BOM_UTF8 if source.raw.startswith(codecs.BOM_UTF8) else b""
     return mark + ("".join(parts) + file[written:]).encode()
+
+
+def _touched(tokens: list[_Token], edits: list[Edit]) -> Iterator[tuple[int, int, list[Edit]]]:
+    """The first and the last of strings that are written anew together, because an edit goes over several lines, with
+    all edits in them."""
+    starts = [token.at for token in tokens]
+    first = last = -1
+    group: list[Edit] = []
+    for edit in edits:
+        start = bisect_right(starts, edit.start) - 1
+        if start > last:
+            if group:
+                yield first, last, group
+            first, group = start, []
+        group.append(edit)
+        last = max(last, start, bisect_left(starts, edit.end) - 1)
+    yield first, last, group
 
 
 def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
