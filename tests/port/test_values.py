@@ -235,3 +235,33 @@ def test_a_union_grows_towards_anything_so_that_the_inference_ends():
     assert union(tuple_of([INT]), tuple_of([INT, INT])) == tuple_of([INT]) | tuple_of([INT, INT])
     assert tuple_of([tuple_of([tuple_of([INT])])]) == tuple_of([UNKNOWN])
     assert tuple_of([INT] * 13) == tuple_of([UNKNOWN] * 13)
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict"),
+    [
+        ("if x is None: x.item()", "not a device"),
+        ("if x == None: x.item()", "not a device"),
+        ("if x is not None: x.item()", "rewritten"),
+        ("if x: x.item()", "rewritten"),
+        ("if not x: pass\nelse: x.item()", "rewritten"),
+        ("if x is None: x = torch.ones(2)\nx.item()", "rewritten"),
+        ("if x is None: raise ValueError\nx.item()", "rewritten"),
+        ("if x is None: sys.exit()\nx.item()", "rewritten"),
+        ("if x is None and flag: raise ValueError\nx.item()", "open"),
+        ("if x is None or flag: raise ValueError\nx.item()", "rewritten"),
+        ("while x is not None: x.item()", "rewritten"),
+        ("y = x.item() if x is not None else 0", "rewritten"),
+        ("y = x is not None and x.item()", "rewritten"),
+        ("y = x is None or x.item()", "rewritten"),
+        ("y = [z.item() for z in [x] if z is not None]", "rewritten"),
+        ("x = [x] if flag else torch.ones(2)\nif isinstance(x, list): pass\nelse: x.item()", "rewritten"),
+        ("x = [x] if flag else torch.ones(2)\nif not isinstance(x, (list, tuple)): x.item()", "rewritten"),
+        ("x = [x] if flag else torch.ones(2)\nif isinstance(x, Unknown): pass\nelse: x.item()", "not a device"),
+        ("y = x\ny.item()", "open"),
+    ],
+)
+def test_a_test_says_what_a_name_is(lines, verdict):
+    text = f"import sys\nimport torch\nx = torch.ones(1) if flag else None\n{lines}\n"
+    (site,) = examined(text).sites
+    assert site.verdict == verdict
