@@ -235,6 +235,14 @@ def test_the_import_may_stand_in_a_line_of_several_statements(head):
         assert new.startswith(f'import xdevice\n\nxdevice.set_backend("torch")\n{head}import torch')
 
 
+def test_without_a_framework_above_the_import_goes_before_the_first_statement():
+    head = '"""What it does."""\nfrom __future__ import annotations\n'
+    function = "def f():\n    import torch\n    return torch.ones(1).item()\n"
+    new = ported(head + function)
+    added = 'import xdevice\n\nxdevice.set_backend("torch")\n'
+    assert new == head + added + function.replace("torch.ones(1).item()", "xdevice.item(torch.ones(1))")
+
+
 def test_two_frameworks_choose_no_backend():
     text = "import torch\nimport jax\nx = torch.ones(1).item()\n"
     assert ported(text) == "import xdevice\nimport torch\nimport jax\nx = xdevice.item(torch.ones(1))\n"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from helpers.port_texts import examined, ported
 
+from xdevice.port.values import INT, STR, TENSOR, UNKNOWN, of, tuple_of, union
+
 ITEM = "return xdevice.item(x)"
 
 
@@ -221,3 +223,45 @@ def test_every_place_of_an_expression_is_read(line):
     sites = examined(text).sites
     assert len(sites) == text.count(".item()")
     assert {site.verdict for site in sites} == {"rewritten"}
+
+
+def test_a_union_grows_towards_anything_so_that_the_inference_ends():
+    function, device = of("function", "f"), of("device", None, "node")
+    assert union(TENSOR, UNKNOWN) == UNKNOWN
+    assert union(TENSOR, function, device, UNKNOWN) == function | device | UNKNOWN  # these are followed in any case
+    assert union(*[of("result", i) for i in range(24)]) != UNKNOWN
+    assert union(*[of("result", i) for i in range(25)]) == UNKNOWN
+    assert union(tuple_of([INT]), tuple_of([STR]), TENSOR) == tuple_of([INT | STR]) | TENSOR
+    assert union(tuple_of([INT]), tuple_of([INT, INT])) == tuple_of([INT]) | tuple_of([INT, INT])
+    assert tuple_of([tuple_of([tuple_of([INT])])]) == tuple_of([UNKNOWN])
+    assert tuple_of([INT] * 13) == tuple_of([UNKNOWN] * 13)
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict"),
+    [
+        ("if x is None: x.item()", "not a device"),
+        ("if x == None: x.item()", "not a device"),
+        ("if x is not None: x.item()", "rewritten"),
+        ("if x: x.item()", "rewritten"),
+        ("if not x: pass\nelse: x.item()", "rewritten"),
+        ("if x is None: x = torch.ones(2)\nx.item()", "rewritten"),
+        ("if x is None: raise ValueError\nx.item()", "rewritten"),
+        ("if x is None: sys.exit()\nx.item()", "rewritten"),
+        ("if x is None and flag: raise ValueError\nx.item()", "open"),
+        ("if x is None or flag: raise ValueError\nx.item()", "rewritten"),
+        ("while x is not None: x.item()", "rewritten"),
+        ("y = x.item() if x is not None else 0", "rewritten"),
+        ("y = x is not None and x.item()", "rewritten"),
+        ("y = x is None or x.item()", "rewritten"),
+        ("y = [z.item() for z in [x] if z is not None]", "rewritten"),
+        ("x = [x] if flag else torch.ones(2)\nif isinstance(x, list): pass\nelse: x.item()", "rewritten"),
+        ("x = [x] if flag else torch.ones(2)\nif not isinstance(x, (list, tuple)): x.item()", "rewritten"),
+        ("x = [x] if flag else torch.ones(2)\nif isinstance(x, Unknown): pass\nelse: x.item()", "not a device"),
+        ("y = x\ny.item()", "open"),
+    ],
+)
+def test_a_test_says_what_a_name_is(lines, verdict):
+    text = f"import sys\nimport torch\nx = torch.ones(1) if flag else None\n{lines}\n"
+    (site,) = examined(text).sites
+    assert site.verdict == verdict

@@ -157,6 +157,7 @@ def show(reports: Sequence[Report]) -> None:
     console = Console()
     console.print(table)
     engines = ", ".join(engine for report in reports for engine in report["engines"])
+    # names of engines may have brackets, which rich would take for markup
     console.print(f"Engines for several processes: {engines or 'none'}", markup=False, highlight=False)
     launcher = reports[0]["launcher"] if reports else None
     none = "none; xdevice launch -n 2 script.py starts several processes"
@@ -178,6 +179,7 @@ def _grouped(devices: Sequence[DeviceReport]) -> list[str]:
 def _line(places: list[str], name: str, memory: int | None) -> str:
     span = places[0] if len(places) == 1 else f"{places[0]} to {places[-1]}"
     size = f", {memory / 2**30:.1f} GiB" if memory else ""
+    # a CPU whose name is only "cpu" says nothing more
     about = f" ({name}{size})" if name != places[0].partition(":")[0] or size else ""
     return span + about
 

@@ -14,6 +14,7 @@ from xdevice.errors import XDeviceError
 _ONE_MACHINE = "127.0.0.1"
 
 
+# options behind SCRIPT are the script's own
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENT]...")
 @click.option("-n", "size", type=click.IntRange(min=1), required=True, help="How many processes on this machine.")

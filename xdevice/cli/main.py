@@ -205,6 +205,7 @@ def parity(
     )
     if plan.reference not in names:
         raise click.UsageError(f"the reference {plan.reference} is not among the backends {', '.join(names)}")
+    # with --save one backend makes sense: its recordings are compared later, by `compare`
     if len(names) == 1 and save is None:
         raise click.UsageError(
             f"{names[0]} alone has nothing to be compared with; name another, or --save it for later"
@@ -339,6 +340,7 @@ def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
     from xdevice.twins.parity import parity_report
 
     if options["json_file"] is not None:
+        # NaN is no JSON, and other programs refuse it
         options["json_file"].write(json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n")
     if options["html"] is not None:
         from xdevice.twins.parity.report_page import page
@@ -352,6 +354,7 @@ def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
 
 def _canonical(names: tuple[str, ...]) -> tuple[str, ...]:
     try:
+        # each once, in the order in which they were named
         return tuple(dict.fromkeys(registry.canonical(name) for name in names))
     except XDeviceError as error:
         raise click.UsageError(str(error)) from error

@@ -69,7 +69,9 @@ class Invocation:
         return method(self, owner, name) if method is not None else UNKNOWN
 
     def _argument(self, position: int, name: str, default: Value = NOTHING) -> Value:
-        return self.values[position] if len(self.values) > position else self.keywords.get(name, default)
+        if len(self.values) > position:
+            return self.values[position]
+        return self.keywords.get(name, default)
 
     def _escape(self) -> None:
         """Notes that code outside of the project gets all arguments."""
@@ -317,7 +319,8 @@ class Invocation:
         flags = [flag for flag in map(_constant, self.node.args) if isinstance(flag, str)]
         options: dict[str | None, Any] = {keyword.arg: keyword.value for keyword in self.node.keywords}
         # argparse names the value after the first long flag, or else the first flag
-        longest = next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else "")
+        long_flags = [flag for flag in flags if flag.startswith("--")]
+        longest = next(iter(long_flags or flags), "")
         name = _constant(options.get("dest")) or longest.lstrip("-").replace("-", "_")
         action = _constant(options.get("action"))
         # an option that is left out is None; a positional argument cannot be left out

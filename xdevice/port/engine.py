@@ -153,7 +153,8 @@ def _after(source: Source, site: Site) -> str:
     """The text of the whole expression once the edits of this site alone are made."""
     start = min(edit.start for edit in site.edits)
     start = min(start, source.offset(site.line, site.col))
-    end = max(source.offset(*site.end), *(edit.end for edit in site.edits))
+    end = max(edit.end for edit in site.edits)
+    end = max(end, source.offset(*site.end))
     return splice(source.text[start:end], [edit.shifted(-start) for edit in site.edits]).decode()
 
 

@@ -66,8 +66,11 @@ class JudgedModule:
         self.text_origins = text_origins
         self.sets_current = sets_current
         self.frameworks = frameworks_of(module)
-        names = {name.split(".")[0] for node in self.nodes for name in imported_names(node, module)}
-        names |= {node.id for node in self.nodes if isinstance(node, ast.Name)}
+        names: set[str] = set()
+        for node in self.nodes:
+            names.update(name.split(".")[0] for name in imported_names(node, module))
+            if isinstance(node, ast.Name):
+                names.add(node.id)
         self.other_arrays = names & OTHER_ARRAYS
 
     def has_uses(self, node: ast.AST) -> bool:
@@ -105,7 +108,8 @@ class Use:
         self.keywords: dict[str | None, ast.keyword] = {
             keyword.arg: keyword for keyword in getattr(self.node, "keywords", ())
         }
-        self.arguments = [*self.args, *(keyword.value for keyword in self.keywords.values())]
+        values = [keyword.value for keyword in self.keywords.values()]
+        self.arguments = [*self.args, *values]
         self.has_stars = None in self.keywords or any(isinstance(arg, ast.Starred) for arg in self.args)
         is_alone = len(self.args) == 1 and not self.keywords and not self.has_stars
         self.only_argument = self.args[0] if is_alone else None

@@ -123,8 +123,10 @@ def to_vendor(use: Use) -> Judgement:
     means = means_of(device)
     if only(means, DEVICES):
         return _moved(use, proven(_A_DEVICE, use.move_to(device)))
+    if only(means, NUMBERS):
+        return _moved(use, proven(_A_DEVICE, use.move_to(device, maker=maker)))
     edits = use.move_to(device, maker=maker if only(means, (*NUMBERS, "none")) else "")
-    return _moved(use, proven(_A_DEVICE, edits) if only(means, NUMBERS) else safe(_NO_DEVICE, edits))
+    return _moved(use, safe(_NO_DEVICE, edits))
 
 
 def _to_vendor_itself(use: Use, maker: str) -> Judgement:

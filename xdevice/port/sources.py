@@ -16,7 +16,7 @@ import re
 import sys
 import tokenize
 import warnings
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -145,9 +145,9 @@ class Source:
         """The line of the file, and of a notebook the number of the cell, from 1."""
         if not self.tokens:
             return line, None
-        token = max((t for t in self.tokens if t.line <= line), key=lambda t: t.line)
-        assert self.cells is not None
-        cell = max(i for i, cell in enumerate(self.cells, 1) if cell.line <= line)
+        start = self.starts[line - 1]
+        *_, token = (token for token in self.tokens if token.at <= start)
+        cell = sum(cell.line <= line for cell in self.cells or ())
         return self.raw.decode("utf-8-sig").count("\n", 0, token.start) + 1, cell
 
     def rewrite(self, edits: Iterable[Edit]) -> bytes:
@@ -305,15 +305,14 @@ def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:
 class _Token:
     """A JSON string in a notebook's file: its position there, and where its content begins in `Source.text`.
 
-    `last` is the end of the string before it in the same list, or None.
+    `previous_end` is the end of the string before it in the same list, or None.
     """
 
     start: int
     end: int
     value: str
-    last: int | None = None
+    previous_end: int | None = None
     is_listed: bool = True
-    line: int = 0
     at: int = 0
 
 
@@ -322,27 +321,31 @@ def _notebook(raw: bytes, shown: str) -> Source:
     whole = _Decoder().decode(file)
     if not isinstance(whole, dict) or not isinstance(whole.get("cells"), list):
         raise ValueError("not a notebook of format 4")
-    parts: list[bytes] = []
-    cells, tokens, line, at = [], [], 1, 0
+    tokens: list[_Token] = []
+    cells: list[tuple[int, str]] = []  # where each begins in the text
+    parts = []
+    at = 0
     for cell in whole["cells"]:
         if _value(cell.get("cell_type")) != "code":
             continue
-        source = cell.get("source") or []
-        strings = source if isinstance(source, list) else [source]
+        content: Any = cell.get("source") or []
+        is_list = isinstance(content, list)
+        strings: list[_Token] = content if is_list else [content]
         text = "".join(token.value for token in strings)
-        cells.append(Cell(line, text))
-        for token, last in zip(strings, [None, *strings], strict=False):
-            token.line, token.at, token.is_listed = line, at, isinstance(source, list)
-            token.last = last.end if last is not None else None
-            parts.append(token.value.encode())
-            at += len(parts[-1])
-            line += len(_NEWLINE.findall(parts[-1]))
-            tokens.append(token)
-        if text and not text.endswith("\n"):
-            parts.append(b"\n")
-            at, line = at + 1, line + 1
-    notebook = Source(shown, raw, b"".join(parts), cells=cells, tokens=tokens)
-    _add_module(notebook, None, cells)
+        cells.append((at, text))
+        previous_end = None
+        for token in strings:
+            token.at, token.is_listed, token.previous_end = at, is_list, previous_end
+            previous_end = token.end
+            at += len(token.value.encode())
+        tokens += strings
+        parts.append(text)
+        if text and not text.endswith("\n"):  # the next cell begins on a line of its own
+            parts.append("\n")
+            at += 1
+    notebook = Source(shown, raw, "".join(parts).encode(), tokens=tokens)
+    notebook.cells = [Cell(notebook.position(start)[0], text) for start, text in cells]
+    _add_module(notebook, None, notebook.cells)
     return notebook
 
 
@@ -369,27 +372,33 @@ class _Decoder(json.JSONDecoder):
 
 def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
     file = source.raw.decode("utf-8-sig")
-    parts, written, waiting = [], 0, list(edits)
-    tokens = source.tokens
-    first = 0
-    while waiting and first < len(tokens):
-        token = tokens[first]
-        end = token.at + len(token.value.encode())
-        touched = [edit for edit in waiting if edit.start < end or edit.start == end == token.at]
-        if not touched:
-            first += 1
-            continue
-        last = first
-        while touched[-1].end > end:  # an expression of several lines
-            last += 1
-            end = tokens[last].at + len(tokens[last].value.encode())
-            touched = [edit for edit in waiting if edit.start < end]
-        shifted = [edit.shifted(-token.at) for edit in touched]
-        value = splice("".join(t.value for t in tokens[first : last + 1]).encode(), shifted).decode()
-        parts += [file[written : token.start], _strings(value, tokens, first, file)]
-        written, waiting, first = tokens[last].end, waiting[len(touched) :], last + 1
+    parts, written = [], 0
+    for first, last, group in _touched(source.tokens, edits):
+        tokens = source.tokens[first : last + 1]
+        begin = tokens[0].at
+        text = "".join(token.value for token in tokens).encode()
+        value = splice(text, [edit.shifted(-begin) for edit in group]).decode()
+        parts += [file[written : tokens[0].start], _strings(value, source.tokens, first, file)]
+        written = tokens[-1].end
     mark = codecs.BOM_UTF8 if source.raw.startswith(codecs.BOM_UTF8) else b""
     return mark + ("".join(parts) + file[written:]).encode()
+
+
+def _touched(tokens: list[_Token], edits: list[Edit]) -> Iterator[tuple[int, int, list[Edit]]]:
+    """The first and the last of strings that are written anew together, because an edit goes over several lines, with
+    all edits in them."""
+    starts = [token.at for token in tokens]
+    first = last = -1
+    group: list[Edit] = []
+    for edit in edits:
+        start = bisect_right(starts, edit.start) - 1
+        if start > last:
+            if group:
+                yield first, last, group
+            first, group = start, []
+        group.append(edit)
+        last = max(last, start, bisect_left(starts, edit.end) - 1)
+    yield first, last, group
 
 
 def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
@@ -398,10 +407,11 @@ def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
     # Jupyter writes characters as they are, and other tools escape them
     is_ascii = file[token.start : token.end].isascii()
     parts = value.splitlines(keepends=True) if token.is_listed else [value]
-    between = file[token.last : token.start] if token.last is not None else None
-    if between is None:
-        after = next((t for t in tokens[at + 1 :] if t.last == token.end), None)
-        between = file[token.end : after.start] if after is not None else ",\n    "
+    between = ",\n    "
+    if token.previous_end is not None:
+        between = file[token.previous_end : token.start]
+    elif tokens[at + 1 :] and tokens[at + 1].previous_end == token.end:
+        between = file[token.end : tokens[at + 1].start]
     return between.join(json.dumps(part, ensure_ascii=is_ascii) for part in parts)
 
 

@@ -44,6 +44,7 @@ class JaxTransfers(Transfers):
             hooks.verbs()
             hooks.numpy_reads()
             hooks.reads(_Array, *READS)
+            # a property, in which JAX's own reads end
             hooks.reads(_Array, "_value", how="value")
             hooks.moves(_Array, "to_device", target)
             hooks.moves(jax, "device_put", target)

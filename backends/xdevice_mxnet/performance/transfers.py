@@ -28,6 +28,7 @@ def _family(cls: type) -> list[type]:
 
 
 def _size(x: Any) -> int:
+    # in MXNet's older semantics a 0 in a shape means that the size is not known
     with mx.util.np_shape(True):
         return int(x.size) * np.dtype(x.dtype).itemsize
 
@@ -43,6 +44,7 @@ class MxnetTransfers(Transfers):
         with Hooks(self, report, _size) as hooks:
             hooks.verbs()
             hooks.numpy_reads()
+            # arrays of NumPy's interface and sparse ones are subclasses, with methods of their own
             for cls in _family(mx.nd.NDArray):
                 hooks.reads(cls, *(name for name in (*READS, *NUMPY_READS) if name in vars(cls)))
                 for name in (*MOVES, *NUMPY_MOVES):

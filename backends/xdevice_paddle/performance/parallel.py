@@ -31,6 +31,7 @@ def _cast(state: tuple[Any, ...] | None) -> Iterator[None]:
     """While this block is open, this thread has the settings `state` of another thread for AMP (automatic mixed
     precision). The lists of operators to cast are common to all threads anyway."""
     tracer = _dygraph_tracer()
+    # in static mode there is no tracer
     if state is None or tracer is None:
         yield
         return

@@ -62,6 +62,7 @@ class TensorflowTransfers(Transfers):
         def report_operands(
             op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
         ) -> None:
+            # with a graph, the operation is written down by tf.function, and not run
             if graph is not None or not listening.get() or not outputs or not hasattr(outputs[0], "backing_device"):
                 return
             place = devices.parse(outputs[0].device)
