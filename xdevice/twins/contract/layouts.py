@@ -425,6 +425,16 @@ def bound(
     return Layer(path, kind, there, settings) if there else None
 
 
+def all_bound(
+    layers: Iterable[Layer], names: Container[str], blocks: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> list[Layer]:
+    """Returns those of the layers that are left by `bound`, in the order of `in_order`. A layer without parts gets
+    those of PyTorch's own layer."""
+    own = ((layer, layer.parts or parts(layer.kind, layer.settings)) for layer in layers)
+    each = (bound(layer.path, layer.kind, own_parts, names, layer.settings) for layer, own_parts in own)
+    return in_order([layer for layer in each if layer is not None], blocks)
+
+
 def in_order(found: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> list[Layer]:
     """Returns the layers in the order given, except that those directly inside one of `blocks` (path of the block:
     names of its layers as it calls them) come in the order of the calls, at the place of the block's first layer."""
