@@ -8,7 +8,7 @@ from functools import cache
 from itertools import chain, combinations
 from typing import TYPE_CHECKING, Final
 
-from .twin import name_in
+from .reading import name_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

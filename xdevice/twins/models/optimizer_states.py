@@ -20,8 +20,7 @@ from xdevice.errors import NotATensorError, StateError, shown
 from xdevice.twins.contract import layouts
 from xdevice.twins.contract import optimizers as terms
 
-from .reading import check_kinds, read_model
-from .twin import some_of
+from .reading import check_kinds, read_model, some_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from xdevice.twins.contract.layouts import Layer, Part
     from xdevice.twins.contract.optimizers import Optimizer, Parameter
 
+    from .reading import Names, Twin
     from .state import State
-    from .twin import Names, Twin
 
     Array = np.ndarray[Any, Any]
     _Settings = Mapping[str, Any]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from xdevice.twins.contract.layouts import Layer
 
-    from .twin import Names, Signature
+    from .reading import Names, Signature
 
 MOST: Final = 1500
 """How many characters an error message may have."""

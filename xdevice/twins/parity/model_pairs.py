@@ -15,8 +15,8 @@ from xdevice.contract.private import AbsentNameError
 from xdevice.errors import ArgumentError, StateError, UnsupportedError
 from xdevice.twins import owners
 from xdevice.twins.contract import layouts
-from xdevice.twins.models import layer_settings
 from xdevice.twins.models.converting import convert_state
+from xdevice.twins.models.differences import between
 from xdevice.twins.models.state import State
 
 from .host_leaves import joined, leaves, read_leaf, read_tensor
@@ -116,7 +116,7 @@ def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPa
         return None
     # one framework: parameters have the same names, and only settings could hide a difference
     if ours.backend is theirs.backend and not skip:
-        lines = layer_settings.between(ours.backend, actual, expected)
+        lines = between(ours.backend, actual, expected)
         return _apart(path, ours, theirs, {})._replace(settings=lines) if lines else None
     if _is_target(ours, theirs):
         return _convert(path, theirs, ours, skip).swapped()

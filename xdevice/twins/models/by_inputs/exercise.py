@@ -10,7 +10,7 @@ import numpy as np
 
 from xdevice.errors import ArgumentError
 from xdevice.twins.contract import calls as layer_calls
-from xdevice.twins.models.twin import some_of
+from xdevice.twins.models.reading import some_of
 from xdevice.twins.tracing import distances, model_runs
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from xdevice.twins.contract.calls import Call
-    from xdevice.twins.models.twin import Names
+    from xdevice.twins.models.reading import Names
 
     from .runs import Runs
 

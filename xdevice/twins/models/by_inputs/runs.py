@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from xdevice.twins.contract.calls import Call
-    from xdevice.twins.models.twin import Pairs, Twin
+    from xdevice.twins.models.reading import Pairs, Twin
     from xdevice.twins.tracing.model_runs import ModelRun
 
     Array = np.ndarray[Any, Any]
@@ -37,6 +37,11 @@ class Runs:
     def run(self, give: Callable[[Call, Any], Any] | None = None) -> ModelRun:
         """Runs the target. It goes on with what `give` returns in place of each layer's result."""
         return model_runs.run(self.target.model, self._taken, give)
+
+    def run_with(self, values: Mapping[str, Any]) -> ModelRun:
+        """Runs the target with these values of its variables."""
+        with self.lending(values):
+            return self.run()
 
     @contextmanager
     def lending(self, values: Mapping[str, Any]) -> Iterator[None]:

@@ -19,15 +19,11 @@ from .replacing import joined, with_layers
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xdevice.twins.models.twin import Twin
+    from xdevice.twins.models.reading import Twin
 
 
 def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
     """Both models, with their layers rewritten to be of the same kinds as far as possible."""
-    ours, theirs = (twin.forms([*twin.layers, *twin.singles]) for twin in (source, target))
-    # the usual case: what is alike is not rewritten, so that names and order stay what they are
-    if Counter(ours) == Counter(theirs):
-        return source, target
     ways = (
         _without_ties,
         _with_channels,

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from xdevice.twins.contract import layouts
 from xdevice.twins.contract.layouts import Layer, Part
-from xdevice.twins.models.twin import name_in, parent_of
+from xdevice.twins.models.reading import name_in, parent_of
 
 from .replacing import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from xdevice.twins.models.twin import Twin
+    from xdevice.twins.models.reading import Twin
 
     Group = Sequence[Layer]
     """The layers of one attention: the attention itself, or linear layers, the last of which gives the output."""

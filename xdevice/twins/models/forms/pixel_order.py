@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from xdevice.contract import Backend
     from xdevice.twins.contract.layouts import Layer
-    from xdevice.twins.models.twin import Twin
+    from xdevice.twins.models.reading import Twin
 
 
 def has_channels_last(twin: Twin) -> bool:

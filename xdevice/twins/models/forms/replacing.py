@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from xdevice.twins.contract.layouts import Layer
-    from xdevice.twins.models.twin import Twin
+    from xdevice.twins.models.reading import Twin
 
 
 def with_layers(twin: Twin, layers: Iterable[Layer]) -> Twin:

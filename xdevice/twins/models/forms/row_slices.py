@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from xdevice.twins.contract.layouts import Layer
-    from xdevice.twins.models.twin import Names, Twin
+    from xdevice.twins.models.reading import Names, Twin
 
     Slices = Mapping[str, slice]
     """Which rows are asked for, by the path of the layer."""
