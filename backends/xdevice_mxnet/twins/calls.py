@@ -87,12 +87,12 @@ class MxnetCalls(Calls):
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
         if named:  # `Block.__call__` takes none
             raise self.unsupported("calling models with keywords", "give inputs= as a tuple")
-        held = next((each for parameter in model.collect_params().values() for each in parameter.list_data()), None)
+        first = next((each for parameter in model.collect_params().values() for each in parameter.list_data()), None)
         # a block takes the kind of arrays that its parameters are: legacy ones or mx.np's
-        is_np = mx.util.is_np_array() if held is None else isinstance(held, mx.np.ndarray)
-        given = [x.as_np_ndarray() if is_np else x.as_nd_ndarray() for x in inputs]
+        is_np = mx.util.is_np_array() if first is None else isinstance(first, mx.np.ndarray)
+        arrays = [x.as_np_ndarray() if is_np else x.as_nd_ndarray() for x in inputs]
         with mx.autograd.pause(train_mode=False):
-            return model(*given)
+            return model(*arrays)
 
     def has_channels_last(self, model: Any) -> bool | None:
         ordered = (block for _, block in blocks(model) if isinstance(block, (*CONVOLUTIONS, *POOLS)))

@@ -69,13 +69,13 @@ def blocks(model: Any) -> Iterator[tuple[str, Any]]:
     return _blocks(model, "", set())
 
 
-def _blocks(block: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    if id(block) in seen:
+def _blocks(block: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any]]:
+    if id(block) in visited:
         return
-    seen.add(id(block))
+    visited.add(id(block))
     yield path, block
     for name, child in children(block).items():
-        yield from _blocks(child, layouts.join(path, name), seen)
+        yield from _blocks(child, layouts.join(path, name), visited)
 
 
 def _kind(block: Any) -> tuple[str, Mapping[str, object]]:

@@ -206,22 +206,22 @@ def _of_transposed(layer: Any) -> dict[str, object]:
     """Returns `padding` and `output_padding` of a transposed convolution in PyTorch's terms. Keras determines the size
     of the output, and TensorFlow cuts surplus elements off both ends of each axis; an odd one off the far end."""
     axes = layer.rank
-    given = layouts.per_axis(layer.output_padding, axes) or (None,) * axes
+    sizes = layouts.per_axis(layer.output_padding, axes) or (None,) * axes
     stride, dilation = (layouts.per_axis(value, axes) for value in (layer.strides, layer.dilation_rate))
-    found = [_cut(layer.padding, *each) for each in zip(layer.kernel_size, stride, dilation, given, strict=True)]
-    if None in found:
-        return {"padding": layer.padding, "output_padding": tuple(size or 0 for size in given)}
-    return dict(zip(("padding", "output_padding"), zip(*filter(None, found), strict=True), strict=True))
+    cuts = [_cut(layer.padding, *each) for each in zip(layer.kernel_size, stride, dilation, sizes, strict=True)]
+    if None in cuts:
+        return {"padding": layer.padding, "output_padding": tuple(size or 0 for size in sizes)}
+    return dict(zip(("padding", "output_padding"), zip(*filter(None, cuts), strict=True), strict=True))
 
 
-def _cut(padding: str, kernel: int, stride: int, dilation: int, given: int | None) -> tuple[int, int] | None:
+def _cut(padding: str, kernel: int, stride: int, dilation: int, size: int | None) -> tuple[int, int] | None:
     """Returns PyTorch's padding and output_padding along one axis. None if no such numbers exist: TensorFlow cuts the
     two ends of the axis differently, or the cut depends on the size of the input."""
     kernel = dilation * (kernel - 1) + 1
     if padding == "valid":
-        return 0, max(stride - kernel, 0) if given is None else given
+        return 0, max(stride - kernel, 0) if size is None else size
     # by how much the output is longer than the input times the stride
-    more = 0 if given is None else kernel % 2 + given - stride
+    more = 0 if size is None else kernel % 2 + size - stride
     cut = max(kernel - stride - more, 0)
     if cut % 2 or not -stride < more <= 0:
         return None
@@ -273,12 +273,12 @@ def _of_groups(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
 def _of_einsum(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
     """Returns kind, parts and settings of an EinsumDense, described as a Linear. None if its kernel is not a matrix of
     inputs by outputs, or its bias does not have one number for each output."""
-    taken, _, given = layer.equation.replace("...", "").partition("->")
+    taken, _, output = layer.equation.replace("...", "").partition("->")
     taken, _, weights = taken.partition(",")
-    summed = "".join(axis for axis in weights if axis not in given)
+    summed = "".join(axis for axis in weights if axis not in output)
     kept = weights[len(summed) :]
     is_matrix = bool(summed and kept) and weights.startswith(summed) and not set(kept) & set(taken)
-    is_last = taken.endswith(summed) and given.endswith(kept)
+    is_last = taken.endswith(summed) and output.endswith(kept)
     if not (is_matrix and is_last and layer.built) or (layer.bias is not None and layer.bias_axes != kept):
         return None
     shape = tuple(layer.kernel.shape)
@@ -423,24 +423,24 @@ _PACKAGES: Final = ("keras", "tensorflow")
 
 
 def _lines(model: Any) -> dict[int, str]:
-    """Returns the name of the row, such as "row 2", to which each layer of a functional model belongs, by the `id` of
-    the layer. A row is a chain of layers, each of which takes the output of the one before, while nothing else takes
+    """Returns the name of the line, such as "line 2", to which each layer of a functional model belongs, by the `id` of
+    the layer. A line is a chain of layers, each of which takes the output of the one before, while nothing else takes
     that output."""
     graph = pixels.graph_of(list(pixels.in_order(model)))
     followers = {id(op): after[0] for op in graph.ops if len(after := list(graph.after(op))) == 1}
-    rows: list[list[Any]] = []
+    lines: list[list[Any]] = []
     for op in graph.ops:
         before = list(graph.before(op))
         if len(before) == 1 and followers.get(id(before[0])) is op and _is_layer(op) and _is_layer(before[0]):
             continue
-        row = [op]
-        while _is_layer(row[-1]) and (follower := followers.get(id(row[-1]))) is not None:
+        line = [op]
+        while _is_layer(line[-1]) and (follower := followers.get(id(line[-1]))) is not None:
             if not _is_layer(follower) or len(list(graph.before(follower))) != 1:
                 break
-            row.append(follower)
-        rows.append(row)
-    whole = len(rows) == 1
-    return {id(op): ops.WHOLE if whole else f"row {number}" for number, row in enumerate(rows) for op in row}
+            line.append(follower)
+        lines.append(line)
+    whole = len(lines) == 1
+    return {id(op): ops.WHOLE if whole else f"line {number}" for number, line in enumerate(lines) for op in line}
 
 
 def _is_layer(op: Any) -> bool:
@@ -466,9 +466,9 @@ def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
             if layers[path].settings.get("activation") is not None and callable(function):
                 yield _with_axis(_by_function(f"{path}.activation", function), layer)
         elif not layer.weights and not has_layers:
-            found = _TABLE.read(path, layer)
-            if found is not None:
-                yield _with_axis(found, layer)
+            operation = _TABLE.read(path, layer)
+            if operation is not None:
+                yield _with_axis(operation, layer)
             yield from _called_with(path, layer)
         elif has_layers and not isinstance(layer, _CONTAINERS) and type(layer).__module__.startswith("keras."):
             yield ops.other(path, layer, _own_config(layer))
@@ -522,8 +522,8 @@ def _upsample(axes: int, path: str, layer: Any) -> Layer:
 
 
 def _pad(path: str, layer: Any) -> Layer:
-    given: Any = layer.padding if isinstance(layer.padding[0], tuple | list) else (layer.padding,)
-    return ops.pad(path, [(one, two) for one, two in given])
+    sides: Any = layer.padding if isinstance(layer.padding[0], tuple | list) else (layer.padding,)
+    return ops.pad(path, [(one, two) for one, two in sides])
 
 
 def _dropout(path: str, layer: Any) -> Layer:
@@ -542,17 +542,17 @@ def _group_norm(path: str, layer: Any) -> Layer:
     return ops.plain(path, "group_norm", eps=layer.epsilon, num_groups=layer.groups)
 
 
-def _with_axis(found: Layer, layer: Any) -> Layer:
-    """Returns the entry `found` with its setting `axis` counted in PyTorch's order of axes, and with the number of axes
-    as `ndim`. Without `axis`, or outside of a functional model, which knows the shapes, it is returned unchanged."""
-    axis = found.settings.get("axis")
+def _with_axis(operation: Layer, layer: Any) -> Layer:
+    """Returns an entry with its setting `axis` counted in PyTorch's order of axes, and with the number of axes as
+    `ndim`. Without `axis`, or outside of a functional model, which knows the shapes, it is returned unchanged."""
+    axis = operation.settings.get("axis")
     if not isinstance(axis, int) or len(nodes_of(layer)) != 1:
-        return found
+        return operation
     count = len(nodes_of(layer)[0].output_tensors[0].shape)
     place = axis % count
     if place and _gives_channels_last(layer):
         place = place % (count - 1) + 1  # PyTorch puts the channels first
-    return found._replace(settings={**found.settings, "axis": place - count, "ndim": count})
+    return operation._replace(settings={**operation.settings, "axis": place - count, "ndim": count})
 
 
 def _gives_channels_last(layer: Any) -> bool:
@@ -577,12 +577,12 @@ def _by_function(path: str, function: Any) -> Layer:
         return _TABLE.read(path, function) or ops.activation(path, "linear")
     if str(getattr(function, "__module__", "")).partition(".")[0] not in _PACKAGES:
         return ops.plain(path, ops.OTHER, type=name)
-    given = {name: known.default for name, known in inspect.signature(function).parameters.items()}
-    taken: dict[str, object] = {to: given[name] for name, to in _TAKES.items() if name in given}
+    defaults = {name: known.default for name, known in inspect.signature(function).parameters.items()}
+    taken: dict[str, object] = {to: defaults[name] for name, to in _TAKES.items() if name in defaults}
     if ops.function_name(name) == "leaky_relu":
         taken = {"slope": taken.get("slope", taken.get("alpha"))}
-    elif "approximate" in given:
-        taken["approximate"] = "tanh" if given["approximate"] else "none"
+    elif "approximate" in defaults:
+        taken["approximate"] = "tanh" if defaults["approximate"] else "none"
     if ops.function_name(name) in ("relu", "relu6", "silu"):
         taken = {}
     if taken.get("axis", -1) is None:
@@ -648,10 +648,10 @@ class TensorflowLayers(Operations):
         for layer in pixels.in_order(model):
             if id(layer) in done:
                 continue
-            found = _kind(layer)
-            if found is None:
+            description = _kind(layer)
+            if description is None:
                 continue
-            kind, own, settings = found
+            kind, own, settings = description
             settings = {**settings, **norms.get(id(layer), {})}
             if has_images and kind == "layer_norm":
                 own = _of_image(layer, own)

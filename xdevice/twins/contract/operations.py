@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 OTHER: Final = "other"
 WHOLE: Final = "the whole model"
-"""The name of the row of a model that consists of one row of layers only."""
+"""The name of the line of a model that consists of one line of layers only."""
 OUTSIDE_TOO: Final = "with windows that begin behind the image"
 UPSCALE: Final = "upscale_in_train"
 """The usual mode of a dropout: outputs in training are divided by 1 - p, and in evaluation are the inputs."""
@@ -195,8 +195,8 @@ def _root(thing: object) -> str:
 
 
 class _Lines:
-    """Finds for each layer the row in which it is: layers that are called one after another, with nothing in between. A
-    layer that is called in two places ends a row, because it is listed only once."""
+    """Finds for each layer the line in which it is: layers that are called one after another, with nothing in between.
+    A layer that is called in two places ends a line, because it is listed only once."""
 
     def __init__(self, modules: Sequence[Module], known: Container[str], table: Table) -> None:
         self._model, self._known, self._table = modules[0].itself, known, table
@@ -205,13 +205,13 @@ class _Lines:
         self._names: dict[str, str] = {}
 
     def names(self) -> dict[str, str]:
-        """The name of its row by the path of each layer that is in one."""
+        """The name of its line by the path of each layer that is in one."""
         self._count(self._model)
         if not self._table.is_line(self._model):
             self._in_code(self._model, "")
             return self._names
         end = self._in_line(self._model, "", WHOLE)
-        # a row that ends before the model's end is not the whole model
+        # a line that ends before the model's end is not the whole model
         return {path: "begin" if line == WHOLE != end else line for path, line in self._names.items()}
 
     def _count(self, module: Any) -> None:
@@ -252,12 +252,12 @@ def function_name(name: str) -> str:
 def activation(path: str, name: str, **settings: object) -> Layer:
     function = function_name(name)
     whole = ("axis", "ndim")
-    told = {
+    stated = {
         key: float(value) if isinstance(value, int) and key not in whole else value for key, value in settings.items()
     }
-    if function == "hardtanh" and (told.get("min"), told.get("max")) == (0.0, 6.0):
+    if function == "hardtanh" and (stated.get("min"), stated.get("max")) == (0.0, 6.0):
         return Layer(path, "activation", (), {"function": "relu6"})
-    return Layer(path, "activation", (), {"function": function, **_DEFAULTS.get(function, {}), **told})
+    return Layer(path, "activation", (), {"function": function, **_DEFAULTS.get(function, {}), **stated})
 
 
 def activations(rows: Mapping[type, Mapping[str, Attribute]]) -> dict[type, Row | None]:
@@ -376,11 +376,11 @@ def plain(path: str, kind: str, **settings: object) -> Layer:
     return Layer(path, kind, (), settings)
 
 
-def other(path: str, layer: object, told: str = "") -> Layer:
+def other(path: str, layer: object, details: str = "") -> Layer:
     """Returns the entry for a layer of an unknown class, or for something about a layer that no setting expresses. Two
     such entries of one framework with the same text count as equal."""
     name = type(layer).__name__
-    return Layer(path, OTHER, (), {"type": f"{name}({told})" if told else name})
+    return Layer(path, OTHER, (), {"type": f"{name}({details})" if details else name})
 
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:

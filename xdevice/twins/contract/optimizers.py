@@ -146,8 +146,8 @@ def keeps(slot: str, settings: Mapping[str, object]) -> bool:
     """Whether an optimizer with these settings keeps this slot (a named tensor of its state) for a parameter."""
     if slot.endswith("momentum_buffer"):
         return bool(settings["momentum"])
-    asked = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered"}.get(slot)
-    return asked is None or bool(settings[asked])
+    needed = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered"}.get(slot)
+    return needed is None or bool(settings[needed])
 
 
 class Optimizers(Models):

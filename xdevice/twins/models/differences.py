@@ -223,7 +223,7 @@ class Lister:
     def _attentions_in_code(self) -> Iterator[str]:
         """A line that names the attentions that were put together from linear layers: the model's code sets their heads
         and scale, and xdevice does not read that code."""
-        attentions = [each for each in self._both_ways() if each[1].settings.get(layouts.FOLDED)]
+        attentions = [each for each in self._both_ways() if each[1].settings.get(layouts.ASSEMBLED)]
         if not attentions:
             return
         twin, _, other = attentions[0]
@@ -313,7 +313,7 @@ class Lister:
 
 
 def _is_unread(layer: Layer) -> bool:
-    return layer.settings.keys() <= {*SHAPING, *layouts.TOLD} and layouts.FOLDED not in layer.settings
+    return layer.settings.keys() <= {*SHAPING, *layouts.TOLD} and layouts.ASSEMBLED not in layer.settings
 
 
 # settings of paired layers

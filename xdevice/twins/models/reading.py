@@ -158,12 +158,12 @@ def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
 def without_owner(variables: Variables, layers: Iterable[Layer]) -> dict[str, Any]:
     """The variables that belong to none of `layers`. A variable that has several names is listed under its first
     name."""
-    seen = {id(variables[part.name]) for layer in layers for part in layer.parts}
+    owned = {id(variables[part.name]) for layer in layers for part in layer.parts}
     rest = {}
     # a tied weight comes under each of its names, as one object
     for name, value in variables.items():
-        if id(value) not in seen:
-            seen.add(id(value))
+        if id(value) not in owned:
+            owned.add(id(value))
             rest[name] = value
     return rest
 

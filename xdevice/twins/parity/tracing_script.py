@@ -92,13 +92,13 @@ class Tracer:
         if not self._is_wanted(known, arguments):
             return call()
         copies = layer_calls.Watch(self._backend, {}).copies
-        seen = self._watch(known)
-        if seen is None:
+        calls = self._watch(known)
+        if calls is None:
             return call()
         inputs, started = copies(arguments), time.time()
         result = call()
         with self._lock:
-            trace = Trace(known.itself, self._backend, list(seen))
+            trace = Trace(known.itself, self._backend, list(calls))
             line = {
                 "model": known.number, "type": type(model).__name__, "run": known.count - 1, "time": started,
                 "layers": self._layers(model),

@@ -126,11 +126,11 @@ def message(error: BaseException) -> str:
     return text if len(text) <= _MOST else f"{text[:_MOST]} ..."
 
 
-def _where(error: BaseException, seen: Trace) -> str:
+def _where(error: BaseException, traced: Trace) -> str:
     path = getattr(error, layer_calls.FAILED, None)
     if path is not None:
         return f"in {path or 'itself'}"
-    return f"behind {seen.calls[-1].path}" if len(seen) else "before its first layer"
+    return f"behind {traced.calls[-1].path}" if len(traced) else "before its first layer"
 
 
 def _turned(arrays: Arrays, is_last: bool | None) -> str:
@@ -152,7 +152,7 @@ def run(model: Any, arrays: Arrays, give: Callable[[Call, Any], Any] | None = No
         require_dtype(backend, x.dtype.name, "inputs=", "give inputs of another dtype", place=place)
     tensors = {name: backend.from_numpy(numpy.array(x, order="C"), place) for name, x in arrays.items()}
     named = {name: x for name, x in tensors.items() if isinstance(name, str)}
-    with trace(model) as seen, nullcontext() if give is None else layer_calls.standing_in(give):
+    with trace(model) as traced, nullcontext() if give is None else layer_calls.standing_in(give):
         try:
             result = backend.infer(model, () if named else tuple(tensors.values()), **named)
         except (XDeviceError, TimeoutError):
@@ -160,8 +160,8 @@ def run(model: Any, arrays: Arrays, give: Callable[[Call, Any], Any] | None = No
         except Exception as error:  # each framework and layer raises errors of its own
             shapes = ", ".join(f"{name} {x.shape}" if named else str(x.shape) for name, x in arrays.items())
             raise ArgumentError(
-                f"a {type(model).__name__} of {backend.name} failed {_where(error, seen)} on inputs= of the shape "
+                f"a {type(model).__name__} of {backend.name} failed {_where(error, traced)} on inputs= of the shape "
                 f"{shapes}, which are as the first model, the source, takes them"
                 f"{_turned(arrays, backend.has_channels_last(model))}: {type(error).__name__}: {message(error)}"
             ) from error
-    return ModelRun(seen, result)
+    return ModelRun(traced, result)

@@ -124,7 +124,7 @@ def _by_forcing(runs: Runs, names: Names, likely: Pairs, refusal: StateError | N
         choose(there, here)
     for one, other in likely:
         # attentions that were put together from linear layers are not called
-        if other.path not in forced.open or one.settings.get(layouts.FOLDED):
+        if other.path not in forced.open or one.settings.get(layouts.ASSEMBLED):
             choose(other.path, one.path)
     if refusal is not None:
         _require_all(runs, forced, chosen, refusal)

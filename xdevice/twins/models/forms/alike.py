@@ -48,16 +48,16 @@ def _without_ties(twin: Twin, other: Twin) -> Twin:
     forms = twin.forms(twin.layers)
     more = Counter(forms)
     more.subtract(other.forms(other.layers))
-    seen: set[int] = set()
+    earlier: set[int] = set()
     kept = []
     for layer, form in zip(twin.layers, forms, strict=True):
         variables = {id(twin.variables[part.name]) for part in layer.parts}
         # what is tied in both models stays in both
-        if variables <= seen and more[form] > 0:
+        if variables <= earlier and more[form] > 0:
             more[form] -= 1
         else:
             kept.append(layer)
-        seen |= variables
+        earlier |= variables
     return with_layers(twin, kept)
 
 

@@ -198,5 +198,5 @@ def _attention(twin: Twin, group: Group, rows: Sequence[int]) -> Layer:
     levels = zip(*(parent_of(layer.path).split(".") for layer in group), strict=False)
     shared = takewhile(lambda names: len(set(names)) == 1, levels)
     layer = Layer(".".join(names[0] for names in shared), layouts.ATTENTION, tuple(parts), {})
-    settings = {"packed": layouts.is_packed(twin.shapes(layer)), layouts.FOLDED: True}
+    settings = {"packed": layouts.is_packed(twin.shapes(layer)), layouts.ASSEMBLED: True}
     return layer._replace(settings=settings)
