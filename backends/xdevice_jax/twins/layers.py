@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.twins.contract import layouts
 from xdevice.twins.contract.layers import Layers
-from xdevice.twins.contract.layouts import Layer, Part
+from xdevice.twins.contract.layouts import Layer, Part, Settings
 
 from . import linen
 from .modules import equinox, is_equinox, is_nnx, nnx, variables, walk
@@ -41,13 +41,13 @@ _RULES: Final = {
     "conv_transpose": {"weight": layouts.KERNEL_FIRST},
 }
 _PROJECTIONS: Final = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
-_Kind = tuple[str, tuple[Part, ...], "Mapping[str, object]"]
+_Kind = tuple[str, tuple[Part, ...], Settings]
 
 
 def _of_nnx(module: Any) -> _Kind | None:
     """Kind, parts and settings of a layer of nnx; None if it is not one that has parameters and a counterpart."""
     library: Any = nnx()
-    settings: Mapping[str, object]
+    settings: Settings
     match type(module):
         case library.Linear:
             kind, settings = "linear", {"activation": None}
@@ -134,7 +134,7 @@ def _of_equinox(module: Any) -> _Kind | None:
     """The same for a layer of Equinox."""
     library: Any = equinox()
     library = library.nn
-    settings: Mapping[str, object]
+    settings: Settings
     if isinstance(module, library.Linear):
         kind, settings = "linear", {"activation": None}
     elif isinstance(module, library.Conv):

@@ -28,6 +28,8 @@ from xdevice_mxnet.private import private
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from xdevice.twins.contract.layouts import Settings
+
 _NORM: Final = {"weight": "gamma", "bias": "beta"}
 _NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
     "batch_norm": {**_NORM, layouts.COUNTER: None},
@@ -78,7 +80,7 @@ def _blocks(block: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any
         yield from _blocks(child, layouts.join(path, name), visited)
 
 
-def _kind(block: Any) -> tuple[str, Mapping[str, object]]:
+def _kind(block: Any) -> tuple[str, Settings]:
     """The kind of a block with parameters, and its settings; "" for any other block."""
     if isinstance(block, nn.Dense):
         return "linear", {"activation": _activation(block)}
@@ -139,7 +141,7 @@ def _activation(block: Any) -> str | None:
     return _function(block.act) if block.act is not None else None
 
 
-def _of_cells(settings: Mapping[str, object]) -> Iterator[Part]:
+def _of_cells(settings: Settings) -> Iterator[Part]:
     for suffix in layouts.suffixes(settings):
         number, _, backwards = suffix[1:].partition("_")
         side = f".{'r' if backwards else 'l'}_cell" if settings.get("bidirectional") else ""
@@ -194,7 +196,7 @@ _TABLE: Final = ops.Table(
     },
     ("forward", "hybrid_forward"),
     lines=(nn.Sequential, nn.HybridSequential),
-    is_told_inside=True,
+    lists_inside=True,
 )  # fmt: skip
 
 
@@ -224,7 +226,7 @@ class MxnetLayers(Operations):
     def operations(self, model: Any) -> Iterable[Layer]:
         return ops.read([_module(*each) for each in blocks(model)], self.layers(model), _TABLE)
 
-    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
+    def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
         if kind in layouts.RECURRENT:
             return tuple(_of_cells(settings))
         own = layouts.parts(kind, settings, _NAMES)

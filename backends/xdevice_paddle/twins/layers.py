@@ -39,6 +39,8 @@ from xdevice_paddle.private import private
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from xdevice.twins.contract.layouts import Settings
+
 data_format = private.field("paddle.nn.Conv2D._data_format")
 _dilation = private.field("paddle.nn.Conv2D._dilation")
 _groups = private.field("paddle.nn.Conv2D._groups")
@@ -95,7 +97,7 @@ def _setting(layer: Any, name: str) -> Any:
         return stated[1]
 
 
-def _parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
+def _parts(kind: str, settings: Settings) -> tuple[Part, ...]:
     if settings.get("projection"):
         return tuple(_of_cells(settings))
     return layouts.parts(kind, settings, _NAMES, _RULES)
@@ -126,7 +128,7 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
         yield Layer(path, kind, own, {**settings, **beside.get(id(layer), {})})
 
 
-def _axes_of_norms(model: Any) -> dict[int, Mapping[str, object]]:
+def _axes_of_norms(model: Any) -> dict[int, Settings]:
     """Returns which axis a norm layer works over, by the `id` of the layer. Left out are norms over the axis on which
     all convolutions of the model have their channels; in a model without convolutions, norms over the second axis."""
     every = model.sublayers(include_self=True)
@@ -147,7 +149,7 @@ def _is_norm(hook: Any) -> bool:
     return isinstance(hook, weight_norm_hook.WeightNorm) and hook.name == "weight"
 
 
-def _kind(layer: Any) -> tuple[str, Mapping[str, object]]:
+def _kind(layer: Any) -> tuple[str, Settings]:
     """The kind of a layer with parameters, and its settings; "" for any other layer."""
     if isinstance(layer, nn.Linear):
         return "linear", {"activation": None}
@@ -188,7 +190,7 @@ def _of_recurrent(layer: Any) -> dict[str, object]:
     return settings | ({"nonlinearity": layer.activation} if isinstance(layer, nn.SimpleRNN) else {})
 
 
-def _of_cells(settings: Mapping[str, object]) -> Iterator[Part]:
+def _of_cells(settings: Settings) -> Iterator[Part]:
     for suffix in layouts.suffixes(settings):
         number, _, backwards = suffix[1:].partition("_")
         cell = f"cell_{'bw' if backwards else 'fw'}" if settings.get("bidirectional") else "cell"
@@ -211,7 +213,7 @@ def _order(layer: Any) -> tuple[str, ...]:
     return layouts.order_of_block(layer.normalize_before, "self_attn", *between)
 
 
-def _of_block(layer: Any) -> dict[int, Mapping[str, object]]:
+def _of_block(layer: Any) -> dict[int, Settings]:
     """Returns settings of a whole Transformer layer, by the `id` of the layer inside it under which they are listed."""
     return {
         id(layer.norm1): {"norm_first": layer.normalize_before, "block_dropout": float(layer.dropout1.p)},
@@ -386,7 +388,7 @@ class PaddleLayers(Operations):
         private.require("layers")
         return _bound(model, dict(self.variables(model)))
 
-    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
+    def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
         return _parts(kind, settings)
 
     def operations(self, model: Any) -> Iterable[Layer]:

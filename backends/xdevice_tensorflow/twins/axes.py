@@ -22,11 +22,13 @@ from . import pixels
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from xdevice.twins.contract.layouts import Settings
+
 _NORMS: Final = (kl.BatchNormalization, kl.GroupNormalization, kl.PReLU)
 _MOVES: Final = ("Permute", "Transpose", "Swapaxes", "Moveaxis")
 
 
-def of_norms(model: Any) -> Mapping[int, Mapping[str, object]]:
+def of_norms(model: Any) -> Mapping[int, Settings]:
     """Returns a setting for each norm layer that is not known for certain to work over the axis of the channels, by the
     `id` of the layer: the axis that it works over."""
     every = list(pixels.in_order(model))
@@ -37,7 +39,7 @@ def of_norms(model: Any) -> Mapping[int, Mapping[str, object]]:
     return {id(layer): setting for layer in norms if (setting := _axis_setting(layer, _beside(layer, every, graph)))}
 
 
-def _axis_setting(layer: Any, beside: Sequence[Any]) -> Mapping[str, object]:
+def _axis_setting(layer: Any, beside: Sequence[Any]) -> Settings:
     shape, axis = _shape(layer), _axis(layer)
     if axis is None:
         return {}

@@ -46,6 +46,11 @@ from .axes import of_norms
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
+    from xdevice.twins.contract.layouts import Settings
+
+    _Kind = tuple[str, tuple[Part, ...], Settings]
+    """Of a layer with parameters: its kind, its parts and its settings."""
+
 _NORM: Final = {"weight": "gamma", "bias": "beta"}
 _NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
     "linear": {"weight": "kernel"},
@@ -79,7 +84,7 @@ _RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
 _PROJECTIONS: Final = {"q": "query", "k": "key", "v": "value"}
 
 
-def _parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
+def _parts(kind: str, settings: Settings) -> tuple[Part, ...]:
     if kind in layouts.RECURRENT:
         return _of_cell(kind, settings)
     if kind == layouts.ATTENTION:
@@ -90,9 +95,7 @@ def _parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
     return own
 
 
-def _bound(
-    layer: Any, kind: str, own: Sequence[Part], names: Mapping[int, str], settings: Mapping[str, object]
-) -> Layer | None:
+def _bound(layer: Any, kind: str, own: Sequence[Part], names: Mapping[int, str], settings: Settings) -> Layer | None:
     there = []
     for part in own:
         variable = _variable(layer, part.name)
@@ -112,33 +115,29 @@ def _variable(layer: Any, name: str) -> Any:
     return layer
 
 
-def _kind(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
-    settings: dict[str, object]
+def _usual(kind: str, **settings: object) -> _Kind:
+    return kind, _parts(kind, settings), settings
+
+
+def _kind(layer: Any) -> _Kind | None:
     if isinstance(layer, kl.Dense):
-        settings = {"activation": _activation(layer)}
-        return "linear", _parts("linear", settings), settings
+        return _usual("linear", activation=_activation(layer))
     if isinstance(layer, _DEPTHWISE):
         return "conv", _of_depthwise(layer), _of_conv(layer) | {"groups": int(layer.kernel.shape[-2])}
     if isinstance(layer, _CONVS):
-        settings = _of_conv(layer) | {"groups": layer.groups}
-        return "conv", _parts("conv", settings), settings
+        return _usual("conv", **_of_conv(layer), groups=layer.groups)
     if isinstance(layer, _TRANSPOSED):
-        settings = _of_conv(layer) | {"groups": 1, **_of_transposed(layer)}
-        return "conv_transpose", _parts("conv_transpose", settings), settings
+        return _usual("conv_transpose", **{**_of_conv(layer), "groups": 1, **_of_transposed(layer)})
     if isinstance(layer, kl.BatchNormalization):
-        settings = {"eps": layer.epsilon, "momentum": 1 - layer.momentum}
-        return "batch_norm", _parts("batch_norm", settings), settings
+        return _usual("batch_norm", eps=layer.epsilon, momentum=1 - layer.momentum)
     if isinstance(layer, kl.Embedding):
-        settings = {"padding_idx": None, "max_norm": None}
-        settings |= {"mask_zero": True} if layer.mask_zero else {}
-        return "embedding", _parts("embedding", {}), settings
+        masks = {"mask_zero": True} if layer.mask_zero else {}
+        return _usual("embedding", padding_idx=None, max_norm=None, **masks)
     if isinstance(layer, kl.LayerNormalization):
-        settings = {"eps": layer.epsilon, **_axes_of_norm(layer)}
-        settings |= {"rms_scaling": True} if getattr(layer, "rms_scaling", False) else {}
-        return "layer_norm", _parts("layer_norm", settings), settings
+        scales = {"rms_scaling": True} if getattr(layer, "rms_scaling", False) else {}
+        return _usual("layer_norm", eps=layer.epsilon, **_axes_of_norm(layer), **scales)
     if _RMS is not None and isinstance(layer, _RMS):
-        settings = {"eps": layer.epsilon, **_axes_of_norm(layer)}
-        return "rms_norm", _parts("rms_norm", settings), settings
+        return _usual("rms_norm", eps=layer.epsilon, **_axes_of_norm(layer))
     if isinstance(layer, kl.GroupNormalization):
         return _of_groups(layer)
     if isinstance(layer, kl.PReLU):
@@ -256,21 +255,18 @@ def _of_image(layer: Any, own: tuple[Part, ...]) -> tuple[Part, ...]:
     return tuple(part._replace(rule=layouts.CHANNELS_LAST) for part in own)
 
 
-def _of_groups(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]:
+def _of_groups(layer: Any) -> _Kind:
     # a layer made with groups=-1 has the number of channels as `groups` once it is built
     channels = (layer.gamma if layer.gamma is not None else layer.beta).shape[0] if layer.weights else None
-    settings: dict[str, object] = {"eps": layer.epsilon}
     if layer.groups in (-1, channels):
-        settings |= {"running_stats": False}
-        return "instance_norm", _parts("instance_norm", settings), settings
-    settings |= {"num_groups": layer.groups}
-    return "group_norm", _parts("group_norm", settings), settings
+        return _usual("instance_norm", eps=layer.epsilon, running_stats=False)
+    return _usual("group_norm", eps=layer.epsilon, num_groups=layer.groups)
 
 
 # dense layers of several axes
 
 
-def _of_einsum(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
+def _of_einsum(layer: Any) -> _Kind | None:
     """Returns kind, parts and settings of an EinsumDense, described as a Linear. None if its kernel is not a matrix of
     inputs by outputs, or its bias does not have one number for each output."""
     taken, _, output = layer.equation.replace("...", "").partition("->")
@@ -290,7 +286,7 @@ def _of_einsum(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
     return "linear", own, {"activation": _activation(layer)}
 
 
-def _of_attention(settings: Mapping[str, object]) -> Iterator[Part]:
+def _of_attention(settings: Settings) -> Iterator[Part]:
     heads = int(str(settings.get("num_heads", 0)))
     into, bias, out = (
         layouts.kernel((-1,), (heads, -1)), layouts.shaped((heads, -1)), layouts.kernel((heads, -1), (-1,))
@@ -304,7 +300,7 @@ def _of_attention(settings: Mapping[str, object]) -> Iterator[Part]:
     yield Part("attention_output.bias", ("out_proj.bias",), layouts.SAME)
 
 
-def _attention(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]:
+def _attention(layer: Any) -> _Kind:
     settings: dict[str, object] = {
         "num_heads": layer.num_heads,
         "packed": _is_packed(layer),
@@ -334,7 +330,7 @@ def _is_packed(layer: Any) -> bool:
 # recurrent layers
 
 
-def _recurrent(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
+def _recurrent(layer: Any) -> _Kind | None:
     if isinstance(layer, kl.Bidirectional):
         return _bidirectional(layer)
     kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), None)
@@ -350,7 +346,7 @@ def _recurrent(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
     return kind, own, settings | _of_recurrent(layer)
 
 
-def _bidirectional(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
+def _bidirectional(layer: Any) -> _Kind | None:
     one = _recurrent(layer.forward_layer)
     two = _recurrent(layer.backward_layer)
     if one is None or two is None:
@@ -381,7 +377,7 @@ def _of_recurrent(layer: Any) -> dict[str, object]:
     return changed | ({"go_backwards": True} if layer.go_backwards else {})
 
 
-def _of_cell(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
+def _of_cell(kind: str, settings: Settings) -> tuple[Part, ...]:
     own = _cell(kind, "l0")
     if settings.get("projection"):
         return _refused(own, "Keras has no LSTM with a projection")
@@ -663,7 +659,7 @@ class TensorflowLayers(Operations):
             if bound is not None:
                 yield bound
 
-    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
+    def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
         return _parts(kind, settings)
 
     def operations(self, model: Any) -> Iterable[Layer]:

@@ -27,6 +27,8 @@ from xdevice_torch.private import private
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from xdevice.twins.contract.layouts import Settings
+
 
 _BATCH_NORMS: Final = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _INSTANCE_NORMS: Final = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -43,7 +45,7 @@ def _layers(model: Any, variables: Mapping[str, Any], blocks: dict[str, tuple[st
     `blocks`: for the path of each Transformer layer, the names of the layers inside it in the order in which they are
     called, which is not the order of their definition."""
     owned: set[int] = set()
-    of_blocks: dict[int, Mapping[str, object]] = {}
+    of_blocks: dict[int, Settings] = {}
     for path, module in model.named_modules():
         if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
             of_blocks |= _of_block(module)
@@ -75,7 +77,7 @@ def _is_conv1d(module: Any) -> bool:
     return f"{type(module).__module__}.{type(module).__name__}" == _CONV1D
 
 
-def _kind(module: Any) -> tuple[str, Mapping[str, object]]:
+def _kind(module: Any) -> tuple[str, Settings]:
     """The kind of a layer with parameters, and its settings; "" for any other module."""
     if isinstance(module, nn.Linear) or _is_conv1d(module):
         return "linear", {"activation": None}
@@ -141,7 +143,7 @@ def _order(module: Any) -> tuple[str, ...]:
     return layouts.order_of_block(module.norm_first, "self_attn", *between)
 
 
-def _of_block(module: Any) -> dict[int, Mapping[str, object]]:
+def _of_block(module: Any) -> dict[int, Settings]:
     """Returns settings of a whole Transformer layer, by the `id` of the layer inside it under which they are listed."""
     return {
         id(module.norm1): {"norm_first": module.norm_first, "block_dropout": float(module.dropout1.p)},

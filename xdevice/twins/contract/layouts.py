@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+Settings: TypeAlias = "Mapping[str, object]"
+"""What a layer or an optimizer is set to, by PyTorch's names."""
 _NORM: Final = ("weight", "bias")
 MEAN: Final = "running_mean"
 VARIANCE: Final = "running_var"
@@ -89,7 +91,7 @@ FLATTENS: Final = "flattens"
 """The setting of a linear layer that is a convolution over a whole image, where the other model flattens the image."""
 AXIS: Final = "axis_in_doubt"
 """The setting that says which axis a norm works over, if the norm that it is paired with may work over another."""
-TOLD: Final = ("norm_first", "block_dropout", ASSEMBLED, FLATTENS, AXIS, PADDED)
+STATED_BY_BOTH: Final = ("norm_first", "block_dropout", ASSEMBLED, FLATTENS, AXIS, PADDED)
 """Settings that are compared only if both layers state them. The first two describe a whole Transformer layer, and its
 first norm states them."""
 
@@ -133,7 +135,7 @@ class Layer(NamedTuple):
     """The path to the layer from the model, with dots; empty for the model itself."""
     kind: str
     parts: tuple[Part, ...]
-    settings: Mapping[str, object]
+    settings: Settings
     """What changes the output of the layer, in PyTorch's terms: eps, momentum, groups, padding, ..."""
     line: str = ""
     """The name of the line in which the layer stands: the layers of a line are called in the order of
@@ -363,7 +365,7 @@ def _norm(v: Array, shape: Sequence[int]) -> Array:
 
 def parts(
     kind: str,
-    settings: Mapping[str, object],
+    settings: Settings,
     names: Mapping[str, Mapping[str, str | None]] = MappingProxyType({}),
     rules: Mapping[str, Mapping[str, Rule]] = MappingProxyType({}),
 ) -> tuple[Part, ...]:
@@ -380,7 +382,7 @@ def parts(
     return tuple(Part(mine, (name,), ways.get(name, SAME)) for mine, name in named if mine is not None)
 
 
-def _attention(settings: Mapping[str, object]) -> Iterator[Part]:
+def _attention(settings: Settings) -> Iterator[Part]:
     """Yields the parts of PyTorch's own attention. If the weights of queries, keys and values have the same shape, it
     stores them as one array."""
     weights, biases = (tuple(f"{name}.{what}" for name in _IN) for what in _NORM)
@@ -398,7 +400,7 @@ def is_packed(shapes: Mapping[str, Sequence[int]]) -> bool:
     return len({tuple(shapes[f"{name}.weight"]) for name in _IN if f"{name}.weight" in shapes}) == 1
 
 
-def cells(kind: str, settings: Mapping[str, object]) -> Iterator[str]:
+def cells(kind: str, settings: Settings) -> Iterator[str]:
     """Yields PyTorch's names of the parameters of all cells of a recurrent layer."""
     for suffix in suffixes(settings):
         yield from (f"{name}_{suffix}" for name in KINDS[kind])
@@ -406,7 +408,7 @@ def cells(kind: str, settings: Mapping[str, object]) -> Iterator[str]:
             yield f"weight_hr_{suffix}"
 
 
-def suffixes(settings: Mapping[str, object]) -> Iterator[str]:
+def suffixes(settings: Settings) -> Iterator[str]:
     """Yields the suffixes "l0", "l0_reverse", "l1", ... of a recurrent layer's cells, one for each layer and
     direction."""
     for number in range(int(str(settings.get("layers", 1)))):
@@ -415,9 +417,7 @@ def suffixes(settings: Mapping[str, object]) -> Iterator[str]:
             yield f"l{number}_reverse"
 
 
-def bound(
-    path: str, kind: str, parts: Sequence[Part], names: Container[str], settings: Mapping[str, object]
-) -> Layer | None:
+def bound(path: str, kind: str, parts: Sequence[Part], names: Container[str], settings: Settings) -> Layer | None:
     """Returns the layer at `path` with those of the parts whose full names are among `names`, a model's variables; None
     if there is no such part."""
     prefixed = (part._replace(name=join(path, part.name)) for part in parts)

@@ -33,7 +33,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from .layouts import Layer, join, per_axis, same_padding, sides
+from .layouts import Layer, Settings, join, per_axis, same_padding, sides
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ _SAME_FUNCTIONS: Final = MappingProxyType(
         "leakyrelu": "leaky_relu", "softmax2d": "softmax",
     }
 )  # fmt: skip
-_DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
+_DEFAULTS: Final[Mapping[str, Settings]] = MappingProxyType(
     {
         "elu": {"alpha": 1.0},
         "celu": {"alpha": 1.0},
@@ -100,7 +100,7 @@ class Table(NamedTuple):
     blocks: tuple[type, ...] = ()
     """Classes of modules whose layers with parameters state, in their settings, all that the module does between
     them."""
-    is_told_inside: bool = False
+    lists_inside: bool = False
     """Whether modules inside a layer with parameters are listed too, because they work on the output of that layer."""
     follow: Callable[[Layer], Iterable[Layer]] = lambda layer: ()
     """The operations that a layer with parameters itself applies to its output."""
@@ -173,8 +173,8 @@ def _each(
             blocks.add(path)
             continue
         is_open = module.children or (path == "" and module.has_parameters)
-        is_told = path.rpartition(".")[0] in blocks or (not table.is_told_inside and _is_inside(path, known))
-        operation = None if is_open or is_told else table.read(path, itself)
+        is_listed = path.rpartition(".")[0] in blocks or (not table.lists_inside and _is_inside(path, known))
+        operation = None if is_open or is_listed else table.read(path, itself)
         if operation is not None:
             yield operation
 

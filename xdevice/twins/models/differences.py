@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
     from xdevice.contract import Backend
-    from xdevice.twins.contract.layouts import Layer
+    from xdevice.twins.contract.layouts import Layer, Settings
     from xdevice.twins.tracing.model_runs import ModelRun
 
     from .by_inputs.runs import Runs
@@ -313,23 +313,23 @@ class Lister:
 
 
 def _is_unread(layer: Layer) -> bool:
-    return layer.settings.keys() <= {*SHAPING, *layouts.TOLD} and layouts.ASSEMBLED not in layer.settings
+    return layer.settings.keys() <= {*SHAPING, *layouts.STATED_BY_BOTH} and layouts.ASSEMBLED not in layer.settings
 
 
 # settings of paired layers
 
 
 def _of_pair(
-    one: Layer, other: Layer, ours: Mapping[str, object], theirs: Mapping[str, object], activated: Collection[str]
+    one: Layer, other: Layer, ours: Settings, theirs: Settings, activated: Collection[str]
 ) -> Iterator[SettingDifference]:
     """The settings in which two paired layers with parameters differ: `ours` and `theirs`. `activated` are the paths of
     layers whose activation was compared as a layer of its own."""
     # where only `kinds=` or a name says what a layer is, the settings that its shapes do not show are unknown
-    is_read = all(set(settings).difference(SHAPING, layouts.TOLD) for settings in (ours, theirs))
+    is_read = all(set(settings).difference(SHAPING, layouts.STATED_BY_BOTH) for settings in (ours, theirs))
     for name in dict.fromkeys((*ours, *theirs)):
         is_stated = name in ours and name in theirs
         # a setting of one layer alone is a difference only where the other was read at all
-        if not (is_stated if name in (*SHAPING, *layouts.TOLD) else is_read):
+        if not (is_stated if name in (*SHAPING, *layouts.STATED_BY_BOTH) else is_read):
             continue
         if name == "activation" and (one.path in activated or other.path in activated):
             continue
@@ -575,7 +575,7 @@ def _between(one: Layer, other: Layer) -> list[SettingDifference]:
     ]
 
 
-def _with_axis(layer: Layer, other: Layer) -> Mapping[str, object]:
+def _with_axis(layer: Layer, other: Layer) -> Settings:
     """The settings with the axis counted from the end, if the layer or `other` knows the number of axes."""
     axes = layer.settings.get("ndim", other.settings.get("ndim"))
     if not isinstance(axes, int) or "axis" not in layer.settings:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from xdevice.contract import Backend
+    from xdevice.twins.contract.layouts import Settings
 
     Variables = Mapping[str, Any]
     Array = np.ndarray[Any, Any]
@@ -268,9 +269,7 @@ def declared_layer(backend: Backend, path: str, kind: str, variables: Variables)
     return None
 
 
-def _parts_at(
-    backend: Backend, path: str, kind: str, settings: Mapping[str, object], separator: str
-) -> tuple[Part, ...]:
+def _parts_at(backend: Backend, path: str, kind: str, settings: Settings, separator: str) -> tuple[Part, ...]:
     prefix = path + separator if path else ""
     return tuple(
         part._replace(name=prefix + part.name.replace(".", separator) if part.name else path)
@@ -278,7 +277,7 @@ def _parts_at(
     )
 
 
-def _possible_settings(kind: str) -> Iterator[Mapping[str, object]]:
+def _possible_settings(kind: str) -> Iterator[Settings]:
     """The settings that a layer of the kind may have been made with, those with the most parameters first."""
     if kind == layouts.ATTENTION:
         yield {"packed": True}

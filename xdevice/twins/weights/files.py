@@ -1,8 +1,9 @@
 """`save` and `load`: tensors and models in safetensors files. A file saved by one framework can be loaded by any other.
 
 The safetensors library writes files and checks headers. Its own front ends for the frameworks are not used: they narrow
-dtypes, fail on 0-d tensors or bfloat16 (https://github.com/safetensors/safetensors/issues/598), or crash the process. This module adds what the library does not do: a file gets its name
-only once it is complete and on the disk, and values are read into memory that the tensors then own.
+dtypes, fail on 0-d tensors or bfloat16 (https://github.com/safetensors/safetensors/issues/598), or crash the process.
+This module adds what the library does not do: a file gets its name only once it is complete and on the disk, and values
+are read into memory that the tensors then own.
 """
 
 from __future__ import annotations
