@@ -55,7 +55,7 @@ def _layers(model: Any, variables: Mapping[str, Any], blocks: dict[str, tuple[st
             continue
         if kind == layouts.ATTENTION:
             owned.add(id(module.out_proj))
-        parts = _OF_CONV1D if _is_conv1d(module) else ()
+        parts: tuple[Part, ...] = _OF_CONV1D if _is_conv1d(module) else ()
         norm = _norm_of(module)
         if norm is not None:  # g is a number if the norm is over all axes
             g, v = (variables[layouts.join(path, name)] for name in norm)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
@@ -40,22 +42,20 @@ IMAGES = ("conv", "conv_transpose", "batch_norm", "prelu", "instance_norm", "gro
 sequence."""
 
 
-class ModelRun(NamedTuple):
+@dataclass(frozen=True)
+class ModelRun:
     """One run of a model: what it returned, and the trace of its layers' calls."""
 
+    backend: Backend
     trace: Trace
     result: Any
 
-    @property
-    def backend(self) -> Backend:
-        return registry.load(self.trace.backend)
-
-    @property
+    @cached_property
     def has_channels_last(self) -> bool | None:
         answer: bool | None = self.backend.has_channels_last(self.trace.model)
         return answer
 
-    @property
+    @cached_property
     def outputs(self) -> list[Array]:
         """The tensors that the model returned, on the host."""
         return [numpy.asarray(self.backend.to_numpy(x)) for x in layer_calls.tensors(self.backend, self.result)]
@@ -164,4 +164,4 @@ def run(model: Any, arrays: Arrays, give: Callable[[Call, Any], Any] | None = No
                 f"{shapes}, which are as the first model, the source, takes them"
                 f"{_turned(arrays, backend.has_channels_last(model))}: {type(error).__name__}: {message(error)}"
             ) from error
-    return ModelRun(traced, result)
+    return ModelRun(backend, traced, result)
