@@ -101,6 +101,7 @@ def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
         return "embedding"
     if "kernel" in known and known <= {"kernel", "bias"} and not name.startswith("ConvTranspose"):
         return "linear" if leaves["kernel"]["kernel"].ndim == 2 else "conv"
+    # statistics are in a collection of their own, but under the same path
     if {"mean", "var"} <= known <= {"mean", "var", "scale", "bias"}:
         return "batch_norm"
     if "scale" in known and known <= {"scale", "bias"}:

@@ -48,6 +48,7 @@ def _axis_setting(layer: Any, beside: Sequence[Any]) -> Settings:
     is_other = axis not in ends or (are_convs and axis != ends[not pixels.is_first(beside[0])])
     if is_other and not isinstance(layer, kl.PReLU):
         return {"axis": axis}
+    # with 64 channels beside 50 steps, the number of parameters tells the axis; with 50 and 50 nothing does
     sizes = {shape[end] for end in ends}
     if not is_other and (are_convs or (len(sizes) == 2 and None not in sizes)):
         return {}

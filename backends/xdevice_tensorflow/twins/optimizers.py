@@ -124,6 +124,7 @@ class TensorflowOptimizers(Optimizers):
         """Returns the numbers of the variables of each kind of state, one for each of the `count` parameters."""
         found: dict[str, list[str]] = {}
         for number, variable in enumerate(optimizer.variables):
+            # the longest counts: gradient_accumulator ends as Adagrad's accumulator does
             ends = [end for end in known if f"_{variable.name}".endswith(f"_{end}")]
             if not ends:
                 raise self.unsupported(f"reading {variable.name!r} of this optimizer", "copy its state by hand")

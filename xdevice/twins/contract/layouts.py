@@ -359,6 +359,7 @@ def to_norm(weight: Array, shape: Sequence[int]) -> tuple[Array, Array]:
 
 def _norm(v: Array, shape: Sequence[int]) -> Array:
     axes = tuple(axis for axis, size in enumerate(shape) if size == 1)
+    # in float64, because a sum of squares in float16 overflows
     norm: Array = np.sqrt(np.square(v.astype("float64")).sum(axes, keepdims=True))
     return norm
 
@@ -373,6 +374,7 @@ def parts(
     as `{kind: {PyTorch's parameter: ...}}`: the framework's name, None if it does not have the parameter, and the
     rule."""
     own, ways = names.get(kind, {}), rules.get(kind, {})
+    # an adapter that names or lays out an attention itself has its projections one by one
     if kind == ATTENTION and not own and not ways:
         why = f"PyTorch's heads have embed_dim / num_heads numbers, and these have {settings.get('head_dim')}"
         packed = tuple(_attention(settings))
@@ -507,6 +509,7 @@ def sides(value: Any, axes: int) -> Any:
     """Returns a padding as one number per axis if both sides of each axis get the same, otherwise as one pair per axis.
     A text is returned as it is."""
     around = per_axis(value, axes)
+    # a flat list, as Paddle writes it: both sides of the first axis, then of the next
     if isinstance(around, tuple) and len(around) == 2 * axes:
         around = tuple(zip(around[::2], around[1::2], strict=True))
     if isinstance(around, tuple) and all(isinstance(side, tuple | list) for side in around):

@@ -255,6 +255,7 @@ def activation(path: str, name: str, **settings: object) -> Layer:
     stated = {
         key: float(value) if isinstance(value, int) and key not in whole else value for key, value in settings.items()
     }
+    # as ReLU(max_value=6) of Keras is read, which has no class for it
     if function == "hardtanh" and (stated.get("min"), stated.get("max")) == (0.0, 6.0):
         return Layer(path, "activation", (), {"function": "relu6"})
     return Layer(path, "activation", (), {"function": function, **_DEFAULTS.get(function, {}), **stated})

@@ -311,6 +311,7 @@ def _pair_up(
 ) -> tuple[list[_ParameterPair], list[str]]:
     """The parameters of the two optimizers that correspond, and for each parameter without a counterpart the reason."""
     updated = {id(parameter.variable): parameter for parameter in ours.optimizer.parameters}
+    # reversed, so that of the names of a tied weight the first one stays
     names = {id(x): name for name, x in reversed(list(target.variables.items())) if name in state.origins}
     pairs = []
     unpaired = []

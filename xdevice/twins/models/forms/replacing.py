@@ -25,6 +25,7 @@ def _in_step(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Lay
     done: set[int] = set()
     for layer in sequence:
         owner = owners.get(layer.parts[0].name) if layer.parts else layer
+        # a stack of three comes once, where its first layer was
         if owner is not None and id(owner) not in done:
             done.add(id(owner))
             yield owner._replace(line=layer.line)
