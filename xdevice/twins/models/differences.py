@@ -19,7 +19,6 @@ from xdevice.twins.contract import layouts
 from xdevice.twins.contract.operations import OTHER, WHOLE
 from xdevice.twins.weights.added_parameters import advice
 
-from .by_inputs import exercise
 from .reading import SHAPING, parent_of, some_of
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ class Lister:
         for line in self._doubts(agree):
             self._add_lines([line.removesuffix(_RUN_BOTH) if has_inputs else line])
         if runs is not None and agree and not self._knows_activations():
-            self._state.differences += exercise.unexercised(runs)
+            self._state.differences += runs.unexercised()
 
     def _add(self, difference: SettingDifference) -> str:
         line = difference.line(self._source.name, self._target.name)
@@ -184,7 +183,7 @@ class Lister:
         computed = self._pairing.computed or runs.run_with(self._state)
         apart = runs.outputs_apart(computed)
         self._state.differences += runs.not_compared(computed)
-        is_blind = apart <= runs.limit and exercise.is_blind(runs)
+        is_blind = apart <= runs.limit and runs.is_blind()
         if apart <= runs.limit and not is_blind:
             return True
         if is_blind:

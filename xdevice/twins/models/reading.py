@@ -98,6 +98,33 @@ class Twin(NamedTuple):
     def signatures(self, layers: Iterable[Layer] | None = None) -> list[Signature]:
         return [self.signature(layer) for layer in (self.layers if layers is None else layers)]
 
+    def with_layers(self, layers: Iterable[Layer]) -> Twin:
+        """The twin with these layers in place of its own, also in its sequence, where they have the same variables."""
+        every = list(layers)
+        sequence = self.sequence and list(_in_step(self.sequence, every))
+        return self._replace(layers=every, sequence=sequence)
+
+    def joined(self, joins: Iterable[tuple[Sequence[Layer], Layer]]) -> Twin:
+        """The twin with one layer in place of each group of its layers, where the first of the group was."""
+        whole_of = {id(layer): whole for group, whole in joins for layer in group}
+        if not whole_of:
+            return self
+        layers = [whole_of.get(id(layer), layer) for layer in self.layers]
+        return self.with_layers({id(layer): layer for layer in layers}.values())
+
+
+def _in_step(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Layer]:
+    """The sequence with `layers` in place of the layers that they were made of, each where its first parameter comes.
+    Layers without parameters stay."""
+    owner_of = {part.name: layer for layer in layers for part in layer.parts}
+    done: set[int] = set()
+    for layer in sequence:
+        owner = owner_of.get(layer.parts[0].name) if layer.parts else layer
+        # a stack of three comes once, where its first layer was
+        if owner is not None and id(owner) not in done:
+            done.add(id(owner))
+            yield owner._replace(line=layer.line)
+
 
 def shapes_of(variables: Mapping[str, Any], layer: Layer) -> dict[str, Shape]:
     """The shapes that a layer's parameters have in PyTorch's layout, by PyTorch's names."""

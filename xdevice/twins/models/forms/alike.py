@@ -14,7 +14,6 @@ from xdevice.twins.contract import layouts
 from xdevice.twins.contract.layouts import Layer
 
 from . import attention, single_tensors
-from .replacing import joined, with_layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,7 +57,7 @@ def _without_ties(twin: Twin, other: Twin) -> Twin:
         else:
             kept.append(layer)
         earlier |= variables
-    return with_layers(twin, kept)
+    return twin.with_layers(kept)
 
 
 # group norms
@@ -72,7 +71,7 @@ def without_channels(twin: Twin) -> Twin:
     def refuse(rule: layouts.Rule) -> layouts.Rule:
         return layouts.refused(rule, why)
 
-    return with_layers(twin, [_with_rules(layer, refuse) if _lacks_channels(layer) else layer for layer in twin.layers])
+    return twin.with_layers([_with_rules(layer, refuse) if _lacks_channels(layer) else layer for layer in twin.layers])
 
 
 def _with_channels(twin: Twin, other: Twin) -> Twin:
@@ -87,8 +86,8 @@ def _with_channels(twin: Twin, other: Twin) -> Twin:
     if not lacking or len(widths) != len(lacking):
         return twin
     width_of = {id(layer): width for layer, width in zip(lacking, widths, strict=True)}
-    return with_layers(
-        twin, [_spread(layer, width_of[id(layer)]) if id(layer) in width_of else layer for layer in twin.layers]
+    return twin.with_layers(
+        [_spread(layer, width_of[id(layer)]) if id(layer) in width_of else layer for layer in twin.layers]
     )
 
 
@@ -115,7 +114,7 @@ def _with_instances(twin: Twin, other: Twin) -> Twin:
     """Turns group norms with one group per channel into instance norms, where the other model has instance norms."""
     if not any(layer.kind == "instance_norm" for layer in other.layers):
         return twin
-    return with_layers(twin, [_as_instances(twin, layer) for layer in twin.layers])
+    return twin.with_layers([_as_instances(twin, layer) for layer in twin.layers])
 
 
 def _as_instances(twin: Twin, layer: Layer) -> Layer:
@@ -134,7 +133,7 @@ def _with_stacks(twin: Twin, other: Twin) -> Twin:
     for kind in layouts.RECURRENT:
         ours, theirs = ([layer for layer in one.layers if layer.kind == kind] for one in (twin, other))
         stacks += _stacks(twin, ours, list(map(_depth, theirs)))
-    return joined(twin, [(stack, _stack(stack)) for stack in stacks])
+    return twin.joined([(stack, _stack(stack)) for stack in stacks])
 
 
 def _stacks(twin: Twin, layers: list[Layer], depths: list[int]) -> list[list[Layer]]:

@@ -14,8 +14,6 @@ from xdevice.twins.contract import layouts
 from xdevice.twins.contract.layouts import Layer, Part
 from xdevice.twins.models.reading import name_in, parent_of
 
-from .replacing import joined
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -68,7 +66,7 @@ def _joined(source: Twin, ours: list[Group], target: Twin, theirs: list[Group]) 
 
 
 def _with_attentions(twin: Twin, joins: Iterable[tuple[Group, Layer]]) -> Twin:
-    twin = joined(twin, joins)
+    twin = twin.joined(joins)
     owned = {part.name for layer in twin.layers for part in layer.parts}
     return twin._replace(singles=[layer for layer in twin.singles if layer.parts[0].name not in owned])
 
