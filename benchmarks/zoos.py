@@ -35,7 +35,7 @@ from rich.table import Table
 
 import xdevice
 from xdevice.core import registry
-from xdevice.twins.models.twin import shapes_of
+from xdevice.twins.models.reading import shapes_of
 
 KERAS = {
     "densenet121": "DenseNet121", "mobilenet_v2": "MobileNetV2", "efficientnet_b0": "EfficientNetB0",

@@ -18,14 +18,14 @@ class _Probe(Module):
         return 0
 
 
-_NAME: Final = next(iter(_Probe().state_dict()))
+NAME: Final = next(iter(_Probe().state_dict()))
 """The last part of the name under which a state dict has the result of a module's `get_extra_state()`."""
 
 
 def lost(model: Module, names: Mapping[str, object]) -> str | None:
     """Returns the first of these names of a state dict that is the extra state of a module without a `set_extra_state`,
     so that nothing could load it; None if there is none."""
-    extra = [name for name in names if name.rpartition(".")[2] == _NAME]
+    extra = [name for name in names if name.rpartition(".")[2] == NAME]
     known = _takers(model) if extra else {}
     return next((name for name in extra if name not in known), None)
 
@@ -39,7 +39,7 @@ def take(model: Module, state: Mapping[str, torch.Tensor]) -> None:
 
 def _takers(model: Module) -> dict[str, Module]:
     return {
-        f"{path}.{_NAME}".lstrip("."): module
+        f"{path}.{NAME}".lstrip("."): module
         for path, module in model.named_modules(remove_duplicate=False)
         if type(module).set_extra_state is not Module.set_extra_state
     }

@@ -317,7 +317,8 @@ class TorchModels(Models):
                 )
             if torch.nn.parameter.is_lazy(value):
                 raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
-        lost = extra_state.lost(model, state)
+        has_extra = any(name.endswith(extra_state.NAME) for name in state)
+        lost = extra_state.lost(model, state) if has_extra else None
         if lost is not None:
             raise self.unsupported(f"{lost} of this model, which no set_extra_state() would load", "write that method")
         return state.items()

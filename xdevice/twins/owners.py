@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 def backend_of_model(x: object) -> Backend | None:
     """Returns the backend whose model `x` is; None if it is none. Also an object that moves as a container may be one
     for its layers and variables, as modules of Flax and Equinox are."""
-    found = registry.kind_of(type(x))
-    if found is not None:
-        return found.backend if found.kind == "model" else None
+    owner = registry.kind_of(type(x))
+    if owner is not None:
+        return owner.backend if owner.kind == "model" else None
     for root in {base.__module__.partition(".")[0] for base in type(x).__mro__} & set(frameworks.LIBRARIES):
         registry.load(frameworks.LIBRARIES[root])  # else nobody may have needed it yet
     return next((backend for backend in registry.list_loaded() if backend.has_layers(x)), None)

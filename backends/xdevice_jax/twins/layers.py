@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.twins.contract import layouts
 from xdevice.twins.contract.layers import Layers
-from xdevice.twins.contract.layouts import Layer, Part
+from xdevice.twins.contract.layouts import Layer, Part, Settings
 
 from . import linen
 from .modules import equinox, is_equinox, is_nnx, nnx, variables, walk
@@ -41,13 +41,13 @@ _RULES: Final = {
     "conv_transpose": {"weight": layouts.KERNEL_FIRST},
 }
 _PROJECTIONS: Final = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
-_Kind = tuple[str, tuple[Part, ...], "Mapping[str, object]"]
+_Kind = tuple[str, tuple[Part, ...], Settings]
 
 
 def _of_nnx(module: Any) -> _Kind | None:
     """Kind, parts and settings of a layer of nnx; None if it is not one that has parameters and a counterpart."""
     library: Any = nnx()
-    settings: Mapping[str, object]
+    settings: Settings
     match type(module):
         case library.Linear:
             kind, settings = "linear", {"activation": None}
@@ -134,7 +134,7 @@ def _of_equinox(module: Any) -> _Kind | None:
     """The same for a layer of Equinox."""
     library: Any = equinox()
     library = library.nn
-    settings: Mapping[str, object]
+    settings: Settings
     if isinstance(module, library.Linear):
         kind, settings = "linear", {"activation": None}
     elif isinstance(module, library.Conv):
@@ -164,18 +164,18 @@ _OF_CELL: Final = (
 )
 
 
-def _of_linen(found: linen.Found, names: Container[str]) -> Layer | None:
+def _of_linen(layer: linen.LinenLayer, names: Container[str]) -> Layer | None:
     """A layer of linen, whose settings are not known."""
     settings: dict[str, object] = {}
-    if found.kind == layouts.ATTENTION:
-        own = tuple(_attention(*found.heads))
-    elif found.kind == "lstm":
-        cell = "cell." if layouts.join(found.path, _CELL[0].name) in names else ""
+    if layer.kind == layouts.ATTENTION:
+        own = tuple(_attention(*layer.heads))
+    elif layer.kind == "lstm":
+        cell = "cell." if layouts.join(layer.path, _CELL[0].name) in names else ""
         own = tuple(part._replace(name=cell + part.name.removeprefix("cell.")) for part in _CELL)
         settings = {"layers": 1, "bidirectional": False, "projection": 0}
     else:
-        own = layouts.parts(found.kind, settings, _NAMES, _RULES)
-    return layouts.bound(found.path, found.kind, own, names, settings)
+        own = layouts.parts(layer.kind, settings, _NAMES, _RULES)
+    return layouts.bound(layer.path, layer.kind, own, names, settings)
 
 
 class JaxLayers(Layers):
@@ -197,10 +197,10 @@ class JaxLayers(Layers):
             )
         names = {one.name for one in variables(model)}
         if linen.is_linen(model):
-            yield from filter(None, (_of_linen(found, names) for found in linen.layers(model)))
+            yield from filter(None, (_of_linen(layer, names) for layer in linen.layers(model)))
             return
         for path, module in walk(model):
-            found = (_of_nnx if is_nnx(module) else _of_equinox)(module)
-            layer = None if found is None else layouts.bound(path, found[0], found[1], names, found[2])
-            if layer is not None:
-                yield layer
+            description = (_of_nnx if is_nnx(module) else _of_equinox)(module)
+            if description is not None:
+                kind, own, settings = description
+                yield from filter(None, [layouts.bound(path, kind, own, names, settings)])

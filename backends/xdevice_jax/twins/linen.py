@@ -31,7 +31,7 @@ _GRU: Final = ("ir", "iz", "in", "hr", "hz", "hn")
 _PROJECTIONS: Final = ("query", "key", "value", "out")
 
 
-class Found(NamedTuple):
+class LinenLayer(NamedTuple):
     """A layer: its path, its kind, and of an attention its heads and the numbers of a head."""
 
     path: str
@@ -62,21 +62,21 @@ def arrays(module: Any) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], 
                 yield layouts.join(owner, f"dense_{last[0]}.{name}"), whole, _into(holders, name)
 
 
-def layers(module: Any) -> Iterator[Found]:
+def layers(module: Any) -> Iterator[LinenLayer]:
     """Yields the layers whose kind the names and shapes of their parameters tell."""
     groups = _groups(module)
     for path, leaves in groups.items():
         owner, _, last = path.rpartition(".")
         if last in _CELL and _is_cell(owner, groups):
             if last == "ii":
-                yield Found(owner.removesuffix(".cell"), "lstm")
+                yield LinenLayer(owner.removesuffix(".cell"), "lstm")
         elif last in _GRU and all(layouts.join(owner, name) in groups for name in _GRU):
             continue  # which has a bias less than a GRU elsewhere
         elif last in _PROJECTIONS and _is_attention(owner, groups):
             if last == "query":
-                yield Found(owner, layouts.ATTENTION, leaves["kernel"]["kernel"].shape[1:])
+                yield LinenLayer(owner, layouts.ATTENTION, leaves["kernel"]["kernel"].shape[1:])
         elif kind := _kind_of(last, leaves):
-            yield Found(path, kind)
+            yield LinenLayer(path, kind)
 
 
 def intercepting(known: Container[str], run: Callable[..., Any]) -> AbstractContextManager[None]:
@@ -101,6 +101,7 @@ def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
         return "embedding"
     if "kernel" in known and known <= {"kernel", "bias"} and not name.startswith("ConvTranspose"):
         return "linear" if leaves["kernel"]["kernel"].ndim == 2 else "conv"
+    # statistics are in a collection of their own, but under the same path
     if {"mean", "var"} <= known <= {"mean", "var", "scale", "bias"}:
         return "batch_norm"
     if "scale" in known and known <= {"scale", "bias"}:

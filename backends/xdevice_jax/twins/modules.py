@@ -62,13 +62,13 @@ def is_equinox(x: object) -> bool:
 
 def walk(model: Any) -> Iterator[tuple[str, Any]]:
     """Yields path and module of the model and of every module in it, each once, in the order of the attributes."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     stack = [("", model)]
     while stack:
         path, thing = stack.pop()
-        if id(thing) in seen:
+        if id(thing) in visited:
             continue
-        seen.add(id(thing))
+        visited.add(id(thing))
         if is_nnx(thing) or is_equinox(thing):
             yield path, thing
         stack += [(layouts.join(path, name), child) for name, child in reversed(list(_children(thing)))]
@@ -90,8 +90,8 @@ def variables(model: Any) -> Iterator[Variable]:
         return
     for path, module in walk(model):
         for name, value in _children(module):
-            for inner, holder, found in _arrays(module, name, value):
-                yield Variable(layouts.join(path, inner), found, holder)
+            for inner, holder, array in _arrays(module, name, value):
+                yield Variable(layouts.join(path, inner), array, holder)
 
 
 def _arrays(module: Any, name: str, value: Any) -> Iterator[tuple[str, Callable[[jax.Array], None], jax.Array]]:

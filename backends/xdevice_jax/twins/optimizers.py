@@ -1,4 +1,5 @@
-"""Reads what optax's optimizers compute out of the closures of their functions: optax keeps no object with settings.
+"""Reads what optax's optimizers compute out of the closures of their functions: optax keeps no object with settings
+(https://github.com/google-deepmind/optax/issues/206).
 
 Facts about optax that the code depends on:
 - An optimizer is a chain of steps. A step is known by the name of the function that made it, and its settings are the
@@ -104,23 +105,23 @@ def _closure(function: Any) -> _Values:
 
 
 def _settings(transformation: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    stated: dict[str, Any] = {}
     for name, values in _steps(transformation):
         if name not in _STEPS:
             raise _UnknownError(name)
         step = _STEPS[name](values)
         if "momentum" in step:
-            step["momentum_holds"] = terms.STEPS if "lr" in found else terms.GRADIENTS
+            step["momentum_holds"] = terms.STEPS if "lr" in stated else terms.GRADIENTS
         if "weight_decay" in step:
-            step["decay"] = terms.DECOUPLED if "kind" in found or "momentum" in found else terms.COUPLED
-        if twice := found.keys() & step.keys():
+            step["decay"] = terms.DECOUPLED if "kind" in stated or "momentum" in stated else terms.COUPLED
+        if twice := stated.keys() & step.keys():
             raise _UnknownError(f"{name}, which sets {', '.join(sorted(twice))} a second time")
-        found |= step
-    if "lr" not in found:
+        stated |= step
+    if "lr" not in stated:
         raise _UnknownError("no learning rate")
-    if found.setdefault("kind", "sgd") != "sgd" and found.pop("nesterov", False):
-        raise _UnknownError(f"nesterov in {found['kind']}")
-    return found
+    if stated.setdefault("kind", "sgd") != "sgd" and stated.pop("nesterov", False):
+        raise _UnknownError(f"nesterov in {stated['kind']}")
+    return stated
 
 
 class JaxOptimizers(Optimizers):
@@ -134,13 +135,13 @@ class JaxOptimizers(Optimizers):
                 f"reading what a {type(optimizer).__qualname__} computes", "give a transformation of optax"
             )
         try:
-            found = _settings(optimizer)
+            stated = _settings(optimizer)
         except (_UnknownError, LookupError, AttributeError, TypeError) as error:
             raise self.unsupported(
                 f"reading what a chain of optax computes that has {error}", f"it knows {', '.join(_STEPS)}"
             ) from error
-        kind = found.pop("kind")
-        plain = {name: float(x) if isinstance(x, int) and not isinstance(x, bool) else x for name, x in found.items()}
+        kind = stated.pop("kind")
+        plain = {name: float(x) if isinstance(x, int) and not isinstance(x, bool) else x for name, x in stated.items()}
         settings = terms.settings(kind, **plain)
         arguments = {name: own for name, own in _ARGUMENTS.items() if name in settings}
         arguments |= _ROOT if kind == "rmsprop" else {}

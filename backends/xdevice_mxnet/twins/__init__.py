@@ -6,7 +6,6 @@ from typing import Final
 
 from .calls import MxnetCalls
 from .layers import MxnetLayers
-from .operations import MxnetOperations
 from .optimizers import MxnetOptimizers
 
-MIXINS: Final = (MxnetLayers, MxnetOperations, MxnetCalls, MxnetOptimizers)
+MIXINS: Final = (MxnetLayers, MxnetCalls, MxnetOptimizers)

@@ -4,8 +4,8 @@ Facts about MXNet that the code depends on:
 - A Dense or a convolution with an activation has the activation as a child, and returns the activation's output.
 - A hybridized (compiled) block does not call its children, so a model with one is refused.
 - Without NumPy's semantics a block takes legacy `mx.nd` arrays only, and with these semantics `mx.np` arrays only.
-- MXNet does not hand out the gradients of intermediate results. So each output passes through a `_Teller`, which does
-  not change it and receives its gradient.
+- MXNet does not hand out the gradients of intermediate results. So each output passes through a `_GradientTap`, which
+  does not change it and receives its gradient.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from xdevice.twins.contract.calls import Around, Call
 
 
-def _told(result: Any, numbers: Iterator[int], put: Callable[[int, Any], None]) -> Any:
+def _tapped(result: Any, numbers: Iterator[int], put: Callable[[int, Any], None]) -> Any:
     if isinstance(result, list | tuple):
-        return type(result)(_told(x, numbers, put) for x in result)
-    return _Teller(next(numbers), put)(result) if isinstance(result, mx.nd.NDArray) else result
+        return type(result)(_tapped(x, numbers, put) for x in result)
+    return _GradientTap(next(numbers), put)(result) if isinstance(result, mx.nd.NDArray) else result
 
 
 _is_active = private.field("mxnet.gluon.HybridBlock._active")
 
 
-class _Teller(mx.autograd.Function):  # type: ignore[misc]
+class _GradientTap(mx.autograd.Function):  # type: ignore[misc]
     """Returns its input unchanged, and in the backward pass calls `put` with the gradient of that input."""
 
     def __init__(self, number: int, put: Callable[[int, Any], None]) -> None:
@@ -74,7 +74,7 @@ class MxnetCalls(Calls):
             if not mx.autograd.is_recording():
                 return result
             numbers = iter(range(len(list(common.tensors(self, result)))))
-            return _told(result, numbers, put)
+            return _tapped(result, numbers, put)
 
         watch = common.Watch(self, paths, activations, follow)
         with common.watching(watch, Block):
@@ -87,12 +87,12 @@ class MxnetCalls(Calls):
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
         if named:  # `Block.__call__` takes none
             raise self.unsupported("calling models with keywords", "give inputs= as a tuple")
-        held = next((each for parameter in model.collect_params().values() for each in parameter.list_data()), None)
+        first = next((each for parameter in model.collect_params().values() for each in parameter.list_data()), None)
         # a block takes the kind of arrays that its parameters are: legacy ones or mx.np's
-        is_np = mx.util.is_np_array() if held is None else isinstance(held, mx.np.ndarray)
-        given = [x.as_np_ndarray() if is_np else x.as_nd_ndarray() for x in inputs]
+        is_np = mx.util.is_np_array() if first is None else isinstance(first, mx.np.ndarray)
+        arrays = [x.as_np_ndarray() if is_np else x.as_nd_ndarray() for x in inputs]
         with mx.autograd.pause(train_mode=False):
-            return model(*given)
+            return model(*arrays)
 
     def has_channels_last(self, model: Any) -> bool | None:
         ordered = (block for _, block in blocks(model) if isinstance(block, (*CONVOLUTIONS, *POOLS)))

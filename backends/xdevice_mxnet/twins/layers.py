@@ -1,4 +1,5 @@
-"""Reads the layers with parameters out of Gluon's models. Their weights are laid out as PyTorch's, under other names.
+"""Reads the layers of Gluon's models: those with parameters, whose weights are laid out as PyTorch's under other names,
+and what all of them compute, in PyTorch's terms.
 
 Facts about Gluon that the code depends on:
 - The parameters of an LSTM or GRU have the names that they would have in single cells, as in `save_parameters`.
@@ -7,23 +8,27 @@ Facts about Gluon that the code depends on:
 - A GroupNorm has one gamma and beta for each group, where other frameworks have one for each channel. It does not know
   how many channels there are.
 - An LSTM with a projection cannot run on the CPU, and is left out. MXNet 1.9.1 has no attention layer.
+- The activation of a Dense or a convolution is a child of that layer, and is listed after it.
+- A global pool has an output of size 1, whatever its kernel is.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mxnet.gluon import Block, nn, rnn
+from mxnet.gluon import Block, Parameter, nn, rnn
+from mxnet.gluon.contrib import nn as extra
 
 from xdevice.twins.contract import layouts
-from xdevice.twins.contract.layers import Layers
-from xdevice.twins.contract.layouts import Part
+from xdevice.twins.contract import operations as ops
+from xdevice.twins.contract.layers import Operations
+from xdevice.twins.contract.layouts import Layer, Part
 from xdevice_mxnet.private import private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from xdevice.twins.contract.layouts import Layer
+    from xdevice.twins.contract.layouts import Settings
 
 _NORM: Final = {"weight": "gamma", "bias": "beta"}
 _NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
@@ -43,11 +48,18 @@ POOLS: Final = (
 )  # fmt: skip
 
 children: Final = private.field("mxnet.gluon.Block._children")
-function: Final = private.field("mxnet.gluon.nn.Activation._act_type")
+_function: Final = private.field("mxnet.gluon.nn.Activation._act_type")
 options: Final = private.field("mxnet.gluon.nn.Conv2D._kwargs")
-_dropout = private.field("mxnet.gluon.rnn.LSTM._dropout")
+_between = private.field("mxnet.gluon.rnn.LSTM._dropout")
 _layout = private.field("mxnet.gluon.rnn.LSTM._layout")
 _mode = private.field("mxnet.gluon.rnn.LSTM._mode")
+_rate = private.field("mxnet.gluon.nn.Dropout._rate")
+_axes = private.field("mxnet.gluon.nn.Dropout._axes")
+_alpha = private.field("mxnet.gluon.nn.LeakyReLU._alpha")
+_beta = private.field("mxnet.gluon.nn.Swish._beta")
+_padding = private.field("mxnet.gluon.nn.ReflectionPad2D._padding")
+_factor = private.field("mxnet.gluon.contrib.nn.PixelShuffle1D._factor")
+_factors = private.field("mxnet.gluon.contrib.nn.PixelShuffle2D._factors")
 
 
 def _refused(own: Sequence[Part], why: str) -> tuple[Part, ...]:
@@ -59,16 +71,17 @@ def blocks(model: Any) -> Iterator[tuple[str, Any]]:
     return _blocks(model, "", set())
 
 
-def _blocks(block: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    if id(block) in seen:
+def _blocks(block: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any]]:
+    if id(block) in visited:
         return
-    seen.add(id(block))
+    visited.add(id(block))
     yield path, block
     for name, child in children(block).items():
-        yield from _blocks(child, layouts.join(path, name), seen)
+        yield from _blocks(child, layouts.join(path, name), visited)
 
 
-def _kind(block: Any) -> tuple[str, Mapping[str, object]] | None:
+def _kind(block: Any) -> tuple[str, Settings]:
+    """The kind of a block with parameters, and its settings; "" for any other block."""
     if isinstance(block, nn.Dense):
         return "linear", {"activation": _activation(block)}
     if isinstance(block, CONVOLUTIONS):
@@ -88,8 +101,9 @@ def _kind(block: Any) -> tuple[str, Mapping[str, object]] | None:
     if isinstance(block, nn.InstanceNorm):
         settings = {"eps": options(block)["eps"], "running_stats": False}
         return "instance_norm", settings | _axis_of_norm(options(block)["axis"], 1)
-    kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(block, cls)), None)
-    return None if kind is None or hasattr(block, "l0_h2r_weight") else (kind, _of_recurrent(block))
+    kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(block, cls)), "")
+    is_known = kind and not hasattr(block, "l0_h2r_weight")
+    return (kind, _of_recurrent(block)) if is_known else ("", {})
 
 
 def _axis_of_norm(axis: int, usual: int) -> dict[str, object]:
@@ -104,7 +118,7 @@ def _of_recurrent(block: Any) -> dict[str, object]:
         "bidirectional": is_twofold,
         "projection": 0,
         "batch_first": _layout(block) == "NTC",
-        "dropout": layouts.between(layers, _dropout(block)),
+        "dropout": layouts.between(layers, _between(block)),
     }
     mode = _mode(block).removeprefix("rnn_")  # rnn_relu, rnn_tanh, lstm, gru
     return settings | ({"nonlinearity": mode} if isinstance(block, rnn.RNN) else {})
@@ -124,10 +138,10 @@ def _of_conv(block: Any) -> dict[str, object]:
 
 
 def _activation(block: Any) -> str | None:
-    return function(block.act) if block.act is not None else None
+    return _function(block.act) if block.act is not None else None
 
 
-def _of_cells(settings: Mapping[str, object]) -> Iterator[Part]:
+def _of_cells(settings: Settings) -> Iterator[Part]:
     for suffix in layouts.suffixes(settings):
         number, _, backwards = suffix[1:].partition("_")
         side = f".{'r' if backwards else 'l'}_cell" if settings.get("bidirectional") else ""
@@ -135,26 +149,84 @@ def _of_cells(settings: Mapping[str, object]) -> Iterator[Part]:
             yield Part(f"_unfused.{number}{side}.{own}", (f"{name}_{suffix}",), layouts.SAME)
 
 
-class MxnetLayers(Layers):
+# what layers compute
+
+
+def _dropout(path: str, block: Any) -> Layer:
+    return ops.dropout(path, _rate(block), axes=tuple(_axes(block)) or "each number")
+
+
+def _pool(path: str, block: Any) -> Layer:
+    kwargs = options(block)
+    axes, kind = len(kwargs["kernel"]), kwargs["pool_type"]
+    if kwargs["global_pool"]:
+        return ops.adaptive_pool(path, kind, axes, 1)
+    ceil = ops.OUTSIDE_TOO if kwargs["pooling_convention"] == "full" else False
+    window = (axes, kwargs["kernel"], kwargs["stride"], kwargs["pad"], ceil)
+    if kind == "max":
+        return ops.max_pool(path, *window)
+    return ops.avg_pool(path, *window, count_include_pad=kwargs.get("count_include_pad", True))
+
+
+def _pad(path: str, block: Any) -> Layer:
+    width = _padding(block)  # (batch, batch, channels, channels, top, bottom, left, right), or one number for all
+    sides = (width,) * 4 if isinstance(width, int) else tuple(width)[4:]
+    return ops.pad(path, list(zip(sides[::2], sides[1::2], strict=True)), "reflect")
+
+
+def _pixel_shuffle(path: str, block: Any) -> Layer:
+    factors = set(_factors(block))
+    return ops.plain(path, "pixel_shuffle", factor=factors.pop() if len(factors) == 1 else _factors(block))
+
+
+_TABLE: Final = ops.Table(
+    "mxnet",
+    {
+        **dict.fromkeys((nn.Sequential, nn.HybridSequential, nn.Flatten, extra.Identity)),
+        nn.Activation: lambda path, block: ops.activation(path, _function(block)),
+        **ops.activations({
+            nn.LeakyReLU: {"slope": _alpha}, nn.ELU: {"alpha": _alpha}, nn.SELU: {}, nn.GELU: {},
+            nn.Swish: {"beta": _beta},
+        }),
+        nn.Dropout: _dropout,
+        **dict.fromkeys(POOLS, _pool),
+        nn.ReflectionPad2D: _pad,
+        extra.PixelShuffle1D: ops.row("pixel_shuffle", factor=_factor),
+        **dict.fromkeys((extra.PixelShuffle2D, extra.PixelShuffle3D), _pixel_shuffle),
+    },
+    ("forward", "hybrid_forward"),
+    lines=(nn.Sequential, nn.HybridSequential),
+    lists_inside=True,
+)  # fmt: skip
+
+
+def _module(path: str, block: Any) -> ops.Module:
+    has_parameters = any(isinstance(value, Parameter) for value in vars(block).values())
+    return ops.Module(path, block, list(children(block).items()), has_parameters)
+
+
+class MxnetLayers(Operations):
     def layers(self, model: Any) -> Iterable[Layer]:
         if not isinstance(model, Block):
             raise self.unsupported(f"layers in a {type(model).__qualname__}", "give the Block itself")
-        names = dict(self.variables(model))
+        return layouts.all_bound(list(self._layers(model)), dict(self.variables(model)))
+
+    def _layers(self, model: Any) -> Iterator[Layer]:
         for path, block in blocks(model):
-            found = _kind(block)
-            if found is None:
+            kind, settings = _kind(block)
+            if not kind:
                 continue
-            kind, settings = found
             own = self.parts(kind, settings)
             layout = options(block)["layout"] if kind.startswith("conv") else "NC"
             if not layout.startswith("NC"):
                 why = f"in {layout} the weight of a Gluon convolution has another layout; build it in NCHW"
                 own = _refused(own, why)
-            layer = layouts.bound(path, kind, own, names, settings)
-            if layer is not None:
-                yield layer
+            yield Layer(path, kind, tuple(own), settings)
 
-    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
+    def operations(self, model: Any) -> Iterable[Layer]:
+        return ops.read([_module(*each) for each in blocks(model)], self.layers(model), _TABLE)
+
+    def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
         if kind in layouts.RECURRENT:
             return tuple(_of_cells(settings))
         own = layouts.parts(kind, settings, _NAMES)

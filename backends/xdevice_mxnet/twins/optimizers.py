@@ -69,18 +69,18 @@ def _parameter(optimizer: Any, kind: str, shared: Mapping[str, Any], index: int,
 
 
 def _settings(optimizer: Any, kind: str) -> dict[str, object]:
-    found: dict[str, Any] = {
+    stated: dict[str, Any] = {
         "lr": float(optimizer.learning_rate),
         "weight_decay": float(optimizer.wd),
         "gradient_scale": float(optimizer.rescale_grad),
         "clip": _clip(optimizer),
     }
     if optimizer.lr_scheduler is not None:
-        found["schedule"] = f"mx.lr_scheduler.{type(optimizer.lr_scheduler).__name__}"
+        stated["schedule"] = f"mx.lr_scheduler.{type(optimizer.lr_scheduler).__name__}"
     for name, own in _NAMES[kind].items():
         value = getattr(optimizer, "float_stable_eps" if own == "eps" else own)
-        found[name] = value if isinstance(value, bool) else float(value)
-    return terms.settings(kind, **found, **_OWN[type(optimizer)], **_chosen(optimizer))
+        stated[name] = value if isinstance(value, bool) else float(value)
+    return terms.settings(kind, **stated, **_OWN[type(optimizer)], **_chosen(optimizer))
 
 
 def _clip(optimizer: Any) -> str | None:
@@ -127,13 +127,13 @@ class MxnetOptimizers(Optimizers):
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
         if not isinstance(optimizer, mx.gluon.Trainer):
             return {}
-        asked = {name.partition(".")[0] for name in names}
+        numbers = {name.partition(".")[0] for name in names}
         known = {name.partition(".")[0] for name, _ in trainers.variables(optimizer)}
-        found: dict[str, Any] = {}
+        state: dict[str, Any] = {}
         for index, parameter in enumerate(trainers.parameters(optimizer)):
-            if str(index) in asked - known and parameter.grad_req != "null":
-                found.update(trainers.named(index, _made(optimizer, index), 0))
-        return found
+            if str(index) in numbers - known and parameter.grad_req != "null":
+                state.update(trainers.named(index, _made(optimizer, index), 0))
+        return state
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
         if not isinstance(optimizer, mx.gluon.Trainer):
@@ -149,8 +149,8 @@ class MxnetOptimizers(Optimizers):
                 for part, array in enumerate(trainers.arrays(updater.states[index])):
                     state[f"{index}.{part}"].copyto(array)
             for context in own[index].list_ctx():
-                seen = trainers.counts(rule).setdefault(context.device_id, {})
-                seen[index] = int(state[f"{index}.{trainers.UPDATES}"].asscalar())
+                counts = trainers.counts(rule).setdefault(context.device_id, {})
+                counts[index] = int(state[f"{index}.{trainers.UPDATES}"].asscalar())
         rule.num_update = max([rule.begin_num_update, *trainers.steps(rule).values()])
 
     def optimizer(self, optimizer: Any) -> Optimizer:

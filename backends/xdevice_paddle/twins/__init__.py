@@ -6,7 +6,6 @@ from typing import Final
 
 from .calls import PaddleCalls
 from .layers import PaddleLayers
-from .operations import PaddleOperations
 from .optimizers import PaddleOptimizers
 
-MIXINS: Final = (PaddleLayers, PaddleOperations, PaddleCalls, PaddleOptimizers)
+MIXINS: Final = (PaddleLayers, PaddleCalls, PaddleOptimizers)

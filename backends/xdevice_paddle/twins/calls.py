@@ -60,7 +60,8 @@ class PaddleCalls(Calls):
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
         layers = model.sublayers(include_self=True)
         training = [layer for layer in layers if layer.training]
-        # a BatchNorm with use_global_stats=False updates its averages even in evaluation mode: they are put back
+        # a BatchNorm with use_global_stats=False takes the batch's statistics even in evaluation mode
+        # (https://github.com/PaddlePaddle/Paddle/issues/56046), and updates its averages: they are put back
         kept = [
             (x, x.clone())
             for layer in layers

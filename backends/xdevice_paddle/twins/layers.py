@@ -1,5 +1,5 @@
-"""Reads the layers with parameters out of Paddle's models, and states how their weights are laid out compared with
-PyTorch's.
+"""Reads the layers of Paddle's models: those with parameters, how their weights are laid out compared with PyTorch's,
+and what all of them compute, in PyTorch's terms.
 
 Facts about Paddle that the code depends on:
 - A LayerNorm over several axes has a flat weight and bias.
@@ -9,12 +9,19 @@ Facts about Paddle that the code depends on:
   names of its own belong to the wrong parameters (3.3.1), so the names in the cells are used.
 - A MultiHeadAttention contains four Linears, which are not layers by themselves here.
 - Paddle's `momentum` is the weight of the old value, PyTorch's is that of the new one.
+- A `paddle.nn.BatchNorm` may contain an activation, which gets an entry of its own, as in frameworks where it is a
+  layer.
+- The `mode` of a dropout may be "downscale_in_infer". Then the dropout multiplies by 1 - p in evaluation.
+- The `exclusive` of a pool is the opposite of PyTorch's `count_include_pad`. A stride of None means the size of the
+  window.
+- The `approximate` of a GELU is a bool; in PyTorch it is "tanh" or "none".
 """
 
 from __future__ import annotations
 
 import re
 from ast import literal_eval
+from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,19 +31,20 @@ from paddle.nn.utils import weight_norm_hook
 
 from xdevice.errors import UnsupportedError
 from xdevice.twins.contract import layouts
-from xdevice.twins.contract.layers import Layers
-from xdevice.twins.contract.layouts import Part
+from xdevice.twins.contract import operations as ops
+from xdevice.twins.contract.layers import Operations
+from xdevice.twins.contract.layouts import Layer, Part
 from xdevice_paddle.private import private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from xdevice.twins.contract.layouts import Layer
+    from xdevice.twins.contract.layouts import Settings
 
 data_format = private.field("paddle.nn.Conv2D._data_format")
 _dilation = private.field("paddle.nn.Conv2D._dilation")
 _groups = private.field("paddle.nn.Conv2D._groups")
-_pad = private.field("paddle.nn.Conv2D._padding")
+_pad_of = private.field("paddle.nn.Conv2D._padding")
 _padding_mode = private.field("paddle.nn.Conv2D._padding_mode")
 _stride = private.field("paddle.nn.Conv2D._stride")
 _epsilon = private.field("paddle.nn.BatchNorm2D._epsilon")
@@ -46,7 +54,9 @@ _act = private.field("paddle.nn.BatchNorm._act")
 _index = private.field("paddle.nn.Embedding._padding_idx")
 _max_norm = private.field("paddle.nn.Embedding._max_norm")
 _HAS_MAX_NORM: Final = "max_norm" in signature(nn.Embedding).parameters  # from 3.3 on
-forward_pre_hooks = private.field("paddle.nn.Layer._forward_pre_hooks")
+_pre_hooks = private.field("paddle.nn.Layer._forward_pre_hooks")
+_post_hooks = private.field("paddle.nn.Layer._forward_post_hooks")
+_sub_layers = private.field("paddle.nn.Layer._sub_layers")
 
 AVERAGES: Final = ("_mean", "_variance")
 """The running averages of a batch norm, as its state names them."""
@@ -65,14 +75,14 @@ _TRANSPOSED: Final = (nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose
 CONVS: Final = (nn.Conv1D, nn.Conv2D, nn.Conv3D, *_TRANSPOSED)
 _BY_MODE: Final = (nn.BatchNorm1D, nn.BatchNorm2D, nn.BatchNorm3D, nn.SyncBatchNorm)
 BATCH_NORMS: Final = (*_BY_MODE, nn.BatchNorm)
-INSTANCE_NORMS: Final = (nn.InstanceNorm1D, nn.InstanceNorm2D, nn.InstanceNorm3D)
-_NORMS: Final = (*_BY_MODE, *INSTANCE_NORMS, nn.GroupNorm, nn.PReLU)
+_INSTANCE_NORMS: Final = (nn.InstanceNorm1D, nn.InstanceNorm2D, nn.InstanceNorm3D)
+_NORMS: Final = (*_BY_MODE, *_INSTANCE_NORMS, nn.GroupNorm, nn.PReLU)
 _RECURRENT: Final = {nn.SimpleRNN: "rnn", nn.LSTM: "lstm", nn.GRU: "gru"}
 _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 _CELL: Final = {name: name for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")} | {"weight_hr": "weight_ho"}
 
 
-def setting(layer: Any, name: str) -> Any:
+def _setting(layer: Any, name: str) -> Any:
     """Returns a setting that Paddle's own class of a layer states in its `extra_repr`, which has all digits of it."""
     cls: Any = next(cls for cls in type(layer).__mro__ if cls.__module__.partition(".")[0] == "paddle")
     stated = re.search(rf"(?:^|, ){name}=(\[.*?\]|\(.*?\)|[^,]*)", cls.extra_repr(layer))
@@ -87,41 +97,38 @@ def setting(layer: Any, name: str) -> Any:
         return stated[1]
 
 
-def parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
+def _parts(kind: str, settings: Settings) -> tuple[Part, ...]:
     if settings.get("projection"):
         return tuple(_of_cells(settings))
     return layouts.parts(kind, settings, _NAMES, _RULES)
 
 
-def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
+def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
     """Yields the layers of a model in the order of their definition. Also fills `blocks`: for the path of each
     Transformer layer, the names of the layers inside it in the order in which they are called."""
     owned: set[int] = set()
-    told = _axes_of_norms(model)
+    beside = _axes_of_norms(model)
     for path, layer in model.named_sublayers(include_self=True):
         if isinstance(layer, _BLOCKS):
-            told |= _of_block(layer)
+            beside |= _of_block(layer)
             blocks[path] = _order(layer)
-        found = _kind(layer)
-        if found is None or id(layer) in owned:
+        kind, settings = _kind(layer)
+        if not kind or id(layer) in owned:
             continue
-        kind, settings = found
         if kind == layouts.ATTENTION:
             owned |= {id(inner) for inner in layer.sublayers()}
-        own = parts(kind, settings)
+        own = _parts(kind, settings)
         if kind == "layer_norm":
-            own = tuple(part._replace(rule=layouts.flat(setting(layer, "normalized_shape"))) for part in own)
-        norm = next((hook for hook in forward_pre_hooks(layer).values() if _is_norm(hook)), None)
+            own = tuple(part._replace(rule=layouts.flat(_setting(layer, "normalized_shape"))) for part in own)
+        norm = next((hook for hook in _pre_hooks(layer).values() if _is_norm(hook)), None)
         if norm is not None:
             axes = range(layer.weight_v.ndim)
             shape = [layer.weight_v.shape[axis] if axis == norm.dim else 1 for axis in axes]
             own = layouts.normed(own, layouts.NORMED, shape, layer.weight_g.shape)
-        bound = layouts.bound(path, kind, own, names, {**settings, **told.get(id(layer), {})})
-        if bound is not None:
-            yield bound
+        yield Layer(path, kind, own, {**settings, **beside.get(id(layer), {})})
 
 
-def _axes_of_norms(model: Any) -> dict[int, Mapping[str, object]]:
+def _axes_of_norms(model: Any) -> dict[int, Settings]:
     """Returns which axis a norm layer works over, by the `id` of the layer. Left out are norms over the axis on which
     all convolutions of the model have their channels; in a model without convolutions, norms over the second axis."""
     every = model.sublayers(include_self=True)
@@ -142,7 +149,8 @@ def _is_norm(hook: Any) -> bool:
     return isinstance(hook, weight_norm_hook.WeightNorm) and hook.name == "weight"
 
 
-def _kind(layer: Any) -> tuple[str, Mapping[str, object]] | None:
+def _kind(layer: Any) -> tuple[str, Settings]:
+    """The kind of a layer with parameters, and its settings; "" for any other layer."""
     if isinstance(layer, nn.Linear):
         return "linear", {"activation": None}
     if isinstance(layer, CONVS):
@@ -158,17 +166,17 @@ def _kind(layer: Any) -> tuple[str, Mapping[str, object]] | None:
         settings = {"padding_idx": _padding_idx(layer), "max_norm": _max_norm(layer) if _HAS_MAX_NORM else None}
         return "embedding", settings | ({} if settings["padding_idx"] is None else {layouts.PADDED: layouts.ZEROS})
     if isinstance(layer, nn.LayerNorm):
-        return "layer_norm", {"eps": setting(layer, "epsilon")}
+        return "layer_norm", {"eps": _setting(layer, "epsilon")}
     if isinstance(layer, nn.GroupNorm):
-        return "group_norm", {"eps": setting(layer, "epsilon"), "num_groups": setting(layer, "num_groups")}
-    if isinstance(layer, INSTANCE_NORMS):
-        return "instance_norm", {"eps": setting(layer, "epsilon"), "running_stats": False}
+        return "group_norm", {"eps": _setting(layer, "epsilon"), "num_groups": _setting(layer, "num_groups")}
+    if isinstance(layer, _INSTANCE_NORMS):
+        return "instance_norm", {"eps": _setting(layer, "epsilon"), "running_stats": False}
     if isinstance(layer, nn.PReLU):
         return "prelu", {"axis": "channels"}
     if isinstance(layer, nn.MultiHeadAttention):
         return layouts.ATTENTION, _of_attention(layer)
-    kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), None)
-    return None if kind is None else (kind, _of_recurrent(layer))
+    kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), "")
+    return kind, _of_recurrent(layer) if kind else {}
 
 
 def _of_recurrent(layer: Any) -> dict[str, object]:
@@ -182,7 +190,7 @@ def _of_recurrent(layer: Any) -> dict[str, object]:
     return settings | ({"nonlinearity": layer.activation} if isinstance(layer, nn.SimpleRNN) else {})
 
 
-def _of_cells(settings: Mapping[str, object]) -> Iterator[Part]:
+def _of_cells(settings: Settings) -> Iterator[Part]:
     for suffix in layouts.suffixes(settings):
         number, _, backwards = suffix[1:].partition("_")
         cell = f"cell_{'bw' if backwards else 'fw'}" if settings.get("bidirectional") else "cell"
@@ -205,7 +213,7 @@ def _order(layer: Any) -> tuple[str, ...]:
     return layouts.order_of_block(layer.normalize_before, "self_attn", *between)
 
 
-def _of_block(layer: Any) -> dict[int, Mapping[str, object]]:
+def _of_block(layer: Any) -> dict[int, Settings]:
     """Returns settings of a whole Transformer layer, by the `id` of the layer inside it under which they are listed."""
     return {
         id(layer.norm1): {"norm_first": layer.normalize_before, "block_dropout": float(layer.dropout1.p)},
@@ -236,7 +244,7 @@ def _of_conv(layer: Any) -> dict[str, object]:
 
 
 def _padding(layer: Any, axes: int) -> object:
-    padding = _pad(layer)
+    padding = _pad_of(layer)
     if isinstance(padding, str):
         padding = padding.lower()
     if padding == "valid":
@@ -251,17 +259,146 @@ def _padding(layer: Any, axes: int) -> object:
 
 
 def _is_same(layer: Any) -> bool:
-    return str(_pad(layer)).lower() == "same"
+    return str(_pad_of(layer)).lower() == "same"
 
 
-class PaddleLayers(Layers):
+# what layers compute
+
+
+def _stated(*names: str, **renamed: str) -> dict[str, Callable[[Any], Any]]:
+    """Returns how settings are read that `extra_repr` states, by their common names."""
+    return {name: partial(_setting, name=own) for name, own in (*zip(names, names, strict=True), *renamed.items())}
+
+
+def _ceil_mode(pool: Any) -> object:
+    return ops.OUTSIDE_TOO if getattr(pool, "ceil_mode", False) else False
+
+
+def _kernel(pool: Any) -> Any:
+    return getattr(pool, "ksize", getattr(pool, "kernel_size", None))
+
+
+def _max_pool(axes: int, path: str, pool: Any) -> Layer:
+    return ops.max_pool(path, axes, _kernel(pool), pool.stride, pool.padding, _ceil_mode(pool))
+
+
+def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
+    window = (_kernel(pool), pool.stride, pool.padding)
+    return ops.avg_pool(path, axes, *window, _ceil_mode(pool), not pool.exclusive, getattr(pool, "divisor", None))
+
+
+def _adaptive_pool(kind: str, axes: int, path: str, pool: Any) -> Layer:
+    return ops.adaptive_pool(path, kind, axes, _setting(pool, "output_size"))
+
+
+def _upsample(path: str, layer: Any) -> Layer:
+    corners = "as align_mode=1" if layer.align_mode and not layer.align_corners else layer.align_corners
+    return ops.upsample(path, None, layer.size, layer.scale_factor, layer.mode.lower(), corners)
+
+
+def _upsample_image(mode: str, path: str, layer: Any) -> Layer:
+    return ops.upsample(path, 2, layer.size, layer.scale_factor, mode, align_corners=mode != "nearest")
+
+
+def _pad(path: str, layer: Any) -> Layer:
+    return ops.pad(
+        path, ops.last_axis_first([int(size) for size in layer.padding]), _setting(layer, "mode"), layer.value
+    )
+
+
+def _gelu(path: str, layer: Any) -> Layer:
+    return ops.activation(path, "gelu", approximate="tanh" if _setting(layer, "approximate") else "none")
+
+
+def _dropout(path: str, layer: Any) -> Layer:
+    axes = "each number" if layer.axis is None else layer.axis
+    return ops.dropout(path, layer.p, layer.mode, tuple(axes) if isinstance(axes, list | tuple) else axes)
+
+
+def _layer_norm(path: str, layer: Any) -> Layer:
+    return ops.plain(path, "layer_norm", eps=_setting(layer, "epsilon"), axes=len(_setting(layer, "normalized_shape")))
+
+
+def _activation_behind(layer: Layer) -> Iterator[Layer]:
+    function = layer.settings.get("activation")
+    if function is not None:
+        yield ops.activation(f"{layer.path}.activation", str(function))
+
+
+_TABLE: Final = ops.Table(
+    "paddle",
+    {
+        **dict.fromkeys((nn.Identity, nn.Sequential, nn.LayerList, nn.LayerDict)),
+        **ops.activations({
+            nn.ReLU: {}, nn.ReLU6: {}, nn.Sigmoid: {}, nn.Tanh: {}, nn.Silu: {}, nn.Swish: {}, nn.Mish: {},
+            nn.Hardswish: {}, nn.Hardsigmoid: {}, nn.Softsign: {}, nn.Tanhshrink: {}, nn.LogSigmoid: {},
+            nn.LeakyReLU: _stated(slope="negative_slope"), nn.ELU: _stated("alpha"), nn.CELU: _stated("alpha"),
+            nn.Softplus: _stated("beta", "threshold"),
+            nn.SELU: _stated("alpha", "scale"), nn.Hardtanh: _stated("min", "max"),
+            nn.Hardshrink: _stated("threshold"), nn.Softshrink: _stated("threshold"),
+            nn.Softmax: _stated("axis"), nn.LogSoftmax: _stated("axis"), nn.GLU: _stated("axis"),
+        }),
+        nn.GELU: _gelu,
+        nn.Softmax2D: lambda path, _: ops.activation(path, "softmax", axis=-3),
+        **ops.over_axes(nn, "MaxPool{}D", _max_pool),
+        **ops.over_axes(nn, "AvgPool{}D", _avg_pool),
+        **ops.over_axes(nn, "AdaptiveAvgPool{}D", partial(_adaptive_pool, "avg")),
+        **ops.over_axes(nn, "AdaptiveMaxPool{}D", partial(_adaptive_pool, "max")),
+        nn.Upsample: _upsample,
+        nn.UpsamplingNearest2D: partial(_upsample_image, "nearest"),
+        nn.UpsamplingBilinear2D: partial(_upsample_image, "bilinear"),
+        **dict.fromkeys((nn.Pad1D, nn.Pad2D, nn.Pad3D), _pad),
+        nn.PixelShuffle: ops.row("pixel_shuffle", **_stated(factor="upscale_factor")),
+        nn.PixelUnshuffle: ops.row("pixel_unshuffle", **_stated(factor="downscale_factor")),
+        nn.ChannelShuffle: ops.row("channel_shuffle", **_stated("groups")),
+        nn.LocalResponseNorm: ops.row("local_response_norm", size="size", alpha="alpha", beta="beta", k="k"),
+        **dict.fromkeys(_INSTANCE_NORMS, ops.row("instance_norm", **_stated(eps="epsilon"))),
+        nn.LayerNorm: _layer_norm,
+        nn.GroupNorm: ops.row("group_norm", **_stated("num_groups", eps="epsilon")),
+        nn.Dropout: _dropout,
+        **dict.fromkeys(
+            (nn.Dropout2D, nn.Dropout3D), lambda path, layer: ops.dropout(path, layer.p, axes="whole channels")
+        ),
+        nn.AlphaDropout: ops.row("alpha_dropout", p="p"),
+        nn.Flatten: lambda path, x: ops.flatten(path, x.start_axis, x.stop_axis),
+        nn.Unflatten: lambda path, x: ops.plain(path, "unflatten", axis=x.axis, size=tuple(x.shape)),
+    },
+    ("forward",),
+    lambda layer: layer.extra_repr(),
+    lines=(nn.Sequential,),
+    blocks=_BLOCKS,
+    follow=_activation_behind,
+    observers=("paddle", "xdevice_paddle"),
+)  # fmt: skip
+
+
+def _module(path: str, layer: Any) -> ops.Module:
+    children = [(name, child) for name, child in _sub_layers(layer).items() if child is not None]
+    hooks = *_pre_hooks(layer).values(), *_post_hooks(layer).values()
+    owned = *layer.named_buffers(include_sublayers=False), *vars(layer).items()
+    tensors = [(name, x) for name, x in owned if isinstance(x, paddle.Tensor)]
+    has_parameters = any(x is not None for x in layer.parameters(include_sublayers=False))
+    return ops.Module(path, layer, children, has_parameters, hooks, tensors)
+
+
+class PaddleLayers(Operations):
     def layers(self, model: Any) -> Iterable[Layer]:
         if not isinstance(model, nn.Layer):
             raise self.unsupported(f"layers in a {type(model).__qualname__}", "give the model itself")
         private.require("layers")
-        blocks: dict[str, tuple[str, ...]] = {}
-        found = list(_layers(model, dict(self.variables(model)), blocks))
-        return iter(layouts.in_order(found, blocks))
+        return _bound(model, dict(self.variables(model)))
 
-    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
-        return parts(kind, settings)
+    def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
+        return _parts(kind, settings)
+
+    def operations(self, model: Any) -> Iterable[Layer]:
+        private.require("layers")
+        variables = dict(self.variables(model))
+        modules = [_module(path, layer) for path, layer in model.named_sublayers(include_self=True)]
+        return ops.read(modules, _bound(model, variables), _TABLE, variables.values())
+
+
+def _bound(model: Any, variables: Mapping[str, Any]) -> list[Layer]:
+    blocks: dict[str, tuple[str, ...]] = {}
+    layers = list(_layers(model, blocks))
+    return layouts.all_bound(layers, variables, blocks)

@@ -70,21 +70,21 @@ def _settings(optimizer: Any, kind: str, p: Any, group: dict[str, Any], backend:
     stated = _stated(optimizer) | group
     if stated.get("rescale_grad", 1.0) != 1:
         raise backend.unsupported("reading rescale_grad, which does nothing on the CPU", "multiply the loss instead")
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     for name, own in _NAMES.items():
         if name in terms.settings_of(kind) and own in stated:
-            found[name] = bool(stated[own]) if name in ("nesterov", "centered", "amsgrad") else float(stated[own])
+            settings[name] = bool(stated[own]) if name in ("nesterov", "centered", "amsgrad") else float(stated[own])
     if kind == "rmsprop":
-        found |= {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS}
-    found["lr"] = optimizer.get_lr() * p.optimize_attr["learning_rate"]
+        settings |= {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS}
+    settings["lr"] = optimizer.get_lr() * p.optimize_attr["learning_rate"]
     scheduler = _learning_rate(optimizer)
     if isinstance(scheduler, paddle.optimizer.lr.LRScheduler):
-        found["schedule"] = f"paddle.optimizer.lr.{type(scheduler).__name__}"
+        settings["schedule"] = f"paddle.optimizer.lr.{type(scheduler).__name__}"
     clip = group.get("grad_clip", _grad_clip(optimizer))
     if clip is not None and getattr(p, "need_clip", True):
-        found["clip"] = _clip(clip, backend)
+        settings["clip"] = _clip(clip, backend)
     decayed = _decoupled if type(optimizer) is paddle.optimizer.AdamW else _coupled
-    return terms.settings(kind, **found, **decayed(optimizer, p, group, found, backend))
+    return terms.settings(kind, **settings, **decayed(optimizer, p, group, settings, backend))
 
 
 def _stated(optimizer: Any) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _stated(optimizer: Any) -> dict[str, Any]:
     return stated
 
 
-def _coupled(optimizer: Any, p: Any, group: Any, found: Any, backend: Optimizers) -> dict[str, object]:
+def _coupled(optimizer: Any, p: Any, group: Any, stated: Any, backend: Optimizers) -> dict[str, object]:
     decay = p.regularizer if p.regularizer is not None else optimizer.regularization
     if decay is None:  # Momentum keeps the coefficient of its L2Decay instead
         return {"weight_decay": float((states.default_dict(optimizer) | group).get("regularization_coeff", 0.0))}
@@ -105,14 +105,14 @@ def _coupled(optimizer: Any, p: Any, group: Any, found: Any, backend: Optimizers
     return {"weight_decay": float(_coeff(decay)), "decay": terms.SIGN if sign else terms.COUPLED}
 
 
-def _decoupled(optimizer: Any, p: Any, group: Any, found: dict[str, object], backend: Optimizers) -> dict[str, object]:
+def _decoupled(optimizer: Any, p: Any, group: Any, stated: dict[str, object], backend: Optimizers) -> dict[str, object]:
     if p.regularizer is not None:
         raise backend.unsupported(
             f"reading an AdamW whose parameter {p.name} has a regularizer too", "set its regularizer to None"
         )
     ratio, is_decayed = _lr_ratio(optimizer), _apply_decay_param_fun(optimizer)
     if ratio is not None:
-        found["lr"] = found["lr"] * float(ratio(p))  # type: ignore[operator]
+        stated["lr"] = stated["lr"] * float(ratio(p))  # type: ignore[operator]
     without = is_decayed is not None and not is_decayed(p.name)
     decay = 0.0 if without else float((states.default_dict(optimizer) | group)["weight_decay"])
     return {"weight_decay": decay, "decay": terms.DECOUPLED}
@@ -138,7 +138,7 @@ class PaddleOptimizers(Optimizers):
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, paddle.Tensor]:
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             return {}
-        asked = {name.partition(".")[0] for name in names}
+        numbers = {name.partition(".")[0] for name in names}
         known = {name.partition(".")[0] for name, _ in states.variables(optimizer)}
         twin = copy.copy(optimizer)
         states.accumulators.set(twin, defaultdict(dict))
@@ -147,7 +147,7 @@ class PaddleOptimizers(Optimizers):
         states.opti_name_list.set(twin, [])
         states.already_created.set(twin, set())
         states.make(
-            twin, [p for number, p in enumerate(states.parameters_of(optimizer)) if str(number) in asked - known]
+            twin, [p for number, p in enumerate(states.parameters_of(optimizer)) if str(number) in numbers - known]
         )
         return dict(states.variables(twin))
 

@@ -6,7 +6,6 @@ from typing import Final
 
 from .calls import TensorflowCalls
 from .layers import TensorflowLayers
-from .operations import TensorflowOperations
 from .optimizers import TensorflowOptimizers
 
-MIXINS: Final = (TensorflowLayers, TensorflowOperations, TensorflowCalls, TensorflowOptimizers)
+MIXINS: Final = (TensorflowLayers, TensorflowCalls, TensorflowOptimizers)

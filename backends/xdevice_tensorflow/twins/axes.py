@@ -22,11 +22,13 @@ from . import pixels
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from xdevice.twins.contract.layouts import Settings
+
 _NORMS: Final = (kl.BatchNormalization, kl.GroupNormalization, kl.PReLU)
 _MOVES: Final = ("Permute", "Transpose", "Swapaxes", "Moveaxis")
 
 
-def of_norms(model: Any) -> Mapping[int, Mapping[str, object]]:
+def of_norms(model: Any) -> Mapping[int, Settings]:
     """Returns a setting for each norm layer that is not known for certain to work over the axis of the channels, by the
     `id` of the layer: the axis that it works over."""
     every = list(pixels.in_order(model))
@@ -34,18 +36,19 @@ def of_norms(model: Any) -> Mapping[int, Mapping[str, object]]:
     if not norms:
         return {}
     graph = pixels.graph_of(every)
-    return {id(layer): found for layer in norms if (found := _told(layer, _beside(layer, every, graph)))}
+    return {id(layer): setting for layer in norms if (setting := _axis_setting(layer, _beside(layer, every, graph)))}
 
 
-def _told(layer: Any, beside: Sequence[Any]) -> Mapping[str, object]:
+def _axis_setting(layer: Any, beside: Sequence[Any]) -> Settings:
     shape, axis = _shape(layer), _axis(layer)
     if axis is None:
         return {}
     ends = (1, len(shape) - 1)
-    are_convs = bool(beside) and all(isinstance(found, pixels.CONVS) for found in beside)
+    are_convs = bool(beside) and all(isinstance(op, pixels.CONVS) for op in beside)
     is_other = axis not in ends or (are_convs and axis != ends[not pixels.is_first(beside[0])])
     if is_other and not isinstance(layer, kl.PReLU):
         return {"axis": axis}
+    # with 64 channels beside 50 steps, the number of parameters tells the axis; with 50 and 50 nothing does
     sizes = {shape[end] for end in ends}
     if not is_other and (are_convs or (len(sizes) == 2 and None not in sizes)):
         return {}
@@ -76,8 +79,8 @@ def _beside(layer: Any, every: Sequence[Any], graph: pixels.Graph) -> list[Any]:
     else:
         place = next(number for number, other in enumerate(every) if other is layer)
         ways = (_nearest(part) for part in (every[:place][::-1], every[place + 1 :]))
-    found = ([own for own in map(pixels.inner, way) if isinstance(own, pixels.MAKERS)] for way in ways)
-    return next(filter(None, found), [])
+    makers = ([own for own in map(pixels.inner, way) if isinstance(own, pixels.MAKERS)] for way in ways)
+    return next(filter(None, makers), [])
 
 
 def _nearest(layers: Sequence[Any]) -> list[Any]:

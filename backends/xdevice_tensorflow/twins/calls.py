@@ -47,12 +47,12 @@ def _asking_for_more(original: Any) -> Any:
     def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         if not tf.executing_eagerly():
             return original(self, target, sources, *args, **kwargs)
-        asked = [pair for followed in _followed for pair in followed]
-        found, more = original(self, target, [sources, [x for x, _ in asked]], *args, **kwargs)
-        for (_, put), dy in zip(asked, more, strict=True):
+        outputs = [pair for followed in _followed for pair in followed]
+        gradients, more = original(self, target, [sources, [x for x, _ in outputs]], *args, **kwargs)
+        for (_, put), dy in zip(outputs, more, strict=True):
             if dy is not None:
                 put(dy)
-        return found
+        return gradients
 
     return gradient
 

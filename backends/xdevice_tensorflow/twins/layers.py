@@ -1,5 +1,5 @@
-"""Reads the layers with parameters out of Keras's models, and states how their weights are laid out compared with
-PyTorch's.
+"""Reads the layers of Keras's models: those with parameters, how their weights are laid out compared with PyTorch's,
+and what all of them compute, in PyTorch's terms.
 
 Facts about Keras that the code depends on:
 - The kernel of a convolution has the axes of the window first, then those of inputs and outputs, also with
@@ -14,10 +14,19 @@ Facts about Keras that the code depends on:
 - Keras's `momentum` is the weight of the old value, PyTorch's is that of the new one.
 - Next to a Flatten or Reshape of an image, Keras orders features by rows, columns, channels, and other frameworks by
   channels, rows, columns (module `pixels`).
+
+Rules for the layers without parameters:
+- The activation of a Dense or a convolution gets an entry of its own, as in frameworks where it is a layer.
+- A ReLU with a slope or a greatest value gets the name of the function that it computes, such as "leaky_relu".
+- An average pool leaves padded values out of the mean, and "same" is the only padding that it has.
+- In Keras the channels are the last axis unless `data_format` says otherwise. The axis of a softmax is counted in the
+  tensor as it is.
 """
 
 from __future__ import annotations
 
+import inspect
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,15 +34,22 @@ import keras
 from keras import layers as kl
 
 from xdevice.twins.contract import layouts
-from xdevice.twins.contract.layers import Layers
+from xdevice.twins.contract import operations as ops
+from xdevice.twins.contract.layers import Operations
 from xdevice.twins.contract.layouts import Layer, Part
-from xdevice_tensorflow import parts as _parts
+from xdevice_tensorflow import names as _names
+from xdevice_tensorflow.parts import held, layers_in, nodes_of
 
 from . import pixels
 from .axes import of_norms
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+
+    from xdevice.twins.contract.layouts import Settings
+
+    _Kind = tuple[str, tuple[Part, ...], Settings]
+    """Of a layer with parameters: its kind, its parts and its settings."""
 
 _NORM: Final = {"weight": "gamma", "bias": "beta"}
 _NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
@@ -68,7 +84,7 @@ _RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
 _PROJECTIONS: Final = {"q": "query", "k": "key", "v": "value"}
 
 
-def parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
+def _parts(kind: str, settings: Settings) -> tuple[Part, ...]:
     if kind in layouts.RECURRENT:
         return _of_cell(kind, settings)
     if kind == layouts.ATTENTION:
@@ -79,14 +95,12 @@ def parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
     return own
 
 
-def _bound(
-    layer: Any, kind: str, own: Sequence[Part], names: Mapping[int, str], settings: Mapping[str, object]
-) -> Layer | None:
+def _bound(layer: Any, kind: str, own: Sequence[Part], names: Mapping[int, str], settings: Settings) -> Layer | None:
     there = []
     for part in own:
         variable = _variable(layer, part.name)
         if variable is not None:
-            there.append(part._replace(name=names[id(_parts.held(variable))]))
+            there.append(part._replace(name=names[id(held(variable))]))
     if not there:
         return None
     # the layer's path is what is left of a variable's without its name, its cell, its projection or its direction
@@ -101,33 +115,29 @@ def _variable(layer: Any, name: str) -> Any:
     return layer
 
 
-def _kind(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
-    settings: dict[str, object]
+def _usual(kind: str, **settings: object) -> _Kind:
+    return kind, _parts(kind, settings), settings
+
+
+def _kind(layer: Any) -> _Kind | None:
     if isinstance(layer, kl.Dense):
-        settings = {"activation": _activation(layer)}
-        return "linear", parts("linear", settings), settings
+        return _usual("linear", activation=_activation(layer))
     if isinstance(layer, _DEPTHWISE):
         return "conv", _of_depthwise(layer), _of_conv(layer) | {"groups": int(layer.kernel.shape[-2])}
     if isinstance(layer, _CONVS):
-        settings = _of_conv(layer) | {"groups": layer.groups}
-        return "conv", parts("conv", settings), settings
+        return _usual("conv", **_of_conv(layer), groups=layer.groups)
     if isinstance(layer, _TRANSPOSED):
-        settings = _of_conv(layer) | {"groups": 1, **_of_transposed(layer)}
-        return "conv_transpose", parts("conv_transpose", settings), settings
+        return _usual("conv_transpose", **{**_of_conv(layer), "groups": 1, **_of_transposed(layer)})
     if isinstance(layer, kl.BatchNormalization):
-        settings = {"eps": layer.epsilon, "momentum": 1 - layer.momentum}
-        return "batch_norm", parts("batch_norm", settings), settings
+        return _usual("batch_norm", eps=layer.epsilon, momentum=1 - layer.momentum)
     if isinstance(layer, kl.Embedding):
-        settings = {"padding_idx": None, "max_norm": None}
-        settings |= {"mask_zero": True} if layer.mask_zero else {}
-        return "embedding", parts("embedding", {}), settings
+        masks = {"mask_zero": True} if layer.mask_zero else {}
+        return _usual("embedding", padding_idx=None, max_norm=None, **masks)
     if isinstance(layer, kl.LayerNormalization):
-        settings = {"eps": layer.epsilon, **_axes_of_norm(layer)}
-        settings |= {"rms_scaling": True} if getattr(layer, "rms_scaling", False) else {}
-        return "layer_norm", parts("layer_norm", settings), settings
+        scales = {"rms_scaling": True} if getattr(layer, "rms_scaling", False) else {}
+        return _usual("layer_norm", eps=layer.epsilon, **_axes_of_norm(layer), **scales)
     if _RMS is not None and isinstance(layer, _RMS):
-        settings = {"eps": layer.epsilon, **_axes_of_norm(layer)}
-        return "rms_norm", parts("rms_norm", settings), settings
+        return _usual("rms_norm", eps=layer.epsilon, **_axes_of_norm(layer))
     if isinstance(layer, kl.GroupNormalization):
         return _of_groups(layer)
     if isinstance(layer, kl.PReLU):
@@ -195,22 +205,22 @@ def _of_transposed(layer: Any) -> dict[str, object]:
     """Returns `padding` and `output_padding` of a transposed convolution in PyTorch's terms. Keras determines the size
     of the output, and TensorFlow cuts surplus elements off both ends of each axis; an odd one off the far end."""
     axes = layer.rank
-    given = layouts.per_axis(layer.output_padding, axes) or (None,) * axes
+    sizes = layouts.per_axis(layer.output_padding, axes) or (None,) * axes
     stride, dilation = (layouts.per_axis(value, axes) for value in (layer.strides, layer.dilation_rate))
-    found = [_cut(layer.padding, *each) for each in zip(layer.kernel_size, stride, dilation, given, strict=True)]
-    if None in found:
-        return {"padding": layer.padding, "output_padding": tuple(size or 0 for size in given)}
-    return dict(zip(("padding", "output_padding"), zip(*filter(None, found), strict=True), strict=True))
+    cuts = [_cut(layer.padding, *each) for each in zip(layer.kernel_size, stride, dilation, sizes, strict=True)]
+    if None in cuts:
+        return {"padding": layer.padding, "output_padding": tuple(size or 0 for size in sizes)}
+    return dict(zip(("padding", "output_padding"), zip(*filter(None, cuts), strict=True), strict=True))
 
 
-def _cut(padding: str, kernel: int, stride: int, dilation: int, given: int | None) -> tuple[int, int] | None:
+def _cut(padding: str, kernel: int, stride: int, dilation: int, size: int | None) -> tuple[int, int] | None:
     """Returns PyTorch's padding and output_padding along one axis. None if no such numbers exist: TensorFlow cuts the
     two ends of the axis differently, or the cut depends on the size of the input."""
     kernel = dilation * (kernel - 1) + 1
     if padding == "valid":
-        return 0, max(stride - kernel, 0) if given is None else given
+        return 0, max(stride - kernel, 0) if size is None else size
     # by how much the output is longer than the input times the stride
-    more = 0 if given is None else kernel % 2 + given - stride
+    more = 0 if size is None else kernel % 2 + size - stride
     cut = max(kernel - stride - more, 0)
     if cut % 2 or not -stride < more <= 0:
         return None
@@ -245,29 +255,26 @@ def _of_image(layer: Any, own: tuple[Part, ...]) -> tuple[Part, ...]:
     return tuple(part._replace(rule=layouts.CHANNELS_LAST) for part in own)
 
 
-def _of_groups(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]:
+def _of_groups(layer: Any) -> _Kind:
     # a layer made with groups=-1 has the number of channels as `groups` once it is built
     channels = (layer.gamma if layer.gamma is not None else layer.beta).shape[0] if layer.weights else None
-    settings: dict[str, object] = {"eps": layer.epsilon}
     if layer.groups in (-1, channels):
-        settings |= {"running_stats": False}
-        return "instance_norm", parts("instance_norm", settings), settings
-    settings |= {"num_groups": layer.groups}
-    return "group_norm", parts("group_norm", settings), settings
+        return _usual("instance_norm", eps=layer.epsilon, running_stats=False)
+    return _usual("group_norm", eps=layer.epsilon, num_groups=layer.groups)
 
 
 # dense layers of several axes
 
 
-def _of_einsum(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
+def _of_einsum(layer: Any) -> _Kind | None:
     """Returns kind, parts and settings of an EinsumDense, described as a Linear. None if its kernel is not a matrix of
     inputs by outputs, or its bias does not have one number for each output."""
-    taken, _, given = layer.equation.replace("...", "").partition("->")
+    taken, _, output = layer.equation.replace("...", "").partition("->")
     taken, _, weights = taken.partition(",")
-    summed = "".join(axis for axis in weights if axis not in given)
+    summed = "".join(axis for axis in weights if axis not in output)
     kept = weights[len(summed) :]
     is_matrix = bool(summed and kept) and weights.startswith(summed) and not set(kept) & set(taken)
-    is_last = taken.endswith(summed) and given.endswith(kept)
+    is_last = taken.endswith(summed) and output.endswith(kept)
     if not (is_matrix and is_last and layer.built) or (layer.bias is not None and layer.bias_axes != kept):
         return None
     shape = tuple(layer.kernel.shape)
@@ -279,7 +286,7 @@ def _of_einsum(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
     return "linear", own, {"activation": _activation(layer)}
 
 
-def _of_attention(settings: Mapping[str, object]) -> Iterator[Part]:
+def _of_attention(settings: Settings) -> Iterator[Part]:
     heads = int(str(settings.get("num_heads", 0)))
     into, bias, out = (
         layouts.kernel((-1,), (heads, -1)), layouts.shaped((heads, -1)), layouts.kernel((heads, -1), (-1,))
@@ -293,7 +300,7 @@ def _of_attention(settings: Mapping[str, object]) -> Iterator[Part]:
     yield Part("attention_output.bias", ("out_proj.bias",), layouts.SAME)
 
 
-def _attention(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]:
+def _attention(layer: Any) -> _Kind:
     settings: dict[str, object] = {
         "num_heads": layer.num_heads,
         "packed": _is_packed(layer),
@@ -323,9 +330,9 @@ def _is_packed(layer: Any) -> bool:
 # recurrent layers
 
 
-def _recurrent(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
+def _recurrent(layer: Any) -> _Kind | None:
     if isinstance(layer, kl.Bidirectional):
-        return _both_ways(layer)
+        return _bidirectional(layer)
     kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), None)
     if kind is None:
         return None
@@ -339,7 +346,7 @@ def _recurrent(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
     return kind, own, settings | _of_recurrent(layer)
 
 
-def _both_ways(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
+def _bidirectional(layer: Any) -> _Kind | None:
     one = _recurrent(layer.forward_layer)
     two = _recurrent(layer.backward_layer)
     if one is None or two is None:
@@ -370,7 +377,7 @@ def _of_recurrent(layer: Any) -> dict[str, object]:
     return changed | ({"go_backwards": True} if layer.go_backwards else {})
 
 
-def _of_cell(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
+def _of_cell(kind: str, settings: Settings) -> tuple[Part, ...]:
     own = _cell(kind, "l0")
     if settings.get("projection"):
         return _refused(own, "Keras has no LSTM with a projection")
@@ -391,7 +398,242 @@ def _cell(kind: str, suffix: str) -> tuple[Part, ...]:
     )
 
 
-class TensorflowLayers(Layers):
+# what layers compute
+
+_INTERPOLATIONS: Final = {"bicubic": "bicubic of Keys (a = -0.5)"}
+"""The names for interpolations of Keras that differ from PyTorch's of the same name: PyTorch's bicubic has a =
+-0.75."""
+_NOTHING: Final = (
+    kl.InputLayer, kl.Flatten, kl.Reshape, kl.Identity, kl.Add, kl.Subtract, kl.Multiply, kl.Average,
+    kl.Maximum, kl.Minimum, kl.Concatenate, kl.Dot, keras.Sequential, keras.Model,
+)  # fmt: skip
+"""Layers that are not listed, because they have no settings, or because other frameworks have functions instead."""
+_CONTAINERS: Final = (*_NOTHING, kl.Wrapper, kl.RNN)
+"""Layers around other layers. They get no entry of their own, because they only call the layers inside them, or because
+what they add is in the entries of `_other_merge` and of the recurrent layers."""
+_TAKES: Final = {"negative_slope": "slope", "alpha": "alpha", "axis": "axis"}
+"""Parameters of Keras's activation functions, and the setting that each stands for."""
+_PACKAGES: Final = ("keras", "tensorflow")
+"""Packages whose functions compute what their names say. The defaults may still differ: `keras.ops.gelu` approximates,
+`keras.activations.gelu` does not."""
+
+
+def _lines(model: Any) -> dict[int, str]:
+    """Returns the name of the line, such as "line 2", to which each layer of a functional model belongs, by the `id` of
+    the layer. A line is a chain of layers, each of which takes the output of the one before, while nothing else takes
+    that output."""
+    graph = pixels.graph_of(list(pixels.in_order(model)))
+    followers = {id(op): after[0] for op in graph.ops if len(after := list(graph.after(op))) == 1}
+    lines: list[list[Any]] = []
+    for op in graph.ops:
+        before = list(graph.before(op))
+        if len(before) == 1 and followers.get(id(before[0])) is op and _is_layer(op) and _is_layer(before[0]):
+            continue
+        line = [op]
+        while _is_layer(line[-1]) and (follower := followers.get(id(line[-1]))) is not None:
+            if not _is_layer(follower) or len(list(graph.before(follower))) != 1:
+                break
+            line.append(follower)
+        lines.append(line)
+    whole = len(lines) == 1
+    return {id(op): ops.WHOLE if whole else f"line {number}" for number, line in enumerate(lines) for op in line}
+
+
+def _is_layer(op: Any) -> bool:
+    """Whether `op`, a node in the graph of a functional model, is a layer and not a function, and is called once."""
+    return isinstance(op, keras.Layer) and len(nodes_of(op)) == 1
+
+
+def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
+    layers = {layer.path: layer for layer in backend.layers(model)}
+    done: set[int] = set()
+    for path, layer in _names.layers(model):
+        if id(layer) in done:
+            continue
+        has_layers = bool(layers_in(layer))
+        if path in layers:
+            done |= {id(inner) for inner in pixels.in_order(layer)}
+            yield layers[path]
+            if _TABLE.is_rewritten(layer):
+                yield ops.own_code(path, layer)
+            yield from _other_merge(path, layer)
+            yield from _called_with(path, layer)
+            function = getattr(layer, "activation", None)  # a Bidirectional has none: its layers have
+            if layers[path].settings.get("activation") is not None and callable(function):
+                yield _with_axis(_by_function(f"{path}.activation", function), layer)
+        elif not layer.weights and not has_layers:
+            operation = _TABLE.read(path, layer)
+            if operation is not None:
+                yield _with_axis(operation, layer)
+            yield from _called_with(path, layer)
+        elif has_layers and not isinstance(layer, _CONTAINERS) and type(layer).__module__.startswith("keras."):
+            yield ops.other(path, layer, _own_config(layer))
+
+
+def _other_merge(path: str, layer: Any) -> Iterator[Layer]:
+    """Yields an entry for a Bidirectional that does not join the outputs of its two directions in the default way. In
+    other frameworks the model's own code does that."""
+    if not isinstance(layer, kl.Bidirectional):
+        return
+    arguments = {"merge_mode": layer.merge_mode, "return_sequences": layer.return_sequences}
+    usual = {"merge_mode": "concat", "return_sequences": True}
+    if arguments != usual:
+        yield ops.other(f"{path}()", layer, ", ".join(f"{name}={arguments[name]}" for name in arguments))
+
+
+def _called_with(path: str, layer: Any) -> Iterator[Layer]:
+    """Yields an entry for the arguments, other than inputs, with which a functional model calls a layer, such as a mask
+    or training=True; nothing if there are none."""
+    arguments = {
+        f"{name}={value}" if not hasattr(value, "shape") else f"{name}=..."
+        for node in nodes_of(layer)
+        for name, value in node.arguments.kwargs.items()
+        if (("mask" in name or "state" in name) if hasattr(value, "shape") else value)
+    }
+    if arguments:
+        yield ops.other(f"{path}()", layer, ", ".join(sorted(arguments)))
+
+
+def _max_pool(axes: int, path: str, layer: Any) -> Layer:
+    window = (layer.pool_size, layer.strides, layer.padding)
+    return ops.max_pool(path, axes, *window, image=pixels.size_of_image(layer))
+
+
+def _avg_pool(axes: int, path: str, layer: Any) -> Layer:
+    window = (layer.pool_size, layer.strides, layer.padding)
+    return ops.avg_pool(path, axes, *window, count_include_pad=False, image=pixels.size_of_image(layer))
+
+
+def _global_pool(kind: str, axes: int, path: str, layer: Any) -> Layer:
+    return ops.adaptive_pool(path, kind, axes, 1)
+
+
+def _adaptive_pool(kind: str, axes: int, path: str, layer: Any) -> Layer:
+    return ops.adaptive_pool(path, kind, axes, layer.output_size)
+
+
+def _upsample(axes: int, path: str, layer: Any) -> Layer:
+    mode = getattr(layer, "interpolation", "nearest")
+    return ops.upsample(path, axes, None, layouts.per_axis(layer.size, axes), _INTERPOLATIONS.get(mode, mode))
+
+
+def _pad(path: str, layer: Any) -> Layer:
+    sides: Any = layer.padding if isinstance(layer.padding[0], tuple | list) else (layer.padding,)
+    return ops.pad(path, [(one, two) for one, two in sides])
+
+
+def _dropout(path: str, layer: Any) -> Layer:
+    return ops.dropout(path, layer.rate, axes="each number" if layer.noise_shape is None else tuple(layer.noise_shape))
+
+
+def _layer_norm(path: str, layer: Any) -> Layer:
+    axes = 1 if isinstance(layer.axis, int) else len(layer.axis)
+    return ops.plain(path, "layer_norm", eps=layer.epsilon, axes=axes)
+
+
+def _group_norm(path: str, layer: Any) -> Layer:
+    # a layer made with groups=-1 has the number of channels as `groups` once it is built
+    if layer.groups in (-1, *(getattr(layer.input_spec, "axes", None) or {}).values()):
+        return ops.plain(path, "instance_norm", eps=layer.epsilon)
+    return ops.plain(path, "group_norm", eps=layer.epsilon, num_groups=layer.groups)
+
+
+def _with_axis(operation: Layer, layer: Any) -> Layer:
+    """Returns an entry with its setting `axis` counted in PyTorch's order of axes, and with the number of axes as
+    `ndim`. Without `axis`, or outside of a functional model, which knows the shapes, it is returned unchanged."""
+    axis = operation.settings.get("axis")
+    if not isinstance(axis, int) or len(nodes_of(layer)) != 1:
+        return operation
+    count = len(nodes_of(layer)[0].output_tensors[0].shape)
+    place = axis % count
+    if place and _gives_channels_last(layer):
+        place = place % (count - 1) + 1  # PyTorch puts the channels first
+    return operation._replace(settings={**operation.settings, "axis": place - count, "ndim": count})
+
+
+def _gives_channels_last(layer: Any) -> bool:
+    """Whether `layer` is a convolution with the channels last, or directly follows one."""
+    before = layer if isinstance(layer, pixels.CONVS) else nodes_of(layer)[0].parent_nodes[0].operation
+    return isinstance(before, pixels.CONVS) and before.data_format == "channels_last"
+
+
+def _own_config(layer: Any) -> str:
+    """Returns the settings of one of Keras's own layers as text: "name=value, ..."."""
+    if isinstance(layer, kl.Lambda):  # its settings contain the user's code
+        return ""
+    config = layer.get_config()
+    return ", ".join(f"{name}={config[name]}" for name in sorted(config) if name not in ("name", "trainable", "dtype"))
+
+
+def _by_function(path: str, function: Any) -> Layer:
+    """Returns the entry for an activation function. A function of Keras or TensorFlow is described with the defaults of
+    its arguments, a user's function only by its name, because nothing says what it computes."""
+    name = getattr(function, "__name__", type(function).__name__)
+    if isinstance(function, keras.Layer):  # a layer may be the activation of a Dense
+        return _TABLE.read(path, function) or ops.activation(path, "linear")
+    if str(getattr(function, "__module__", "")).partition(".")[0] not in _PACKAGES:
+        return ops.plain(path, ops.OTHER, type=name)
+    defaults = {name: known.default for name, known in inspect.signature(function).parameters.items()}
+    taken: dict[str, object] = {to: defaults[name] for name, to in _TAKES.items() if name in defaults}
+    if ops.function_name(name) == "leaky_relu":
+        taken = {"slope": taken.get("slope", taken.get("alpha"))}
+    elif "approximate" in defaults:
+        taken["approximate"] = "tanh" if defaults["approximate"] else "none"
+    if ops.function_name(name) in ("relu", "relu6", "silu"):
+        taken = {}
+    if taken.get("axis", -1) is None:
+        taken["axis"] = -1
+    return ops.activation(path, name, **taken)
+
+
+def _called(path: str, layer: Any) -> Layer | None:
+    """Returns the entry for an `Activation` layer; None if its function is the identity."""
+    return None if layer.activation is keras.activations.linear else _by_function(path, layer.activation)
+
+
+def _of_relu(path: str, layer: Any) -> Layer:
+    most, slope, threshold = layer.max_value, float(layer.negative_slope), float(layer.threshold)
+    if threshold or (slope and most is not None):
+        return ops.activation(path, "thresholded_relu", slope=slope, max=most, threshold=threshold)
+    if slope:
+        return ops.activation(path, "leaky_relu", slope=slope)
+    return ops.activation(path, "relu") if most is None else ops.activation(path, "hardtanh", min=0.0, max=float(most))
+
+
+_TABLE: Final = ops.Table(
+    "keras",
+    {
+        **dict.fromkeys(_NOTHING),
+        kl.Activation: _called,
+        kl.ReLU: _of_relu,
+        **ops.activations({
+            kl.LeakyReLU: {"slope": "negative_slope"}, kl.ELU: {"alpha": "alpha"}, kl.Softmax: {"axis": "axis"},
+        }),
+        **ops.over_axes(kl, "MaxPooling{}D", _max_pool),
+        **ops.over_axes(kl, "AveragePooling{}D", _avg_pool),
+        **ops.over_axes(kl, "GlobalAveragePooling{}D", partial(_global_pool, "avg")),
+        **ops.over_axes(kl, "GlobalMaxPooling{}D", partial(_global_pool, "max")),
+        **ops.over_axes(kl, "AdaptiveAveragePooling{}D", partial(_adaptive_pool, "avg")),
+        **ops.over_axes(kl, "AdaptiveMaxPooling{}D", partial(_adaptive_pool, "max")),
+        **ops.over_axes(kl, "UpSampling{}D", _upsample),
+        **dict.fromkeys((kl.ZeroPadding1D, kl.ZeroPadding2D, kl.ZeroPadding3D), _pad),
+        kl.Dropout: _dropout,
+        **dict.fromkeys(
+            (kl.SpatialDropout1D, kl.SpatialDropout2D, kl.SpatialDropout3D),
+            lambda path, layer: ops.dropout(path, layer.rate, axes="whole channels"),
+        ),
+        kl.AlphaDropout: ops.row("alpha_dropout", p="rate"),
+        kl.Rescaling: ops.row("rescaling", scale="scale", offset="offset"),
+        kl.BatchNormalization: ops.row("batch_norm", eps="epsilon"),
+        kl.LayerNormalization: _layer_norm,
+        kl.GroupNormalization: _group_norm,
+    },
+    ("call",),
+    _own_config,
+)  # fmt: skip
+
+
+class TensorflowLayers(Operations):
     def layers(self, model: Any) -> Iterable[Layer]:
         if not isinstance(model, keras.Layer):
             raise self.unsupported(f"layers in a {type(model).__qualname__}", "give the Keras model itself")
@@ -402,10 +644,10 @@ class TensorflowLayers(Layers):
         for layer in pixels.in_order(model):
             if id(layer) in done:
                 continue
-            found = _kind(layer)
-            if found is None:
+            description = _kind(layer)
+            if description is None:
                 continue
-            kind, own, settings = found
+            kind, own, settings = description
             settings = {**settings, **norms.get(id(layer), {})}
             if has_images and kind == "layer_norm":
                 own = _of_image(layer, own)
@@ -417,5 +659,13 @@ class TensorflowLayers(Layers):
             if bound is not None:
                 yield bound
 
-    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
-        return parts(kind, settings)
+    def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
+        return _parts(kind, settings)
+
+    def operations(self, model: Any) -> Iterable[Layer]:
+        lines = _lines(model)
+        own = {path: id(layer) for path, layer in _names.layers(model)}
+        for layer in _operations(model, self):
+            path = layer.path.removesuffix("()")
+            line = lines.get(own.get(path, 0)) or lines.get(own.get(path.removesuffix(".activation"), 0))
+            yield layer._replace(line=line or "")

@@ -65,7 +65,7 @@ _COMMON_NAMES: Final = {
 
 
 def _settings(optimizer: Any, kind: str) -> dict[str, object]:
-    found: dict[str, object] = {
+    stated: dict[str, object] = {
         "lr": float(optimizer.learning_rate),
         "weight_decay": float(optimizer.weight_decay or 0.0),
         "decay": terms.DECOUPLED,
@@ -76,11 +76,11 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
     }
     schedule = _learning_rate(optimizer)
     if not isinstance(schedule, keras.Variable):
-        found["schedule"] = f"keras.optimizers.schedules.{type(schedule).__name__}"
+        stated["schedule"] = f"keras.optimizers.schedules.{type(schedule).__name__}"
     for name, own in _NAMES[kind].items():
         value = getattr(optimizer, own)
-        found[name] = value if isinstance(value, bool) else float(value)
-    return terms.settings(kind, **found, **_OWN[kind])
+        stated[name] = value if isinstance(value, bool) else float(value)
+    return terms.settings(kind, **stated, **_OWN[kind])
 
 
 def _constraint(variable: Any) -> str | None:
@@ -88,9 +88,9 @@ def _constraint(variable: Any) -> str | None:
     has no constraint."""
     if variable.constraint is None:
         return None
-    told = variable.constraint.get_config() if hasattr(variable.constraint, "get_config") else {}
-    given = ", ".join(f"{name}={value}" for name, value in sorted(told.items()))
-    return f"{type(variable.constraint).__name__}({given})"
+    config = variable.constraint.get_config() if hasattr(variable.constraint, "get_config") else {}
+    text = ", ".join(f"{name}={value}" for name, value in sorted(config.items()))
+    return f"{type(variable.constraint).__name__}({text})"
 
 
 def _clip(optimizer: Any) -> str | None:
@@ -124,6 +124,7 @@ class TensorflowOptimizers(Optimizers):
         """Returns the numbers of the variables of each kind of state, one for each of the `count` parameters."""
         found: dict[str, list[str]] = {}
         for number, variable in enumerate(optimizer.variables):
+            # the longest counts: gradient_accumulator ends as Adagrad's accumulator does
             ends = [end for end in known if f"_{variable.name}".endswith(f"_{end}")]
             if not ends:
                 raise self.unsupported(f"reading {variable.name!r} of this optimizer", "copy its state by hand")

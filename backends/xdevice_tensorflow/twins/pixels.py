@@ -1,18 +1,18 @@
 """Finds the layers of a Keras model whose features are in the order rows, columns, channels (here: Keras's order).
 Other frameworks have them in the order channels, rows, columns.
 
-A Flatten or Reshape of an image makes such features, and a Reshape to an image takes them; this module calls both a
-fold. The layers before or after a fold have their outputs or inputs in Keras's order. So have layers in between that
+A Flatten or Reshape of an image makes such features, and a Reshape to an image takes them; both are called a reshape
+here. The layers before or after a reshape have their outputs or inputs in Keras's order. So have layers in between that
 keep the features as they are: a BatchNormalization, a PReLU.
 
-How the layers next to a fold are found:
+How the layers next to a reshape are found:
 - In a functional model the graph is followed from layer to layer, also into a model inside it.
 - The layers of a subclassed model are called like functions, and nothing shows which of them follows which. There
-  every layer counts that has the right number of features to be next to the fold.
+  every layer counts that has the right number of features to be next to the reshape.
 - `Flatten(data_format="channels_first")` puts the channels last before it flattens.
 
 In a functional model it is certain which number is which pixel if only layers that move no axes are between the last
-convolutions and a fold into one axis, and between the fold and a layer behind it.
+convolutions and a reshape into one axis, and between the reshape and a layer behind it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Order(NamedTuple):
     """The rows, columns and channels that the inputs are for certain; () if they may be others."""
 
 
-class _Fold(NamedTuple):
+class _Reshape(NamedTuple):
     """A Flatten or Reshape that turns the axes of an image into one axis of features, or the reverse."""
 
     op: Any
@@ -81,14 +81,14 @@ class _Fold(NamedTuple):
 def in_order(model: Any) -> Iterator[Any]:
     """Yields every layer of a model once, in the order of definition. Keras's own `_flatten_layers` reverses the layers
     inside a layer."""
-    seen: dict[int, Any] = {}
+    visited: dict[int, Any] = {}
     waiting = [model]
     while waiting:
         layer = waiting.pop()
-        if id(layer) not in seen:
-            seen[id(layer)] = layer
+        if id(layer) not in visited:
+            visited[id(layer)] = layer
             waiting += reversed(layers_in(layer))
-    yield from seen.values()
+    yield from visited.values()
 
 
 def orders(model: Any) -> dict[int, Order]:
@@ -96,36 +96,36 @@ def orders(model: Any) -> dict[int, Order]:
     are, and why."""
     every = list(in_order(model))
     graph = graph_of(every)
-    folds = [fold for op in graph.ops for node in nodes_of(op) if (fold := _fold_between(op, node, graph))]
-    folds.sort(key=_is_last)
-    found: dict[int, Order] = {}
-    for fold in folds:
-        stops = {id(other.op) for other in folds if other.opens != fold.opens}
-        for op in reached(fold.op, graph.before if fold.opens else graph.after, stops):
-            image = fold.shape if _is_image(fold, graph) and _is_right_behind(op, fold, graph) else ()
-            found.setdefault(id(inner(op)), _order(fold)._replace(image=image))
+    reshapes = [reshape for op in graph.ops for node in nodes_of(op) if (reshape := _reshape_of(op, node, graph))]
+    reshapes.sort(key=_is_last)
+    by_id: dict[int, Order] = {}
+    for reshape in reshapes:
+        stops = {id(other.op) for other in reshapes if other.opens != reshape.opens}
+        for op in reached(reshape.op, graph.before if reshape.opens else graph.after, stops):
+            image = reshape.shape if _is_image(reshape, graph) and _is_right_behind(op, reshape, graph) else ()
+            by_id.setdefault(id(inner(op)), _order(reshape)._replace(image=image))
     followed = {id(inner(op)) for op in graph.ops}
     has_conv = any(isinstance(layer, CONVS) for layer in every)
-    loose = [fold for layer in every if id(layer) not in followed for fold in _loose_folds(layer, has_conv)]
+    loose = [reshape for layer in every if id(layer) not in followed for reshape in _loose_reshapes(layer, has_conv)]
     for layer in every:
-        for fold in sorted(loose if id(layer) in followed else folds + loose, key=_is_last):
-            if _may_be_next(layer, fold):
-                found.setdefault(id(layer), _order(fold, "by its size "))
-    return found
+        for reshape in sorted(loose if id(layer) in followed else reshapes + loose, key=_is_last):
+            if _may_be_next(layer, reshape):
+                by_id.setdefault(id(layer), _order(reshape, "by its size "))
+    return by_id
 
 
-def _is_last(fold: _Fold) -> bool:
-    # folds whose image is the output come first: what concerns the outputs of a layer counts more than its inputs
-    return not fold.opens
+def _is_last(reshape: _Reshape) -> bool:
+    # reshapes whose image is the output come first: what concerns the outputs of a layer counts more than its inputs
+    return not reshape.opens
 
 
-def _order(fold: _Fold, how: str = "") -> Order:
-    name = f"{type(fold.op).__name__}{f' of {fold.shape}' if fold.shape else ''} {fold.op.name!r}"
-    way, what = ("goes into", "outputs") if fold.opens else ("follows", "inputs")
+def _order(reshape: _Reshape, how: str = "") -> Order:
+    name = f"{type(reshape.op).__name__}{f' of {reshape.shape}' if reshape.shape else ''} {reshape.op.name!r}"
+    way, what = ("goes into", "outputs") if reshape.opens else ("follows", "inputs")
     return Order(
         f"{how}it {way} the {name}: Keras counts its {what} by rows, columns, channels, others by channels, rows, "
         "columns",
-        fold.opens,
+        reshape.opens,
     )
 
 
@@ -177,36 +177,36 @@ def _ends(op: Any) -> Iterator[Any]:
         yield from _ends(_history(tensor).operation)
 
 
-def _fold_between(op: Any, node: Any, graph: Graph) -> _Fold | None:
+def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
     if not is_reshape(op) or len(node.input_tensors) != 1 or len(node.output_tensors) != 1:
         return None
     here, there = _put_last(op, tuple(node.input_tensors[0].shape[1:])), tuple(node.output_tensors[0].shape[1:])
     if not here or not there or None in (here[-1], there[-1]) or here[-1] == there[-1]:
         return None
     opens = there[-1] < here[-1]
-    shape = _folded(there, here[-1]) if opens else _folded(here, there[-1])
+    shape = _image_axes(there, here[-1]) if opens else _image_axes(here, there[-1])
     beside = reached(op, graph.after if opens else graph.before, set())
     convs = [conv for conv in map(inner, beside) if isinstance(conv, CONVS)]
     is_channels_first = bool(convs) and all(map(is_first, convs)) and not is_first(op)
     if is_channels_first or not _has_channels(shape, bool(convs)):
         return None
-    return _Fold(op, shape, here[-1] if opens else there[-1], opens)
+    return _Reshape(op, shape, here[-1] if opens else there[-1], opens)
 
 
-def _is_image(fold: _Fold, graph: Graph) -> bool:
-    """Whether what the fold makes into one axis is for certain an image as convolutions give it."""
-    if fold.opens or fold.size is None or fold.size != _size(fold.shape) or not _is_called_once(fold.op):
+def _is_image(reshape: _Reshape, graph: Graph) -> bool:
+    """Whether what the reshape makes into one axis is for certain an image as convolutions give it."""
+    if reshape.opens or reshape.size is None or reshape.size != _size(reshape.shape) or not _is_called_once(reshape.op):
         return False
-    if len(nodes_of(fold.op)[0].output_tensors[0].shape) != 2:
+    if len(nodes_of(reshape.op)[0].output_tensors[0].shape) != 2:
         return False
-    waiting, convs = list(graph.before(fold.op)), []
+    waiting, convs = list(graph.before(reshape.op)), []
     while waiting:
         op = waiting.pop()
         if not _is_one_of(op, (*CONVS, *_OF_IMAGES)):
             return False
         convs += [op] if isinstance(op, CONVS) else []
         waiting += [] if isinstance(op, CONVS) else graph.before(op) or [None]
-    return {is_first(conv) for conv in convs} == {is_first(fold.op)}
+    return {is_first(conv) for conv in convs} == {is_first(reshape.op)}
 
 
 def _is_called_once(op: Any) -> bool:
@@ -217,9 +217,9 @@ def _is_one_of(op: Any, classes: tuple[type, ...]) -> bool:
     return isinstance(op, classes) and not operations.is_rewritten(op, "keras", "call")
 
 
-def _is_right_behind(op: Any, fold: _Fold, graph: Graph) -> bool:
-    """Whether an op behind a fold takes just what the fold gives, in its order."""
-    while op is not fold.op:
+def _is_right_behind(op: Any, reshape: _Reshape, graph: Graph) -> bool:
+    """Whether an op behind a reshape takes just what the reshape gives, in its order."""
+    while op is not reshape.op:
         before = list(graph.before(op))
         if len(before) != 1 or not _is_one_of(op, (kl.Dense, *_STILL)):
             return False
@@ -240,12 +240,12 @@ def size_of_image(layer: Any) -> tuple[int | None, ...]:
 def _is_as_built(layer: Any) -> bool:
     """Whether the layers before this one still give the shapes that Keras recorded when the model was built: a user may
     have set a stride since."""
-    todo, seen = [layer], {id(layer)}
+    todo, visited = [layer], {id(layer)}
     while todo:
         for node in nodes_of(todo.pop()):
             for op in (parent.operation for parent in node.parent_nodes):
-                if id(op) not in seen:
-                    seen.add(id(op))
+                if id(op) not in visited:
+                    visited.add(id(op))
                     todo.append(op)
                     if (hasattr(op, "strides") or hasattr(op, "layers")) and not _makes_its_shapes(op):
                         return False
@@ -278,7 +278,7 @@ def _put_last(op: Any, shape: Shape) -> Shape:
     return (*shape[1:], shape[0]) if len(shape) > 1 and is_first(op) else shape
 
 
-def _folded(shape: Shape, features: int) -> Shape:
+def _image_axes(shape: Shape, features: int) -> Shape:
     """Returns the last axes of a shape whose sizes multiply to this number of features; all axes if none do."""
     for start in reversed(range(len(shape))):
         if _size(shape[start:]) == features:
@@ -289,16 +289,16 @@ def _folded(shape: Shape, features: int) -> Shape:
 def reached(op: Any, ways: Callable[[Any], Iterable[Any]], stops: set[int]) -> list[Any]:
     """Returns the layers that follow `op`, or precede it: `ways` is `graph.after` or `graph.before`. On each path the
     last is the first layer that makes new features; ops whose `id` is in `stops` end a path and are left out."""
-    seen: dict[int, Any] = {}
+    visited: dict[int, Any] = {}
     waiting = list(ways(op))
     while waiting:
-        found = waiting.pop()
-        if id(found) in seen or id(found) in stops:
+        near = waiting.pop()
+        if id(near) in visited or id(near) in stops:
             continue
-        seen[id(found)] = found
-        if not isinstance(inner(found), MAKERS):
-            waiting += ways(found)
-    return list(seen.values())
+        visited[id(near)] = near
+        if not isinstance(inner(near), MAKERS):
+            waiting += ways(near)
+    return list(visited.values())
 
 
 def _has_channels(shape: Shape, has_conv: bool) -> bool:
@@ -312,20 +312,20 @@ def _has_channels(shape: Shape, has_conv: bool) -> bool:
 # subclassed models
 
 
-def _loose_folds(layer: Any, has_conv: bool) -> Iterator[_Fold]:
-    """Yields the folds that a Flatten or Reshape may stand for, if the layers before and after it are not known. Yields
-    nothing for any other layer."""
+def _loose_reshapes(layer: Any, has_conv: bool) -> Iterator[_Reshape]:
+    """Yields what a Flatten or Reshape may be if the layers before and after it are not known; nothing for any other
+    layer."""
     if not is_reshape(layer):
         return
     built = layer.get_build_config() or {}
     here = _put_last(layer, tuple(built.get("input_shape") or ())[1:])
     there = tuple(getattr(layer, "target_shape", ()))
     if len(there) < 2 and _has_channels(here, has_conv):
-        yield _Fold(layer, here, _size(here), opens=False)
+        yield _Reshape(layer, here, _size(here), opens=False)
     if len(there) == 2 and has_conv:  # a sequence made of the rows of an image
-        yield _Fold(layer, (), _size(there[-1:]), opens=False)
+        yield _Reshape(layer, (), _size(there[-1:]), opens=False)
     if len(there) > 1 and _has_channels(there, has_conv):
-        yield _Fold(layer, there, _size(there), opens=True)
+        yield _Reshape(layer, there, _size(there), opens=True)
 
 
 def _size(shape: Shape) -> int | None:
@@ -333,26 +333,25 @@ def _size(shape: Shape) -> int | None:
     return math.prod(shape) if known else None
 
 
-def _may_be_next(layer: Any, fold: _Fold) -> bool:
-    """Whether a layer may be next to a fold, by its number of features. A layer before the fold has as many outputs as
-    the fold has features. A layer after it has at least as many inputs, because others may have been concatenated."""
-    count = _features(layer, fold.opens)
-    if count is None or fold.size is None:
+def _may_be_next(layer: Any, reshape: _Reshape) -> bool:
+    """Whether a layer may be next to a reshape, by its number of features. A layer before it has as many outputs as the
+    reshape has features. A layer after it has at least as many inputs, because others may have been concatenated."""
+    count = _features(layer, reshape.opens)
+    if count is None or reshape.size is None:
         return count is not None
-    return count == fold.size if fold.opens else count >= fold.size
+    return count == reshape.size if reshape.opens else count >= reshape.size
 
 
-def _features(layer: Any, given: bool) -> int | None:
-    """Returns how many features the outputs (if `given`) or the inputs of a layer have; None if it has no parameters
-    for them."""
+def _features(layer: Any, of_outputs: bool) -> int | None:
+    """Returns how many features the outputs of a layer have, or its inputs; None if it has no parameters for them."""
     if not layer.weights:
         return None
     if isinstance(layer, kl.Dense | kl.LSTM | kl.GRU):
-        return int(layer.units if given else layer.weights[0].shape[0])
+        return int(layer.units if of_outputs else layer.weights[0].shape[0])
     if isinstance(layer, kl.Bidirectional):
-        one = _features(layer.forward_layer, given)
-        return 2 * one if given and one else one
+        one = _features(layer.forward_layer, of_outputs)
+        return 2 * one if of_outputs and one else one
     if isinstance(layer, kl.Embedding):
-        return int(layer.output_dim) if given else None
+        return int(layer.output_dim) if of_outputs else None
     is_flat = isinstance(layer, _KEEPERS) and (getattr(layer.input_spec, "ndim", 2) or 2) <= 3
     return int(layer.weights[0].shape[-1]) if is_flat else None

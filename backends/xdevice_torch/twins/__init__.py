@@ -6,7 +6,6 @@ from typing import Final
 
 from .calls import TorchCalls
 from .layers import TorchLayers
-from .operations import TorchOperations
 from .optimizers import TorchOptimizers
 
-MIXINS: Final = (TorchLayers, TorchOperations, TorchCalls, TorchOptimizers)
+MIXINS: Final = (TorchLayers, TorchCalls, TorchOptimizers)

@@ -2,7 +2,7 @@
 
 Two facts about PyTorch that the code depends on:
 - In evaluation mode a `TransformerEncoderLayer` computes without calling the modules inside it, unless one of them has
-  a hook. So each gets a hook that does nothing.
+  a hook (https://github.com/pytorch/pytorch/issues/128413). So each gets a hook that does nothing.
 - While a model is watched, its modules call functions of xdevice, which torch.compile cannot compile. So calls are not
   recorded while torch.compile compiles.
 """

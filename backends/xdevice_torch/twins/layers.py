@@ -1,61 +1,66 @@
-"""Reads the layers with parameters out of PyTorch's models. `contract.layouts` describes all weights in PyTorch's
-layouts, so only the settings of the layers are stated here.
+"""Reads the layers of PyTorch's models: those with parameters, and what all of them compute. The other adapters express
+the settings of their layers in PyTorch's terms, and `contract.layouts` all weights in its layouts.
 
 Facts about PyTorch that the code depends on:
 - In a batch norm `momentum` is the weight of the new value, unlike in all other frameworks; None gives all batches the
   same weight.
 - The `out_proj` of a MultiheadAttention does not count as a layer by itself: its `forward` is never called.
 - The Conv1D of the library transformers is a Linear with its weight transposed, not a convolution.
+- A pool whose stride is None steps by the size of its kernel, and a softmax without a `dim` chooses the axis by the
+  number of axes of its input.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
 
 from xdevice.twins.contract import layouts
-from xdevice.twins.contract.layers import Layers
+from xdevice.twins.contract import operations as ops
+from xdevice.twins.contract.layers import Operations
 from xdevice.twins.contract.layouts import Layer, Part
 from xdevice_torch.private import private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from xdevice.twins.contract.layouts import Settings
 
-BATCH_NORMS: Final = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-INSTANCE_NORMS: Final = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+
+_BATCH_NORMS: Final = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_INSTANCE_NORMS: Final = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED: Final = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _WeightNorm = private["torch.nn.utils.parametrizations._WeightNorm"]
 _RECURRENT: Final = {nn.RNN: "rnn", nn.LSTM: "lstm", nn.GRU: "gru"}
-_CONV1D: Final = (Part("weight", ("weight",), layouts.TRANSPOSED), Part("bias", ("bias",), layouts.SAME))
+_CONV1D: Final = "transformers.pytorch_utils.Conv1D"
+_OF_CONV1D: Final = (Part("weight", ("weight",), layouts.TRANSPOSED), Part("bias", ("bias",), layouts.SAME))
 
 
-def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
-    """Yields the layers of a model. Also fills `blocks`: for the path of each Transformer layer, the names of the
-    layers inside it in the order in which they are called, which is not the order of their definition."""
+def _layers(model: Any, variables: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
+    """Yields the layers of a model, each with the parts of its own; () stands for PyTorch's usual ones. Also fills
+    `blocks`: for the path of each Transformer layer, the names of the layers inside it in the order in which they are
+    called, which is not the order of their definition."""
     owned: set[int] = set()
-    told: dict[int, Mapping[str, object]] = {}
+    of_blocks: dict[int, Settings] = {}
     for path, module in model.named_modules():
         if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-            told |= _of_block(module)
+            of_blocks |= _of_block(module)
             blocks[path] = _order(module)
-        found = _kind(module)
-        if found is None or id(module) in owned:
+        kind, settings = _kind(module)
+        if not kind or id(module) in owned:
             continue
-        kind, settings = found
         if kind == layouts.ATTENTION:
             owned.add(id(module.out_proj))
-        own = _CONV1D if is_conv1d(module) else layouts.parts(kind, settings)
+        parts: tuple[Part, ...] = _OF_CONV1D if _is_conv1d(module) else ()
         norm = _norm_of(module)
         if norm is not None:  # g is a number if the norm is over all axes
-            g, v = (names[layouts.join(path, name)] for name in norm)
-            own = layouts.normed(own, norm, g.shape or (1,) * v.ndim, g.shape)
-        layer = layouts.bound(path, kind, own, names, {**settings, **told.get(id(module), {})})
-        if layer is not None:
-            yield layer
+            g, v = (variables[layouts.join(path, name)] for name in norm)
+            parts = layouts.normed(layouts.parts(kind, settings), norm, g.shape or (1,) * v.ndim, g.shape)
+        yield Layer(path, kind, parts, {**settings, **of_blocks.get(id(module), {})})
 
 
 def _norm_of(module: Any) -> tuple[str, str] | None:
@@ -67,37 +72,38 @@ def _norm_of(module: Any) -> tuple[str, str] | None:
     return layouts.NORMED if hasattr(module, "weight_g") else None
 
 
-def is_conv1d(module: Any) -> bool:
+def _is_conv1d(module: Any) -> bool:
     """Whether a module is the Conv1D of the library transformers. Works if that library is not installed."""
-    return type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils"
+    return f"{type(module).__module__}.{type(module).__name__}" == _CONV1D
 
 
-def _kind(module: Any) -> tuple[str, Mapping[str, object]] | None:
-    if isinstance(module, nn.Linear) or is_conv1d(module):
+def _kind(module: Any) -> tuple[str, Settings]:
+    """The kind of a layer with parameters, and its settings; "" for any other module."""
+    if isinstance(module, nn.Linear) or _is_conv1d(module):
         return "linear", {"activation": None}
     if isinstance(module, _CONVOLUTIONS + _TRANSPOSED):
         return ("conv_transpose" if isinstance(module, _TRANSPOSED) else "conv"), _of_conv(module)
-    if isinstance(module, INSTANCE_NORMS):
+    if isinstance(module, _INSTANCE_NORMS):
         return "instance_norm", {"eps": module.eps, "running_stats": module.track_running_stats}
-    if isinstance(module, BATCH_NORMS):
+    if isinstance(module, _BATCH_NORMS):
         return "batch_norm", {"eps": module.eps, "momentum": module.momentum}
     if isinstance(module, nn.Embedding):
         return "embedding", {"padding_idx": module.padding_idx, "max_norm": module.max_norm, **_padded(module)}
     if isinstance(module, nn.LayerNorm):
         return "layer_norm", {"eps": module.eps}
     if isinstance(module, nn.RMSNorm):
-        return "rms_norm", {"eps": rms_eps(module)}
+        return "rms_norm", {"eps": _rms_eps(module)}
     if isinstance(module, nn.GroupNorm):
         return "group_norm", {"eps": module.eps, "num_groups": module.num_groups}
     if isinstance(module, nn.PReLU):
         return "prelu", {"axis": "channels"}
     if isinstance(module, nn.MultiheadAttention):
         return layouts.ATTENTION, _of_attention(module)
-    kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(module, cls)), None)
-    return None if kind is None else (kind, _of_recurrent(module))
+    kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(module, cls)), "")
+    return kind, _of_recurrent(module) if kind else {}
 
 
-def rms_eps(module: Any) -> float:
+def _rms_eps(module: Any) -> float:
     """Returns the eps of an RMSNorm; if it was given as None, the machine epsilon of the weight's dtype."""
     dtype = torch.get_default_dtype() if module.weight is None else module.weight.dtype
     return float(torch.finfo(dtype).eps if module.eps is None else module.eps)
@@ -137,7 +143,7 @@ def _order(module: Any) -> tuple[str, ...]:
     return layouts.order_of_block(module.norm_first, "self_attn", *between)
 
 
-def _of_block(module: Any) -> dict[int, Mapping[str, object]]:
+def _of_block(module: Any) -> dict[int, Settings]:
     """Returns settings of a whole Transformer layer, by the `id` of the layer inside it under which they are listed."""
     return {
         id(module.norm1): {"norm_first": module.norm_first, "block_dropout": float(module.dropout1.p)},
@@ -166,10 +172,120 @@ def _of_conv(module: Any) -> dict[str, object]:
     return settings | ({"output_padding": module.output_padding} if isinstance(module, _TRANSPOSED) else {})
 
 
-class TorchLayers(Layers):
+# what layers compute
+
+
+def _max_pool(axes: int, path: str, pool: Any) -> Layer:
+    window = (pool.kernel_size, pool.stride, pool.padding)
+    return ops.max_pool(path, axes, *window, pool.ceil_mode, pool.dilation)
+
+
+def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
+    window = (pool.kernel_size, pool.stride, pool.padding)
+    divisor = getattr(pool, "divisor_override", None)
+    return ops.avg_pool(path, axes, *window, pool.ceil_mode, pool.count_include_pad, divisor)
+
+
+def _adaptive_pool(kind: str, axes: int, path: str, pool: Any) -> Layer:
+    return ops.adaptive_pool(path, kind, axes, pool.output_size)
+
+
+def _upsample(path: str, layer: Any) -> Layer:
+    return ops.upsample(path, None, layer.size, layer.scale_factor, layer.mode, layer.align_corners)
+
+
+def _pad(mode: str, axes: int, path: str, layer: Any) -> Layer:
+    return ops.pad(path, ops.last_axis_first(layer.padding), mode, getattr(layer, "value", None))
+
+
+def _dropout(axes: str, path: str, layer: Any) -> Layer:
+    return ops.dropout(path, layer.p, axes=axes)
+
+
+def _layer_norm(path: str, norm: Any) -> Layer:
+    return ops.plain(path, "layer_norm", eps=norm.eps, axes=len(norm.normalized_shape))
+
+
+def _rms_norm(path: str, norm: Any) -> Layer:
+    return ops.plain(path, "rms_norm", eps=_rms_eps(norm), axes=len(norm.normalized_shape))
+
+
+def _children(module: Any) -> list[tuple[str, Any]]:
+    """The children of a module by their names, also one that comes twice, which `named_children` leaves out."""
+    inside = module.named_modules(remove_duplicate=False)
+    return [(name, child) for name, child in inside if name and "." not in name]
+
+
+_hooks = private.field("torch.nn.Module._forward_hooks")
+_pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
+_TABLE: Final = ops.Table(
+    "torch",
+    {
+        **dict.fromkeys((nn.Identity, nn.Sequential, nn.ModuleList, nn.ModuleDict)),
+        **ops.activations({
+            nn.ReLU: {}, nn.ReLU6: {}, nn.Sigmoid: {}, nn.Tanh: {}, nn.SiLU: {}, nn.Mish: {}, nn.SELU: {},
+            nn.Hardswish: {}, nn.Hardsigmoid: {}, nn.Softsign: {}, nn.Tanhshrink: {}, nn.LogSigmoid: {},
+            nn.LeakyReLU: {"slope": "negative_slope"}, nn.GELU: {"approximate": "approximate"},
+            nn.ELU: {"alpha": "alpha"}, nn.CELU: {"alpha": "alpha"},
+            nn.Softplus: {"beta": "beta", "threshold": "threshold"}, nn.Hardtanh: {"min": "min_val", "max": "max_val"},
+            nn.Hardshrink: {"threshold": "lambd"}, nn.Softshrink: {"threshold": "lambd"},
+            nn.Softmax: {"axis": "dim"}, nn.LogSoftmax: {"axis": "dim"}, nn.GLU: {"axis": "dim"},
+        }),
+        nn.Softmax2d: lambda path, _: ops.activation(path, "softmax", axis=-3),
+        **ops.over_axes(nn, "MaxPool{}d", _max_pool),
+        **ops.over_axes(nn, "AvgPool{}d", _avg_pool),
+        **ops.over_axes(nn, "AdaptiveAvgPool{}d", partial(_adaptive_pool, "avg")),
+        **ops.over_axes(nn, "AdaptiveMaxPool{}d", partial(_adaptive_pool, "max")),
+        nn.Upsample: _upsample,
+        **ops.over_axes(nn, "ConstantPad{}d", partial(_pad, "constant")),
+        **ops.over_axes(nn, "ReflectionPad{}d", partial(_pad, "reflect")),
+        **ops.over_axes(nn, "ReplicationPad{}d", partial(_pad, "replicate")),
+        **ops.over_axes(nn, "CircularPad{}d", partial(_pad, "circular")),
+        nn.PixelShuffle: ops.row("pixel_shuffle", factor="upscale_factor"),
+        nn.PixelUnshuffle: ops.row("pixel_unshuffle", factor="downscale_factor"),
+        nn.ChannelShuffle: ops.row("channel_shuffle", groups="groups"),
+        nn.LocalResponseNorm: ops.row("local_response_norm", size="size", alpha="alpha", beta="beta", k="k"),
+        **dict.fromkeys(_INSTANCE_NORMS, ops.row("instance_norm", eps="eps")),
+        **dict.fromkeys(_BATCH_NORMS, ops.row("batch_norm", eps="eps")),
+        nn.LayerNorm: _layer_norm,
+        nn.RMSNorm: _rms_norm,
+        nn.GroupNorm: ops.row("group_norm", eps="eps", num_groups="num_groups"),
+        nn.Dropout: partial(_dropout, "each number"),
+        **dict.fromkeys((nn.Dropout1d, nn.Dropout2d, nn.Dropout3d), partial(_dropout, "whole channels")),
+        nn.AlphaDropout: ops.row("alpha_dropout", p="p"),
+        nn.Flatten: lambda path, x: ops.flatten(path, x.start_dim, x.end_dim),
+        nn.Unflatten: lambda path, x: ops.plain(path, "unflatten", axis=x.dim, size=tuple(x.unflattened_size)),
+    },
+    ("forward",),
+    lambda module: module.extra_repr(),
+    known=(_CONV1D,),
+    lines=(nn.Sequential,),
+    blocks=(nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
+    observers=("torch", "xdevice_torch", "transformers"),  # hooks of transformers only keep the output of a layer
+)  # fmt: skip
+
+
+def _module(path: str, module: Any) -> ops.Module:
+    has_parameters = next(module.parameters(recurse=False), None) is not None
+    hooks = *_pre_hooks(module).values(), *_hooks(module).values()
+    owned = *module.named_buffers(recurse=False), *vars(module).items()
+    tensors = [(name, x) for name, x in owned if isinstance(x, torch.Tensor)]
+    return ops.Module(path, module, _children(module), has_parameters, hooks, tensors)
+
+
+class TorchLayers(Operations):
     def layers(self, model: Any) -> Iterable[Layer]:
         if not isinstance(model, nn.Module):
             raise self.unsupported(f"layers in a {type(model).__qualname__}", "give the model itself")
-        blocks: dict[str, tuple[str, ...]] = {}
-        found = list(_layers(model, dict(self.variables(model)), blocks))
-        return iter(layouts.in_order(found, blocks))
+        return _bound(model, dict(self.variables(model)))
+
+    def operations(self, model: Any) -> Iterable[Layer]:
+        variables = dict(self.variables(model))
+        modules = [_module(path, module) for path, module in model.named_modules()]
+        return ops.read(modules, _bound(model, variables), _TABLE, variables.values())
+
+
+def _bound(model: Any, variables: Mapping[str, Any]) -> list[Layer]:
+    blocks: dict[str, tuple[str, ...]] = {}
+    layers = list(_layers(model, variables, blocks))
+    return layouts.all_bound(layers, variables, blocks)

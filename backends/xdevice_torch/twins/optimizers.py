@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 def state_to_come(
     optimizer: torch.optim.Optimizer, names: Sequence[str], backend: Optimizers
 ) -> dict[str, torch.Tensor]:
-    asked = {name.partition(".")[0] for name in names}
+    numbers = {name.partition(".")[0] for name in names}
     parameters = {
         number: p
         for number, p in enumerate(_parameters(optimizer))
-        if str(number) in asked and not optimizer.state.get(p)
+        if str(number) in numbers and not optimizer.state.get(p)
     }
     if not parameters:
         return {}
     twins = _twins_state(optimizer, parameters, backend)
     on_device = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
-    found = {}
+    state = {}
     for number, p in parameters.items():
         for key, x in twins[number].items():
             if isinstance(x, torch.Tensor):
                 place = p.device if x.is_meta or (key == "step" and on_device) else x.device
-                found[f"{number}.{key}"] = torch.zeros(x.shape, dtype=x.dtype, device=place)
-    return found
+                state[f"{number}.{key}"] = torch.zeros(x.shape, dtype=x.dtype, device=place)
+    return state
 
 
 def _twins_state(
@@ -108,18 +108,18 @@ _post_hooks = private.field("torch.optim.Optimizer._optimizer_step_post_hooks")
 
 
 def _settings(optimizer: Any, kind: str, group: Mapping[str, Any]) -> dict[str, object]:
-    found: dict[str, object] = {name: _plain(group[name]) for name in _SAME if name in group}
+    stated: dict[str, object] = {name: _plain(group[name]) for name in _SAME if name in group}
     if kind == "adam":
-        found["beta1"], found["beta2"] = map(float, group["betas"])
+        stated["beta1"], stated["beta2"] = map(float, group["betas"])
         # in PyTorch 2.6 the groups of AdamW lack this entry
         decoupled = group.get("decoupled_weight_decay", type(optimizer) is torch.optim.AdamW)
-        found["decay"] = terms.DECOUPLED if decoupled else terms.COUPLED
+        stated["decay"] = terms.DECOUPLED if decoupled else terms.COUPLED
     hooks = {**_pre_hooks(optimizer), **_post_hooks(optimizer)}
     if hooks:
-        found["hooks"] = f"{len(hooks)} of register_step_pre_hook and register_step_post_hook"
+        stated["hooks"] = f"{len(hooks)} of register_step_pre_hook and register_step_post_hook"
     if "initial_lr" in group:
-        found["schedule"] = "one of torch.optim.lr_scheduler"
-    return terms.settings(kind, **found)
+        stated["schedule"] = "one of torch.optim.lr_scheduler"
+    return terms.settings(kind, **stated)
 
 
 def _plain(value: Any) -> object:

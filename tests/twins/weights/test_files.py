@@ -276,11 +276,13 @@ def test_what_goes_to_another_device_is_read_into_the_same_memory(backend, path,
         assert {name: set(xdevice.to_numpy(x)) for name, x in loaded.items()} == {
             str(i): {i} if size else set() for i, size in enumerate(sizes)
         }
-    assert len({id(room) for room in rooms}) == len(rooms) / 5
-    assert rooms[0].nbytes == 2_800_000
+    large = [room for room in rooms if room is not None]
+    assert len(large) == 4 * len(rooms) / 6  # small ones have memory of their own
+    assert len({id(room) for room in large}) == len(rooms) / 6
+    assert large[0].nbytes == 2_800_000
     rooms.clear()
     xdevice.load(path)
-    assert rooms == [None] * 5  # on the CPU it becomes the tensors' own
+    assert rooms == [None] * 6  # on the CPU it becomes the tensors' own
 
 
 def test_it_goes_to_the_device_asked_for(backend, path):
@@ -699,19 +701,6 @@ HOSTILE = {
     "deep within": b'{"w": ' + b'{"a":' * 100_000,
     "no UTF-8": b'{"\xff": %b}' % json.dumps(one()).encode(),
 }
-
-
-def test_an_honest_header_is_parsed_once_and_one_with_twins_is_not(monkeypatch):
-    slowly = []
-    monkeypatch.setattr(format, "_without_twins", lambda pairs: slowly.append(pairs) or dict(pairs))
-    for honest in ({"w": one()}, {"__metadata__": {}}, {"__metadata__": {"a": "b"}, "w": one(), "dtype": one()}):
-        assert format._parse(json.dumps(honest)) == honest
-    assert not slowly
-    for name in HOSTILE:
-        if "twice" in name:
-            format._parse(HOSTILE[name].decode())
-            assert slowly, name
-            slowly.clear()
 
 
 @pytest.mark.parametrize("header", HOSTILE.values(), ids=HOSTILE)

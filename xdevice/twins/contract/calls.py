@@ -70,14 +70,14 @@ class _Frame:
 
     def __init__(self, watch: Watch, path: str, layer: Any, inputs: tuple[Any, ...]) -> None:
         self._watch, self._path, self._layer, self._inputs = watch, path, layer, inputs
-        self._is_told = False
+        self._has_ended = False
 
     def ends(self, result: Any) -> Any:
         """Records the call with its result, unless that has been done already. Returns what the model goes on with: the
         result, or what the block of `standing_in` gives in its place."""
-        if self._is_told:
+        if self._has_ended:
             return result
-        self._is_told = True
+        self._has_ended = True
         outputs = self._watch.copies(result)
         call = Call(self._path, self._layer, self._inputs, outputs, [None] * len(outputs))
         self._watch.calls.append(call)
@@ -132,7 +132,7 @@ class Watch:
             raise self._backend.unsupported(
                 f"seeing the calls of layers inside of {tracer}, where they have no values", "call the model without it"
             )
-        return next(_found(self._backend, arguments, "symbol"), None) is not None
+        return next(_leaves(self._backend, arguments, "symbol"), None) is not None
 
     def copies(self, value: Any) -> tuple[Any, ...]:
         """Returns copies, on the host, of the tensors in a value and in the containers inside it."""
@@ -188,7 +188,7 @@ def watching(watch: Watch, *classes: type, is_compiling: Callable[[], bool] = _n
     `is_compiling()` says that a compiler traces. The layers inherit their `__call__` from one of `classes`."""
     with patching.Patches() as patches:
         for cls in classes:
-            patches.replace(cls, "__call__", partial(_seen, is_compiling))
+            patches.replace(cls, "__call__", partial(_watched, is_compiling))
         _watches.set((*_watches.get(), watch))
         try:
             yield
@@ -201,7 +201,7 @@ def outermost(cls: type, around: Around, is_compiling: Callable[[], bool] = _nev
     """While the block is open, each call of a layer, in any thread, that is not made inside the call of another layer
     is passed to `around`, which makes the call and returns its result."""
     with patching.Patches() as patches:
-        patches.replace(cls, "__call__", partial(_seen, is_compiling))
+        patches.replace(cls, "__call__", partial(_watched, is_compiling))
         _arounds.append(around)
         try:
             yield
@@ -209,7 +209,7 @@ def outermost(cls: type, around: Around, is_compiling: Callable[[], bool] = _nev
             _arounds.remove(around)
 
 
-def _seen(is_compiling: Callable[[], bool], original: Any) -> Any:
+def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
     @wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_compiling():
@@ -259,7 +259,7 @@ def _activate(watches: tuple[Watch, ...], function: Any, owner: Any, arguments: 
 def tensors(backend: Primitives, value: Any) -> Iterator[Any]:
     """Yields the tensors in a value and in the containers inside it, and also NumPy arrays, which Keras's layers take
     too."""
-    return _found(backend, value, "tensor")
+    return _leaves(backend, value, "tensor")
 
 
 def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
@@ -277,7 +277,7 @@ def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
     return next(new) if backend.classify(type(value)) == "tensor" else value
 
 
-def _found(backend: Primitives, value: Any, kind: str) -> Iterator[Any]:
+def _leaves(backend: Primitives, value: Any, kind: str) -> Iterator[Any]:
     if isinstance(value, Mapping):
         value = list(value.values())
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -286,6 +286,6 @@ def _found(backend: Primitives, value: Any, kind: str) -> Iterator[Any]:
     # one, comparing the model's outputs reads or refuses it
     if isinstance(value, list | tuple):
         for inside in value:
-            yield from _found(backend, inside, kind)
+            yield from _leaves(backend, inside, kind)
     elif backend.classify(type(value)) == kind or (kind == "tensor" and isinstance(value, numpy.ndarray)):
         yield value

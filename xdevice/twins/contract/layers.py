@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from .calls import Around, Call
-    from .layouts import Layer, Part
+    from .layouts import Layer, Part, Settings
 
 
 class Layers(Models):
@@ -42,7 +42,7 @@ class Layers(Models):
         is true."""
         raise self.unsupported(f"writing into a {type(model).__qualname__}", "give a model")
 
-    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
+    def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
         """Returns the parts (parameter arrays, and how each becomes PyTorch's) that a layer of this kind may have in
         this framework: those of PyTorch's own layer, unless overridden. `settings` are those of a layer of any
         framework, and may be incomplete."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+Settings: TypeAlias = "Mapping[str, object]"
+"""What a layer or an optimizer is set to, by PyTorch's names."""
 _NORM: Final = ("weight", "bias")
 MEAN: Final = "running_mean"
 VARIANCE: Final = "running_var"
@@ -77,7 +79,7 @@ _AXES: Final = {
 NORMED: Final = ("weight_g", "weight_v")
 """The parameters that a weight norm has in place of a weight, which is `v * g / |v|`. `weight_g` has one number along
 each axis that |v| sums over."""
-FOLDED: Final = "folded"
+ASSEMBLED: Final = "assembled"
 """The setting of an attention that was put together from linear layers: the rest of the attention is code, which is not
 read."""
 PADDED: Final = "output at padding_idx"
@@ -89,7 +91,7 @@ FLATTENS: Final = "flattens"
 """The setting of a linear layer that is a convolution over a whole image, where the other model flattens the image."""
 AXIS: Final = "axis_in_doubt"
 """The setting that says which axis a norm works over, if the norm that it is paired with may work over another."""
-TOLD: Final = ("norm_first", "block_dropout", FOLDED, FLATTENS, AXIS, PADDED)
+STATED_BY_BOTH: Final = ("norm_first", "block_dropout", ASSEMBLED, FLATTENS, AXIS, PADDED)
 """Settings that are compared only if both layers state them. The first two describe a whole Transformer layer, and its
 first norm states them."""
 
@@ -133,11 +135,11 @@ class Layer(NamedTuple):
     """The path to the layer from the model, with dots; empty for the model itself."""
     kind: str
     parts: tuple[Part, ...]
-    settings: Mapping[str, object]
+    settings: Settings
     """What changes the output of the layer, in PyTorch's terms: eps, momentum, groups, padding, ..."""
     line: str = ""
-    """The name of the row in which the layer stands: layers of one row are called in the order of `Backend.operations`,
-    with nothing between them. Empty if the model's own code decides what is called."""
+    """The name of the line in which the layer stands: the layers of a line are called in the order of
+    `Backend.operations`, with nothing between them. Empty if the model's own code decides what is called."""
 
 
 # rules
@@ -331,12 +333,12 @@ def normed(parts: Iterable[Part], names: tuple[str, str], shape: Sequence[int], 
     """Returns the parts of a layer whose weight is weight-normed: two parts, g and v, take the place of `weight`, and
     `names` are their names in the framework. g has `shape`, with as many axes as v; the framework stores g in the shape
     `own`, which may leave out axes of length 1."""
-    found = []
+    every = []
     for part in parts:
         ways = [_reshaped(part.rule, shape, own), part.rule]
-        made = [Part(name, (of,), way) for name, of, way in zip(names, NORMED, ways, strict=True)]
-        found += made if part.of == ("weight",) else [part]
-    return tuple(found)
+        pair = [Part(name, (of,), way) for name, of, way in zip(names, NORMED, ways, strict=True)]
+        every += pair if part.of == ("weight",) else [part]
+    return tuple(every)
 
 
 def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
@@ -345,8 +347,8 @@ def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
 
 def of_norm(g: Array, v: Array) -> Array:
     """Returns the weight that a weight norm computes from its parameters g and v."""
-    found: Array = (v * (g / _norm(v, g.shape))).astype(v.dtype)
-    return found
+    weight: Array = (v * (g / _norm(v, g.shape))).astype(v.dtype)
+    return weight
 
 
 def to_norm(weight: Array, shape: Sequence[int]) -> tuple[Array, Array]:
@@ -357,13 +359,14 @@ def to_norm(weight: Array, shape: Sequence[int]) -> tuple[Array, Array]:
 
 def _norm(v: Array, shape: Sequence[int]) -> Array:
     axes = tuple(axis for axis, size in enumerate(shape) if size == 1)
+    # in float64, because a sum of squares in float16 overflows
     norm: Array = np.sqrt(np.square(v.astype("float64")).sum(axes, keepdims=True))
     return norm
 
 
 def parts(
     kind: str,
-    settings: Mapping[str, object],
+    settings: Settings,
     names: Mapping[str, Mapping[str, str | None]] = MappingProxyType({}),
     rules: Mapping[str, Mapping[str, Rule]] = MappingProxyType({}),
 ) -> tuple[Part, ...]:
@@ -371,6 +374,7 @@ def parts(
     as `{kind: {PyTorch's parameter: ...}}`: the framework's name, None if it does not have the parameter, and the
     rule."""
     own, ways = names.get(kind, {}), rules.get(kind, {})
+    # an adapter that names or lays out an attention itself has its projections one by one
     if kind == ATTENTION and not own and not ways:
         why = f"PyTorch's heads have embed_dim / num_heads numbers, and these have {settings.get('head_dim')}"
         packed = tuple(_attention(settings))
@@ -380,16 +384,16 @@ def parts(
     return tuple(Part(mine, (name,), ways.get(name, SAME)) for mine, name in named if mine is not None)
 
 
-def _attention(settings: Mapping[str, object]) -> Iterator[Part]:
+def _attention(settings: Settings) -> Iterator[Part]:
     """Yields the parts of PyTorch's own attention. If the weights of queries, keys and values have the same shape, it
     stores them as one array."""
     weights, biases = (tuple(f"{name}.{what}" for name in _IN) for what in _NORM)
-    found = [Part("in_proj_bias", biases, PACKED), *(Part(name, (name,), SAME) for name in _OUT)]
+    rest = [Part("in_proj_bias", biases, PACKED), *(Part(name, (name,), SAME) for name in _OUT)]
     if settings.get("packed", True):
         yield Part("in_proj_weight", weights, PACKED)
     else:
         yield from (Part(name.replace(".", "_"), (name,), SAME) for name in weights)
-    yield from found
+    yield from rest
 
 
 def is_packed(shapes: Mapping[str, Sequence[int]]) -> bool:
@@ -398,7 +402,7 @@ def is_packed(shapes: Mapping[str, Sequence[int]]) -> bool:
     return len({tuple(shapes[f"{name}.weight"]) for name in _IN if f"{name}.weight" in shapes}) == 1
 
 
-def cells(kind: str, settings: Mapping[str, object]) -> Iterator[str]:
+def cells(kind: str, settings: Settings) -> Iterator[str]:
     """Yields PyTorch's names of the parameters of all cells of a recurrent layer."""
     for suffix in suffixes(settings):
         yield from (f"{name}_{suffix}" for name in KINDS[kind])
@@ -406,7 +410,7 @@ def cells(kind: str, settings: Mapping[str, object]) -> Iterator[str]:
             yield f"weight_hr_{suffix}"
 
 
-def suffixes(settings: Mapping[str, object]) -> Iterator[str]:
+def suffixes(settings: Settings) -> Iterator[str]:
     """Yields the suffixes "l0", "l0_reverse", "l1", ... of a recurrent layer's cells, one for each layer and
     direction."""
     for number in range(int(str(settings.get("layers", 1)))):
@@ -415,20 +419,28 @@ def suffixes(settings: Mapping[str, object]) -> Iterator[str]:
             yield f"l{number}_reverse"
 
 
-def bound(
-    path: str, kind: str, found: Sequence[Part], names: Container[str], settings: Mapping[str, object]
-) -> Layer | None:
+def bound(path: str, kind: str, parts: Sequence[Part], names: Container[str], settings: Settings) -> Layer | None:
     """Returns the layer at `path` with those of the parts whose full names are among `names`, a model's variables; None
     if there is no such part."""
-    prefixed = (part._replace(name=join(path, part.name)) for part in found)
+    prefixed = (part._replace(name=join(path, part.name)) for part in parts)
     there = tuple(part for part in prefixed if part.name in names)
     return Layer(path, kind, there, settings) if there else None
 
 
-def in_order(found: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> list[Layer]:
+def all_bound(
+    layers: Iterable[Layer], names: Container[str], blocks: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> list[Layer]:
+    """Returns those of the layers that are left by `bound`, in the order of `in_order`. A layer without parts gets
+    those of PyTorch's own layer."""
+    own = ((layer, layer.parts or parts(layer.kind, layer.settings)) for layer in layers)
+    each = (bound(layer.path, layer.kind, own_parts, names, layer.settings) for layer, own_parts in own)
+    return in_order([layer for layer in each if layer is not None], blocks)
+
+
+def in_order(layers: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> list[Layer]:
     """Returns the layers in the order given, except that those directly inside one of `blocks` (path of the block:
     names of its layers as it calls them) come in the order of the calls, at the place of the block's first layer."""
-    every = list(found)
+    every = list(layers)
     firsts: dict[str, int] = {}
     for place, layer in enumerate(every):
         firsts.setdefault(_parent(layer), place)
@@ -496,13 +508,14 @@ def per_axis(value: Any, axes: int) -> Any:
 def sides(value: Any, axes: int) -> Any:
     """Returns a padding as one number per axis if both sides of each axis get the same, otherwise as one pair per axis.
     A text is returned as it is."""
-    found = per_axis(value, axes)
-    if isinstance(found, tuple) and len(found) == 2 * axes:
-        found = tuple(zip(found[::2], found[1::2], strict=True))
-    if isinstance(found, tuple) and all(isinstance(side, tuple | list) for side in found):
-        pairs = tuple((int(one), int(two)) for one, two in found)
+    around = per_axis(value, axes)
+    # a flat list, as Paddle writes it: both sides of the first axis, then of the next
+    if isinstance(around, tuple) and len(around) == 2 * axes:
+        around = tuple(zip(around[::2], around[1::2], strict=True))
+    if isinstance(around, tuple) and all(isinstance(side, tuple | list) for side in around):
+        pairs = tuple((int(one), int(two)) for one, two in around)
         return tuple(one for one, _ in pairs) if all(one == two for one, two in pairs) else pairs
-    return found
+    return around
 
 
 def between(layers: int, dropout: float) -> float:
@@ -518,9 +531,9 @@ def same_padding(
     the padding is not known: with a stride above 1 it depends on the sizes of the `image`, which may be None."""
     sizes = [step * (size - 1) + 1 for size, step in zip(kernel, dilation, strict=True)]
     each = zip(sizes, stride, image or [None] * len(sizes), strict=True)
-    found = [size - 1 if step == 1 else _added(size, step, given) for size, step, given in each]
-    added = [number for number in found if number is not None and number % 2 == 0]
-    if len(added) < len(found):
+    totals = [size - 1 if step == 1 else _added(size, step, length) for size, step, length in each]
+    added = [number for number in totals if number is not None and number % 2 == 0]
+    if len(added) < len(totals):
         return "same"
     return tuple(size // 2 for size in added)
 

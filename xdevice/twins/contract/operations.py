@@ -1,7 +1,7 @@
 """Layers without parameters: what they compute, in the terms of PyTorch's settings, which are the common form here.
 
-An adapter states in a `Table` how the settings of each class of layers are read, and in a `Tree` how its modules are
-walked; `read` does the rest. Different spellings of one setting become one here. `ndim` is the number of axes that a
+An adapter states in a `Table` how the settings of each class of layers are read, and lists a model's modules; `read`
+does the rest. Different spellings of one setting become one here. `ndim` is the number of axes that a
 layer's input has, if a model knows it: with it, an `axis` counted from the end can be compared with one counted from
 the front.
 
@@ -33,14 +33,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from .layouts import Layer, per_axis, same_padding, sides
+from .layouts import Layer, Settings, join, per_axis, same_padding, sides
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 OTHER: Final = "other"
 WHOLE: Final = "the whole model"
-"""The name of the row of a model that consists of one row of layers only."""
+"""The name of the line of a model that consists of one line of layers only."""
 OUTSIDE_TOO: Final = "with windows that begin behind the image"
 UPSCALE: Final = "upscale_in_train"
 """The usual mode of a dropout: outputs in training are divided by 1 - p, and in evaluation are the inputs."""
@@ -53,7 +53,7 @@ _SAME_FUNCTIONS: Final = MappingProxyType(
         "leakyrelu": "leaky_relu", "softmax2d": "softmax",
     }
 )  # fmt: skip
-_DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
+_DEFAULTS: Final[Mapping[str, Settings]] = MappingProxyType(
     {
         "elu": {"alpha": 1.0},
         "celu": {"alpha": 1.0},
@@ -80,17 +80,32 @@ Attribute = str | Callable[[Any], Any]
 
 
 class Table(NamedTuple):
-    """How the settings of a framework's layers without parameters are read: a function for each class of layers."""
+    """What an adapter says of its framework's modules: how the settings of each class of layers are read, and which
+    classes of modules do what."""
 
     package: str
     """The framework's package: layers of its classes can be given to `describe`."""
     rows: Mapping[type, Row | None]
     """How the layers of a class are read; for a layer of another class its nearest base counts. None: there is nothing
     to tell."""
-    is_rewritten: Callable[[Any], bool]
-    """Whether a layer's class is from outside of the framework and has code of its own for calls, which is not read."""
+    methods: tuple[str, ...]
+    """The methods by which a layer computes: a class from outside of the framework that has one of its own is not
+    read."""
     describe: Callable[[Any], str] = lambda layer: ""
     """Returns a text with the settings of a layer of the framework's that is in no row."""
+    known: tuple[str, ...] = ()
+    """Classes from outside of the framework whose code is known all the same: `package.module.Class`."""
+    lines: tuple[type, ...] = ()
+    """Classes of modules that call their children one after another, unless their code is rewritten."""
+    blocks: tuple[type, ...] = ()
+    """Classes of modules whose layers with parameters state, in their settings, all that the module does between
+    them."""
+    lists_inside: bool = False
+    """Whether modules inside a layer with parameters are listed too, because they work on the output of that layer."""
+    follow: Callable[[Layer], Iterable[Layer]] = lambda layer: ()
+    """The operations that a layer with parameters itself applies to its output."""
+    observers: tuple[str, ...] = ()
+    """Packages whose hooks change no output, or only compute a weight."""
 
     def read(self, path: str, layer: Any) -> Layer | None:
         if self.is_rewritten(layer):
@@ -102,83 +117,71 @@ class Table(NamedTuple):
         is_own = _root(type(layer)) == self.package  # the repr of a user's class may raise, or print addresses
         return other(path, layer, self.describe(layer) if is_own else "")
 
+    def is_rewritten(self, layer: Any) -> bool:
+        """Whether a layer's class is from outside of the framework and has code of its own for calls."""
+        name = f"{type(layer).__module__}.{type(layer).__name__}"
+        return name not in self.known and is_rewritten(layer, self.package, *self.methods)
 
-class Tree(NamedTuple):
-    """How the modules of a framework are walked: functions that return what a module contains, and which classes of
-    modules do what."""
+    def is_line(self, module: Any) -> bool:
+        return isinstance(module, self.lines) and not self.is_rewritten(module)
 
-    children: Callable[[Any], Sequence[tuple[str, Any]]]
-    """The modules directly inside a module, by their names."""
-    parameters: Callable[[Any], Iterable[Any]]
-    """The parameters that a module itself has; None may stand for one that the module lacks."""
-    lines: tuple[type, ...]
-    """Classes of modules that call their children one after another, unless their code is rewritten."""
-    blocks: tuple[type, ...] = ()
-    """Classes of modules whose layers with parameters state, in their settings, all that the module does between
-    them."""
-    is_told_inside: bool = False
-    """Whether modules inside a layer with parameters are listed too, because they work on the output of that layer."""
-    follow: Callable[[Layer], Iterable[Layer]] = lambda layer: ()
-    """The operations that a layer with parameters itself applies to its output."""
-    hooks: Callable[[Any], Iterable[object]] = lambda module: ()
-    observers: tuple[str, ...] = ()
-    """Packages whose hooks change no output, or only compute a weight."""
-    tensors: Callable[[Any], Iterable[tuple[str, Any]]] = lambda module: ()
-    """The tensors that a module itself holds, buffers or attributes, by their names."""
+
+class Module(NamedTuple):
+    """A module of a model as its adapter finds it: a layer, or a group of layers."""
+
+    path: str
+    itself: Any
+    children: Sequence[tuple[str, Any]]
+    """The modules directly inside it, by their names; also one that comes twice."""
+    has_parameters: bool
+    """Whether it has parameters that are in none of its children."""
+    hooks: Sequence[object] = ()
+    """The functions that the framework calls with its inputs or outputs."""
+    tensors: Sequence[tuple[str, Any]] = ()
+    """The tensors that it holds itself, buffers or attributes, by their names."""
 
 
 def read(
-    modules: Iterable[tuple[str, Any]],
-    model: Any,
-    layers: Iterable[Layer],
-    table: Table,
-    tree: Tree,
-    saved: Iterable[Any] = (),
+    modules: Sequence[Module], layers: Iterable[Layer], table: Table, saved: Iterable[Any] = ()
 ) -> Iterator[Layer]:
-    """Yields what `Operations.operations` returns for a model. `modules` are the model's modules with their paths,
-    `layers` its layers with parameters, and `saved` the tensors that are in its state."""
+    """Yields what `Operations.operations` returns for a model. `modules` are all of the model's, itself first, `layers`
+    its layers with parameters, and `saved` the tensors that are in its state."""
     known = {layer.path: layer for layer in layers}
-    found = _each(modules, known, table, tree, set(map(id, saved)))
-    lines = _Lines(known, tree.children, lambda x: isinstance(x, tree.lines) and not table.is_rewritten(x)).of(model)
-    for layer in found:
+    lines = _Lines(modules, known, table).names()
+    for layer in _each(modules, known, table, set(map(id, saved))):
         path = layer.path.removesuffix("()")
         yield layer._replace(line=lines.get(path, lines.get(path.rpartition(".")[0], "")))
 
 
 def _each(
-    modules: Iterable[tuple[str, Any]], known: Mapping[str, Layer], table: Table, tree: Tree, saved: Container[int]
+    modules: Iterable[Module], known: Mapping[str, Layer], table: Table, saved: Container[int]
 ) -> Iterator[Layer]:
-    told: set[str] = set()
-    for path, module in modules:
-        yield from _hooked(path, module, tree)
+    blocks: set[str] = set()
+    for module in modules:
+        path, itself = module.path, module.itself
+        # a hook may change what the module takes or gives
+        if any(_root(hook) not in table.observers for hook in module.hooks):
+            yield other(f"{path}()", itself, "a hook")
         if path in known:  # its own tensors do not count: they may be counters, or the states of dropouts
             yield known[path]
-            if table.is_rewritten(module):
-                yield own_code(path, module)
-            yield from tree.follow(known[path])
+            if table.is_rewritten(itself):
+                yield own_code(path, itself)
+            yield from table.follow(known[path])
             continue
-        yield from (_stateless(path, name) for name, x in tree.tensors(module) if id(x) not in saved)
-        is_whole = path == "" and any(own is not None for own in tree.parameters(module))
-        is_open = bool(tree.children(module)) or is_whole
-        is_told = not tree.is_told_inside and _is_inside(path, known)
-        if isinstance(module, tree.blocks):
-            told.add(path)
-        elif not (is_open or is_told or path.rpartition(".")[0] in told):
-            operation = table.read(path, module)
-            if operation is not None:
-                yield operation
+        yield from (_stateless(path, name) for name, x in module.tensors if id(x) not in saved)
+        if isinstance(itself, table.blocks):
+            blocks.add(path)
+            continue
+        is_open = module.children or (path == "" and module.has_parameters)
+        is_listed = path.rpartition(".")[0] in blocks or (not table.lists_inside and _is_inside(path, known))
+        operation = None if is_open or is_listed else table.read(path, itself)
+        if operation is not None:
+            yield operation
 
 
 def _is_inside(path: str, layers: Container[str]) -> bool:
-    ways = path.split(".")
-    return "" in layers or any(".".join(ways[:count]) in layers for count in range(1, len(ways)))
-
-
-def _hooked(path: str, module: Any, tree: Tree) -> Iterator[Layer]:
-    """Yields an entry for a module on which hooks (functions that the framework calls with its inputs or outputs) are
-    set, because they may change these. Hooks of the packages in `tree.observers` do not count."""
-    if any(_root(hook) not in tree.observers for hook in tree.hooks(module)):
-        yield other(f"{path}()", module, "a hook")
+    names = path.split(".")
+    return "" in layers or any(".".join(names[:count]) in layers for count in range(1, len(names)))
 
 
 def _stateless(path: str, name: str) -> Layer:
@@ -192,53 +195,50 @@ def _root(thing: object) -> str:
 
 
 class _Lines:
-    """Finds for each layer the row in which it is: layers that are called one after another, with nothing in between. A
-    layer that is called in two places ends a row, because it is listed only once."""
+    """Finds for each layer the line in which it is: layers that are called one after another, with nothing in between.
+    A layer that is called in two places ends a line, because it is listed only once."""
 
-    def __init__(
-        self,
-        known: Container[str],
-        children: Callable[[Any], Sequence[tuple[str, Any]]],
-        is_line: Callable[[Any], bool],
-    ) -> None:
-        self._known, self._children, self._is_line = known, children, is_line
-        self._places: Counter[int] = Counter()
-        self._found: dict[str, str] = {}
+    def __init__(self, modules: Sequence[Module], known: Container[str], table: Table) -> None:
+        self._model, self._known, self._table = modules[0].itself, known, table
+        self._inside = {id(module.itself): module.children for module in modules}
+        self._uses: Counter[int] = Counter()
+        self._names: dict[str, str] = {}
 
-    def of(self, model: Any) -> dict[str, str]:
-        self._count(model)
-        if not self._is_line(model):
-            self._in_code(model, "")
-            return self._found
-        end = self._in_line(model, "", WHOLE)
-        # a row that ends before the model's end is not the whole model
-        return {path: "begin" if line == WHOLE != end else line for path, line in self._found.items()}
+    def names(self) -> dict[str, str]:
+        """The name of its line by the path of each layer that is in one."""
+        self._count(self._model)
+        if not self._table.is_line(self._model):
+            self._in_code(self._model, "")
+            return self._names
+        end = self._in_line(self._model, "", WHOLE)
+        # a line that ends before the model's end is not the whole model
+        return {path: "begin" if line == WHOLE != end else line for path, line in self._names.items()}
 
-    def _count(self, layer: Any) -> None:
-        self._places[id(layer)] += 1
-        for _, child in self._children(layer):
+    def _count(self, module: Any) -> None:
+        self._uses[id(module)] += 1
+        for _, child in self._inside[id(module)]:
             self._count(child)
 
-    def _in_line(self, layer: Any, path: str, line: str) -> str:
-        for name, child in self._children(layer):
-            way = f"{path}.{name}" if path else name
-            if self._places[id(child)] > 1:
+    def _in_line(self, module: Any, path: str, line: str) -> str:
+        for name, child in self._inside[id(module)]:
+            way = join(path, name)
+            if self._uses[id(child)] > 1:
                 line = f"behind {way}"
-            elif self._is_line(child):
+            elif self._table.is_line(child):
                 line = self._in_line(child, way, line)
-            elif way in self._known or not self._children(child):
-                self._found[way] = line
+            elif way in self._known or not self._inside[id(child)]:
+                self._names[way] = line
             else:
                 line = f"behind {way}"
                 self._in_code(child, way)
         return line
 
-    def _in_code(self, layer: Any, path: str) -> None:
-        for name, child in self._children(layer):
-            way = f"{path}.{name}" if path else name
-            if self._places[id(child)] > 1 or way in self._known:
+    def _in_code(self, module: Any, path: str) -> None:
+        for name, child in self._inside[id(module)]:
+            way = join(path, name)
+            if self._uses[id(child)] > 1 or way in self._known:
                 continue
-            if self._is_line(child):
+            if self._table.is_line(child):
                 self._in_line(child, way, f"in {way}")
             else:
                 self._in_code(child, way)
@@ -252,12 +252,13 @@ def function_name(name: str) -> str:
 def activation(path: str, name: str, **settings: object) -> Layer:
     function = function_name(name)
     whole = ("axis", "ndim")
-    told = {
+    stated = {
         key: float(value) if isinstance(value, int) and key not in whole else value for key, value in settings.items()
     }
-    if function == "hardtanh" and (told.get("min"), told.get("max")) == (0.0, 6.0):
+    # as ReLU(max_value=6) of Keras is read, which has no class for it
+    if function == "hardtanh" and (stated.get("min"), stated.get("max")) == (0.0, 6.0):
         return Layer(path, "activation", (), {"function": "relu6"})
-    return Layer(path, "activation", (), {"function": function, **_DEFAULTS.get(function, {}), **told})
+    return Layer(path, "activation", (), {"function": function, **_DEFAULTS.get(function, {}), **stated})
 
 
 def activations(rows: Mapping[type, Mapping[str, Attribute]]) -> dict[type, Row | None]:
@@ -376,11 +377,11 @@ def plain(path: str, kind: str, **settings: object) -> Layer:
     return Layer(path, kind, (), settings)
 
 
-def other(path: str, layer: object, told: str = "") -> Layer:
+def other(path: str, layer: object, details: str = "") -> Layer:
     """Returns the entry for a layer of an unknown class, or for something about a layer that no setting expresses. Two
     such entries of one framework with the same text count as equal."""
     name = type(layer).__name__
-    return Layer(path, OTHER, (), {"type": f"{name}({told})" if told else name})
+    return Layer(path, OTHER, (), {"type": f"{name}({details})" if details else name})
 
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:

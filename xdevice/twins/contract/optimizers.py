@@ -23,6 +23,8 @@ from xdevice.contract.models import Models
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from .layouts import Settings
+
 # values of the setting eps_enters: the place of eps in the formula
 ADDED: Final = "added to the root"
 UNCORRECTED: Final = "added to sqrt(v), before the bias is corrected"
@@ -40,7 +42,7 @@ SIGN: Final = "added to the gradient as a sign (L1)"
 GRADIENTS: Final = "the sum of gradients"
 STEPS: Final = "the sum of steps, each with the learning rate at that step"
 
-KINDS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
+KINDS: Final[Mapping[str, Settings]] = MappingProxyType(
     {
         "sgd": {"lr": None, "momentum": 0.0, "dampening": 0.0, "nesterov": False, "momentum_holds": GRADIENTS},
         "adam": {"lr": None, "beta1": None, "beta2": None, "eps": None, "eps_enters": ADDED, "amsgrad": False},
@@ -54,7 +56,7 @@ KINDS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
 """The settings of each kind, with the values that they have if an adapter does not state them; a setting with None must
 be stated."""
 
-COMMON: Final[Mapping[str, object]] = MappingProxyType(
+COMMON: Final[Settings] = MappingProxyType(
     {
         "weight_decay": 0.0,
         "decay": COUPLED,
@@ -96,7 +98,7 @@ class Parameter(NamedTuple):
 
     variable: Any
     """The parameter as `Backend.variables` of its model gives it."""
-    settings: Mapping[str, object]
+    settings: Settings
     state: Mapping[str, str]
     """The names of the parameter's state in `Backend.variables` of the optimizer, or in `Backend.state_to_come`:
     `{"exp_avg": "0.exp_avg"}`. Several parameters may have one name, if it is that of a count of steps which they
@@ -109,7 +111,7 @@ class Optimizer(NamedTuple):
     kind: str
     name: str
     """The name of the optimizer's class."""
-    settings: Mapping[str, object]
+    settings: Settings
     """The settings of the parameters that have none of their own."""
     parameters: tuple[Parameter, ...]
     """The parameters in the framework's order; empty if the optimizer does not know them yet."""
@@ -142,12 +144,12 @@ def settings(kind: str, **stated: object) -> dict[str, object]:
     return settings_of(kind) | stated
 
 
-def keeps(slot: str, settings: Mapping[str, object]) -> bool:
+def keeps(slot: str, settings: Settings) -> bool:
     """Whether an optimizer with these settings keeps this slot (a named tensor of its state) for a parameter."""
     if slot.endswith("momentum_buffer"):
         return bool(settings["momentum"])
-    asked = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered"}.get(slot)
-    return asked is None or bool(settings[asked])
+    needed = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered"}.get(slot)
+    return needed is None or bool(settings[needed])
 
 
 class Optimizers(Models):

@@ -3,8 +3,8 @@
 - read: both models as a `Twin` (`reading`; a dict or a file: `flat_states`);
 - rewrite what the two have in different forms (`forms`);
 - pair the layers (`pairing`; with `inputs=`, by running both models: `by_inputs`);
-- write the parameters (`writing`) into a `State` (`state`);
-- list what differs beside them (`differences`, `layer_settings`, `plain_layers`).
+- write the parameters into a `State` (`state`);
+- report what differs beside them (`differences`).
 
 What a parameter means is known from its layer, of the source or of the target, or from `kinds`; its name or shape alone
 never decides it.
@@ -23,21 +23,20 @@ from xdevice.errors import ArgumentError, StateError, listed
 from xdevice.twins import owners
 from xdevice.twins.weights.added_parameters import advice, lora_in
 
-from . import flat_states, plain_layers, reading
+from . import differences, flat_states, reading
 from .by_inputs.runs import Runs
 from .by_inputs.trying import pair_by_inputs
 from .differences import Lister, Pairing
 from .forms import pixel_order, row_slices, single_tensors
 from .forms.alike import alike, without_channels
 from .pairing import order_in_doubt, pair_layers, spelled_out
-from .state import State
-from .twin import some_of
-from .writing import LIKE, Writer
+from .reading import some_of
+from .state import LIKE, State, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from .twin import Names, Pairs, Twin
+    from .reading import Names, Pairs, Twin
 
 
 class _Request(NamedTuple):
@@ -121,7 +120,8 @@ def _convert(source: Any, target: Backend, like: Any, request: _Request, state: 
     if ours or theirs:
         origin = row_slices.cut(origin, ours, state.done, is_target=False)
         wanted = row_slices.cut(wanted, theirs, state.done, is_target=True)
-    origin, wanted = alike(origin, wanted)
+    if not origin.has_forms_of(wanted):  # what is alike is not rewritten, so that names and order stay what they are
+        origin, wanted = alike(origin, wanted)
     # after `alike`, and before the first error of pairing: a device that is not there is said first
     writer = Writer(origin, target, wanted, state, request.device, request.dtype)
     pairing = _pair(origin, wanted, spelled_out(names, origin), request)
@@ -146,7 +146,8 @@ def _read(
     owner = owners.backend_of_model(source)
     if owner is not None:
         origin = reading.read_model(owner, source, kinds)
-        _require_merged(origin.variables, wanted)
+        if wanted is not None and not origin.has_forms_of(wanted):
+            _require_merged(origin.variables, wanted)
     else:
         by_like = flat_states.kinds_by_like(kinds, wanted, names)
         tensors = flat_states.state_of(source, by_like, state.done)
@@ -223,11 +224,11 @@ def _pair(source: Twin, target: Twin, names: Names, request: _Request) -> Pairin
         if runs is not None:
             try:
                 values = [partial(_values, source, target, request, pairs) for pairs in singles]
-                pairs, run, number, left = pair_by_inputs(runs, names, values)
-                plain = plain_layers.by_calls(source, runs.expected, target, run, pairs)
+                pairs, run, with_values, number, left = pair_by_inputs(runs, names, values)
+                plain = differences.by_calls(source, runs.expected, target, run, pairs)
                 # where the outputs agree, the order is no longer in doubt
                 doubts = [left, *order_in_doubt(source, target, pairs)] if left else []
-                return Pairing(pairs, singles[number], plain, likely, doubts, runs)
+                return Pairing(pairs, singles[number], plain, likely, doubts, runs, with_values)
             except ArgumentError as error:  # the target does not take them
                 doubts = [f"inputs= settles nothing: {error}"]
         pairs = pair_layers(source, target, names)
@@ -236,7 +237,7 @@ def _pair(source: Twin, target: Twin, names: Names, request: _Request) -> Pairin
             error.pairs = {**likely, **error.pairs}
         raise
     doubts += order_in_doubt(source, target, pairs)
-    return Pairing(pairs, singles[0], plain_layers.by_definition(source, target, pairs), likely, doubts)
+    return Pairing(pairs, singles[0], differences.by_definition(source, target, pairs), likely, doubts)
 
 
 def _values(source: Twin, target: Twin, request: _Request, singles: Pairs, pairs: Pairs) -> State:

@@ -1,32 +1,86 @@
-"""Lists in a `State` what is not in the values, but changes outputs or training, and what could not be compared."""
+"""Lists in a `State` what is not in the values, but changes outputs or training, and what could not be compared: the
+settings of paired layers, and the layers without parameters, which have no names in common and no shapes.
+
+Layers without parameters are paired by where they are: in the gap between two paired layers with parameters, by kind
+and in their order. Where one model has more layers of a kind in a gap than the other, the kind is compared only if all
+its layers in each model are set alike; other layers are only counted.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from xdevice.contract.private import AbsentNameError
+from xdevice.errors import UnsupportedError
 from xdevice.twins.contract import layouts
-from xdevice.twins.contract.operations import OTHER
+from xdevice.twins.contract.operations import OTHER, WHOLE
 from xdevice.twins.weights.added_parameters import advice
 
-from . import layer_settings
-from .by_inputs import exercise
-from .twin import SHAPING, parent_of, some_of
+from .reading import SHAPING, parent_of, some_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
-    from xdevice.twins.contract.layouts import Layer
+    from xdevice.contract import Backend
+    from xdevice.twins.contract.layouts import Layer, Settings
+    from xdevice.twins.tracing.model_runs import ModelRun
 
     from .by_inputs.runs import Runs
-    from .plain_layers import PlainComparison
+    from .reading import Names, Pairs, Twin
     from .state import State
-    from .twin import Names, Pairs, Twin
+
+    Gaps = dict[tuple[int, str], list[Layer]]
+    """The layers without parameters, by two things: the number of the pair of layers that they follow (-1 if they come
+    before the first pair), and their kind."""
+    Paddings = dict[str, dict[str, object]]
+    """By a layer's path, as a setting: its padding together with that of a separate padding layer before it."""
 
 _SET: Final = frozenset(layouts.KINDS) - {"linear", "embedding", "prelu", "same"}
 """Kinds of layers that have settings which change their output."""
 _RUN_BOTH: Final = "; inputs= runs both models and compares their outputs"
+_NOT_NEGATIVE = ("relu", "relu6", "sigmoid", "hardsigmoid", "softplus")
+_POOLS = ({"avg_pool", "max_pool"}, {"adaptive_avg_pool", "adaptive_max_pool"})
+_ALONE = (
+    "activation", "dropout", "alpha_dropout", "max_pool", "avg_pool", "upsample", "pixel_shuffle", "batch_norm",
+    "layer_norm", "rms_norm", "group_norm", "instance_norm", "local_response_norm",
+)  # fmt: skip
+"""Kinds of layers whose work no layer of another kind does: if only one model has such a layer, the other lacks it."""
+_SORTS = ("pool", "norm")
+"""Ends of the names of kinds: a layer may take the place of a layer of another kind with the same end, as avg_pool that
+of max_pool."""
+
+
+class SettingDifference(NamedTuple):
+    """One setting in which two paired layers differ."""
+
+    where: str
+    """The layer that has the setting, by its path, or by its kind if the path is empty."""
+    name: str
+    ours: object
+    theirs: object
+
+    @property
+    def is_on_one_side(self) -> bool:
+        return None in (self.ours, self.theirs)
+
+    def line(self, source: str, target: str) -> str:
+        ours, theirs = _text(self.ours), _text(self.theirs)
+        return f"{self.where}: {self.name} is {ours} in {source}, {theirs} in {target}"
+
+
+class PlainComparison(NamedTuple):
+    """The result of comparing the layers without parameters of two models."""
+
+    differences: list[SettingDifference]
+    activated: set[str]
+    """The paths, in the source or the target, of the layers with parameters whose activation was compared."""
+    uncompared: tuple[list[Layer], list[Layer]]
+    """The layers without a counterpart, of the source and of the target."""
+    paddings: tuple[Paddings, Paddings] = ({}, {})
+    """Of the source and of the target."""
 
 
 class Pairing(NamedTuple):
@@ -41,6 +95,8 @@ class Pairing(NamedTuple):
     doubts: list[str]
     runs: Runs | None = None
     """None without `inputs=`, and if the target does not take them."""
+    computed: ModelRun | None = None
+    """The run of the target with the converted values, if pairing has needed one."""
 
 
 class Lister:
@@ -61,7 +117,7 @@ class Lister:
         )
         if ours == theirs:
             return
-        for difference in layer_settings.of_pair(one, other, ours, theirs, plain.activated):
+        for difference in _of_pair(one, other, ours, theirs, plain.activated):
             line = self._add(difference)
             if difference.name == "activation" and difference.is_on_one_side:
                 self._by_functions.append(line)
@@ -83,9 +139,9 @@ class Lister:
         for line in self._doubts(agree):
             self._add_lines([line.removesuffix(_RUN_BOTH) if has_inputs else line])
         if runs is not None and agree and not self._knows_activations():
-            self._state.differences += exercise.unexercised(runs)
+            self._state.differences += runs.unexercised()
 
-    def _add(self, difference: layer_settings.SettingDifference) -> str:
+    def _add(self, difference: SettingDifference) -> str:
         line = difference.line(self._source.name, self._target.name)
         self._add_lines([line])
         return line
@@ -124,14 +180,12 @@ class Lister:
     def _outputs_agree(self, runs: Runs) -> bool:
         """Runs the target with the converted values, and adds a line to `differences` if its outputs differ from the
         source's. Returns whether they agree."""
-        with runs.lending(self._state):
-            computed = runs.run()
-            apart = runs.outputs_apart(computed)
-            self._state.differences += runs.not_compared(computed)
-            is_blind = apart <= runs.limit and exercise.is_blind(runs)
-            if apart <= runs.limit and not is_blind:
-                return True
-            where = runs.where(computed, self._pairing.pairs)
+        computed = self._pairing.computed or runs.run_with(self._state)
+        apart = runs.outputs_apart(computed)
+        self._state.differences += runs.not_compared(computed)
+        is_blind = apart <= runs.limit and runs.is_blind()
+        if apart <= runs.limit and not is_blind:
+            return True
         if is_blind:
             # as those of a deep model at initial weights, which shrinks any input to nothing
             how = "are what they are on zeros, so that they tell nothing: give trained weights, or other inputs"
@@ -139,6 +193,7 @@ class Lister:
             how = "have other shapes, or numbers that are not finite"
         else:
             how = f"are off by {apart:.2g} of their largest value, or of their spread over the batch if that is smaller"
+        where = runs.where(computed, self._pairing.pairs)
         self._state.differences.append(f"the outputs on inputs= {how}; {where}")
         return False
 
@@ -167,7 +222,7 @@ class Lister:
     def _attentions_in_code(self) -> Iterator[str]:
         """A line that names the attentions that were put together from linear layers: the model's code sets their heads
         and scale, and xdevice does not read that code."""
-        attentions = [each for each in self._both_ways() if each[1].settings.get(layouts.FOLDED)]
+        attentions = [each for each in self._both_ways() if each[1].settings.get(layouts.ASSEMBLED)]
         if not attentions:
             return
         twin, _, other = attentions[0]
@@ -222,7 +277,7 @@ class Lister:
             listed = {layer.path for layer in twin.layers}
             activated = {layer.path for layer in twin.layers if layer.settings.get("activation") is not None}
             counts = Counter(
-                layer_settings.name_of(layer)
+                _name_of(layer)
                 for layer in layers
                 if layer.path not in listed and parent_of(layer.path) not in activated
                 if layer.kind != "rescaling" and (not only or layer.kind in only)
@@ -257,4 +312,319 @@ class Lister:
 
 
 def _is_unread(layer: Layer) -> bool:
-    return layer.settings.keys() <= {*SHAPING, *layouts.TOLD} and layouts.FOLDED not in layer.settings
+    return layer.settings.keys() <= {*SHAPING, *layouts.STATED_BY_BOTH} and layouts.ASSEMBLED not in layer.settings
+
+
+# settings of paired layers
+
+
+def _of_pair(
+    one: Layer, other: Layer, ours: Settings, theirs: Settings, activated: Collection[str]
+) -> Iterator[SettingDifference]:
+    """The settings in which two paired layers with parameters differ: `ours` and `theirs`. `activated` are the paths of
+    layers whose activation was compared as a layer of its own."""
+    # where only `kinds=` or a name says what a layer is, the settings that its shapes do not show are unknown
+    is_read = all(set(settings).difference(SHAPING, layouts.STATED_BY_BOTH) for settings in (ours, theirs))
+    for name in dict.fromkeys((*ours, *theirs)):
+        is_stated = name in ours and name in theirs
+        # a setting of one layer alone is a difference only where the other was read at all
+        if not (is_stated if name in (*SHAPING, *layouts.STATED_BY_BOTH) else is_read):
+            continue
+        if name == "activation" and (one.path in activated or other.path in activated):
+            continue
+        mine, its = ours.get(name), theirs.get(name)
+        if not layouts.same_setting(mine, its):
+            yield SettingDifference(other.path or other.kind, name, mine, its)
+
+
+def between(backend: Backend, actual: Any, expected: Any) -> list[str]:
+    """A line for each setting that differs between two models of one framework, whose layers are paired by path."""
+    try:
+        ours, theirs = ({layer.path: layer for layer in backend.operations(model)} for model in (actual, expected))
+    except AbsentNameError:
+        raise
+    except UnsupportedError:
+        return []
+    lines = []
+    for path in dict.fromkeys((*theirs, *ours)):
+        one, other = ours.get(path), theirs.get(path)
+        if one is None or other is None or one.kind != other.kind:
+            mine, its = (_name_of(layer) if layer else "nothing" for layer in (one, other))
+            if mine != its:
+                lines.append(f"{path or 'the model'}: it is {mine}, expected {its}")
+            continue
+        lines += [
+            f"{path or other.kind}: {name} is {_text(one.settings[name])}, expected {_text(value)}"
+            for name, value in other.settings.items()
+            if name in one.settings and not layouts.same_setting(one.settings[name], value)
+        ]
+    return lines
+
+
+def _name_of(layer: Layer) -> str:
+    return str(layer.settings.get("function", layer.settings.get("type", layer.kind)))
+
+
+def _text(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+# layers without parameters
+
+
+def by_definition(source: Twin, target: Twin, pairs: Pairs) -> PlainComparison:
+    """Compares them in the order in which the models define them."""
+    ours, theirs = source.sequence, target.sequence
+    if ours is None or theirs is None or all(layer.parts for layer in (*ours, *theirs)):
+        return PlainComparison([], set(), ([], []))
+    return _compare(ours, theirs, pairs)
+
+
+def by_calls(source: Twin, expected: ModelRun, target: Twin, computed: ModelRun, pairs: Pairs) -> PlainComparison:
+    """Compares them in the order in which they are called."""
+    return _compare(list(_called(source, expected)), list(_called(target, computed)), pairs, is_called=True)
+
+
+def _called(twin: Twin, run: ModelRun) -> Iterator[Layer]:
+    layers = {layer.path: layer for layer in twin.sequence or twin.layers}
+    called = {call.path for call in run.trace.calls}
+    inside = {
+        parent_of(path): layer for path, layer in layers.items() if layer.kind == "activation" and path not in called
+    }
+    for call in run.trace.calls:
+        layer = layers.get(call.path)
+        if layer is None:
+            continue
+        if call.inputs and "axis" in layer.settings and "ndim" not in layer.settings:
+            # with the number of axes an axis can be counted from the end: axis 1 of two is -1
+            yield layer._replace(settings={**layer.settings, "ndim": call.inputs[0].ndim})
+        else:
+            yield layer
+        if own := layers.get(f"{call.path}()"):
+            yield own
+        if layer.parts and layer.settings.get("activation") is not None and call.path in inside:
+            yield inside[call.path]
+
+
+def _compare(ours: list[Layer], theirs: list[Layer], pairs: Pairs, is_called: bool = False) -> PlainComparison:
+    """Compares the layers without parameters, gap by gap. If the layers are in the order of their calls, a layer may
+    come twice, and a layer that one model lacks is not listed, because comparing the outputs shows it."""
+    here, there = list(with_pads(ours)), list(with_pads(theirs))
+    ours_by, theirs_by = ({pair[side].path: number for number, pair in enumerate(pairs)} for side in (0, 1))
+    missing_at: dict[int, str] = {}
+    if not is_called:
+        ends = _certain(here, ours_by)
+        places = {number: f"behind {path}" for path, number in theirs_by.items()} | {-1: "at the beginning"}
+        missing_at = {n: places[n] for n, end in _certain(there, theirs_by).items() if ends.get(n) == end}
+    owners = {layer.path for layer in (*here, *there) if layer.parts}
+    comparison = compare_gaps(gaps(here, ours_by), gaps(there, theirs_by), missing_at, owners)
+    inside = {f"{layer.path}.activation": layer.path for layer in there if layer.parts}
+    differences = [one._replace(where=inside.get(one.where, one.where)) for one in comparison.differences]
+    return comparison._replace(differences=differences, paddings=(_paddings(ours, here), _paddings(theirs, there)))
+
+
+# gaps
+
+
+def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
+    every: Gaps = {}
+    behind = -1
+    for layer in sequence:
+        if layer.parts:
+            behind = numbers.get(layer.path, behind)
+        else:
+            every.setdefault((behind, layer.kind), []).append(layer)
+    return every
+
+
+def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int, int]:
+    """The gaps between paired layers in which the model calls no function beside the layers of the sequence. Maps the
+    number of the pair before each gap to the number of the pair behind it."""
+    ends = {}
+    behind, line, is_certain = -1, WHOLE, True
+    for layer in sequence:
+        is_certain = is_certain and line != "" and layer.line == line and layer.kind != OTHER
+        line = layer.line
+        if layer.parts and layer.path not in numbers:
+            is_certain = False
+        elif layer.parts:
+            number = numbers[layer.path]
+            if is_certain:
+                ends[behind] = number
+            behind, is_certain = number, True
+    if is_certain and line == WHOLE:
+        ends[behind] = len(numbers)
+    return ends
+
+
+def compare_gaps(ours: Gaps, theirs: Gaps, missing_at: Mapping[int, str], owners: Container[str]) -> PlainComparison:
+    """Compares the two models' layers in each gap between paired layers with parameters. `missing_at` has the gaps in
+    which no function is called, each with a text for where it is: a layer that only one model has there is missing in
+    the other. `owners` are the paths of layers with parameters."""
+    differences: list[SettingDifference] = []
+    left: list[Layer] = []
+    right: list[Layer] = []
+    activated: set[str] = set()
+    for gap in dict.fromkeys((*ours, *theirs)):
+        number, kind = gap
+        one, other = ours.get(gap, []), theirs.get(gap, [])
+        is_counted = len(one) == len(other) and kind != OTHER
+        if not is_counted and not (number in missing_at and _is_missing(gap, one, other, ours, theirs)):
+            left += one
+            right += other
+            continue
+        for mine, its in zip_longest(one, other):
+            if mine is not None and its is not None:
+                differences += _between(mine, its)
+                activated.update((parent_of(mine.path), parent_of(its.path)))
+            elif (lone := mine or its) is not None and parent_of(
+                lone.path
+            ) not in owners:  # otherwise it is listed as a setting of that layer
+                differences.append(_missing(missing_at[number], mine, its))
+    in_both = {kind for _, kind in theirs} - {OTHER}
+    for kind in dict.fromkeys(kind for _, kind in ours if kind in in_both):
+        if both := _uniform(kind, ours, theirs):
+            rest = [layer for layer in (*left, *right) if layer.kind == kind]
+            if rest:
+                differences += _of_kind(kind, *both, differences)
+                activated.update(parent_of(layer.path) for layer in rest)
+            left, right = ([layer for layer in side if layer.kind != kind] for side in (left, right))
+    for mine, its in list(_other_pools(ours, theirs, left, right)):
+        differences.append(SettingDifference(its.path, "pool", mine.kind, its.kind))
+        left = [layer for layer in left if layer is not mine]
+        right = [layer for layer in right if layer is not its]
+    differences += [one for layer in left for one in _rescaling(layer, is_ours=True)]
+    differences += [one for layer in right for one in _rescaling(layer, is_ours=False)]
+    once = {str(one): one for one in differences}  # a layer that is called twice repeats its differences
+    return PlainComparison(list(once.values()), activated - {""}, (_unique(left), _unique(right)))
+
+
+def _unique(layers: Iterable[Layer]) -> list[Layer]:
+    return list({layer.path: layer for layer in layers}.values())
+
+
+def _is_missing(gap: tuple[int, str], one: list[Layer], other: list[Layer], ours: Gaps, theirs: Gaps) -> bool:
+    """Whether the layers that only one model has in the gap (the place and kind in `gap`) are missing in the other
+    model, rather than there as layers of another kind."""
+    number, kind = gap
+    beside = [name for at, name in (theirs if len(one) > len(other) else ours) if at == number]
+    return kind in _ALONE and not any(kind.endswith(end) and name.endswith(end) for end in _SORTS for name in beside)
+
+
+def _missing(place: str, one: Layer | None, other: Layer | None) -> SettingDifference:
+    texts = ["missing" if layer is None else layer.settings.get("function", "there") for layer in (one, other)]
+    kind = next(layer.kind for layer in (one, other) if layer is not None)
+    return SettingDifference(place, kind, *texts)
+
+
+def _uniform(kind: str, ours: Gaps, theirs: Gaps) -> tuple[list[Layer], list[Layer]] | None:
+    """All layers of a kind, if those of each model have the same settings; otherwise None. Also None if the two models'
+    layers are different activations that never stand between the same paired layers: each activation may be in the
+    other model too, as a function or as a layer of an unknown class."""
+    one, other = (
+        [layer for (_, own), layers in side.items() if own == kind for layer in layers] for side in (ours, theirs)
+    )
+    if any(_between(layers[0], layer) for layers in (one, other) for layer in layers):
+        return None
+    is_another = one[0].settings.get("function") != other[0].settings.get("function")
+    meet = any(place in theirs for place in ours if place[1] == kind)
+    return (one, other) if meet or not is_another else None
+
+
+def _of_kind(
+    kind: str, one: list[Layer], other: list[Layer], known: list[SettingDifference]
+) -> list[SettingDifference]:
+    """The differences between the source's layers of a kind and the target's, if all those of one model have the same
+    settings. Leaves out what is in `known`."""
+    where = f"{other[0].path} and every other {kind}" if len(other) > 1 else other[0].path
+    paths = {layer.path for layer in other}
+    names = {difference.name for difference in known if difference.where in paths}
+    return [each._replace(where=where) for each in _between(one[0], other[0]) if each.name not in names]
+
+
+def _other_pools(ours: Gaps, theirs: Gaps, left: list[Layer], right: list[Layer]) -> Iterator[tuple[Layer, Layer]]:
+    """Pairs of pools in the same gap between paired layers, each alone of its kind there: one takes the mean and the
+    other the maximum."""
+    for number, kind in ours:
+        for there, other_kind in theirs:
+            if there != number or {kind, other_kind} not in _POOLS:
+                continue
+            mine = [layer for layer in ours[number, kind] if layer in left]
+            its = [layer for layer in theirs[there, other_kind] if layer in right]
+            if len(mine) == len(its) == 1:
+                yield mine[0], its[0]
+
+
+def _rescaling(layer: Layer, is_ours: bool) -> Iterator[SettingDifference]:
+    """The settings of a rescaling layer that only one model has, as differences from None."""
+    for name, value in layer.settings.items() if layer.kind == "rescaling" else ():
+        if name != "offset" or value not in (0, 0.0):
+            yield SettingDifference(layer.path, name, *((value, None) if is_ours else (None, value)))
+
+
+def _between(one: Layer, other: Layer) -> list[SettingDifference]:
+    where = other.path or other.kind
+    if not layouts.same_setting(one.settings.get("function"), other.settings.get("function")):
+        return [SettingDifference(where, "activation", one.settings["function"], other.settings["function"])]
+    ours, theirs = _with_axis(one, other), _with_axis(other, one)
+    return [
+        SettingDifference(where, name, value, theirs[name])
+        for name, value in ours.items()
+        if name in theirs and not layouts.same_setting(value, theirs[name])
+    ]
+
+
+def _with_axis(layer: Layer, other: Layer) -> Settings:
+    """The settings with the axis counted from the end, if the layer or `other` knows the number of axes."""
+    axes = layer.settings.get("ndim", other.settings.get("ndim"))
+    if not isinstance(axes, int) or "axis" not in layer.settings:
+        return layer.settings
+    axis = layer.settings["axis"]
+    if axis is None:  # PyTorch's softmax chooses its axis by the number of axes
+        axis = 0 if axes in (0, 1, 3) else 1
+    settings = {**layer.settings, "axis": axis - axes if isinstance(axis, int) and axis >= 0 else axis}
+    settings.pop("ndim", None)
+    return settings
+
+
+# zeros around an image
+
+
+def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
+    """The layers, with each layer that only adds zeros merged into the padding of the convolution or pool behind it."""
+    before: list[Layer] = []
+    for layer in sequence:
+        if before and before[-1].kind == "pad":
+            padded = _merge_pad(before[-1], layer, before[-2] if len(before) > 1 else None)
+            if padded is not None:
+                before[-1] = padded
+                continue
+        before.append(layer)
+    yield from before
+
+
+def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
+    own, added = layer.settings.get("padding"), pad.settings["padding"]
+    is_zeros = pad.settings["mode"] == "constant" and pad.settings["value"] == 0
+    zeros_are_least = behind is not None and behind.settings.get("function") in _NOT_NEGATIVE
+    takes = layer.kind in ("conv", "avg_pool") or (layer.kind == "max_pool" and zeros_are_least)
+    if not (is_zeros and takes and isinstance(own, tuple) and isinstance(added, tuple) and len(own) == len(added)):
+        return None
+    if not all(isinstance(more, int) for more in own):
+        return None
+    sides = tuple((one + more, two + more) for (one, two), more in zip(added, own, strict=True))
+    is_even = all(one == two for one, two in sides)
+    settings = {**layer.settings, "padding": tuple(one for one, _ in sides) if is_even else sides}
+    if layer.kind == "avg_pool":
+        settings["count_include_pad"] = True
+    return layer._replace(settings=settings)
+
+
+def _paddings(plain: Iterable[Layer], padded: Iterable[Layer]) -> Paddings:
+    """The paddings that `with_pads` has changed, by merging the layers of zeros."""
+    own = {layer.path: layer.settings.get("padding") for layer in plain}
+    return {
+        layer.path: {"padding": layer.settings["padding"]}
+        for layer in padded
+        if layer.parts and layer.settings.get("padding") != own[layer.path]
+    }

@@ -16,15 +16,14 @@ from xdevice.twins.weights.checkpoints import is_state, open_checkpoint, state_i
 from xdevice.twins.weights.disk import path_text
 from xdevice.twins.weights.format import FileTensor
 
-from .reading import declared_layer, is_skipped, spelled_out, without_owner
-from .twin import Twin, some_of
+from .reading import Twin, declared_layer, is_skipped, some_of, spelled_out, without_owner
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from xdevice.contract import Backend
 
-    from .twin import Names
+    from .reading import Names
 
 _WRAPPERS: Final = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Names that PyTorch's wrappers put into the paths of layers: `torch.compile`, FSDP, checkpointing of activations."""

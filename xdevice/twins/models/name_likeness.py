@@ -8,7 +8,7 @@ from functools import cache
 from itertools import chain, combinations
 from typing import TYPE_CHECKING, Final
 
-from .twin import name_in
+from .reading import name_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -86,10 +86,12 @@ def _match(one: str, other: str) -> int:
     if one == other:
         return 2
     if one in _GROUPS or other in _GROUPS:
+        # d is a decoder and a discriminator: one group in common is enough
         if _GROUPS.get(one, set()) & _GROUPS.get(other, set()):
             return 2
         if one in _GROUPS and other in _GROUPS:
             return 0
+    # an abbreviation counts half of a synonym: ctx may be context, and contextual
     short, long = sorted((one, other), key=len)
     return int(1 < len(short) < len(long) and short[:1] == long[:1] and _is_in(short, long))
 
@@ -120,6 +122,7 @@ def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int
 def _speaks_against(one: str, two: str, first: str, second: str) -> bool:
     (stem, low), (other_stem, high) = _stem(one), _stem(two)
     (there, least), (other_there, most) = _stem(first), _stem(second)
+    # names that differ in their numbers alone come in the order of these
     if stem == other_stem and there == other_there and not _names(one, two) & _names(first, second):
         return (low < high) != (least < most)
     return likeness(one, second) + likeness(two, first) > likeness(one, first) + likeness(two, second)
@@ -139,6 +142,7 @@ def guess(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
     )
     pairs: dict[str, str] = {}
     taken: set[str] = set()
+    # greedy, the likest first: this is a guess, which a user confirms by names=
     for _, _, one, other in ranked:
         if one not in pairs and other not in taken:
             pairs[one] = other

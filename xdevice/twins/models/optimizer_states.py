@@ -20,8 +20,7 @@ from xdevice.errors import NotATensorError, StateError, shown
 from xdevice.twins.contract import layouts
 from xdevice.twins.contract import optimizers as terms
 
-from .reading import check_kinds, read_model
-from .twin import some_of
+from .reading import check_kinds, read_model, some_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from xdevice.twins.contract.layouts import Layer, Part
     from xdevice.twins.contract.optimizers import Optimizer, Parameter
 
+    from .reading import Names, Twin
     from .state import State
-    from .twin import Names, Twin
 
     Array = np.ndarray[Any, Any]
     _Settings = Mapping[str, Any]
@@ -312,6 +311,7 @@ def _pair_up(
 ) -> tuple[list[_ParameterPair], list[str]]:
     """The parameters of the two optimizers that correspond, and for each parameter without a counterpart the reason."""
     updated = {id(parameter.variable): parameter for parameter in ours.optimizer.parameters}
+    # reversed, so that of the names of a tied weight the first one stays
     names = {id(x): name for name, x in reversed(list(target.variables.items())) if name in state.origins}
     pairs = []
     unpaired = []

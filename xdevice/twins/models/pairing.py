@@ -10,7 +10,7 @@ from xdevice.errors import StateError, shown
 from xdevice.twins.contract import layouts
 
 from .name_likeness import crossings, guess
-from .twin import SHAPING, name_in, some_of
+from .reading import SHAPING, name_in, some_of
 from .unpairable import Unpaired, crossing, of_rows, unclear
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from xdevice.twins.contract.layouts import Layer
 
-    from .twin import Names, Pairs, Signature, Twin
+    from .reading import Names, Pairs, Signature, Twin
 
 
 def pair_layers(source: Twin, target: Twin, names: Names) -> Pairs:

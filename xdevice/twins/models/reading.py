@@ -1,9 +1,13 @@
-"""Reads a model as a `Twin`; and what `kinds=` says of layers that no adapter knows, `skip=` of those to leave out."""
+"""Reads a model as a `Twin`, a list of layers whose parameters are known; and what `kinds=` says of layers that no
+adapter knows, `skip=` of those to leave out. A dict of tensors is read in `flat_states`."""
 
 from __future__ import annotations
 
+from collections import Counter
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
 
 from xdevice.contract.private import AbsentNameError
 from xdevice.errors import ArgumentError, NotATensorError, StateError, UnsupportedError, shown
@@ -11,19 +15,147 @@ from xdevice.twins import owners
 from xdevice.twins.contract import layouts
 from xdevice.twins.contract.layouts import Layer, Part
 
-from .twin import Twin, shapes_of, some_of
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from xdevice.contract import Backend
-
-    from .twin import Names
+    from xdevice.twins.contract.layouts import Settings
 
     Variables = Mapping[str, Any]
+    Array = np.ndarray[Any, Any]
+    Names = Mapping[str, str]
+    Pairs = Sequence[tuple[Layer, Layer]]
+    """A layer of the source and its counterpart in the target, for each pair."""
+    Shape = tuple[int, ...]
+    Form = tuple[str, tuple[tuple[str, Shape], ...]]
+    Signature = tuple[object, ...]
+    """The kind of a layer and the shape of one of its parameters, both the same for its counterpart."""
 
 _MOST_LAYERS: Final = 32
 """How many layers a recurrent layer of a dict may have."""
+SHAPING: Final = ("groups", "layers", "bidirectional", "projection", "packed")
+"""Settings that shape a layer's parameters: if they differ between two layers, so may the parameters."""
+_TELLING: Final = ("running_mean", "weight", layouts.NORMED[1], "weight_ih_l0", "out_proj.weight", "")
+"""The parameters, by PyTorch's names, whose shapes tell layers of one kind apart. Of each layer, the first of these
+that it has is used."""
+_SOME: Final = 8
+
+
+class Twin(NamedTuple):
+    """One of the two: the source or the target of a conversion."""
+
+    backend: Backend
+    layers: list[Layer]
+    variables: Mapping[str, Any]
+    singles: list[Layer]
+    """The variables that belong to no known layer, each once and as a layer of the kind "same"."""
+    sequence: list[Layer] | None = None
+    """All layers of a model, also those without parameters, in the order in which the model defines them. None for a
+    dict, or if the backend cannot list them."""
+    model: Any = None
+
+    @property
+    def name(self) -> str:
+        return self.backend.name
+
+    @property
+    def by_path(self) -> dict[str, Layer]:
+        return {layer.path: layer for layer in self.layers}
+
+    @property
+    def single_names(self) -> list[str]:
+        return [layer.parts[0].name for layer in self.singles]
+
+    def shapes(self, layer: Layer) -> dict[str, Shape]:
+        return shapes_of(self.variables, layer)
+
+    def forms(self, layers: Iterable[Layer]) -> list[Form]:
+        """The kind of each layer and the shapes of all its parameters but counters."""
+        forms = []
+        for layer in layers:
+            shapes = shapes_of(self.variables, layer)
+            shapes.pop(layouts.COUNTER, None)
+            forms.append((layer.kind, tuple(shapes.items())))
+        return forms
+
+    def has_forms_of(self, other: Twin) -> bool:
+        """Whether both have the same kinds and shapes of layers, and equally many of each."""
+        ours, theirs = (Counter(twin.forms([*twin.layers, *twin.singles])) for twin in (self, other))
+        return ours == theirs
+
+    def signature(self, layer: Layer) -> Signature:
+        """A layer's kind, and the shape in PyTorch's layout of a parameter that every layer of the kind has."""
+        shapes = self.shapes(layer)
+        name = next((name for name in _TELLING if name in shapes), None)
+        if name is None:
+            return (layer.kind,)
+        shape = shapes[name]
+        groups = layer.settings.get("groups", 1)
+        if isinstance(groups, int) and layer.kind.startswith("conv"):
+            shape = (shape[0], shape[1] * groups, *shape[2:])
+        return layer.kind, shape
+
+    def signatures(self, layers: Iterable[Layer] | None = None) -> list[Signature]:
+        return [self.signature(layer) for layer in (self.layers if layers is None else layers)]
+
+    def with_layers(self, layers: Iterable[Layer]) -> Twin:
+        """The twin with these layers in place of its own, also in its sequence, where they have the same variables."""
+        every = list(layers)
+        sequence = self.sequence and list(_in_step(self.sequence, every))
+        return self._replace(layers=every, sequence=sequence)
+
+    def joined(self, joins: Iterable[tuple[Sequence[Layer], Layer]]) -> Twin:
+        """The twin with one layer in place of each group of its layers, where the first of the group was."""
+        whole_of = {id(layer): whole for group, whole in joins for layer in group}
+        if not whole_of:
+            return self
+        layers = [whole_of.get(id(layer), layer) for layer in self.layers]
+        return self.with_layers({id(layer): layer for layer in layers}.values())
+
+
+def _in_step(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Layer]:
+    """The sequence with `layers` in place of the layers that they were made of, each where its first parameter comes.
+    Layers without parameters stay."""
+    owner_of = {part.name: layer for layer in layers for part in layer.parts}
+    done: set[int] = set()
+    for layer in sequence:
+        owner = owner_of.get(layer.parts[0].name) if layer.parts else layer
+        # a stack of three comes once, where its first layer was
+        if owner is not None and id(owner) not in done:
+            done.add(id(owner))
+            yield owner._replace(line=layer.line)
+
+
+def shapes_of(variables: Mapping[str, Any], layer: Layer) -> dict[str, Shape]:
+    """The shapes that a layer's parameters have in PyTorch's layout, by PyTorch's names."""
+    shapes = {}
+    for part in layer.parts:
+        shape = tuple(variables[part.name].shape)
+        if part.rule is layouts.SAME:  # most are, and NumPy takes 10 us for a stand-in
+            shapes[part.of[0]] = shape
+            continue
+        stand_in = np.broadcast_to(np.zeros((), "bool"), shape)
+        for name, array in zip(part.of, part.rule.canonical(stand_in), strict=True):
+            shapes[name] = array.shape
+    return shapes
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def name_in(path: str) -> str:
+    """The last name in a path."""
+    return path.rpartition(".")[2]
+
+
+def some_of(names: Iterable[str]) -> str:
+    every = list(names)
+    more = f", ... ({len(every)} in all)" if len(every) > _SOME else ""
+    return ", ".join(every[:_SOME]) + more or "none"
+
+
+# models
 
 
 def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin:
@@ -54,12 +186,12 @@ def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
 def without_owner(variables: Variables, layers: Iterable[Layer]) -> dict[str, Any]:
     """The variables that belong to none of `layers`. A variable that has several names is listed under its first
     name."""
-    seen = {id(variables[part.name]) for layer in layers for part in layer.parts}
+    owned = {id(variables[part.name]) for layer in layers for part in layer.parts}
     rest = {}
     # a tied weight comes under each of its names, as one object
     for name, value in variables.items():
-        if id(value) not in seen:
-            seen.add(id(value))
+        if id(value) not in owned:
+            owned.add(id(value))
             rest[name] = value
     return rest
 
@@ -164,9 +296,7 @@ def declared_layer(backend: Backend, path: str, kind: str, variables: Variables)
     return None
 
 
-def _parts_at(
-    backend: Backend, path: str, kind: str, settings: Mapping[str, object], separator: str
-) -> tuple[Part, ...]:
+def _parts_at(backend: Backend, path: str, kind: str, settings: Settings, separator: str) -> tuple[Part, ...]:
     prefix = path + separator if path else ""
     return tuple(
         part._replace(name=prefix + part.name.replace(".", separator) if part.name else path)
@@ -174,7 +304,7 @@ def _parts_at(
     )
 
 
-def _possible_settings(kind: str) -> Iterator[Mapping[str, object]]:
+def _possible_settings(kind: str) -> Iterator[Settings]:
     """The settings that a layer of the kind may have been made with, those with the most parameters first."""
     if kind == layouts.ATTENTION:
         yield {"packed": True}

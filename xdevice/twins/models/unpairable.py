@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from xdevice.twins.contract.layouts import Layer
 
-    from .twin import Names, Signature
+    from .reading import Names, Signature
 
 MOST: Final = 1500
 """How many characters an error message may have."""
@@ -124,6 +124,7 @@ def _breaks(ours: Unpaired, theirs: Unpaired) -> tuple[int, list[_Break]]:
     numbers: dict[Signature, int] = {}
     one, other = ([numbers.setdefault(form, len(numbers)) for form in twin.signatures] for twin in (ours, theirs))
     common, breaks = 0, []
+    # autojunk skips what is frequent in a long sequence, as the layers of a deep model are
     for how, start, end, first, last in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
         if how == "equal":
             common += end - start

@@ -1,6 +1,6 @@
 """`assert_parity` and `compare`: whether two values hold the same numbers, and if not, which leaf, element or layer
 differs. This file is the way through it: both values are read to the host (`host_leaves`; two models as `model_pairs`
-or `model_outputs` has it), then compared in structure (`structures`) and element by element (`elements`)."""
+has it), then compared in structure (`structures`) and element by element (`elements`)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from .comparison import Comparison, difference
 from .elements import compare_elements
 from .explaining import is_statistic
 from .host_leaves import unique_paths
-from .model_outputs import run_pair
-from .model_pairs import read_pair
+from .model_pairs import read_pair, run_pair
 from .tolerances import Strictness
 
 if TYPE_CHECKING:

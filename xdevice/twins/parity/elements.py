@@ -110,7 +110,8 @@ def _errors_of(a: Any, b: Any, allowed: Allowed | None, equal_nan: bool) -> tupl
 
 
 def _exact_errors(a: Any, b: Any) -> Any:
-    if a.dtype != b.dtype:  # NumPy 1.24 compares uint64 with int64 in float64, which has 53 bits
+    # NumPy 1.24 compares uint64 with int64 in float64, which has 53 bits (https://github.com/numpy/numpy/issues/12525)
+    if a.dtype != b.dtype:
         a, b = a.astype(object), b.astype(object)
     off = numpy.asarray(a != b, dtype=bool)
     error = numpy.zeros(a.shape)

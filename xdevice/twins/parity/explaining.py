@@ -34,6 +34,7 @@ def vanishing(calls: Sequence[RecordedCall]) -> dict[str, str]:
         sizes = {_plain(leaf.path): _size(leaf) for leaf in call.read()}
         largest = max(sizes.values(), default=0.0)
         for path, size in sizes.items():
+            # exact zeros are no rounding, and need no note
             if 0.0 < size <= _VANISHING * largest and path not in notes:
                 notes[path] = (
                     f"\n  note      {call.name}, step {call.step}, has at most {size:.2g} there, and {largest:.2g} "

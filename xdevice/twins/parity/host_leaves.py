@@ -107,9 +107,9 @@ def joined(path: str, name: str) -> str:
 def unique_paths(leaves: list[HostLeaf]) -> list[str]:
     """The leaves' paths, made unique: two keys of a dict may have the same text, and the second path then gets a
     number."""
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     paths = []
     for leaf in leaves:
-        seen[leaf.path] = number = seen.get(leaf.path, 0) + 1
+        counts[leaf.path] = number = counts.get(leaf.path, 0) + 1
         paths.append(leaf.path if number == 1 else f"{leaf.path} (number {number})")
     return paths

@@ -1,5 +1,5 @@
 """Reads two values for a comparison. If they are models of two frameworks, one model's state is converted to the other
-model's names and layouts first.
+model's names and layouts first; with `inputs=` both run, and what they return is read.
 
 If parameters were paired by name, a square kernel that should be transposed would be compared untransposed, and a
 parameter that the two frameworks name differently would seem to be missing. So `convert_state` pairs the layers, and a
@@ -15,18 +15,23 @@ from xdevice.contract.private import AbsentNameError
 from xdevice.errors import ArgumentError, StateError, UnsupportedError
 from xdevice.twins import owners
 from xdevice.twins.contract import layouts
-from xdevice.twins.models import layer_settings
 from xdevice.twins.models.converting import convert_state
+from xdevice.twins.models.differences import between
+from xdevice.twins.models.pairing import pair_layers
+from xdevice.twins.models.reading import read_model
 from xdevice.twins.models.state import State
+from xdevice.twins.tracing import distances, model_runs
+from xdevice.twins.tracing.layerwise import TracedRun, TwoRuns
 
-from .host_leaves import joined, leaves, read_leaf, read_tensor
+from .host_leaves import PYTHON, joined, leaves, read, read_leaf, read_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from xdevice.containers.trees import Leaf
     from xdevice.contract import Backend
     from xdevice.twins.contract.layouts import Layer, Part
+    from xdevice.twins.tracing.model_runs import ModelRun
 
     from .host_leaves import HostLeaf
 
@@ -116,7 +121,7 @@ def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPa
         return None
     # one framework: parameters have the same names, and only settings could hide a difference
     if ours.backend is theirs.backend and not skip:
-        lines = layer_settings.between(ours.backend, actual, expected)
+        lines = between(ours.backend, actual, expected)
         return _apart(path, ours, theirs, {})._replace(settings=lines) if lines else None
     if _is_target(ours, theirs):
         return _convert(path, theirs, ours, skip).swapped()
@@ -170,3 +175,57 @@ def _read_needed(path: str, model: _LayeredModel, state: State) -> list[HostLeaf
         for name, variable in variables.items()
         if name in state or (id(variable) not in present and name not in counters and name not in state.skipped)
     ]
+
+
+# what two models return
+
+
+class ModelOutputs(NamedTuple):
+    """The outputs of two models for the same inputs, and the traces of the two runs. Made by `run_pair`."""
+
+    actual: list[HostLeaf]
+    expected: list[HostLeaf]
+    runs: tuple[ModelRun, ModelRun]
+    names: Mapping[str, str]
+
+    def where(self) -> str:
+        """A text that names the first layer whose output differs between the models. Called when the models' outputs
+        differ."""
+        try:
+            source, target = (read_model(run.backend, run.trace.model) for run in self.runs)
+            pairs = pair_layers(source, target, self.names)
+        except StateError as error:
+            return f"nothing says which layer is which, so none is named: {error}"
+        ours, theirs = (
+            TracedRun(run.trace.backend, run.trace.calls, [leaf.value for leaf in outputs])
+            for run, outputs in zip(self.runs, (self.actual, self.expected), strict=True)
+        )
+        runs = TwoRuns(ours, theirs, pairs)
+        if place := runs.first_difference():
+            return place.text
+        if len(self.actual) != len(self.expected):
+            return f"all layers agree; the models return {len(self.actual)} and {len(self.expected)} tensors"
+        place = runs.first_difference(strict=True)
+        most = f"no layer is off by more than {runs.limit:g} of its largest value"
+        return f"{most}, so that rounding alone may do this; at its greatest step {place.text if place else 'nothing'}"
+
+
+def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) -> ModelOutputs:
+    """Runs both models and reads their outputs to the host. The axes of `actual`'s outputs are put into the order that
+    `expected` has: channels last, or first.
+
+    Raises:
+        NotATensorError: an argument is not a model, or `inputs` holds no tensors. UnsupportedError: a framework whose
+            layers cannot be traced.
+    """
+    runs = model_runs.run_both(actual, expected, inputs)
+    # outputs that are not tensors are left out
+    ours, theirs = ([leaf for leaf in read(run.result) if leaf.owner != PYTHON] for run in runs)
+    # otherwise the structures differ, which the comparison says
+    if len(ours) == len(theirs):
+        ends = runs[0].has_channels_last, runs[1].has_channels_last
+        ours = [
+            one._replace(path=other.path, value=distances.turned(one.value, other.value, ends))
+            for one, other in zip(ours, theirs, strict=True)
+        ]
+    return ModelOutputs(ours, theirs, runs, names)

@@ -89,6 +89,7 @@ def _shape(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
 def _dtype(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
     if actual.dtype == expected.dtype or not actual.is_number:
         return None
+    # a Python number takes the dtype of the tensor beside it, as in the frameworks
     is_weak = PYTHON in (actual.owner, expected.owner) and actual.owner != expected.owner
     if is_weak and _category(actual.dtype) == _category(expected.dtype):
         return None
@@ -101,6 +102,7 @@ def _category(dtype: str) -> str:
 
 
 def _device(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
+    # a Python number is on no device
     if actual.device == expected.device or None in (actual.device, expected.device):
         return None
     return _unequal("device", actual, expected)

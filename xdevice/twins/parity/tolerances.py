@@ -72,6 +72,7 @@ class Strictness(NamedTuple):
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
             if value is None:
                 continue
+            # `not value >= 0` refuses NaN too
             if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
                 raise ArgumentError(
                     f"{name} must be a number of 0 or more, not {value!r:.100}; left out, it follows the dtype"
@@ -113,6 +114,7 @@ def coarser(actual: HostLeaf, expected: HostLeaf, pythons: str) -> str | None:
     of the other leaf; two Python floats take `pythons`."""
     names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != PYTHON}
     floats = {PARTS.get(name, name) for name in names if name != "bool" and not name.lstrip("u").startswith("int")}
+    # two losses as Python floats were computed in the frameworks' default dtype
     if not floats and {actual.dtype, expected.dtype} & {"float", "complex"}:
         floats = {pythons}
     unknown = floats - TOLERANCES.keys()

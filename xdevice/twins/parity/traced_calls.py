@@ -13,7 +13,7 @@ from xdevice.errors import StateError
 from xdevice.twins.contract import layouts
 from xdevice.twins.contract.layouts import Layer, Part
 from xdevice.twins.models.pairing import pair_layers
-from xdevice.twins.models.twin import Twin
+from xdevice.twins.models.reading import Twin
 from xdevice.twins.tracing import distances
 from xdevice.twins.tracing.layerwise import TracedRun, TwoRuns
 from xdevice.twins.tracing.traces import LayerCall

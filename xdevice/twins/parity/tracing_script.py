@@ -84,26 +84,26 @@ class Tracer:
     def around(self, model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
         """Runs `call`, which calls `model` with `arguments`, traces it if it is wanted, and returns its result. The
         backend passes every call of a model here that no other model makes."""
-        known = self._model_of(model) if os.getpid() == self._process else None
-        if known is None:
+        traced = self._model_of(model) if os.getpid() == self._process else None
+        if traced is None:
             return call()
         with self._lock:
-            self._write(known)
-        if not self._is_wanted(known, arguments):
+            self._write(traced)
+        if not self._is_wanted(traced, arguments):
             return call()
         copies = layer_calls.Watch(self._backend, {}).copies
-        seen = self._watch(known)
-        if seen is None:
+        calls = self._watch(traced)
+        if calls is None:
             return call()
         inputs, started = copies(arguments), time.time()
         result = call()
         with self._lock:
-            trace = Trace(known.itself, self._backend, list(seen))
+            trace = Trace(traced.itself, self._backend, list(calls))
             line = {
-                "model": known.number, "type": type(model).__name__, "run": known.count - 1, "time": started,
+                "model": traced.number, "type": type(model).__name__, "run": traced.count - 1, "time": started,
                 "layers": self._layers(model),
             }  # fmt: skip
-            known.pending.append(_EndedCall(line, inputs, copies(result), trace))
+            traced.pending.append(_EndedCall(line, inputs, copies(result), trace))
         return result
 
     def close(self) -> None:
@@ -111,8 +111,8 @@ class Tracer:
         if os.getpid() != self._process:
             return
         with self._lock:
-            for known in filter(None, self._models.values()):
-                self._write(known)
+            for traced in filter(None, self._models.values()):
+                self._write(traced)
             self._recorder.close()
 
     def _model_of(self, model: Any) -> _TracedModel | None:
@@ -132,34 +132,34 @@ class Tracer:
                 self._models[id(model)] = _TracedModel(number, model) if has_layers else None
             return self._models[id(model)]
 
-    def _is_wanted(self, known: _TracedModel, arguments: Any) -> bool:
-        if known.refusal:
+    def _is_wanted(self, traced: _TracedModel, arguments: Any) -> bool:
+        if traced.refusal:
             return False
         if self._backend.tracing():
-            self._refuse(known, f"it is called inside of {self._backend.tracing()}, where layers have no values")
+            self._refuse(traced, f"it is called inside of {self._backend.tracing()}, where layers have no values")
             return False
         shapes = tuple(tuple(x.shape) for x in layer_calls.tensors(self._backend, arguments))
         with self._lock:
-            known.count += 1
-            known.shapes[shapes] = known.shapes.get(shapes, 0) + 1
+            traced.count += 1
+            traced.shapes[shapes] = traced.shapes.get(shapes, 0) + 1
             # powers of two: a run of a million steps keeps twenty calls
-            return known.shapes[shapes] <= FIRST or known.count & (known.count - 1) == 0
+            return traced.shapes[shapes] <= FIRST or traced.count & (traced.count - 1) == 0
 
-    def _watch(self, known: _TracedModel) -> list[Call] | None:
+    def _watch(self, traced: _TracedModel) -> list[Call] | None:
         """Starts to note the calls of the model's layers in this thread, and returns the list in which they are put.
         `_write` stops it at the model's next call, because gradients come after this call."""
-        block = self._backend.calls(known.itself)
+        block = self._backend.calls(traced.itself)
         try:
             calls: list[Call] = block.__enter__()
         except XDeviceError as error:
-            self._refuse(known, str(error))
+            self._refuse(traced, str(error))
             return None
-        known.watched[threading.get_ident()] = block
+        traced.watched[threading.get_ident()] = block
         return calls
 
-    def _refuse(self, known: _TracedModel, why: str) -> None:
-        known.refusal = why
-        self._line({"model": known.number, "type": type(known.itself).__name__, "refusal": why})
+    def _refuse(self, traced: _TracedModel, why: str) -> None:
+        traced.refusal = why
+        self._line({"model": traced.number, "type": type(traced.itself).__name__, "refusal": why})
 
     def _layers(self, model: Any) -> list[dict[str, Any]]:
         twin = read_model(self._backend, model)
@@ -173,11 +173,11 @@ class Tracer:
             for layer in twin.layers
         ]
 
-    def _write(self, known: _TracedModel) -> None:
-        block = known.watched.pop(threading.get_ident(), None)
+    def _write(self, traced: _TracedModel) -> None:
+        block = traced.watched.pop(threading.get_ident(), None)
         if block is not None:
             block.__exit__(None, None, None)
-        for run in known.pending:
+        for run in traced.pending:
             # a gradient may still be on its way
             self._backend.synchronize(None)
             key = f"{run.line['model']}.{run.line['run']}"
@@ -187,8 +187,8 @@ class Tracer:
             for number, call in enumerate(run.trace.calls):
                 self._recorder.add(f"{key}.{number}", call._asdict() | {"path": "", "type": ""})
                 calls.append([call.path, call.number, call.type])
-            self._line(run.line | {"calls": calls, "channels_last": self._backend.has_channels_last(known.itself)})
-        known.pending.clear()
+            self._line(run.line | {"calls": calls, "channels_last": self._backend.has_channels_last(traced.itself)})
+        traced.pending.clear()
 
     def _line(self, line: dict[str, Any]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)

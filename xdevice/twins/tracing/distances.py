@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     Array = numpy.ndarray[Any, Any]
 
@@ -84,15 +84,17 @@ def error_of(actual: Array, expected: Array) -> float | None:
 def error_of_padded(actual: Array, expected: Array) -> float | None:
     """As `error_of`, for the inputs of a convolution: the layer before may have put zeros around one of the two."""
     error = error_of(actual, expected)
-    return error_of(_trimmed(actual), _trimmed(expected)) if error == math.inf else error
+    if error != math.inf:
+        return error
+    return error_of(*(trimmed(x, range(1, x.ndim)) for x in (actual, expected)))
 
 
-def _trimmed(x: Array) -> Array:
-    """An image without the zeros at its edges."""
-    for axis in range(1, x.ndim):
-        used = numpy.flatnonzero((x != 0).any(axis=tuple(other for other in range(x.ndim) if other != axis)))
+def trimmed(x: Array, axes: Iterable[int]) -> Array:
+    """An image without the zeros at the edges of these axes, which may be padding."""
+    for axis in axes:
+        used = numpy.flatnonzero(x.any(axis=tuple(other for other in range(x.ndim) if other != axis)))
         if used.size:
-            x = numpy.moveaxis(numpy.moveaxis(x, axis, 0)[used[0] : used[-1] + 1], 0, axis)
+            x = numpy.take(x, range(used[0], used[-1] + 1), axis)
     return x
 
 

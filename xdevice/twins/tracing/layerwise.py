@@ -156,6 +156,7 @@ class TwoRuns:
 
     def _greatest_step(self, steps: list[_Step], errors: list[float | None]) -> FirstDifference:
         """The place of the error that exceeds the largest error before it by the greatest factor."""
+        # without a floor, a first error of 1e-9 behind exact zeros would be infinite growth
         before, most, number = self.limit * _ROUNDING, 0.0, len(errors) - 1
         for place, error in enumerate(errors):
             if error is None:

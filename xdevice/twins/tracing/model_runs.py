@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
@@ -40,22 +42,20 @@ IMAGES = ("conv", "conv_transpose", "batch_norm", "prelu", "instance_norm", "gro
 sequence."""
 
 
-class ModelRun(NamedTuple):
+@dataclass(frozen=True)
+class ModelRun:
     """One run of a model: what it returned, and the trace of its layers' calls."""
 
+    backend: Backend
     trace: Trace
     result: Any
 
-    @property
-    def backend(self) -> Backend:
-        return registry.load(self.trace.backend)
-
-    @property
+    @cached_property
     def has_channels_last(self) -> bool | None:
         answer: bool | None = self.backend.has_channels_last(self.trace.model)
         return answer
 
-    @property
+    @cached_property
     def outputs(self) -> list[Array]:
         """The tensors that the model returned, on the host."""
         return [numpy.asarray(self.backend.to_numpy(x)) for x in layer_calls.tensors(self.backend, self.result)]
@@ -126,11 +126,11 @@ def message(error: BaseException) -> str:
     return text if len(text) <= _MOST else f"{text[:_MOST]} ..."
 
 
-def _where(error: BaseException, seen: Trace) -> str:
+def _where(error: BaseException, traced: Trace) -> str:
     path = getattr(error, layer_calls.FAILED, None)
     if path is not None:
         return f"in {path or 'itself'}"
-    return f"behind {seen.calls[-1].path}" if len(seen) else "before its first layer"
+    return f"behind {traced.calls[-1].path}" if len(traced) else "before its first layer"
 
 
 def _turned(arrays: Arrays, is_last: bool | None) -> str:
@@ -152,7 +152,7 @@ def run(model: Any, arrays: Arrays, give: Callable[[Call, Any], Any] | None = No
         require_dtype(backend, x.dtype.name, "inputs=", "give inputs of another dtype", place=place)
     tensors = {name: backend.from_numpy(numpy.array(x, order="C"), place) for name, x in arrays.items()}
     named = {name: x for name, x in tensors.items() if isinstance(name, str)}
-    with trace(model) as seen, nullcontext() if give is None else layer_calls.standing_in(give):
+    with trace(model) as traced, nullcontext() if give is None else layer_calls.standing_in(give):
         try:
             result = backend.infer(model, () if named else tuple(tensors.values()), **named)
         except (XDeviceError, TimeoutError):
@@ -160,8 +160,8 @@ def run(model: Any, arrays: Arrays, give: Callable[[Call, Any], Any] | None = No
         except Exception as error:  # each framework and layer raises errors of its own
             shapes = ", ".join(f"{name} {x.shape}" if named else str(x.shape) for name, x in arrays.items())
             raise ArgumentError(
-                f"a {type(model).__name__} of {backend.name} failed {_where(error, seen)} on inputs= of the shape "
+                f"a {type(model).__name__} of {backend.name} failed {_where(error, traced)} on inputs= of the shape "
                 f"{shapes}, which are as the first model, the source, takes them"
                 f"{_turned(arrays, backend.has_channels_last(model))}: {type(error).__name__}: {message(error)}"
             ) from error
-    return ModelRun(seen, result)
+    return ModelRun(backend, traced, result)

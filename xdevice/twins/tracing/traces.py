@@ -57,11 +57,11 @@ class Trace:
         calls: a list of `LayerCall`: path, number, type, inputs, outputs, gradients.
     """
 
-    def __init__(self, model: Any, backend: Backend, seen: list[Call]) -> None:
+    def __init__(self, model: Any, backend: Backend, recorded: list[Call]) -> None:
         self.model = model
         self.backend = backend.name
         self._backend = backend
-        self._seen = seen
+        self._recorded = recorded
         self._read: list[LayerCall] = []
         self._is_open = True
 
@@ -76,7 +76,7 @@ class Trace:
     def _host(self) -> list[LayerCall]:
         counts: dict[str, int] = {}
         calls = []
-        for call in self._seen:
+        for call in self._recorded:
             counts[call.path] = number = counts.get(call.path, -1) + 1
             calls.append(self._one(call, number))
         return calls
@@ -95,7 +95,7 @@ class Trace:
         self._is_open = False
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return len(self._recorded)
 
     def __str__(self) -> str:
         rows = [_HEADINGS, *self._rows()]
@@ -152,8 +152,8 @@ def trace(model: Any) -> Iterator[Trace]:
     backend = owners.backend_of_model(model)
     if backend is None:
         raise NotATensorError(f"trace takes a model, not {shown(model, 60)} of type {type(model).__qualname__}")
-    with backend.calls(model) as seen:
-        traced = Trace(model, backend, seen)
+    with backend.calls(model) as recorded:
+        traced = Trace(model, backend, recorded)
         try:
             yield traced
         finally:

@@ -33,7 +33,7 @@ def open_checkpoint(path: str) -> Iterator[Header]:
 
 def _in_folder(path: str) -> str:
     with path_errors(f"{path!r:.1000} cannot be read"):
-        names = sorted(os.listdir(path))
+        names = sorted(os.listdir(path))  # an error that names files is the same on every system
     for ending in _IN_FOLDERS:
         files = [name for name in names if name.endswith(ending)]
         if len(files) == 1:

@@ -1,8 +1,9 @@
 """`save` and `load`: tensors and models in safetensors files. A file saved by one framework can be loaded by any other.
 
 The safetensors library writes files and checks headers. Its own front ends for the frameworks are not used: they narrow
-dtypes, fail on 0-d tensors, or crash the process. This module adds what the library does not do: a file gets its name
-only once it is complete and on the disk, and values are read into memory that the tensors then own.
+dtypes, fail on 0-d tensors or bfloat16 (https://github.com/safetensors/safetensors/issues/598), or crash the process.
+This module adds what the library does not do: a file gets its name only once it is complete and on the disk, and values
+are read into memory that the tensors then own.
 """
 
 from __future__ import annotations
@@ -259,15 +260,15 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
     owner = selection.backend(backend)
     place = place_for(owner, device)
     with open_checkpoint(path) as header:
-        seen: set[str | tuple[int, ...]] = set()
+        checked: set[str | tuple[int, ...]] = set()
         for name, (dtype, shape, *_) in header.entries.items():
-            if dtype not in seen:
+            if dtype not in checked:
                 wanted = floats.usual(dtype)
                 require_dtype(owner, wanted, name, "load it with another backend=", place=place, loads=True)
-                seen.add(dtype)
-            if shape not in seen:
+                checked.add(dtype)
+            if shape not in checked:
                 _require_shape(owner, name, shape)
-                seen.add(shape)
+                checked.add(shape)
         arrays = _arrays(header.entries.values(), [place])
         tensors = {name: _tensor(owner, array, place) for name, array in zip(header.entries, arrays, strict=True)}
     tensors.update({name: tensors[other] for name, other in header.shared.items()})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from contextlib import contextmanager
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from xdevice.errors import DTypeError, FileFormatError, shown
 from .disk import path_errors, require_plain_file
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping
     from io import FileIO
 
     from xdevice.contract import Backend
@@ -32,8 +31,7 @@ DTYPES: Final = {
 }  # fmt: skip
 """The dtypes of the format that NumPy has a name for, by their code in the header."""
 SMALL: Final = 1 << 14
-"""Tensors of at most this many bytes are copied, because that is cheaper than reading each into memory of its own."""
-_BLOCK: Final = 1 << 20
+"""Tensors of at most this many bytes are copied by the framework, which is cheaper than taking their memory over."""
 _FEW: Final = 32
 """The number of axes that an array may have in all versions of NumPy; newer versions allow more."""
 RESERVED: Final = "__metadata__"
@@ -121,7 +119,7 @@ def _header(path: str, file: FileIO) -> Header:
         with safe_open(path, framework="numpy"):  # raises unless all of the file keeps to the format
             length = int.from_bytes(file.read(8), "little")
         with collector.paused():
-            header = _parse(file.read(length).decode())
+            header = json.loads(file.read(length).decode(), object_pairs_hook=_without_twins)
             metadata = header.pop(RESERVED, None) or {}
             entries = _entries(header, 8 + length, file)
         return Header(entries, _read_shared(metadata, entries))
@@ -132,19 +130,9 @@ def _header(path: str, file: FileIO) -> Header:
         ) from error
 
 
-def _parse(text: str) -> dict[str, Any]:
-    """The header as a dict. Raises if a key comes twice, because programs disagree on which of the two counts."""
-    header: dict[str, Any] = json.loads(text)
-    remarks = header.get(RESERVED)
-    # five strings a tensor: its name, three keys and the dtype; the library has checked that no key is missing
-    strings = 5 * len(header) if remarks is None else 5 * (len(header) - 1) + 1 + 2 * len(remarks)
-    if "\\" not in text and text.count('"') == 2 * strings:
-        return header
-    return json.loads(text, object_pairs_hook=_without_twins)  # type: ignore[no-any-return]
-
-
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object as a dict. Raises if a key comes twice. Using this doubles the time of reading a header."""
+    """A JSON object as a dict. Raises if a key comes twice, because programs disagree on which of the two counts."""
+    # the library's own message blames the offsets (https://github.com/safetensors/safetensors/issues/401)
     header = dict(pairs)
     if len(header) < len(pairs):
         twice = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
@@ -188,36 +176,11 @@ def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> d
 
 
 def read_all(entries: Collection[FileTensor], *, in_turn: bool = False) -> Iterator[np.ndarray[Any, Any]]:
-    """Yields the values of tensors, one array after the other. Small tensors share memory, so their arrays must be
-    copied. With `in_turn` larger ones use the same buffer, each overwriting the last, because the first use of new
-    memory takes as long as reading."""
-    entries = tuple(entries)
+    """Yields the values of tensors, one array after the other. With `in_turn` all but small ones use the same buffer,
+    each overwriting the last, because the first use of new memory takes as long as reading."""
     room = aligned(max((entry.nbytes for entry in entries), default=0)) if in_turn else None
-    memory, first, end, last = aligned(0), 0, 0, None
-    for number, entry in enumerate(entries):
-        if isinstance(entry, OpenedTensor) or entry.nbytes > SMALL or not entry.nbytes:
-            yield entry.read(room)
-            continue
-        name, shape, start, _, file = entry
-        if file is not last or not first <= start < end:
-            first, end, last = start, _end_of_block(entries, number), file
-            memory = _fill(aligned(end - first), file, first)
-        array: np.ndarray[Any, Any] = np.ndarray(shape, host_dtype(name), memory, start - first)
-        yield array if array.flags.aligned else array.copy()
-
-
-def _end_of_block(entries: Sequence[FileTensor], number: int) -> int:
-    """The position in the file at which the block of small tensors that begins with tensor `number` ends. The values in
-    a block lie side by side, and are read at once."""
-    _, _, limit, _, file = entries[number]
-    end = limit
-    for entry in islice(entries, number, None):
-        if isinstance(entry, OpenedTensor) or entry.file is not file or entry.start != end:
-            break
-        if entry.nbytes > SMALL or end - limit > _BLOCK:
-            break
-        end += entry.nbytes
-    return end
+    for entry in entries:
+        yield entry.read(room if entry.nbytes > SMALL else None)
 
 
 def _fill(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarray[Any, Any]:

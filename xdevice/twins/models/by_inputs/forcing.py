@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from xdevice.twins.contract.calls import Call
-    from xdevice.twins.models.twin import Names
+    from xdevice.twins.models.reading import Names
 
     from .runs import Runs
 
@@ -88,14 +88,14 @@ class _Search:
     def untie(self, best: ForcedRun) -> ForcedRun:
         """Exchanges the counterparts of layers of one kind and input, group by group, as long as that leaves fewer
         layers apart: what is exchanged rightly brings the ties behind it to light."""
-        seen: set[frozenset[str]] = set()
+        done: set[frozenset[str]] = set()
         while best.apart and self.may_go_on:
             groups = _groups(best.ties)
-            small = (group for group in groups if len(group) <= _MOST_EXCHANGED and frozenset(group) not in seen)
+            small = (group for group in groups if len(group) <= _MOST_EXCHANGED and frozenset(group) not in done)
             group = next(small, None)
             if group is None:
                 break
-            seen.add(frozenset(group))
+            done.add(frozenset(group))
             chosen = {path: best.chosen[path] for path in chain.from_iterable(groups)}
             for order in permutations([best.chosen[path] for path in group]):
                 exchanged = dict(zip(group, order, strict=True))

@@ -1,13 +1,19 @@
-"""Two models with one input: what the source computes on it, and runs of the target."""
+"""Two models with one input: what the source computes on it, and runs of the target; and whether that input tells the
+two apart. The outputs of a deep model at initial weights may not depend on its inputs, and close to zero gelu and its
+tanh form give equal numbers."""
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from xdevice.base.dtypes import dtype_name
+from xdevice.errors import ArgumentError
+from xdevice.twins.contract import calls as layer_calls
+from xdevice.twins.models.reading import some_of
 from xdevice.twins.models.state import write_variables
 from xdevice.twins.tracing import distances, model_runs
 from xdevice.twins.tracing.layerwise import TracedRun, TwoRuns
@@ -16,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from xdevice.twins.contract.calls import Call
-    from xdevice.twins.models.twin import Pairs, Twin
+    from xdevice.twins.models.reading import Pairs, Twin
     from xdevice.twins.tracing.model_runs import ModelRun
 
     Array = np.ndarray[Any, Any]
@@ -37,6 +43,11 @@ class Runs:
     def run(self, give: Callable[[Call, Any], Any] | None = None) -> ModelRun:
         """Runs the target. It goes on with what `give` returns in place of each layer's result."""
         return model_runs.run(self.target.model, self._taken, give)
+
+    def run_with(self, values: Mapping[str, Any]) -> ModelRun:
+        """Runs the target with these values of its variables."""
+        with self.lending(values):
+            return self.run()
 
     @contextmanager
     def lending(self, values: Mapping[str, Any]) -> Iterator[None]:
@@ -88,6 +99,66 @@ class Runs:
         )
         place = runs.first_difference(strict=True)
         return place.text if place else "no layer differs"
+
+    # whether the inputs tell the models apart
+
+    def is_blind(self) -> bool:
+        """Whether the source's outputs on zeros are, but for rounding, those on its inputs, so that equal outputs of
+        the target tell nothing. The source runs once more."""
+        try:
+            blank = model_runs.run(self.source.model, {name: np.zeros_like(x) for name, x in self.arrays.items()})
+        except ArgumentError:
+            return False
+        apart = map(distances.apart, blank.outputs, self.expected.outputs)
+        # a tenth, so that an honest model with a small answer is not called blind
+        return max(apart, default=math.inf) < self.limit / 10
+
+    def unexercised(self) -> Iterator[str]:
+        """A line for a batch on which gelu in place of its tanh form would change the source's outputs by no more than
+        rounding; none for any other, and for a model without layers that widen their input. The source runs once
+        more."""
+        paths = set(self._widening())
+        if not paths:
+            return
+        backend = self.source.backend
+
+        def give(call: Call, result: Any) -> Any:
+            if call.path not in paths or len(call.outputs) != 1:
+                return result
+            (output,) = call.outputs
+            other = backend.from_numpy(_off_by_gelu(backend.to_numpy(output)), backend.device_of(output))
+            return layer_calls.replaced(backend, result, iter([other]))
+
+        changed = model_runs.run(self.source.model, self.arrays, give)
+        apart = max(map(distances.apart_by_rows, changed.outputs, self.expected.outputs), default=0.0)
+        if apart <= self.limit:
+            yield (
+                f"not compared: the functions behind {some_of(sorted(paths))}; on inputs=, gelu in place of its tanh "
+                f"form would change the outputs by {apart:.1g}, and {self.limit:.1g} counts as rounding. Give trained "
+                "weights, or compare the functions in the code"
+            )
+
+    def _widening(self) -> Iterator[str]:
+        """The linear layers of the source that give more numbers than they take, to the linear layer called next."""
+        linear = {layer.path for layer in self.source.layers if layer.kind == "linear"}
+        before = None
+        for call in self.expected.trace.calls:
+            if call.path not in linear or not call.inputs or not call.outputs:
+                continue
+            if before is not None:
+                narrow, wide = before.inputs[0].shape[-1], before.outputs[0].shape[-1]
+                if narrow < wide == call.inputs[0].shape[-1]:
+                    yield before.path
+            before = call
+
+
+def _off_by_gelu(x: Array) -> Array:
+    """`x`, off by as much as gelu is from its tanh form there."""
+    wide = x.astype("float64")
+    exact = np.vectorize(math.erf)(wide / math.sqrt(2))
+    near = np.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3))
+    moved: Array = (wide + wide * (near - exact) / 2).astype(x.dtype)
+    return moved
 
 
 def _fits(variable: Any, value: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from xdevice.twins.tracing.distances import layouts
+from xdevice.twins.tracing.distances import layouts, trimmed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,15 +74,8 @@ def _is_close(one: Array, other: Array, most: float) -> bool:
 def _without_zeros(one: Array, other: Array) -> tuple[Array, Array]:
     """Two images. Along each axis in which their sizes differ, both lose the zeros at their edges, which may be
     padding."""
-    for axis in range(1, one.ndim) if one.ndim > 2 else ():
-        if one.shape[axis] != other.shape[axis]:
-            one, other = _trimmed(one, axis), _trimmed(other, axis)
-    return one, other
-
-
-def _trimmed(x: Array, axis: int) -> Array:
-    used = np.flatnonzero(x.any(axis=tuple(other for other in range(x.ndim) if other != axis)))
-    return np.take(x, range(used[0], used[-1] + 1), axis) if used.size else x
+    axes = [axis for axis in range(1, one.ndim) if one.ndim > 2 and one.shape[axis] != other.shape[axis]]
+    return trimmed(one, axes), trimmed(other, axes)
 
 
 def similarity(one: LayerInput | None, other: LayerInput | None) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xdevice.errors import StateError
 from xdevice.twins.contract import layouts
 from xdevice.twins.models.pairing import by_name, check_pair, pair_layers, pairs_in_order
-from xdevice.twins.models.twin import some_of
+from xdevice.twins.models.reading import some_of
 from xdevice.twins.models.unpairable import MOST
 
 from .forcing import settle
@@ -15,7 +15,7 @@ from .forcing import settle
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from xdevice.twins.models.twin import Names, Pairs
+    from xdevice.twins.models.reading import Names, Pairs
     from xdevice.twins.tracing.model_runs import ModelRun
 
     from .forcing import ForcedRun
@@ -35,6 +35,8 @@ class ByInputs(NamedTuple):
     pairs: Pairs
     run: ModelRun
     """A run of the target, which tells the order of its calls."""
+    with_values: ModelRun | None = None
+    """The run of the target with the values that these pairs give it, if there was one."""
     number: int = 0
     """Which of the `values` it was: the first, unless another made the outputs agree."""
     doubt: str = ""
@@ -71,7 +73,7 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
     for guess in guesses:
         for number, way in enumerate(values):
             apart, computed = _try(runs, guess, way)
-            result = ByInputs(guess, computed, number)
+            result = ByInputs(guess, computed, computed, number)
             if apart <= runs.limit:
                 return result
             tried.append((apart, result))
@@ -89,15 +91,15 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
         error.pairs = {one.path: other.path for one, other in likely}
         raise
     # the pairing by order stands unless the forced one is better: inputs alike may have misled it
-    if refusal is None and _try(runs, forced.pairs, values[0])[0] >= apart:
-        return first
-    return forced
+    if refusal is not None:
+        return forced
+    now_apart, computed = _try(runs, forced.pairs, values[0])
+    return first if now_apart >= apart else forced._replace(with_values=computed)
 
 
 def _try(runs: Runs, pairs: Pairs, values: Values) -> tuple[float, ModelRun]:
     """How far the outputs are apart if the target has the values that this pairing gives it, and that run."""
-    with runs.lending(values(pairs)):
-        computed = runs.run()
+    computed = runs.run_with(values(pairs))
     return runs.outputs_apart(computed), computed
 
 
@@ -122,7 +124,7 @@ def _by_forcing(runs: Runs, names: Names, likely: Pairs, refusal: StateError | N
         choose(there, here)
     for one, other in likely:
         # attentions that were put together from linear layers are not called
-        if other.path not in forced.open or one.settings.get(layouts.FOLDED):
+        if other.path not in forced.open or one.settings.get(layouts.ASSEMBLED):
             choose(other.path, one.path)
     if refusal is not None:
         _require_all(runs, forced, chosen, refusal)

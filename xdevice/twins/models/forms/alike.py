@@ -14,20 +14,15 @@ from xdevice.twins.contract import layouts
 from xdevice.twins.contract.layouts import Layer
 
 from . import attention, single_tensors
-from .replacing import joined, with_layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xdevice.twins.models.twin import Twin
+    from xdevice.twins.models.reading import Twin
 
 
 def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
     """Both models, with their layers rewritten to be of the same kinds as far as possible."""
-    ours, theirs = (twin.forms([*twin.layers, *twin.singles]) for twin in (source, target))
-    # the usual case: what is alike is not rewritten, so that names and order stay what they are
-    if Counter(ours) == Counter(theirs):
-        return source, target
     ways = (
         _without_ties,
         _with_channels,
@@ -52,17 +47,17 @@ def _without_ties(twin: Twin, other: Twin) -> Twin:
     forms = twin.forms(twin.layers)
     more = Counter(forms)
     more.subtract(other.forms(other.layers))
-    seen: set[int] = set()
+    earlier: set[int] = set()
     kept = []
     for layer, form in zip(twin.layers, forms, strict=True):
         variables = {id(twin.variables[part.name]) for part in layer.parts}
         # what is tied in both models stays in both
-        if variables <= seen and more[form] > 0:
+        if variables <= earlier and more[form] > 0:
             more[form] -= 1
         else:
             kept.append(layer)
-        seen |= variables
-    return with_layers(twin, kept)
+        earlier |= variables
+    return twin.with_layers(kept)
 
 
 # group norms
@@ -76,7 +71,7 @@ def without_channels(twin: Twin) -> Twin:
     def refuse(rule: layouts.Rule) -> layouts.Rule:
         return layouts.refused(rule, why)
 
-    return with_layers(twin, [_with_rules(layer, refuse) if _lacks_channels(layer) else layer for layer in twin.layers])
+    return twin.with_layers([_with_rules(layer, refuse) if _lacks_channels(layer) else layer for layer in twin.layers])
 
 
 def _with_channels(twin: Twin, other: Twin) -> Twin:
@@ -91,8 +86,8 @@ def _with_channels(twin: Twin, other: Twin) -> Twin:
     if not lacking or len(widths) != len(lacking):
         return twin
     width_of = {id(layer): width for layer, width in zip(lacking, widths, strict=True)}
-    return with_layers(
-        twin, [_spread(layer, width_of[id(layer)]) if id(layer) in width_of else layer for layer in twin.layers]
+    return twin.with_layers(
+        [_spread(layer, width_of[id(layer)]) if id(layer) in width_of else layer for layer in twin.layers]
     )
 
 
@@ -119,7 +114,7 @@ def _with_instances(twin: Twin, other: Twin) -> Twin:
     """Turns group norms with one group per channel into instance norms, where the other model has instance norms."""
     if not any(layer.kind == "instance_norm" for layer in other.layers):
         return twin
-    return with_layers(twin, [_as_instances(twin, layer) for layer in twin.layers])
+    return twin.with_layers([_as_instances(twin, layer) for layer in twin.layers])
 
 
 def _as_instances(twin: Twin, layer: Layer) -> Layer:
@@ -138,7 +133,7 @@ def _with_stacks(twin: Twin, other: Twin) -> Twin:
     for kind in layouts.RECURRENT:
         ours, theirs = ([layer for layer in one.layers if layer.kind == kind] for one in (twin, other))
         stacks += _stacks(twin, ours, list(map(_depth, theirs)))
-    return joined(twin, [(stack, _stack(stack)) for stack in stacks])
+    return twin.joined([(stack, _stack(stack)) for stack in stacks])
 
 
 def _stacks(twin: Twin, layers: list[Layer], depths: list[int]) -> list[list[Layer]]:

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from xdevice.twins.contract import layouts
 from xdevice.twins.contract.layouts import Layer, Part
-from xdevice.twins.models.twin import name_in, parent_of
-
-from .replacing import joined
+from xdevice.twins.models.reading import name_in, parent_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from xdevice.twins.models.twin import Twin
+    from xdevice.twins.models.reading import Twin
 
     Group = Sequence[Layer]
     """The layers of one attention: the attention itself, or linear layers, the last of which gives the output."""
@@ -68,7 +66,7 @@ def _joined(source: Twin, ours: list[Group], target: Twin, theirs: list[Group]) 
 
 
 def _with_attentions(twin: Twin, joins: Iterable[tuple[Group, Layer]]) -> Twin:
-    twin = joined(twin, joins)
+    twin = twin.joined(joins)
     owned = {part.name for layer in twin.layers for part in layer.parts}
     return twin._replace(singles=[layer for layer in twin.singles if layer.parts[0].name not in owned])
 
@@ -198,5 +196,5 @@ def _attention(twin: Twin, group: Group, rows: Sequence[int]) -> Layer:
     levels = zip(*(parent_of(layer.path).split(".") for layer in group), strict=False)
     shared = takewhile(lambda names: len(set(names)) == 1, levels)
     layer = Layer(".".join(names[0] for names in shared), layouts.ATTENTION, tuple(parts), {})
-    settings = {"packed": layouts.is_packed(twin.shapes(layer)), layouts.FOLDED: True}
+    settings = {"packed": layouts.is_packed(twin.shapes(layer)), layouts.ASSEMBLED: True}
     return layer._replace(settings=settings)

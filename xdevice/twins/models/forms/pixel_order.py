@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from xdevice.contract import Backend
     from xdevice.twins.contract.layouts import Layer
-    from xdevice.twins.models.twin import Twin
+    from xdevice.twins.models.reading import Twin
 
 
 def has_channels_last(twin: Twin) -> bool:
@@ -48,7 +48,7 @@ def in_doubt(source: Twin, target: Backend) -> Iterator[str]:
     for layer in source.layers:
         shape: Any = source.shapes(layer).get("weight", ())
         if layer.kind in ("conv", "batch_norm") and shape:
-            channels = shape[0]
+            channels = shape[0]  # what is flattened may have as many channels as the last layer with an image
         elif layer.kind == "linear" and shape:
             part = next(part for part in layer.parts if "weight" in part.of)
             is_known = part.rule.order or part.rule.refusal

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from xdevice.twins.contract.layouts import Layer
-    from xdevice.twins.models.twin import Names, Twin
+    from xdevice.twins.models.reading import Names, Twin
 
     Slices = Mapping[str, slice]
     """Which rows are asked for, by the path of the layer."""
@@ -61,6 +61,7 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
 
 def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool) -> Layer:
     total = next(iter(twin.shapes(layer).values()))[0]
+    # as Python's slices do, so that [2:] and [:-1] mean what they say
     first, last, _ = rows.indices(total)
     if first >= last:
         raise StateError(f"names= asks for rows {first} to {last} of {layer.path}, which has {total}")

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 from xdevice.errors import StateError
 from xdevice.twins.contract import layouts
 from xdevice.twins.models.name_likeness import crossings, guess
-from xdevice.twins.models.reading import declared_layer
-from xdevice.twins.models.twin import parent_of
+from xdevice.twins.models.reading import declared_layer, parent_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from xdevice.twins.contract.layouts import Layer
-    from xdevice.twins.models.twin import Names, Pairs, Twin
+    from xdevice.twins.models.reading import Names, Pairs, Twin
 
 _NORMS: Final = ("rms_norm", "layer_norm")
 """Kinds that an own class with no more than a weight, or a weight and a bias, is taken for."""
