@@ -328,6 +328,7 @@ class Hub(threading.Thread):
         next_beat = 0.0
         self._see_who_has_come()
         while not self.ended:
+            # while nobody waits, the thread sleeps until a frame comes, and costs nothing
             ready = self._selector.select(self._beat if self._needs_time() else None)
             now = self._clock.tick()
             for key, events in ready:
@@ -455,6 +456,7 @@ class Hub(threading.Thread):
         if size != terms.size or not 0 <= rank < terms.size:
             return {"why": "said", "text": f"it is rank {rank} of {size}, and here are {terms.size} processes"}
         peer = self.peers[rank]
+        # a child that a rank starts has the variables of the rank, and would pass for it
         if (peer.vote if line == "vote" else peer.pulse) is not None or (
             peer.pid and peer.pid != str(hello.get("pid"))
         ):
@@ -464,7 +466,7 @@ class Hub(threading.Thread):
 
     def _admit(self, conn: Conn, hello: dict[str, Any]) -> None:
         peer = self.peers[hello["rank"]]
-        conn.most = control.MOST
+        conn.most = control.MOST  # only now: a stranger could fill the memory
         peer.pid = str(hello.get("pid"))
         if hello["line"] == "vote":
             peer.vote = conn
@@ -615,7 +617,7 @@ class Hub(threading.Thread):
         if in_engine and not absent and self._is_stuck(now, in_engine):
             return
         if now - self._waiting_since > self._said and absent:
-            self._said *= 2
+            self._said *= 2  # logged after 1, 2, 4 ... timeouts
             places = "; ".join(f"rank {peer.rank} is at {peer.at or 'an unknown line'}" for peer in absent[:4])
             _log.warning(
                 "xdevice: rank %d waits for %d s with %s: %s",

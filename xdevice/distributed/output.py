@@ -25,7 +25,7 @@ _LONGEST: Final = 2**16
 """The most bytes in a line: output without line breaks, such as a dump of bytes, is shown in pieces of this length."""
 _TRACEBACK: Final = "Traceback (most recent call last)"
 
-_printing = threading.RLock()
+_printing = threading.RLock()  # reentrant, because `write` calls `say`, which writes too
 
 
 def say(text: str) -> None:
