@@ -246,7 +246,7 @@ class Line:
         self._timeout = timeout
         self._beat = beat_of(timeout)
         self._clock = Clock(4 * self._beat)
-        self._heard = 0.0
+        self._last_frame = 0.0
         self._lock = threading.RLock()
         """Held by the thread that reads the connection: the program's thread, or, while the engine starts, the
         engine's."""
@@ -259,7 +259,7 @@ class Line:
     def wait_for_all(self, join_timeout: float) -> None:
         """Waits until the hub says that all ranks have joined. Raises `PeerError` if one has not joined in time."""
         self._timeout += join_timeout
-        self._heard = self._clock.tick()
+        self._last_frame = self._clock.tick()
         while not any(kind == JOINED for kind, _ in self._frames(self._beat)):
             pass
         self._timeout -= join_timeout
@@ -288,7 +288,7 @@ class Line:
         if self.failure is not None:
             raise self.failure
         with self._lock:
-            self._heard = self._clock.tick()
+            self._last_frame = self._clock.tick()
             self._vote.send(kind, f"{self.started}\n{_in_a_line(call)}\n{payload}")
             while True:
                 for kind, text in self._frames(self._beat):
@@ -314,14 +314,14 @@ class Line:
         if the hub is gone or silent."""
         ready = self._poll(seconds)
         now = self._clock.tick()
-        if not ready and now - self._heard > self._timeout + self._beat:
+        if not ready and now - self._last_frame > self._timeout + self._beat:
             text = (
                 f"rank 0 has been silent for {self._timeout:g} s: its process is stopped, or its machine out of reach"
             )
             raise self.end(PeerError(text, 0, "silent"))
         if not ready:
             return []
-        self._heard = now
+        self._last_frame = now
         self._vote.flush()
         frames = list(self._vote.frames())
         for kind, text in frames:
@@ -351,7 +351,7 @@ class Line:
         if done(0.1):  # a call that ends soon costs no message and no text
             return
         call, seconds = describe_call()
-        begun = self._heard = self._clock.tick()
+        begun = self._last_frame = self._clock.tick()
         try:
             while not done(0.1):
                 if not self._lock.acquire(blocking=False):
@@ -360,7 +360,7 @@ class Line:
                 try:
                     now = self._clock.tick()
                     if not self.is_in_engine:
-                        self._heard = now  # the hub does not know that this rank waits, and sends it no ALIVE
+                        self._last_frame = now  # the hub does not know that this rank waits, and sends it no ALIVE
                     self._frames(0)
                     if not self.is_in_engine and now - begun > self._beat:
                         self.is_in_engine = True
@@ -377,7 +377,7 @@ class Line:
         raises that failure. Returns if the hub names none."""
         until = time.monotonic() + _EXPLAINED
         while time.monotonic() < until:
-            self._heard = self._clock.tick()
+            self._last_frame = self._clock.tick()
             self._frames(0.05)
 
     def _answer(self) -> None:
