@@ -181,6 +181,17 @@ def none_on_one() -> None:
     report(good=True)
 
 
+def a_gradient_that_cannot_be_written() -> None:
+    """The mean would be in a new tensor, and the model would train on with its own gradient."""
+    with world_of_torch() as world:
+        model = nn.Linear(2, 2)
+        model.weight.grad, model.bias.grad = torch.ones(2, 1).expand(2, 2), torch.ones(2)
+        with pytest.raises(xdevice.ArgumentError, match="the gradient of weight cannot be written"):
+            world.average_gradients(model)
+        world.barrier()
+    report(good=True)
+
+
 def is_refused() -> None:
     """Each before anything was said."""
     with world_of_torch() as world:

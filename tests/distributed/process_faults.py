@@ -190,6 +190,10 @@ def old_plans_are_kept():
     gradients._plan = keep
 
 
+def means_are_lost():
+    gradients._require_written = lambda *given: None
+
+
 # who belongs here
 
 

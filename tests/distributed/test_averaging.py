@@ -46,9 +46,10 @@ def assert_good(outcomes):
             ("equals_what_comes_after_it", 3),
             ("a_model_that_changes", 2),
             ("is_refused", 2),
+            ("a_gradient_that_cannot_be_written", 2),
         ],
         each_time=[("equals_what_comes_after_it", 2)],
-        slow=[("a_model_that_changes", 2)],
+        slow=[("a_model_that_changes", 2), ("a_gradient_that_cannot_be_written", 2)],
         others="long",
     ),
 )

@@ -82,6 +82,7 @@ CASES = {
     "gradients": ("averaging_cases:equals_what_comes_after_it", good),
     "gradients travel": ("averaging_cases:travels_during_the_pass", in_the_pass),
     "a gradient is None": ("averaging_cases:none_on_one", both_say("first.weight None")),
+    "a gradient cannot be written": ("averaging_cases:a_gradient_that_cannot_be_written", good),
     "a model changes": ("averaging_cases:a_model_that_changes", good),
 }
 """What runs, and what has to come of it."""
@@ -109,6 +110,7 @@ FAULTS = {
     "after_the_pass": "gradients travel",
     "nobody_asks_for_nones": "a gradient is None",
     "old_plans_are_kept": "a model changes",
+    "means_are_lost": "a gradient cannot be written",
     "no_secret": "secrets differ",
     "one_world_is_as_good_as_another": "another world",
 }

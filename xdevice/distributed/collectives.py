@@ -32,8 +32,6 @@ from .session import NO_WEIGHT
 from .signatures import others_text, overlap, signatures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .session import Session
 
 _checked: set[tuple[type, Any, str]] = set()
@@ -62,20 +60,18 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     carrier = session.ready("all_reduce", operands, op)
     if len(operands) > 1:
         refuse_overlaps(operands)
+    unique = _each_once(operands)
 
     def call() -> str:
         return f"all_reduce {op}{' weighted' if own is not None else ''}: {signatures(operands)}"
 
+    def job() -> dict[int, Any]:
+        return {id(one.value): carrier.all_reduce(one, op, total) for one in unique}
+
     with session.alone("all_reduce"):
         total = session.agree(call, own)
-        if len(operands) == 1:
-            new = session.call("all_reduce", call, lambda: carrier.all_reduce(operands[0], op, total), operands)
-            return x if new is x else rebuilt(x, operands, [new])
-        unique = _each_once(operands)
-        rows = session.call(
-            "all_reduce", call, lambda: _map(unique, lambda h: carrier.all_reduce(h, op, total)), unique
-        )
-    return rebuilt(x, operands, [rows[id(operand.value)] for operand in operands])
+        new = session.call("all_reduce", call, job, unique)
+    return _replaced(x, operands, new)
 
 
 def broadcast(session: Session, x: Any, root: int) -> Any:
@@ -100,8 +96,10 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
     def call() -> str:
         return f"broadcast from {root}: {signatures(parts)}{overlap(parts)}{others_text(x)}"
 
-    new = session.agree_and_call("broadcast", call, lambda: _map(unique, lambda h: carrier.broadcast(h, root)), unique)
-    return rebuilt(x, operands, [new.get(id(operand.value), operand.value) for operand in operands])
+    def job() -> dict[int, Any]:
+        return {id(one.value): carrier.broadcast(one, root) for one in unique}
+
+    return _replaced(x, operands, session.agree_and_call("broadcast", call, job, unique))
 
 
 def all_gather(session: Session, x: Any, even: bool) -> Any:
@@ -113,9 +111,8 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
         refuse_symbol(operand)
     if session.size == 1:
         numbers = [operand for operand in operands if not shape_of(operand)]
-        new = {id(operand.value): operand.backend.join([operand.value]) for operand in numbers}
         _remember(x, _NO_OP)
-        return rebuilt(x, operands, [new.get(id(operand.value), operand.value) for operand in operands]) if new else x
+        return _replaced(x, operands, {id(one.value): one.backend.join([one.value]) for one in numbers})
     carrier = session.ready("all_gather", operands)
     uneven = [not even and bool(shape_of(operand)) for operand in operands]
 
@@ -209,8 +206,9 @@ def split_batch(session: Session, x: Any, even: bool) -> Any:
         _remember(x, _NO_OP)
         return x
     session.require_open("split_batch")
-    parts = _map(operands, lambda operand: operand.backend.split(operand.value, sizes)[session.rank])
-    return rebuilt(x, operands, [parts[id(operand.value)] for operand in operands])
+    unique = _each_once(operands)
+    parts = {id(one.value): one.backend.split(one.value, sizes)[session.rank] for one in unique}
+    return _replaced(x, operands, parts)
 
 
 # checking the arguments
@@ -258,8 +256,11 @@ def _each_once(operands: list[Operand]) -> list[Operand]:
     return list({id(operand.value): operand for operand in operands}.values())
 
 
-def _map(parts: list[Operand], one: Callable[[Operand], Any]) -> dict[int, Any]:
-    return {id(operand.value): one(operand) for operand in _each_once(parts)}
+def _replaced(x: Any, operands: list[Operand], new: dict[int, Any]) -> Any:
+    """`x` with new values in the places of some operands, by the `id` of the old ones; `x` itself if there are none."""
+    if not new:
+        return x
+    return rebuilt(x, operands, [new.get(id(operand.value), operand.value) for operand in operands])
 
 
 # a world of one

@@ -95,6 +95,7 @@ class Conn:
     def __init__(self, sock: socket.socket, most: int = MOST) -> None:
         sock.setblocking(False)
         if sock.family != getattr(socket, "AF_UNIX", None):
+            # Nagle's algorithm would hold a small frame back until the last one is acknowledged, which may take 40 ms
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = sock
         self.most = most
@@ -245,7 +246,7 @@ class Line:
         self._timeout = timeout
         self._beat = beat_of(timeout)
         self._clock = Clock(4 * self._beat)
-        self._heard = 0.0
+        self._last_frame = 0.0
         self._lock = threading.RLock()
         """Held by the thread that reads the connection: the program's thread, or, while the engine starts, the
         engine's."""
@@ -258,7 +259,7 @@ class Line:
     def wait_for_all(self, join_timeout: float) -> None:
         """Waits until the hub says that all ranks have joined. Raises `PeerError` if one has not joined in time."""
         self._timeout += join_timeout
-        self._heard = self._clock.tick()
+        self._last_frame = self._clock.tick()
         while not any(kind == JOINED for kind, _ in self._frames(self._beat)):
             pass
         self._timeout -= join_timeout
@@ -287,7 +288,7 @@ class Line:
         if self.failure is not None:
             raise self.failure
         with self._lock:
-            self._heard = self._clock.tick()
+            self._last_frame = self._clock.tick()
             self._vote.send(kind, f"{self.started}\n{_in_a_line(call)}\n{payload}")
             while True:
                 for kind, text in self._frames(self._beat):
@@ -299,6 +300,7 @@ class Line:
     def fail(self, why: str, text: str) -> None:
         """Tells the hub, and so all ranks, that this rank has failed."""
         if self.failure is None:
+            # the process may end right after this: the frame is to be out by then
             self._vote.send(FAILED, json.dumps({"why": why, "text": text}))
             until = time.monotonic() + 1
             while self._vote.out and time.monotonic() < until:
@@ -312,14 +314,14 @@ class Line:
         if the hub is gone or silent."""
         ready = self._poll(seconds)
         now = self._clock.tick()
-        if not ready and now - self._heard > self._timeout + self._beat:
+        if not ready and now - self._last_frame > self._timeout + self._beat:
             text = (
                 f"rank 0 has been silent for {self._timeout:g} s: its process is stopped, or its machine out of reach"
             )
             raise self.end(PeerError(text, 0, "silent"))
         if not ready:
             return []
-        self._heard = now
+        self._last_frame = now
         self._vote.flush()
         frames = list(self._vote.frames())
         for kind, text in frames:
@@ -346,10 +348,10 @@ class Line:
         """Waits until the engine is done, or raises when a rank fails. `done(seconds)` waits at most that long and
         returns whether the engine is done. `describe_call()` returns the text of the call and the seconds that it may
         take; only slow calls need it."""
-        if done(0.1):
+        if done(0.1):  # a call that ends soon costs no message and no text
             return
         call, seconds = describe_call()
-        begun = self._heard = self._clock.tick()
+        begun = self._last_frame = self._clock.tick()
         try:
             while not done(0.1):
                 if not self._lock.acquire(blocking=False):
@@ -358,7 +360,7 @@ class Line:
                 try:
                     now = self._clock.tick()
                     if not self.is_in_engine:
-                        self._heard = now
+                        self._last_frame = now  # the hub does not know that this rank waits, and sends it no ALIVE
                     self._frames(0)
                     if not self.is_in_engine and now - begun > self._beat:
                         self.is_in_engine = True
@@ -375,7 +377,7 @@ class Line:
         raises that failure. Returns if the hub names none."""
         until = time.monotonic() + _EXPLAINED
         while time.monotonic() < until:
-            self._heard = self._clock.tick()
+            self._last_frame = self._clock.tick()
             self._frames(0.05)
 
     def _answer(self) -> None:
@@ -459,7 +461,7 @@ def _short(call: str, calls: list[str]) -> str:
 
 def describe(error: BaseException) -> str:
     """A text for an error, for the other ranks: its type and message, and the file and line that raised it."""
-    where = error.__traceback__
+    where = error.__traceback__  # its last frame is where the error was raised
     while where is not None and where.tb_next is not None:
         where = where.tb_next
     place = f" ({where.tb_frame.f_code.co_filename}:{where.tb_lineno})" if where is not None else ""
@@ -500,6 +502,7 @@ def proof(key: str, *parts: object) -> str:
 
 
 def is_proof(claimed: object, key: str, *parts: object) -> bool:
+    # compare_digest takes the same time whatever differs, so that nobody can guess a proof digit by digit
     return isinstance(claimed, str) and hmac.compare_digest(
         claimed.encode("utf-8", "replace"), proof(key, *parts).encode()
     )
@@ -550,7 +553,7 @@ def connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket 
         sock = socket.socket(family, kind, protocol)
     except (LaunchError, OSError):
         return None  # the host's name may become known later: the caller tries again
-    sock.settimeout(5)
+    sock.settimeout(5)  # another program may listen there, which accepts and never answers
     try:
         sock.connect(address)
         refusal = _greet(sock, place, terms, line)
@@ -565,7 +568,7 @@ def connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket 
     if refusal.get("why") == "token":
         text = f"refuses this process: its {TOKEN} is another one, or its run is"
         if place.port is None and is_loopback(place.host):
-            return None  # another run listens at this port
+            return None  # another run listens at this port, which is a hash: the caller tries the next one
     else:
         text = f"refuses this process: {refusal.get('text')}"
     raise LaunchError(f"rank 0 at {place.host}:{port} {text}")

@@ -68,7 +68,7 @@ def agree(lists: list[str]) -> str:
     """The engine on which all ranks settle: the first in rank 0's list that every rank has. `lists` has a JSON list for
     each rank."""
     rows: list[list[str]] = [json.loads(text) for text in lists]
-    for name in rows[0]:
+    for name in rows[0]:  # the order of one rank, so that all choose the same
         if all(name in row for row in rows):
             return name
     texts = "; ".join(f"rank {rank}: {', '.join(row)}" for rank, row in enumerate(rows))

@@ -74,6 +74,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         total = session.agree(call, own)
         means = session.call("all_reduce", call, job, operands)
     if backend is not None:
+        # a model that keeps another gradient than it was given would train on without the other ranks
         _require_written(unique, means, "pass the gradients, and use what is returned")
         return model_or_gradients
     return rebuilt(model_or_gradients, operands, [means[id(operand.value)] for operand in operands])
@@ -265,7 +266,7 @@ class _Sending:
         self._lacking = [len(bucket.numbers) for bucket in plan.buckets]
         self._gradients: dict[int, Any] = {}
         self._sent: list[tuple[list[Operand], Callable[[], Any]]] = []
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # PyTorch runs a backward pass in a thread for each device
 
     def ready(self, i: int, gradient: Any) -> None:
         """Takes a gradient during the backward pass, in any thread, and starts the buckets whose turn it is."""

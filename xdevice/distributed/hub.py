@@ -180,10 +180,10 @@ class Peer:
         self.vote: Conn | None = None
         self.pulse: Conn | None = None
         self.pending: Pending | None = None
-        self.quiet: float | None = None
+        self.still_since: float | None = None
         """The time since which nothing has moved in this rank, or in its engine while it is in a call of it; None while
         no other rank waits for it."""
-        self.heard = 0.0
+        self.answered = 0.0
         """The time of its last answer to a question of the hub, or of the first question."""
         self.at = ""
         self.pid = ""
@@ -218,7 +218,7 @@ class Calls:
 
     def add(self, peer: Peer, pending: Pending) -> None:
         self.settle(peer)
-        peer.pending, peer.quiet = pending, None
+        peer.pending, peer.still_since = pending, None
         self.waiting[peer.rank] = peer
         if pending.kind == SLOW:
             self.slow.add(peer.rank)
@@ -299,7 +299,7 @@ class Hub(threading.Thread):
         self._all_here = 0.0
         """The time since which all ranks are in a call, at least one of them in a slow call of the engine."""
         self._waiting_since: float | None = None
-        self._said = timeout
+        self._log_after = timeout
 
     def attach(self, rank: int, vote: socket.socket, pulse: socket.socket) -> None:
         """Adds rank 0, which is in the hub's own process and needs no handshake. Called before the thread is
@@ -328,6 +328,7 @@ class Hub(threading.Thread):
         next_beat = 0.0
         self._see_who_has_come()
         while not self.ended:
+            # while nobody waits, the thread sleeps until a frame comes, and costs nothing
             ready = self._selector.select(self._beat if self._needs_time() else None)
             now = self._clock.tick()
             for key, events in ready:
@@ -345,8 +346,8 @@ class Hub(threading.Thread):
     def _needs_time(self) -> bool:
         return not self._joined or bool(self._calls.waiting) or bool(self._strangers)
 
-    def _register(self, conn: Conn, heard: Callable[[], None]) -> None:
-        self._selector.register(conn, selectors.EVENT_READ, heard)
+    def _register(self, conn: Conn, on_frame: Callable[[], None]) -> None:
+        self._selector.register(conn, selectors.EVENT_READ, on_frame)
 
     def _send(self, conn: Conn | None, kind: bytes, text: str = "") -> None:
         if conn is None or not conn.is_open:
@@ -455,6 +456,7 @@ class Hub(threading.Thread):
         if size != terms.size or not 0 <= rank < terms.size:
             return {"why": "said", "text": f"it is rank {rank} of {size}, and here are {terms.size} processes"}
         peer = self.peers[rank]
+        # a child that a rank starts has the variables of the rank, and would pass for it
         if (peer.vote if line == "vote" else peer.pulse) is not None or (
             peer.pid and peer.pid != str(hello.get("pid"))
         ):
@@ -464,16 +466,16 @@ class Hub(threading.Thread):
 
     def _admit(self, conn: Conn, hello: dict[str, Any]) -> None:
         peer = self.peers[hello["rank"]]
-        conn.most = control.MOST
+        conn.most = control.MOST  # only now: a stranger could fill the memory
         peer.pid = str(hello.get("pid"))
         if hello["line"] == "vote":
             peer.vote = conn
-            heard = lambda: self._hear(peer)  # noqa: E731
+            on_frame = lambda: self._hear(peer)  # noqa: E731
         else:
             peer.pulse = conn
-            heard = lambda: self._hear_pulse(peer)  # noqa: E731
+            on_frame = lambda: self._hear_pulse(peer)  # noqa: E731
         self._connected += 1
-        self._selector.modify(conn, selectors.EVENT_READ, heard)
+        self._selector.modify(conn, selectors.EVENT_READ, on_frame)
         self._send(conn, WELCOME, control.proof(self.terms.key, hello["nonce"], "hub"))
         self._see_who_has_come()
 
@@ -524,18 +526,18 @@ class Hub(threading.Thread):
             return
         for _, text in peer.pulse.frames():
             answer = control.parse(text)
-            peer.heard, peer.at = self._clock.now, str(answer.get("at", ""))
+            peer.answered, peer.at = self._clock.now, str(answer.get("at", ""))
             if answer.get("moved") or (not peer.pending and self._calls.are_past(answer.get("started", 0))):
-                peer.quiet = self._clock.now
+                peer.still_since = self._clock.now
         if not peer.pulse.is_open and not self.ended:
             self._hear(peer)  # its other connection may hold the reason why this one was closed
             self._end_died(peer)
 
-    def _decide(self, came: Peer) -> None:
+    def _decide(self, caller: Peer) -> None:
         """Called after each call of a rank. When all ranks have called, tells them to go on, or that their calls
         differ. Raises an error on all ranks if a call can never be matched. Loops over all ranks only after the last
         call, so that large worlds stay fast."""
-        pending = came.pending
+        pending = caller.pending
         if pending is None:
             return
         if (alone := self._calls.left_alone(self.peers)) is not None:
@@ -543,7 +545,7 @@ class Hub(threading.Thread):
             self._end(left, "left", f"rank {left} has left the block, and rank {other} calls {call}")
             return
         if pending.kind == PAIR:
-            self._decide_pair(came, pending)
+            self._decide_pair(caller, pending)
         elif self._calls.differ_unvoted():
             self._close_world({"calls": {peer.rank: peer.pending.call for peer in self.peers if peer.pending}})
             return
@@ -565,22 +567,22 @@ class Hub(threading.Thread):
         self.ended = is_last
         self._rest()
 
-    def _decide_pair(self, came: Peer, pending: Pending) -> None:
+    def _decide_pair(self, caller: Peer, pending: Pending) -> None:
         verb, other, what = pending.payload.split(" ", 2)
         peer = self.peers[int(other)]
         theirs = peer.pending
         if theirs is None or theirs.kind != PAIR:
             return
         their_verb, back, their_what = theirs.payload.split(" ", 2)
-        if int(back) != came.rank or their_verb == verb:
+        if int(back) != caller.rank or their_verb == verb:
             return
         if what == their_what:
-            for one in (came, peer):
+            for one in (caller, peer):
                 self._calls.settle(one)
                 self._send(one.vote, GO)
             self._rest()
         else:
-            self._differ([came, peer])
+            self._differ([caller, peer])
 
     def _differ(self, peers: Iterable[Peer]) -> None:
         peers = sorted(peers, key=lambda peer: peer.rank)
@@ -599,23 +601,23 @@ class Hub(threading.Thread):
         for peer in waiting:  # an empty frame tells them that rank 0 is alive
             self._send(peer.vote, ALIVE)
         if self._waiting_since is None:
-            self._waiting_since, self._said = now, self.timeout
+            self._waiting_since, self._log_after = now, self.timeout
         absent = [peer for peer in self.peers if not peer.pending]
         in_engine = [self.peers[rank] for rank in sorted(self._calls.slow)]
         if absent or not in_engine:
             self._all_here = now
         for peer in absent + in_engine:
-            if peer.quiet is None:
-                peer.quiet = peer.heard = now
-            is_late = not peer.pending and now - peer.quiet > self.timeout
-            if is_late or now - peer.heard > self.timeout:
+            if peer.still_since is None:
+                peer.still_since = peer.answered = now
+            is_late = not peer.pending and now - peer.still_since > self.timeout
+            if is_late or now - peer.answered > self.timeout:
                 self._end_late(peer, [one for one in waiting if one is not peer], now)
                 return
             self._send(peer.pulse, ASK)
         if in_engine and not absent and self._is_stuck(now, in_engine):
             return
-        if now - self._waiting_since > self._said and absent:
-            self._said *= 2
+        if now - self._waiting_since > self._log_after and absent:
+            self._log_after *= 2  # logged after 1, 2, 4 ... timeouts
             places = "; ".join(f"rank {peer.rank} is at {peer.at or 'an unknown line'}" for peer in absent[:4])
             _log.warning(
                 "xdevice: rank %d waits for %d s with %s: %s",
@@ -629,7 +631,7 @@ class Hub(threading.Thread):
         """Raises an error on all ranks, which ends the world, if all have called the engine, and nothing has moved in
         the engine of any of them in the time that the whole call may take. Returns whether it has."""
         first = in_engine[0]
-        since = max([self._all_here, *(peer.quiet for peer in in_engine if peer.quiet is not None)])
+        since = max([self._all_here, *(peer.still_since for peer in in_engine if peer.still_since is not None)])
         if first.pending is None or now - since < float(first.pending.payload):
             return False
         self._end(
@@ -643,13 +645,13 @@ class Hub(threading.Thread):
     def _rest(self) -> None:
         self._waiting_since = None
         for peer in self.peers:
-            peer.quiet = None
+            peer.still_since = None
 
     def _end_late(self, peer: Peer, waiting: list[Peer], now: float) -> None:
         one = waiting[0] if waiting else peer
         calls = f"rank {one.rank} calls {one.pending.call}" if one.pending else ""
         others = f" and {len(waiting) - 1} more wait" if len(waiting) > 1 else ""
-        silent = now - peer.heard
+        silent = now - peer.answered
         if silent <= 4 * self._beat:
             text = f"rank {peer.rank} has not come in {self.timeout:g} s, while nothing moves in it: it is at"
             self._end(peer.rank, "late", f"{text} {peer.at}; {calls}{others}")

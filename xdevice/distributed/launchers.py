@@ -47,6 +47,7 @@ class Launch(NamedTuple):
         """The ports that rank 0 tries to listen on, in this order."""
         if self.port is not None:
             return [self.port]
+        # crc32 is the same in every process, and Python's hash of a text is not
         return [_FIRST_PORT + zlib.crc32(f"{self.run}/{i}".encode()) % _PORTS for i in range(_TRIES)]
 
 
@@ -64,7 +65,7 @@ def place() -> Launch | None:
             a number holds something else.
     """
     for launcher in _LAUNCHERS:
-        if launcher is _SRUN:
+        if launcher is _SRUN:  # whoever sets TF_CONFIG may run inside of a Slurm job, and counts before it
             _refuse_cluster()
         process = _read(launcher)
         if process is not None:

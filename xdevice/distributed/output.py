@@ -25,7 +25,7 @@ _LONGEST: Final = 2**16
 """The most bytes in a line: output without line breaks, such as a dump of bytes, is shown in pieces of this length."""
 _TRACEBACK: Final = "Traceback (most recent call last)"
 
-_printing = threading.RLock()
+_printing = threading.RLock()  # reentrant, because `write` calls `say`, which writes too
 
 
 def say(text: str) -> None:
@@ -64,10 +64,10 @@ class RankOutput:
     also written into a file there."""
 
     def __init__(self, rank: int, process: subprocess.Popen[bytes], folder: Path | None) -> None:
-        self._said: deque[str] = deque(maxlen=_KEPT)
+        self._kept: deque[str] = deque(maxlen=_KEPT)
         self._threads = []
         self._log = _Log(folder / f"rank_{rank}.log") if folder is not None else None
-        for source, target, kept in ((process.stdout, sys.stdout, None), (process.stderr, sys.stderr, self._said)):
+        for source, target, kept in ((process.stdout, sys.stdout, None), (process.stderr, sys.stderr, self._kept)):
             if source is not None:
                 lines = Lines(f"[{rank}] ".encode(), target, kept, self._log)
                 thread = threading.Thread(target=_read, args=(source, lines), daemon=True)
@@ -83,7 +83,7 @@ class RankOutput:
             self._log.close()
 
     def last_lines(self) -> Sequence[str]:
-        lines = list(self._said)
+        lines = list(self._kept)
         starts = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
         return lines[starts[-1] :] if starts else lines[-_SHOWN:]
 

@@ -35,11 +35,14 @@ def signatures(tensors: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
 def signature(one: Operand, but_length: bool = False) -> str:
     """The text for one tensor, on which the ranks vote before a collective: its name, dtype, shape and kind of device.
     With `but_length` the length of the first axis is left out."""
-    shape = shape_of(one)
-    texts = f"[{', '.join(['any', *map(str, shape[1:])])}]" if but_length else str(list(shape))
-    place = one.backend.device_of(read(one))
-    name = one.name if one.name != "x" else ""
-    return f"{name}{' ' * bool(name)}{dtype_of(one)} {texts}{'' if place.kind == 'cpu' else f' on {place.kind}'}"
+    lengths = [str(length) for length in shape_of(one)]
+    if but_length:
+        lengths[0] = "any"
+    text = f"{dtype_of(one)} [{', '.join(lengths)}]"
+    if one.name != "x":
+        text = f"{one.name} {text}"
+    device = one.backend.device_of(read(one))
+    return text if device.kind == "cpu" else f"{text} on {device.kind}"
 
 
 def overlap(parts: list[Operand]) -> str:

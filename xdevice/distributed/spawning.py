@@ -205,6 +205,7 @@ class _Ranks:
                 signal.signal(number, handler or signal.SIG_DFL)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], rank: int) -> None:
+        # what several processes read at once would be torn apart, and a terminal stops readers in the background
         has_input = rank == 0 and not output.is_terminal(sys.stdin)
         process = subprocess.Popen(
             command,
