@@ -1,4 +1,10 @@
-"""Virtual GPUs for JAX: further CPU devices, which JAX makes itself."""
+"""Virtual GPUs for JAX: further CPU devices, which JAX makes itself (`jax_num_cpu_devices`) and keeps apart itself.
+
+| in place of | stands | because |
+|---|---|---|
+| `jax.devices`, for `--xd-cuda` only | `devices` | test suites ask it for "cuda" or "gpu", which JAX does \
+not have here (no upstream issue known) |
+"""
 
 from __future__ import annotations
 

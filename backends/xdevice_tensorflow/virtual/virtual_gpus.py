@@ -1,4 +1,13 @@
-"""Virtual GPUs for TensorFlow: its logical CPUs, which can be made only before TensorFlow has run anything."""
+"""Virtual GPUs for TensorFlow: its logical CPUs, which can be made only before TensorFlow has run anything.
+
+TensorFlow copies operands between them by itself, as between real GPUs, so no operation is replaced. One function is:
+
+| in place of | stands | because |
+|---|---|---|
+| `device_util.canonicalize`, which every `tf.distribute` strategy calls | `refusing` | a strategy that is told \
+"/GPU:0", which does not exist while the GPUs are virtual, hangs in `fit` or trains on the CPU (2.21; no upstream \
+issue known) |
+"""
 
 from __future__ import annotations
 

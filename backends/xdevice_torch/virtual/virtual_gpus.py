@@ -1,16 +1,31 @@
 """Virtual GPUs for PyTorch, in pure Python: `torch.device("vgpu", 1)`, whose memory is the host's.
 
-PyTorch reserves the device type PrivateUse1 for other people's devices, and since 2.13 it can be implemented in Python.
-The operations of virtual GPUs are in virtual_operations.py; this module has everything else that PyTorch asks of a
-device.
+PyTorch reserves the device type PrivateUse1 for other people's devices, and since 2.13 it can be implemented in Python
+(https://github.com/pytorch/pytorch/pull/157859). The operations of virtual GPUs are in virtual_operations.py; this
+module has everything else that PyTorch asks of a device:
 
-Facts about PyTorch that the code depends on:
-- The device guard (PyTorch's object for the current device) that it has for Python's devices knows only index 0. So
-  autograd's engine has no queue for index 1 and fails. Without threads it needs no queue, so threads are off while it
-  runs. C++ also takes a device without an index for index 0. So if another virtual GPU is current, the index is added
-  before C++ sees the device.
-- `p.data = x`, as `Module.to` does, fails if only one of the two tensors is on a virtual GPU. So the contents of the
-  two tensor objects are swapped. As on CUDA, parameters stay the same objects, which optimizers rely on.
+| in place of | stands | because |
+|---|---|---|
+| `torch.vgpu` | `_Module` | it does for virtual GPUs what `torch.cuda` does for CUDA |
+| `_accelerator_getDeviceIndex` and those beside it in `torch._C` | `_accelerator` | they ask the device guard or an \
+allocator, and fail or crash |
+| `_engine_run_backward` | `_without_threads` | the guard of a device in Python knows index 0 only \
+(https://github.com/pytorch/pytorch/issues/156052), so autograd's engine has no queue for index 1; without threads it \
+needs none |
+| `Tensor.to`, `tensor`, `as_tensor`, `asarray` | `_Indexed` | C++ takes a device without an index for index 0; the \
+index of the current device is added before; only once another one than 0 is current |
+| `Tensor.new`, `Tensor.new_tensor` | `_New`, `_NewTensor` | likewise: C++ makes the new tensor on index 0 |
+| `Tensor.data`, `_has_compatible_shallow_copy_type` | `_set_data`, `_can_have_contents` | `p.data = x`, as \
+`Module.to` does, fails if one of the two is on a virtual GPU (https://github.com/pytorch/pytorch/issues/196975); the \
+contents of the two tensors are swapped, so that parameters stay the objects that optimizers rely on |
+| `UntypedStorage.__new__` | `_making_storages` | the device has no allocator, and PyTorch would crash |
+| `accelerator.empty_cache` | nothing is done | likewise |
+| `nn.parallel.comm.scatter`, `gather`, `broadcast_coalesced` | `_no_communication` | they are written for CUDA; the \
+error names what to use |
+| `_TorchCompileInductorWrapper.__call__` | `_leaving_graphs` | Inductor has no code generator for this device, and \
+raises a KeyError (https://github.com/pytorch/pytorch/issues/189138) |
+
+Rows without a link have no upstream issue that is known.
 """
 
 from __future__ import annotations
