@@ -19,8 +19,9 @@ AVOIDED = {word for _, avoided in ROWS for word in re.split(r",\s*", avoided.str
 
 UNTELLING = {"asked", "found", "given", "held", "known", "made", "seen", "told"}
 """They say how a value came here, not what it is."""
-MEANT_OTHERWISE = {"layer", "settings"}
-"""Not words for a room and for an operation; but a network has layers, and a layer has settings."""
+MEANT_OTHERWISE = {"layer", "settings", "sharing"}
+"""Not words for a room, an operation and a conversion; but a network has layers, a layer has settings, and a sample of
+the suite is of two models that share a tensor."""
 FORBIDDEN = UNTELLING | AVOIDED - MEANT_OTHERWISE
 
 CEILINGS = {
@@ -30,26 +31,19 @@ CEILINGS = {
     "math": 180,
     "performance": 14,
     "port": 30,
-    "testing": 98,
+    "testing": 0,
     "twins": 120,
-    "virtual": 11,
+    "virtual": 0,
 }
 """How many values of each product have a forbidden name. Whoever renames some lowers the number; it is never raised."""
 
 SAME_CLASSES = {
-    "Arithmetic",
     "Block",
     "Call",
     "Calls",
-    "Creation",
-    "Models",
     "Owned",
-    "Parallel",
-    "Processes",
     "Rule",
     "Stranger",
-    "Streams",
-    "Transfers",
     "Tree",
     "_View",
 }

@@ -19,13 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Backend
+    from xdevice.testing.contract.samples import Copies
 
 
 class JaxSamples(Samples):
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
     def other_device(self) -> Device | None:
         if self._backend.virtual:
             return devices.of("gpu")
@@ -54,7 +51,7 @@ class JaxSamples(Samples):
         with jax.default_device(jax.devices("cpu")[0]):
             return jnp.ones((size, 1)) @ jnp.ones((1, size))
 
-    def pinned_copies(self, x: jax.Array) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    def pinned_copies(self, x: jax.Array) -> Copies:
         pinned = x.sharding.with_memory_kind("pinned_host")
         host = jax.device_put(x, pinned)
         return lambda: jax.device_put(host, x.sharding), lambda: jax.device_put(x, pinned)

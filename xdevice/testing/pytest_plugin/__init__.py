@@ -260,9 +260,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if name is not None:
         report.xdevice = about(item, name)  # type: ignore[attr-defined]
     if report.when == "call" and item.config.stash[settings_key].recordings is not None:
-        from .recordings import seen
+        from .recordings import value_count
 
-        report.xdevice_values = item.stash.get(seen, 0)  # type: ignore[attr-defined]
+        report.xdevice_values = item.stash.get(value_count, 0)  # type: ignore[attr-defined]
     return report
 
 
@@ -366,11 +366,11 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
         from xdevice.contract import patching
         from xdevice.twins.parity.comparing import assert_parity as check
 
-        given = {**defaults, **arguments}
+        options = {**defaults, **arguments}
         with patching.unseen():
             if recordings is not None:
-                recordings.see(actual, expected, given)
-            check(actual, expected, **given)
+                recordings.see(actual, expected, options)
+            check(actual, expected, **options)
 
     return assert_parity
 

@@ -39,11 +39,11 @@ def tolerances(item: pytest.Item) -> dict[str, Any]:
     """The arguments for `assert_parity` that the test's `xd_tol` markers give for the backend it runs on. The marker
     closest to the test takes precedence."""
     name = backend_of(item)
-    given: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for mark in reversed(list(item.iter_markers("xd_tol"))):
         if not mark.args or name in named_by(mark):
-            given.update(mark.kwargs)
-    return given
+            options.update(mark.kwargs)
+    return options
 
 
 def named_by(mark: pytest.Mark) -> tuple[str, ...]:

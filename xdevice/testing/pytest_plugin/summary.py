@@ -51,16 +51,16 @@ class Summary:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if getattr(report, "xdevice_values", 0):
             self._recorded.append(report.xdevice_values)
-        seen = getattr(report, "xdevice", None)
-        if seen is None:
+        facts = getattr(report, "xdevice", None)
+        if facts is None:
             return
-        counts = self._counts.setdefault(seen["backend"], Counter())
+        counts = self._counts.setdefault(facts["backend"], Counter())
         category = self._config.hook.pytest_report_teststatus(report=report, config=self._config)[0]
         if category:
             counts[category] += 1
-        if seen["version"]:
-            self._versions[seen["backend"]] = seen["version"]
-        self._on_gpu |= seen["on_gpu"] and category not in ("", "skipped")
+        if facts["version"]:
+            self._versions[facts["backend"]] = facts["version"]
+        self._on_gpu |= facts["on_gpu"] and category not in ("", "skipped")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

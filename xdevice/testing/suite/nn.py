@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import xdevice
@@ -14,7 +15,7 @@ from .base import Suite, in_thread
 from .capabilities import needs
 
 
-class FunctionsOfLayers(Suite):
+class LayerFunctionChecks(Suite):
     """Checks of neural-network functions. An adapter may refuse them all, by an `UnsupportedError`; if it has any, all
     must be right."""
 
@@ -61,9 +62,9 @@ class FunctionsOfLayers(Suite):
             (nn.binary_cross_entropy_with_logits(self.make([0.0, 200.0]), self.make([1.0, 0.5])), 50.346575),
             (nn.dropout(self.make([1.0, 3.0]), self.make([False, True]), 0.25), [0.0, 4.0]),
         ]
-        for place, (made, wanted) in enumerate(expected):
-            assert xdevice.device_of(made) is self.here(), f"result {place} is on {xdevice.device_of(made)}"
-            self.assert_near(made, wanted)
+        for place, (result, numbers) in enumerate(expected):
+            assert xdevice.device_of(result) is self.here, f"result {place} is on {xdevice.device_of(result)}"
+            self.assert_near(result, numbers)
         assert xdevice.to_numpy(nn.one_hot(labels, 2, dtype="int32")).dtype == "int32"
         for label in (2, -1, -100):
             wrong, message = self.make([0, label]), f"there is no index {label}; expected 0 to 1"
@@ -72,10 +73,8 @@ class FunctionsOfLayers(Suite):
             with pytest.raises(IndexError, match=message):
                 nn.one_hot(wrong, 2)
 
-    def assert_near(self, made: Any, wanted: Any) -> None:
-        import numpy
-
-        found = xdevice.to_numpy(made)
-        assert found.dtype == "float32"
-        assert found.shape == numpy.shape(wanted), f"{found.shape}, expected {numpy.shape(wanted)}"
-        assert numpy.allclose(found, wanted, rtol=1e-5, atol=1e-5), f"{found.tolist()}, expected {wanted}"
+    def assert_near(self, result: Any, numbers: Any) -> None:
+        array = xdevice.to_numpy(result)
+        assert array.dtype == "float32"
+        assert array.shape == np.shape(numbers), f"{array.shape}, expected {np.shape(numbers)}"
+        assert np.allclose(array, numbers, rtol=1e-5, atol=1e-5), f"{array.tolist()}, expected {numbers}"

@@ -51,10 +51,10 @@ def _floats(name: str) -> Array:
 
 def quiet(array: Array) -> Array:
     """The array with 1 in place of its NaNs, because arithmetic does not keep the bits of a NaN."""
-    found = array.copy()
-    if found.dtype.name == "bfloat16" or found.dtype.kind in "fc":
-        found[np.isnan(found)] = 1
-    return found
+    numbers = array.copy()
+    if numbers.dtype.name == "bfloat16" or numbers.dtype.kind in "fc":
+        numbers[np.isnan(numbers)] = 1
+    return numbers
 
 
 def plain(name: str) -> Array:
@@ -67,8 +67,8 @@ def plain(name: str) -> Array:
         numbers = numbers + 1j * numbers[::-1] if name in _REAL else numbers
     elif np.iinfo(name).min:
         numbers = numbers - 5
-    found: Array = numbers.astype(host_dtype(name))
-    return found
+    array: Array = numbers.astype(host_dtype(name))
+    return array
 
 
 def odd_sources() -> Iterator[tuple[str, Array]]:
