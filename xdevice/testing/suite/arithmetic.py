@@ -63,6 +63,7 @@ class ArithmeticChecks(Suite):
     @needs("Gradients")
     def test_gradients_are_right_or_refused(self) -> None:
         self.needs_kernels()
+        # one is not used, and another (below) is asked for twice
         x, y, unused, constant = (self.make(value) for value in (2.0, 3.0, [[1.0, 2.0]], 5.0))
         if self.asks(constant) is not None:
             constant = self.samples.marked(constant)

@@ -173,6 +173,7 @@ class StreamChecks(Suite):
         assert work.is_done(), "the event has happened before the work"
         whole, tail = start.elapsed(end), middle.elapsed(end)
         took = time.perf_counter() - before
+        # the samples' long work takes a tenth of a second or more; clocks differ by some milliseconds
         assert 0.05 <= whole <= took + 0.01, f"{whole} s of device time in {took} s"
         assert 0 <= tail < whole
         assert start.elapsed(middle) + tail == pytest.approx(whole, abs=0.01)
@@ -187,6 +188,7 @@ class StreamChecks(Suite):
             y = self.add(x, x)
         side.keep(x)
         del x
+        # without `keep` the allocator would give them the memory that the side stream still reads
         more = [self.make(np.zeros_like(expected)) for _ in range(8)]
         xdevice.sync(self.here)
         xdevice.sync(more)
@@ -209,9 +211,11 @@ class StreamChecks(Suite):
             return self.samples.add(x, x)
 
         step = xdevice.capture(task, self.here)
+        # a graph that is replayed reads the memory that it was captured with, whatever is there by now
         for factor in (1, 3, -2):
             self.adapter.write(x, self.make(plain("float32") * factor))
             assert_same(xdevice.to_numpy(step()), plain("float32") * factor * 2, "a replay")
+        # once to warm up, because a first call may allocate, and once to capture
         assert len(calls) == 2, "the task is called twice, and not again"
         assert self.asks(step()) in (None, False)
         side = xdevice.Stream(self.here)

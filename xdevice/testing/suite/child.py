@@ -35,6 +35,7 @@ def load(name: str) -> None:
     with lock.inner:
         for thread in threads:
             thread.start()
+        # until one thread waits for the lock, or all have passed without it, which is the fault
         while not lock.is_wanted and any(thread.is_alive() for thread in threads):
             time.sleep(0.01)
         # NumPy is not asked for, because modules other than its adapter import it too
@@ -172,6 +173,7 @@ def _in_fork(work: Callable[[], str]) -> str:
         warnings.simplefilter("ignore")
         child = os.fork()
     if child == 0:
+        # a child that waits for a lock of a thread that it does not have would wait for ever
         signal.alarm(20)
         try:
             answer = work()

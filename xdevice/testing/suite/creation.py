@@ -57,6 +57,7 @@ class CreationChecks(Suite):
         for name in {"float32", "int16", "complex64", "uint16"} - self.adapter.dtypes:
             with pytest.raises(xdevice.DTypeError, match=name):
                 self.make([1], dtype=name)
+        # an unknown name, a number that no dtype can hold, and one that wraps around
         for data, wrong in (([1], "floaty"), (2**70, None), ([300], "uint8")):
             with pytest.raises(xdevice.DTypeError):
                 self.make(data, dtype=wrong)
@@ -82,6 +83,7 @@ class CreationChecks(Suite):
     def test_every_dtype_survives_the_way_in_and_out(self) -> None:
         for name in self.dtypes():
             array = telling(name)
+            # shapes that a copy of bytes gets wrong: strides, no axes, no elements, an axis of one
             for source in (array, array.T, array[1, 2], array[:0], array[None]):
                 x = xdevice.tensor(source, device=self.home, dtype=name)
                 self.assert_on(self.here, x, np.asarray(source), name)
@@ -89,6 +91,7 @@ class CreationChecks(Suite):
 
     def test_memory_is_taken_over_and_read_without_a_change(self) -> None:
         for name in (*self.dtypes(), *sorted(self.adapter.short_floats - self.adapter.lacks(self.here))):
+            # 251 is prime, so that a copy which is off by a power of two shows; a bool has two values
             raw = np.arange(64 * 80 + 64, dtype="uint8") % (2 if name == "bool" else 251)
             begin = -raw.ctypes.data % 64
             source = raw[begin : begin + 64 * 80].view(host_dtype(name)).reshape(-1, 8)
@@ -105,6 +108,7 @@ class CreationChecks(Suite):
             self.assert_holds(self.make(source), source, name)
 
     def test_tensor_never_aliases_its_source(self) -> None:
+        # an asynchronous framework may read the source after the call has returned
         for waits in (False, True):
             for source in aligned_and_not():
                 expected = source.copy()
@@ -117,6 +121,7 @@ class CreationChecks(Suite):
 
     def test_to_numpy_never_aliases(self) -> None:
         for place in self.places():
+            # a number as well, because NumPy gives scalars of its own instead of arrays without axes
             for data in (((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)), 1.0):
                 x = xdevice.to_device(self.make(data), place)
                 read = xdevice.to_numpy(x)
@@ -152,6 +157,7 @@ class CreationChecks(Suite):
     def test_what_was_read_outlives_its_tensor(self) -> None:
         array = telling("float32")
         arrays = [xdevice.to_numpy(self.make(array)), self.adapter.to_numpy(self.make(array)).copy()]
+        # new tensors of the same size: an allocator would give them the memory that was let go
         more = [self.make(np.zeros_like(array)) for _ in range(4)]
         xdevice.sync(more)
         for read in arrays:
@@ -205,8 +211,10 @@ class CreationChecks(Suite):
         axes, longest = self.adapter.most_axes, self.adapter.longest_axis
         assert type(axes) is int
         assert type(longest) is int
+        # more axes than NumPy can have cannot be tried
         fitting: list[tuple[int, ...]] = [(1,) * min(axes, 32)]  # arrays of NumPy 1 have 32 axes at most
         too_much: list[tuple[int, ...]] = [(1,) * (axes + 1)] if axes < 32 else []
+        # a longer axis would need gigabytes
         if longest < 1 << 24:
             fitting.append((longest,))
             too_much.append((longest + 1,))
@@ -361,6 +369,7 @@ class CreationChecks(Suite):
         assert rules.strides in ("any", "forward", "compact")
         for name in self.dtypes():
             array = np.zeros(64, host_dtype(name))
+            # JAX takes over only memory that begins at a multiple of 64 bytes
             begin = (-array.ctypes.data % 64) // array.itemsize
             source = array[begin : begin + 12].reshape(3, 4)
             source[...] = cast(plain(name), name)
@@ -387,7 +396,9 @@ class RandomNumberChecks(Suite):
         assert wide.min() >= 0, name
         assert wide.max() < 1, f"{name}: 1 itself is drawn"
         counts, _ = np.histogram(wide, bins=10, range=(0, 1))
+        # ten standard deviations, of 30 each: a sound generator does not get there
         assert (abs(counts - 1000) < 300).all(), f"{name} is not uniform: {counts}"
+        # of 10,000 numbers with 24 bits some three coincide; those with 8 and 11 bits are few
         assert len(np.unique(wide)) > (100 if name in ("float16", "bfloat16") else 9000), name
         again = xdevice.to_numpy(xdevice.rand(100, 100, device=self.home, dtype=name))
         assert again.tobytes() != numbers.tobytes(), f"{name}: the same numbers twice"
@@ -408,5 +419,6 @@ class RandomNumberChecks(Suite):
     def test_seeded_numbers_are_the_same_everywhere(self) -> None:
         with xdevice.random.seed(3):
             x = xdevice.random.uniform(50, device=self.home)
+        # the generator that all frameworks draw from, as NumPy has it
         expected = np.random.Generator(np.random.Philox(3)).random(50, "float32")
         self.assert_on(self.here, x, expected, "float32")

@@ -42,6 +42,7 @@ class DeviceChecks(Suite):
         assert adapter.classify(type(self.make())) == "tensor"
         for make in self.samples.models().values():
             assert adapter.classify(type(make())) == "model"
+        # a type that is taken for a tensor would be moved, and one that is taken for a model searched
         others = [object, int, float, str, list, dict, tuple, type(None), type(self), type(adapter), Exception]
         for cls in (*others, type(adapter.to_native(self.here))):
             assert adapter.classify(cls) is None, f"{cls.__qualname__} is neither a tensor nor a model"
@@ -55,6 +56,7 @@ class DeviceChecks(Suite):
             assert isinstance(native, str) or self.adapter.from_native(native) is device
             assert xdevice.device(native) is device
             assert native == self.adapter.to_native(device)
+        # comparing two raises nothing
         assert all(a == b or a != b for a in natives for b in natives)
         assert len({str(native) for native in natives}) == len(natives), f"two devices are one: {natives}"
         for thing in (object(), 3, 2.5, None, [], self.make()):
@@ -166,6 +168,7 @@ class DeviceChecks(Suite):
             return
         x = xdevice.zeros(2, device=devices.CPU)
         y = xdevice.zeros(2, device=devices.CPU, dtype=name)
+        # in a container the refusal must come before its first tensor has moved
         for thing in (y, [x, {"y": y}]):
             for move in (xdevice.to_device, xdevice.copy_to):
                 with pytest.raises(xdevice.DTypeError, match=rf"{name}, which {place}.*cannot hold"):

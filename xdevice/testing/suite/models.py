@@ -51,6 +51,7 @@ class ModelChecks(Suite):
         for name, make in self.samples.models().items():
             model = make()
             before, marks = self.values(model), self.marks(model)
+            # from a device without values there is no way back
             for target in (self.here, there, *back):
                 assert xdevice.to_device(model, target) is model, name
                 self.assert_all_on(target, model, name)
@@ -231,6 +232,7 @@ class ModelChecks(Suite):
         net = self.traceable()
         with self.here:
             x = self.make()
+            # the same numbers, by a call that records nothing
             y, expected = self.adapter.infer(net, (x,)), net(x)
         assert not self.asks(y)
         np.testing.assert_allclose(xdevice.to_numpy(y), xdevice.to_numpy(expected), rtol=1e-6)
@@ -268,6 +270,7 @@ class ModelChecks(Suite):
         far = next((place for place in self.all_places() if place is not devices.CPU), None)
         there = need(far, "a second device")
         model = need(self.samples.spread(there), "a model spread over two devices")
+        # the error names the device that the model is spread to
         for ask in (xdevice.device_of, xdevice.check_same_device):
             with pytest.raises(xdevice.DeviceMismatchError, match=f"{there}"):
                 ask(model)

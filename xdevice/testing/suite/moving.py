@@ -97,12 +97,14 @@ class MovingChecks(Suite):
                 x = xdevice.tensor(buffer, device=source)
                 buffer[...] = 255
                 moved = verb(x, target)
+                # the copy may be under way when the source is written
                 if self.computes and self.adapter.can_write(x):
                     self.adapter.write(x, xdevice.zeros(_LARGE, dtype="uint8", device=source))
                 self.assert_holds(moved, pattern, f"{verb.__name__} from {source} to {target}")
 
     def test_large_moves_of_threads_do_not_meet(self) -> None:
         places = (self.here, self.there_with_values())
+        # the two have no number in common, so that one byte of the other array shows
         arrays = [np.resize(np.arange(start, start + 101, dtype="uint8"), _LARGE) for start in (0, 101)]
         backend = self.adapter
 
@@ -117,6 +119,7 @@ class MovingChecks(Suite):
     def test_what_is_not_waited_for_cannot_be_read_early(self) -> None:
         there = self.there_with_values()
         for source, target in ((self.here, there), (there, self.here)):
+            # each way of reading has to wait by itself
             for read in (xdevice.to_numpy, self._after_sync, self._after_a_copy):
                 x, expected = self.pending()
                 x = xdevice.to_device(x, source)
@@ -147,6 +150,7 @@ class MovingChecks(Suite):
 
     def test_every_device_reaches_every_other(self) -> None:
         expected = self.odd_arrays()["float32"]
+        # three of many, because the pairs grow with the square
         gpus = [xdevice.gpu(i) for i in range(self.adapter.count("gpu"))][:3]
         places = [xdevice.cpu(), *gpus]
         for source in places:
@@ -249,6 +253,7 @@ class MovingChecks(Suite):
         assert xdevice.device_of(mover.x) is self.here
 
     def test_what_cannot_move_is_refused(self) -> None:
+        # an iterator cannot be rebuilt, and would be used up
         for thing in (object(), 3, 2.5, "gpu", None, iter(())):
             for verb in _verbs():
                 with pytest.raises(xdevice.NotATensorError, match=type(thing).__qualname__):

@@ -36,8 +36,10 @@ class LayerFunctionChecks(Suite):
 
     def compute_layers(self) -> None:
         nn = xdevice.nn
+        # exp(-200) is zero in float32: a softmax before its logarithm would give -inf
         x, labels = self.make([[0.0, -200.0], [-3.0, -3.0]]), self.make([1, 0])
         image = self.make([[[[-1.0, -2.0, -3.0], [-4.0, -5.0, -6.0]]]])
+        # powers of ten show in the result which element met which, and that the kernel is not flipped
         kernel, bias = self.make([[[[1.0, 10.0], [100.0, 1000.0]]]]), self.make([0.5])
         about_log_2 = 0.69315
         expected: list[tuple[Any, Any]] = [
@@ -66,6 +68,7 @@ class LayerFunctionChecks(Suite):
             assert xdevice.device_of(result) is self.here, f"result {place} is on {xdevice.device_of(result)}"
             self.assert_near(result, numbers)
         assert xdevice.to_numpy(nn.one_hot(labels, 2, dtype="int32")).dtype == "int32"
+        # -100 is the label that PyTorch and Paddle ignore unless they are told otherwise
         for label in (2, -1, -100):
             wrong, message = self.make([0, label]), f"there is no index {label}; expected 0 to 1"
             with pytest.raises(IndexError, match=message):

@@ -30,6 +30,7 @@ class ParallelChecks(Suite):
         y, _ = self.pending()
 
         add = partial(self.add, x, y)
+        # threads of a pool are used again, and may have kept something
         for _ in range(3):
             first, number, *others = xdevice.parallel(add, lambda: 7, add, add)
             assert number == 7
@@ -67,6 +68,7 @@ class ParallelChecks(Suite):
     def test_tasks_run_side_by_side(self) -> None:
         if self.adapter.threads == "one":
             pytest.skip(f"{self.backend} runs tasks one after another")
+        # nobody passes it before all three tasks have begun
         meeting = threading.Barrier(3)
 
         def task() -> int:
@@ -130,6 +132,7 @@ class ParallelChecks(Suite):
     @needs("Prefetch")
     def test_prefetch_has_read_its_source_when_it_goes_on(self) -> None:
         for target in self.places():
+            # an uneven number of columns, so that rows are not aligned
             buffer = np.zeros((64, 65), "float32")
             shared = self.make(buffer) if self.can_be_written() else None
 

@@ -31,6 +31,7 @@ class ReplicaChecks(Suite):
                 continue
             self.assert_holds(twice, np.concatenate([array, array]), name)
             length = x.shape[0]
+            # a batch with fewer rows than there are devices gives parts without elements
             for sizes in ([length, 0], [0, length - 1, 1]):
                 self.assert_splits(x, array, sizes, f"{name} {sizes}")
         for place in self.places():
@@ -143,6 +144,7 @@ class ReplicaChecks(Suite):
         """Whether writing into the slice `view` changes the whole `x`."""
         before = self.adapter.to_numpy(x).tobytes()
         kept = xdevice.copy_to(view, self.home)
+        # one of the two is another number than the one that is there
         for number in (0.0, 1.0):
             self.adapter.write(view, self.make(np.full((1,) * len(index), number), dtype=dtype_name(x.dtype)))
             is_changed = self.adapter.to_numpy(x).tobytes() != before
@@ -221,10 +223,13 @@ class ReplicaChecks(Suite):
     def test_a_total_is_added_in_order_and_rounded_once(self) -> None:
         self.needs_kernels()
         cases: list[tuple[str, list[float], float]] = [
+            # the one is lost beside 1e8, so the order shows in the sum
             ("float32", [1e8, 1.0, -1e8], 0.0),
             ("float32", [1e8, -1e8, 1.0], 1.0),
+            # 2048 + 1 is 2048 in float16: rounded once, the two ones arrive
             ("float16", [2048.0, 1.0, 1.0], 2050.0),
             ("bfloat16", [256.0, 1.0, 1.0], 258.0),
+            # the first integer that float64 cannot hold
             ("int64", [2**53, 1, 0], 2**53 + 1),
         ]
         for name, numbers, expected in cases:
@@ -247,6 +252,7 @@ class ReplicaChecks(Suite):
     def assert_reduces(self, name: str, x: Any, expected: Array, mean: bool) -> None:
         """Checks the sum of `x`, `x` and `2 * x` over two devices, or the mean of as many of them as can be rounded
         alike everywhere."""
+        # one device twice, where there is no second one with values
         first, second = (self.places() * 2)[:2]
         array = xdevice.to_numpy(x)
         xs = [xdevice.copy_to(x, first), xdevice.copy_to(x, second)]
@@ -273,6 +279,7 @@ class ReplicaChecks(Suite):
     @needs("Replicas")
     def test_a_batch_is_split_gathered_and_reduced(self) -> None:
         self.needs_kernels()
+        # one device twice, where there is no second one with values
         places, arrays = (self.places() * 2)[:2], self.odd_arrays()
         for name in ("float32", "long"):
             parts = xdevice.split_batch({"x": self.make(arrays[name])}, places, even=False)

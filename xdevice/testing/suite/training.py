@@ -46,6 +46,7 @@ class TrainingChecks(Suite):
             assert str(to_come[name].dtype) == str(state[name].dtype), f"{name} has another dtype"
         assert self.names_in(untrained) == before, "the state is there before it is given"
         with self.here:
+            # bit for bit: the same computation on the same device
             assert other_step(*data) == losses[0], "asking has changed what the optimizer computes"
         self.assert_resumes(model, optimizer, step, data)
 
@@ -67,6 +68,7 @@ class TrainingChecks(Suite):
         assert set(resumed) == set(values), "state that was given is its variables"
         for name, value in values.items():
             assert_same(resumed[name], value, name)
+        # the second step shows whether the state of the first is written back
         for _ in range(2):
             with self.here:
                 assert other_step(*data) == step(*data), "training goes on otherwise"
@@ -106,6 +108,7 @@ class TrainingChecks(Suite):
         x, y = self.training_data()
         first, *others = self.places()
         losses = []
+        # there and back: the optimizer's state has to follow both ways
         for place in (first, *others, first) if others else (first,):
             xdevice.to_device(model, place)
             for _ in range(3):
@@ -113,7 +116,9 @@ class TrainingChecks(Suite):
                     losses.append(step(xdevice.to_device(x, place), xdevice.to_device(y, place)))
                 with devices.CPU:
                     expected = twin_step(x, y)
+                # a GPU adds in another order than the CPU
                 assert losses[-1] == pytest.approx(expected, rel=1e-4), f"training differs on {place}"
+        # a step that changes nothing would equal its twin, too
         assert losses[-1] < 0.9 * losses[0], "the model does not learn"
         mine, its = self.samples.variables(model), self.samples.variables(stayed)
         for (name, a), b in zip(mine.items(), its.values(), strict=True):

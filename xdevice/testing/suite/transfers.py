@@ -69,6 +69,7 @@ class TransferChecks(Suite):
         for read in reads:
             with pytest.raises(xdevice.TransferError), xdevice.transfers("forbid"):
                 read()
+        # a hook that stays would slow down, and forbid, what comes after its block
         before = _attributes(type(x)), _attributes(self.adapter)
         with xdevice.transfers() as log:
             pass
@@ -80,6 +81,7 @@ class TransferChecks(Suite):
     @needs("memory")
     def test_memory_is_told(self) -> None:
         self.needs_kernels()
+        # 4 MB each: what an allocator rounds up is small beside them
         count = 1 << 20
         for device in self.places():
             gc.collect()

@@ -25,6 +25,7 @@ def telling(name: str) -> Array:
         return _floats(name)
     limits = np.iinfo(name)
     top, low = int(limits.max), int(limits.min)
+    # an integer that float64 cannot hold
     middle = (1 << 53) + 1 if limits.bits == 64 else top // 3
     numbers = [0, 1, 7, middle, top, top - 1, top // 2 + 2, low, low + 1 if low else 3, -1 if low else 5, 100, top // 5]
     return np.array(numbers, dtype=name).reshape(3, 4)
@@ -34,6 +35,7 @@ def _floats(name: str) -> Array:
     if name in _REAL:
         real = _floats(_REAL[name])
         both = np.empty(real.shape, dtype=name)
+        # by parts, because `real + 1j * imag` turns infinities into NaNs
         both.real, both.imag = real, real[::-1, ::-1]
         return both
     kind = host_dtype(name)

@@ -93,6 +93,7 @@ class SeveralProcesses:
         other = ranks.pop(1 - promise.failing)
         report = other.wait_for_report(self.patience)
         for rank in ranks:
+            # a rank that failed may stand still for ever, and is killed
             rank.end(2 if promise.error == "PeerError" else self.patience)
         assert (report.get("error"), report.get("why")) == (promise.error, promise.why), other.printed[-3000:]
         assert promise.words in report["text"], report["text"]
@@ -139,6 +140,7 @@ class _Rank:
 
 
 def _port() -> int:
+    # the system names a free port; between here and its use another program might take it
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
     return port
