@@ -196,6 +196,7 @@ class ParallelChecks(Suite):
         before = threading.active_count()
         loader = need(self.samples.loader(arrays), "a loader")
         batches = [xdevice.to_numpy(x) for x in xdevice.prefetch(loader, self.home)]
+        assert len(batches) == len(arrays)
         for actual, expected in zip(batches, arrays, strict=True):
             assert_same(actual.reshape(3, 4), expected)
         self.assert_threads(before)

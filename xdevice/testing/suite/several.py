@@ -261,6 +261,7 @@ class ReplicaChecks(Suite):
             expected = (array * 4 / 3).astype(array.dtype) if mean else expected
         before = [(self.adapter.can_write(y), self.address(y)) for y in xs]
         results = self.adapter.all_reduce(list(xs), mean)
+        assert len(results) == len(xs)
         for y, result, (in_place, address) in zip(xs, results, before, strict=True):
             assert xdevice.device_of(result) is self.adapter.device_of(y), name
             assert (result is y) is in_place, name
