@@ -33,6 +33,7 @@ class JaxVirtualGpus(VirtualGpus):
         )
 
     def make_virtual_gpus(self, n: int) -> None:
+        # JAX would take a real GPU for its default, and start it
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", n + 1)
 

@@ -61,12 +61,14 @@ class TensorflowVirtualGpus(VirtualGpus):
 
     def make_virtual_gpus(self, n: int) -> None:
         cpus = tf.config.list_physical_devices("CPU")
+        # a real GPU that stays visible would be where TensorFlow places operations by itself
         tf.config.set_visible_devices([], "GPU")
         tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * (n + 1))
         for cached in (self._places, self._natives, self._counts):
             cached.clear()
         self._counts.update(cpu=1, gpu=n)
         for index in range(n):
+            # TensorFlow takes both, and gives the first
             for name in (f"CPU:{index + 1}", f"cpu:{index + 1}"):
                 for prefix in ("/", "/device:", HERE):
                     devices.spell(prefix + name, devices.of("gpu", index))

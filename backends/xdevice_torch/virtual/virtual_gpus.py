@@ -83,10 +83,13 @@ def install(count: int) -> None:
     module = _Module(count)
     _setup(NAME, module)
     _libraries.extend(operations.register())
+    # Windows does not fork
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=operations.after_fork)
+    # asked before PyTorch's own (23), which would make a storage on the device, whose allocator is missing
     torch.serialization.register_package(0, lambda storage: None, _restored)
     for kind in (torch.Tensor, torch.nn.Parameter):
+        # what PyTorch has registered would send a handle to the device's memory
         ForkingPickler.register(kind, _sent)
     native, _ = private.place("torch._C._accelerator_getDeviceIndex")
     for name, answer in _accelerator(module).items():
@@ -141,6 +144,7 @@ class _Module:
 
     def set_device(self, device: Any) -> None:
         index = self._index(device)
+        # index 0 is right without help, so programs with one GPU do not pay for the replaced functions
         if index:
             _add_indices()
         self._thread.index = index
@@ -168,6 +172,7 @@ class _Module:
         torch.set_rng_state(state)
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        # `torch.autocast("vgpu")` asks for this
         return [torch.float16, torch.bfloat16]
 
     def _is_in_bad_fork(self) -> bool:
@@ -190,6 +195,7 @@ def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
 
     def exchange(index: int) -> int:
         before = module.current_device()
+        # -1 stands for no device, and changes nothing
         if index >= 0:
             module.set_device(index)
         return before

@@ -56,11 +56,17 @@ def needs_gpu(item: pytest.Item) -> bool:
 
 def about(item: pytest.Item, name: str) -> dict[str, Any]:
     """The facts about a test that the summary needs, as a dict. The test's reports carry it, also between processes."""
-    backend = next((backend for backend in registry.list_loaded() if backend.name == name), None)
-    if backend is None:
-        return {"backend": str(name), "version": None, "on_gpu": False}
+    # plain strings: execnet, which carries reports between processes, refuses subclasses
+    facts: dict[str, Any] = {"backend": str(name), "version": None, "on_gpu": False}
+    for backend in registry.list_loaded():
+        if backend.name == name:
+            facts["version"] = str(backend.version)
+            facts["on_gpu"] = needs_gpu(item) or _is_placed_on_gpu(item, name)
+    return facts
+
+
+def _is_placed_on_gpu(item: pytest.Item, name: str) -> bool:
+    """Whether a test has a GPU from one of the plugin's fixtures."""
     device = item.config.stash.get(placed, {}).get(name)
     is_placed = not _DEVICE_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
-    on_gpu = needs_gpu(item) or (is_placed and device is not None and device.kind == "gpu")
-    # plain strings: execnet, which carries reports between processes, refuses subclasses
-    return {"backend": str(name), "version": str(backend.version), "on_gpu": on_gpu}
+    return is_placed and device is not None and device.kind == "gpu"

@@ -101,7 +101,7 @@ class Summary:
         for name in registry.names():
             if name in self._ran:
                 continue
-            if name in self._counts:
+            if name in self._counts:  # all its tests were skipped
                 left.append(f"{name} ({_outcomes(self._counts[name])})")
             elif name in self._settings.names:
                 left.append(name)
@@ -113,9 +113,11 @@ class Summary:
 def _lacking(skipped: Sequence[pytest.TestReport | pytest.CollectReport]) -> list[str]:
     """Lines that name the capabilities that tested adapters lack, as tests of `xdevice.testing` report them when they
     are skipped, and the code that would add them."""
-    tests = [report for report in skipped if isinstance(report, pytest.TestReport)]  # not a module skipped as a whole
-    said = [value for report in tests for name, value in report.user_properties if name == "xdevice lacks"]
-    return [str(line) for line in dict.fromkeys(said)]
+    lines: dict[str, None] = {}  # in the order in which they came, and each once
+    for report in skipped:
+        if isinstance(report, pytest.TestReport):  # not a module skipped as a whole
+            lines |= {str(value): None for name, value in report.user_properties if name == "xdevice lacks"}
+    return list(lines)
 
 
 def _outcomes(counts: Counter[str]) -> str:
