@@ -11,7 +11,7 @@ import pytest
 
 import xdevice
 
-from .base import Planned, Suite, assert_same, in_thread, need, refusal_of
+from .base import Planned, Suite, in_thread, need, refusal_of
 from .capabilities import needs
 from .values import plain
 
@@ -76,7 +76,7 @@ class WaitingChecks(Suite):
         self.blocks()
         with xdevice.blocking(), xdevice.blocking():
             x, expected = self.pending()
-            assert_same(xdevice.to_numpy(x), expected)
+            self.assert_reads(x, expected)
         work = self.long_work(self.here)
         xdevice.sync()
         assert work.is_done()
@@ -152,8 +152,8 @@ class StreamChecks(Suite):
             z = self.add(y, y)
             side.sync()
             assert work is None or work.is_done(), f"by {way}: the side stream did not wait"
-            assert_same(xdevice.to_numpy(y), expected + expected, way)
-            assert_same(xdevice.to_numpy(z), expected * 4, way)
+            self.assert_reads(y, expected + expected, way)
+            self.assert_reads(z, expected * 4, way)
 
     def test_events_are_there_or_refused(self) -> None:
         for place in self.places():
@@ -194,7 +194,7 @@ class StreamChecks(Suite):
         more = [self.make(np.zeros_like(expected)) for _ in range(8)]
         xdevice.sync(self.here)
         xdevice.sync(more)
-        assert_same(xdevice.to_numpy(y), expected + expected)
+        self.assert_reads(y, expected + expected)
 
     # graphs
 
@@ -216,7 +216,7 @@ class StreamChecks(Suite):
         # a graph that is replayed reads the memory that it was captured with, whatever is there by now
         for factor in (1, 3, -2):
             self.adapter.write(x, self.make(plain("float32") * factor))
-            assert_same(xdevice.to_numpy(step()), plain("float32") * factor * 2, "a replay")
+            self.assert_reads(step(), plain("float32") * factor * 2, "a replay")
         # once to warm up, because a first call may allocate, and once to capture
         assert len(calls) == 2, "the task is called twice, and not again"
         assert self.asks(step()) in (None, False)
@@ -227,7 +227,7 @@ class StreamChecks(Suite):
             y = step()
             z = self.samples.add(y, y)
         side.sync()
-        assert_same(xdevice.to_numpy(z), plain("float32") * 20, "a replay on another stream")
+        self.assert_reads(z, plain("float32") * 20, "a replay on another stream")
 
     @needs("Streams", "Graphs")
     def test_a_graph_holds_the_work_of_one_device(self) -> None:
@@ -239,7 +239,7 @@ class StreamChecks(Suite):
         with pytest.raises(Planned):
             xdevice.capture(self.fail, self.here)
         x, expected = self.pending()
-        assert_same(xdevice.to_numpy(x), expected, "after a capture that failed")
+        self.assert_reads(x, expected, "after a capture that failed")
 
     def fail(self) -> None:
         raise Planned
@@ -256,7 +256,7 @@ class StreamChecks(Suite):
             for factor in (1, 3):
                 x = xdevice.to_device(self.make(plain("float32") * factor), place)
                 twice, _, same = double(x)
-                assert_same(xdevice.to_numpy(twice), plain("float32") * factor * 2)
+                self.assert_reads(twice, plain("float32") * factor * 2)
                 assert [xdevice.device_of(y) for y in (twice, same)] == [place, place]
 
     @needs("Compiling")

@@ -257,6 +257,10 @@ class Suite:
         if self.holds_values(self.adapter.device_of(tensor)):
             assert_same(self.adapter.to_numpy(tensor), array, name)
 
+    def assert_reads(self, x: Any, array: Array, name: str = "") -> None:
+        """Checks that `to_numpy` gives the dtype, shape and values of an array, bit for bit."""
+        assert_same(xdevice.to_numpy(x), array, name)
+
     def assert_on(self, place: Device, x: Any, array: Array, name: str = "") -> None:
         """Checks that a tensor is on a device, and what `assert_holds` checks."""
         device = xdevice.device_of(x)

@@ -203,19 +203,27 @@ class DeviceChecks(Suite):
     def test_a_scope_places_what_the_framework_creates(self) -> None:
         there = self.there()
         with there:
-            assert xdevice.device_of(self.native_ones()) is there
-            assert xdevice.device_of(xdevice.tensor([1.0])) is there
+            self.assert_creates_on(there)
+            assert self.default_place() is there
             with self.here:
-                assert xdevice.device_of(self.native_ones()) is self.here
+                self.assert_creates_on(self.here)
                 with there:
-                    assert xdevice.device_of(self.native_ones()) is there
-                assert xdevice.device_of(self.native_ones()) is self.here
-            assert xdevice.device_of(self.native_ones()) is there
-        assert xdevice.device_of(xdevice.tensor([1.0])) is devices.CPU
+                    self.assert_creates_on(there)
+                self.assert_creates_on(self.here)
+            self.assert_creates_on(there)
+        assert self.default_place() is devices.CPU
 
     def native_ones(self) -> Any:
         self.needs_kernels()
         return self.samples.native_ones(2)
+
+    def assert_creates_on(self, place: Device, name: str = "the framework creates elsewhere") -> None:
+        """Checks where the framework's own function creates a tensor, without being told of a device."""
+        assert xdevice.device_of(self.native_ones()) is place, name
+
+    def default_place(self) -> Device:
+        """Where xdevice creates a tensor without being told of a device."""
+        return xdevice.device_of(xdevice.tensor([1.0]))
 
     def test_results_are_where_the_adapter_says(self) -> None:
         self.needs_kernels()
@@ -231,8 +239,8 @@ class DeviceChecks(Suite):
 
         with pytest.raises(KeyError, match="planned"), there:
             raise KeyError("planned")
-        assert xdevice.device_of(self.native_ones()) is before
-        assert xdevice.device_of(xdevice.tensor([1.0])) is devices.CPU
+        self.assert_creates_on(before)
+        assert self.default_place() is devices.CPU
 
     def test_a_scope_holds_for_one_thread(self) -> None:
         before = xdevice.device_of(self.native_ones())
@@ -246,18 +254,18 @@ class DeviceChecks(Suite):
 
     def placed_by_default(self) -> Device:
         with xdevice.use(self.backend):
-            return xdevice.device_of(xdevice.tensor([1.0]))
+            return self.default_place()
 
     def test_scopes_of_threads_leave_each_other_alone(self) -> None:
         self.needs_kernels()
         before = xdevice.device_of(self.native_ones())
         for device in self.places():
             in_thread(lambda device=device: self.placed_in(device), self.patience)  # type: ignore[misc]
-            assert xdevice.device_of(self.native_ones()) is before, "a scope of another thread has stayed"
+            self.assert_creates_on(before, "a scope of another thread has stayed")
 
     def placed_in(self, device: Device) -> None:
         with xdevice.use(self.backend), device:
-            assert xdevice.device_of(self.native_ones()) is device
+            self.assert_creates_on(device)
 
     def test_set_device_holds_until_it_is_told_otherwise(self) -> None:
         here, there = self.here, self.there()
@@ -266,16 +274,16 @@ class DeviceChecks(Suite):
             for device in (there, here, there):
                 xdevice.set_device(device)
                 assert xdevice.current_device() is device
-                assert xdevice.device_of(self.native_ones()) is device
-                assert xdevice.device_of(xdevice.tensor([1.0])) is device
+                self.assert_creates_on(device)
+                assert self.default_place() is device
             with here:
                 assert xdevice.current_device() is here
-                assert xdevice.device_of(self.native_ones()) is here
+                self.assert_creates_on(here)
                 with pytest.raises(xdevice.ScopeError, match="set_device"):
                     xdevice.set_device(there)
-            assert xdevice.device_of(self.native_ones()) is there
+            self.assert_creates_on(there)
             assert in_thread(self.placed_by_default, self.patience) is devices.CPU
         finally:
             xdevice.set_device(None)
         assert xdevice.current_device() is devices.CPU
-        assert xdevice.device_of(self.native_ones()) is before
+        self.assert_creates_on(before)

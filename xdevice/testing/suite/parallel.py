@@ -35,7 +35,7 @@ class ParallelChecks(Suite):
             first, number, *others = xdevice.parallel(add, lambda: 7, add, add)
             assert number == 7
             for result in (first, *others):
-                assert_same(xdevice.to_numpy(self.add(result, result)), expected * 4)
+                self.assert_reads(self.add(result, result), expected * 4)
                 assert xdevice.device_of(result) is self.here
 
     def test_parallel_carries_the_callers_state(self) -> None:
@@ -127,7 +127,7 @@ class ParallelChecks(Suite):
                     sums.append(self.samples.add(x, x))
                 del x
             for i, x in enumerate(sums):
-                assert_same(xdevice.to_numpy(x), array * np.float32(2 * i), f"batch {i} on {target}")
+                self.assert_reads(x, array * np.float32(2 * i), f"batch {i} on {target}")
 
     @needs("Prefetch")
     def test_prefetch_has_read_its_source_when_it_goes_on(self) -> None:
