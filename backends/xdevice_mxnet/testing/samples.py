@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 class MxnetSamples(Samples):
     def other_device(self) -> Device:
-        return devices.of("gpu") if self._backend.virtual else devices.of("cpu", 1)
+        return devices.of("gpu") if self.backend.virtual else devices.of("cpu", 1)
 
     @use_np  # type: ignore[untyped-decorator]
     def native_ones(self, *shape: int) -> Any:
@@ -104,7 +104,7 @@ class MxnetSamples(Samples):
 
     def spread(self, device: Device) -> Any:
         net = _built(nn.Dense(3, in_units=4), nn.Dense(2, in_units=3))
-        net[1].collect_params().reset_ctx(self._backend.to_native(device))
+        net[1].collect_params().reset_ctx(self.backend.to_native(device))
         return net
 
     def unbuilt(self) -> Any:
@@ -127,7 +127,7 @@ class MxnetSamples(Samples):
         return lambda: host.copyto(there), lambda: x.copyto(host)
 
     def long_work(self, device: Device) -> Work | None:
-        native = self._backend.to_native(device)
+        native = self.backend.to_native(device)
         if native.device_type == "gpu":
             return None  # MXNet's last wheel for GPUs has no kernels for GPUs made after 2020
         x = mx.np.ones((1200, 1200), ctx=native)

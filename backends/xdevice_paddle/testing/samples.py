@@ -91,9 +91,9 @@ class PaddleSamples(Samples):
 
         def step(x: paddle.Tensor, y: paddle.Tensor) -> float:
             # as in a user's own loop: after the model has been moved, the optimizer is moved
-            place = self._backend.from_native(net.weight.place)
-            if place is not None and not self._backend.is_all_on(optimizer, place):
-                self._backend.move_model(optimizer, place)
+            place = self.backend.from_native(net.weight.place)
+            if place is not None and not self.backend.is_all_on(optimizer, place):
+                self.backend.move_model(optimizer, place)
             loss = paddle.nn.functional.mse_loss(net(x), y)
             loss.backward()
             optimizer.step()

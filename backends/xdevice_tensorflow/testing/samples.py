@@ -60,7 +60,7 @@ class Module(tf.Module):  # type: ignore[misc]
 
 class TensorflowSamples(Samples):
     def other_device(self) -> Device | None:
-        if self._backend.virtual:
+        if self.backend.virtual:
             return devices.of("gpu")
         cpus = tf.config.list_physical_devices("CPU")
         if tf.config.get_logical_device_configuration(cpus[0]) is None:
@@ -134,7 +134,7 @@ class TensorflowSamples(Samples):
     def spread(self, device: Device) -> Any:
         with tf.device("/CPU:0"):
             first = _built(keras.layers.Dense(2), (None, 2))
-        with tf.device(self._backend.to_native(device)):
+        with tf.device(self.backend.to_native(device)):
             second = _built(keras.layers.Dense(2), (None, 2))
         return keras.Sequential([keras.Input((2,)), first, second])
 
@@ -173,7 +173,7 @@ class TensorflowSamples(Samples):
         def work(x: Any) -> Any:
             return tf.numpy_function(lambda value: _slow(value, done), [x], tf.float32)
 
-        with tf.device(self._backend.to_native(device)):
+        with tf.device(self.backend.to_native(device)):
             x = tf.ones(4)
             work.get_concrete_function(x)
             return Work(work(x), done.is_set)

@@ -26,7 +26,7 @@ class TorchSamples(Samples):
     makes_memory_first = True
 
     def other_device(self) -> Device:
-        return devices.of("gpu") if self._backend.virtual else devices.of("meta")
+        return devices.of("gpu") if self.backend.virtual else devices.of("meta")
 
     def native_ones(self, *shape: int) -> torch.Tensor:
         return torch.ones(*shape)
@@ -82,7 +82,7 @@ class TorchSamples(Samples):
         return one, other, lambda: one.running_mean is other[1].running_mean
 
     def spread(self, device: Device) -> nn.Module:
-        native = self._backend.to_native(device)
+        native = self.backend.to_native(device)
         return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).to(native))
 
     def optimized(self) -> tuple[Any, Any, Step]:
@@ -93,9 +93,9 @@ class TorchSamples(Samples):
 
         def step(x: torch.Tensor, y: torch.Tensor) -> float:
             # the state follows the parameters as it does in a user's own loop: by moving the optimizer too
-            place = self._backend.from_native(net.weight.device)
-            if place is not None and not self._backend.is_all_on(optimizer, place):
-                self._backend.move_model(optimizer, place)
+            place = self.backend.from_native(net.weight.device)
+            if place is not None and not self.backend.is_all_on(optimizer, place):
+                self.backend.move_model(optimizer, place)
             optimizer.zero_grad()
             loss = nn.functional.mse_loss(net(x), y)
             torch.autograd.backward(loss)

@@ -42,7 +42,8 @@ class Samples(ABC):
     """Whether a tensor has its memory before it is computed, so that `address` works at once."""
 
     def __init__(self, backend: Any = None) -> None:
-        self._backend = backend
+        self.backend = backend
+        """The adapter under test, which samples may ask for its devices."""
 
     @abstractmethod
     def other_device(self) -> Device | None:
