@@ -104,7 +104,7 @@ def tour(name: str) -> list[tuple[str, str]]:
 
 def conformance(name: str, whole: bool) -> list[tuple[str, str]]:
     title = name.capitalize()
-    on_the_cpu = f"tests/contract/test_conformance.py::Test{title}"
+    on_the_cpu = f"tests/testing/suite/test_conformance.py::Test{title}"
     if not whole:
         return checks([on_the_cpu, "--one-in", ONE_IN, "-W", "default"])  # whom does a warning break?
     found = checks([on_the_cpu, "-m", "not gpu"])

@@ -20,7 +20,7 @@ NAMED = (
 def test_pytorchs_adapter_keeps_every_rule_on_a_renamed_device(lacks):
     needs("torch")
     done = python(
-        "-m", "pytest", "-q", "-p", "npu", "-p", "no:cacheprovider", "-rs", "tests/contract/test_conformance.py",
+        "-m", "pytest", "-q", "-p", "npu", "-p", "no:cacheprovider", "-rs", "tests/testing/suite/test_conformance.py",
         "-k", "TestTorch", cwd=ROOT, bare=True, SIMULATED_ACCELERATOR="1", SIMULATED_LACKS=lacks,
         PYTHONPATH=str(Path(__file__).parent),
     )  # fmt: skip

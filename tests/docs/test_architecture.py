@@ -126,6 +126,15 @@ def test_every_room_is_told_in_one_sentence():
     assert told == folders | files
 
 
+def test_the_tests_of_a_room_lie_in_a_folder_of_its_name():
+    rooms = [path.parent.relative_to(ROOT / "xdevice") for path in (ROOT / "xdevice").rglob("__init__.py")]
+    # what a product adds to the contract is tested with the product, and the steps of twins/models as a whole
+    whole = {room for room in rooms if room.parts[1:] != ("contract",) and room.parts[:2] != ("twins", "models")}
+    without = {str(room) for room in whole if not list((ROOT / "tests" / room).rglob("test_*.py"))}
+    assert len(whole) > 20
+    assert without == set()
+
+
 def test_a_young_name_says_so_in_its_docstring():
     young = set(re.findall(r"`(\w+)`", CONTRIBUTING.partition("\n| young")[2].partition("\n\n")[0]))
     marked = {name for name in xdevice.__all__ if "Young: it may change" in (getattr(xdevice, name).__doc__ or "")}

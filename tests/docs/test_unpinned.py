@@ -44,7 +44,7 @@ def test_a_name_that_is_gone_is_reported_by_capability(unpinned, tmp_path, monke
 
 def test_a_crash_is_reported_by_capability(unpinned, tmp_path, monkeypatch):
     sabotage("numpy.random.random_sample = lambda shape: os.abort()", tmp_path, monkeypatch)
-    at = "tests/contract/test_conformance.py::TestNumpy"
+    at = "tests/testing/suite/test_conformance.py::TestNumpy"
     [(capability, how)] = unpinned.checks([at, "-k", "random_numbers or test_keeps_the_contract"])
     assert capability == "random numbers"
     assert "crashed" in how

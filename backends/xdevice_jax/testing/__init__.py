@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from xdevice.testing.contract.samples import Sampling
 
@@ -12,11 +12,9 @@ if TYPE_CHECKING:
 
 class JaxSampling(Sampling):
     def samples(self) -> JaxSamples:
-
         from .samples import JaxSamples
 
-        backend: Any = self  # the class of the backend inherits from this one
-        return JaxSamples(backend)
+        return JaxSamples(self)
 
 
 MIXINS: Final = (JaxSampling,)

@@ -19,22 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Backend
+    from xdevice.testing.contract.samples import Copies
 
 
 class JaxSamples(Samples):
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
     def other_device(self) -> Device | None:
-        if self._backend.virtual:
+        if self.backend.virtual:
             return devices.of("gpu")
-        if self._backend.count("cpu") == 1:
+        if self.backend.count("cpu") == 1:
             try:
                 jax.config.update("jax_num_cpu_devices", 2)
             except RuntimeError:  # JAX is started
                 return None
-        return devices.of("cpu", 1) if self._backend.count("cpu") > 1 else None
+        return devices.of("cpu", 1) if self.backend.count("cpu") > 1 else None
 
     def native_ones(self, *shape: int) -> jax.Array:
         return jnp.ones(shape)
@@ -54,13 +51,13 @@ class JaxSamples(Samples):
         with jax.default_device(jax.devices("cpu")[0]):
             return jnp.ones((size, 1)) @ jnp.ones((1, size))
 
-    def pinned_copies(self, x: jax.Array) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    def pinned_copies(self, x: jax.Array) -> Copies:
         pinned = x.sharding.with_memory_kind("pinned_host")
         host = jax.device_put(x, pinned)
         return lambda: jax.device_put(host, x.sharding), lambda: jax.device_put(x, pinned)
 
     def long_work(self, device: Device) -> Work:
-        native = self._backend.to_native(device)
+        native = self.backend.to_native(device)
         size, steps = (1024, 30) if native.platform == "cpu" else (8192, 100)
         x = jax.device_put(jnp.full((size, size), 1 / size), native)
         work = jax.jit(lambda v: jax.lax.fori_loop(0, steps, lambda _, y: y @ y, v)).lower(x).compile()

@@ -1,4 +1,10 @@
-"""Virtual GPUs for JAX: further CPU devices, which JAX makes itself."""
+"""Virtual GPUs for JAX: further CPU devices, which JAX makes itself (`jax_num_cpu_devices`) and keeps apart itself.
+
+| in place of | stands | because |
+|---|---|---|
+| `jax.devices`, for `--xd-cuda` only | `devices` | test suites ask it for "cuda" or "gpu", which JAX does \
+not have here (no upstream issue known) |
+"""
 
 from __future__ import annotations
 
@@ -27,6 +33,7 @@ class JaxVirtualGpus(VirtualGpus):
         )
 
     def make_virtual_gpus(self, n: int) -> None:
+        # JAX would take a real GPU for its default, and start it
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", n + 1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from xdevice.testing.contract.samples import Sampling
 
@@ -14,8 +14,7 @@ class MxnetSampling(Sampling):
     def samples(self) -> MxnetSamples:
         from .samples import MxnetSamples
 
-        backend: Any = self  # the class of the backend inherits from this one
-        return MxnetSamples(backend)
+        return MxnetSamples(self)
 
 
 MIXINS: Final = (MxnetSampling,)

@@ -20,18 +20,14 @@ from xdevice_mxnet.operators import library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Backend
+    from xdevice.testing.contract.samples import Copies, Modes, Step
 
 
 class MxnetSamples(Samples):
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
     def other_device(self) -> Device:
-        return devices.of("gpu") if self._backend.virtual else devices.of("cpu", 1)
+        return devices.of("gpu") if self.backend.virtual else devices.of("cpu", 1)
 
     @use_np  # type: ignore[untyped-decorator]
     def native_ones(self, *shape: int) -> Any:
@@ -68,7 +64,7 @@ class MxnetSamples(Samples):
         leaf.attach_grad()
         return leaf
 
-    def modes(self) -> Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], bool]]]:
+    def modes(self) -> Modes:
         return {"record": (mx.autograd.record, mx.autograd.is_recording)}
 
     def seed(self, number: int) -> None:
@@ -108,14 +104,14 @@ class MxnetSamples(Samples):
 
     def spread(self, device: Device) -> Any:
         net = _built(nn.Dense(3, in_units=4), nn.Dense(2, in_units=3))
-        net[1].collect_params().reset_ctx(self._backend.to_native(device))
+        net[1].collect_params().reset_ctx(self.backend.to_native(device))
         return net
 
     def unbuilt(self) -> Any:
         return nn.Dense(3)
 
     @use_np  # type: ignore[untyped-decorator]
-    def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]]:
+    def optimized(self) -> tuple[Any, Any, Step]:
         net = _built(nn.Dense(1, in_units=4, weight_initializer=mx.init.Constant(0.1)))
         net.hybridize(static_alloc=True, static_shape=True)
         trainer = Trainer(net.collect_params(), "adam", {"learning_rate": 0.1})
@@ -126,15 +122,15 @@ class MxnetSamples(Samples):
         return mx.np.linalg.cholesky(-mx.np.eye(3))
 
     @use_np  # type: ignore[untyped-decorator]
-    def pinned_copies(self, x: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    def pinned_copies(self, x: Any) -> Copies:
         host, there = x.copyto(mx.cpu_pinned(x.ctx.device_id)), x.copyto(x.ctx)
         return lambda: host.copyto(there), lambda: x.copyto(host)
 
     def long_work(self, device: Device) -> Work | None:
-        context = self._backend.to_native(device)
-        if context.device_type == "gpu":
+        native = self.backend.to_native(device)
+        if native.device_type == "gpu":
             return None  # MXNet's last wheel for GPUs has no kernels for GPUs made after 2020
-        x = mx.np.ones((1200, 1200), ctx=context)
+        x = mx.np.ones((1200, 1200), ctx=native)
         mx.nd.waitall()
         for _ in range(10):
             x = mx.np.dot(x, x) / 1200

@@ -1,8 +1,17 @@
 """Virtual GPUs for MXNet: its CPU devices, `mx.cpu(1)` for gpu:0. This module makes them refuse what real GPUs refuse.
 
-MXNet's operators compare only the kind of memory of their arrays, so they silently take arrays of `cpu(0)` and `cpu(1)`
-together. With real GPUs, operators refuse an array on the CPU together with one on a GPU, and one GPU may be unable to
-read the memory of another.
+MXNet's operators compare only the kind of memory of their arrays (`dev_mask`, in the error of
+https://github.com/apache/mxnet/issues/6333), so they silently take arrays of `cpu(0)` and `cpu(1)` together. With real
+GPUs, operators refuse an array on the CPU together with one on a GPU, and one GPU may be unable to read the memory of
+another. MXNet is retired: this will stay.
+
+| function of MXNet's library | stands there | because |
+|---|---|---|
+| `MXImperativeInvokeEx` | `invoke` | all operators are called through it; copies to another device are let through |
+| `MXAutogradBackwardEx` | `_with_gradients` | `backward` takes gradients from the caller |
+| `MXAutogradMarkVariables` | `_with_gradients` | `attach_grad` may be given memory on another device |
+
+A hybridized block refuses two devices by itself.
 """
 
 from __future__ import annotations
@@ -30,21 +39,17 @@ them to an operator together with arrays on devices."""
 
 
 def refuse_mixed_devices() -> None:
-    """Makes MXNet's operators refuse arrays on two different devices, until the process ends.
-
-    All operators are called through one function of MXNet's library, and two other functions take gradients. These
-    three functions are replaced. A hybridized block refuses two devices by itself.
-    """
+    """Makes MXNet's operators refuse arrays on two different devices, until the process ends."""
     call = library.MXImperativeInvokeEx
     if hasattr(call, "refuses_mixed"):
         return
 
     def invoke(operator: Any, count: Any, handles: Any, outputs: Any, results: Any, *rest: Any) -> int:
-        given = outputs._obj.value  # the number of arrays in `out=`, which MXNet would write to on any device
-        if count.value + given > 1:
-            arrays = handles if not given else [*handles[: count.value], *results._obj[:given]]
+        written = outputs._obj.value  # the number of arrays in `out=`, which MXNet would write to on any device
+        if count.value + written > 1:
+            arrays = [*handles[: count.value], *results._obj[:written]] if written else handles
             places = _places(arrays)
-            if len(places) > 1 and not (given and _is_copy(operator)):
+            if len(places) > 1 and not (written and _is_copy(operator)):
                 raise _mixed(f"operator {_name(operator)}", places)
         return int(call(operator, count, handles, outputs, results, *rest))
 
@@ -96,9 +101,9 @@ def _is_copy(operator: Any) -> bool:
 
 
 def _mixed(what: str, places: list[int]) -> Exception:
-    found = " and ".join(f"cpu({index})" for index in places)
+    names = " and ".join(f"cpu({index})" for index in places)
     error: Exception = mx.MXNetError(
-        f"{what} requires all its arrays on one device, but they are on {found}, "
+        f"{what} requires all its arrays on one device, but they are on {names}, "
         f"where cpu(1) is the virtual gpu:0; move them with xdevice.to_device"
     )
     return error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from xdevice.testing.contract.samples import Sampling
 
@@ -14,8 +14,7 @@ class PaddleSampling(Sampling):
     def samples(self) -> PaddleSamples:
         from .samples import PaddleSamples
 
-        backend: Any = self  # the class of the backend inherits from this one
-        return PaddleSamples(backend)
+        return PaddleSamples(self)
 
 
 MIXINS: Final = (PaddleSampling,)

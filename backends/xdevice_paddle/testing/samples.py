@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import paddle
@@ -13,17 +14,13 @@ from xdevice_paddle import copying, models, virtual_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Backend
+    from xdevice.testing.contract.samples import Copies, Modes, Step
 
 
 class PaddleSamples(Samples):
     makes_memory_first = True
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
 
     def other_device(self) -> Device | None:
         return devices.of("gpu") if paddle.device.cuda.device_count() or virtual_devices.registered() else None
@@ -48,7 +45,7 @@ class PaddleSamples(Samples):
         leaf.stop_gradient = False
         return leaf
 
-    def modes(self) -> Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], bool]]]:
+    def modes(self) -> Modes:
         return {"no_grad": (paddle.no_grad, lambda: not paddle.is_grad_enabled())}
 
     def seed(self, number: int) -> None:
@@ -58,19 +55,16 @@ class PaddleSamples(Samples):
         return _on_cpu(lambda: paddle.nn.Sequential(paddle.nn.Linear(inputs, outputs)))
 
     def settings(self) -> paddle.nn.Layer:
-        nn = paddle.nn
-        return _on_cpu(
-            lambda: nn.Sequential(
-                nn.Linear(3, 4), nn.LeakyReLU(0.25), nn.Sequential(nn.Dropout(0.375), nn.MaxPool2D((3, 2), (1, 2)))
-            )
-        )
+        return _on_cpu(_without_parameters)
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
-        return {
-            "linear": lambda: _on_cpu(lambda: paddle.nn.Linear(4, 1)),
-            "buffers": lambda: _on_cpu(lambda: paddle.nn.Sequential(paddle.nn.Linear(4, 3), paddle.nn.BatchNorm1D(3))),
-            "recurrent": lambda: _on_cpu(lambda: paddle.nn.LSTM(4, 3)),
+        nn = paddle.nn
+        kinds: dict[str, Callable[[], Any]] = {
+            "linear": lambda: nn.Linear(4, 1),
+            "buffers": lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1D(3)),
+            "recurrent": lambda: nn.LSTM(4, 3),
         }
+        return {name: partial(_on_cpu, make) for name, make in kinds.items()}
 
     def variables(self, model: Any) -> Mapping[str, paddle.Tensor]:
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -90,16 +84,16 @@ class PaddleSamples(Samples):
         with paddle.LazyGuard():
             return paddle.nn.Linear(4, 1)
 
-    def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]]:
+    def optimized(self) -> tuple[Any, Any, Step]:
         half = paddle.nn.initializer.Constant(0.5)
         net = _on_cpu(lambda: paddle.nn.Linear(4, 1, weight_attr=half))
         optimizer = paddle.optimizer.Momentum(learning_rate=0.1, momentum=0.9, parameters=net.parameters())
 
         def step(x: paddle.Tensor, y: paddle.Tensor) -> float:
             # as in a user's own loop: after the model has been moved, the optimizer is moved
-            place = self._backend.from_native(net.weight.place)
-            if place is not None and not self._backend.is_all_on(optimizer, place):
-                self._backend.move_model(optimizer, place)
+            place = self.backend.from_native(net.weight.place)
+            if place is not None and not self.backend.is_all_on(optimizer, place):
+                self.backend.move_model(optimizer, place)
             loss = paddle.nn.functional.mse_loss(net(x), y)
             loss.backward()
             optimizer.step()
@@ -108,12 +102,11 @@ class PaddleSamples(Samples):
 
         return net, optimizer, step
 
-    def pinned_copies(self, x: paddle.Tensor) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    def pinned_copies(self, x: paddle.Tensor) -> Copies:
         pinned = paddle.CUDAPinnedPlace()
         host = copying.copy_to(x, pinned)
-        return lambda: copying.copy_to(host, x.place, is_blocking=False), lambda: copying.copy_to(
-            x, pinned, is_blocking=False
-        )
+        copy = partial(copying.copy_to, is_blocking=False)
+        return lambda: copy(host, x.place), lambda: copy(x, pinned)
 
     def long_work(self, device: Device) -> Work | None:
         if device.kind != "gpu" or virtual_devices.registered():
@@ -125,6 +118,12 @@ class PaddleSamples(Samples):
         for _ in range(400):
             result = copying.copy_to(x, place, is_blocking=False)
         return Work(result, paddle.device.current_stream(place).query)
+
+
+def _without_parameters() -> paddle.nn.Layer:
+    nn = paddle.nn
+    block = nn.Sequential(nn.Dropout(0.375), nn.MaxPool2D((3, 2), (1, 2)))
+    return nn.Sequential(nn.Linear(3, 4), nn.LeakyReLU(0.25), block)
 
 
 def _on_cpu(make: Callable[[], Any]) -> Any:

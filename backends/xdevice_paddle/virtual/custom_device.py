@@ -127,6 +127,7 @@ class _Slots:
 
     def __init__(self, header: str) -> None:
         body = header.partition("struct C_DeviceInterface {")[2].partition("\n};")[0]
+        # comments in the header name members that are none
         body = re.sub(r"/\*.*?\*/|//[^\n]*", "", body, flags=re.DOTALL)
         self.words = 0
         self.places: dict[str, int] = {}
@@ -142,6 +143,7 @@ def _interface(slots: _Slots, n: int) -> int:
     page.finish()
     interface: int = _allocate(slots.words * _WORD)
     words = (ctypes.c_size_t * slots.words).from_address(interface)
+    # Paddle compares it with its own size of the struct
     words[slots.places["size"]] = slots.words * _WORD
     for name, address in functions.items():
         words[slots.places[name]] = address

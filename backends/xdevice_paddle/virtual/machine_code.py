@@ -111,10 +111,10 @@ class Page:
 
     def _page(self) -> int:
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        found: int = self._libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE, private, -1, 0)
-        if found == ctypes.c_void_p(-1).value:
+        address: int = self._libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE, private, -1, 0)
+        if address == ctypes.c_void_p(-1).value:
             raise OSError(ctypes.get_errno(), "no memory for a page of code (mmap)")
-        return found
+        return address
 
     def _add(self, code: bytes) -> int:
         address = self._code + self._used

@@ -32,6 +32,7 @@ class PaddleVirtualGpus(VirtualGpus):
 
         private.require("virtual GPUs")
         paddle.set_flags({"FLAGS_use_stride_kernel": False})
+        # Paddle makes the first device of a plugin its default
         paddle.set_device("cpu")
         self._natives = {devices.CPU: self._natives[devices.CPU]}
         self._gpu, self._gpus = virtual_devices.KIND, n

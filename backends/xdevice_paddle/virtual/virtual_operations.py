@@ -1,9 +1,20 @@
 """Makes Paddle refuse operations on tensors of two different virtual GPUs, and leave empty results on their GPU.
 
-Paddle itself does not compare the devices of operands. If the operands are on two real GPUs, the kernel of one accesses
-the memory of the other; if they are on two virtual GPUs, Paddle would silently copy both to the host and compute there.
-Operands on the CPU are allowed, because Paddle copies them to the GPU, real or virtual. For lack of kernels it computes
-on the CPU, and copies results back, but not those without elements.
+A virtual GPU is a device of a plugin without kernels. Paddle computes on the CPU what a plugin has no kernel for, and
+copies operands and results (https://github.com/PaddlePaddle/Paddle/pull/44639 and
+https://github.com/PaddlePaddle/Paddle/pull/44681).
+
+| in place of | stands | because |
+|---|---|---|
+| each function of `paddle._C_ops` and `_legacy_C_ops`, except those that move | `_checked` | Paddle does not compare \
+the devices of operands: the kernel of one real GPU accesses the memory of the other, and of two virtual GPUs both \
+operands would silently be copied to the host |
+| methods of `paddle.Tensor` written in C++ (`CHECKED` in private.py) | `_checked` | Paddle's Python calls them \
+beside `_C_ops` |
+| the place of results without elements | `_settle` | Paddle copies results back to the GPU, but not those |
+
+Operands on the CPU are allowed, because Paddle copies them to the GPU, real or virtual. No upstream issue is known of
+what is replaced here. How Paddle gets the plugin, custom_device.py says; why that needs machine code, machine_code.py.
 """
 
 from __future__ import annotations
@@ -43,12 +54,12 @@ _Method = type(paddle.Tensor.clone)
 def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     def checked(*args: Any, **kwargs: Any) -> Any:
         first = there = None
-        held = []
+        operands = []
         for x in _tensors(args):
             place = x.place
             if not place.is_custom_place():
                 continue
-            held.append(x)
+            operands.append(x)
             index = place.custom_device_id()
             if first is None:
                 first, there = index, place
@@ -57,16 +68,16 @@ def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
                     f"{name} takes tensors of one GPU, but they are on gpu:{first} and gpu:{index}; "
                     "move them with xdevice.to_device"
                 )
-        made = call(*args, **kwargs)
-        if held:
-            _settle([made, *held], there)  # what is written in place is moved as well
-        return made
+        result = call(*args, **kwargs)
+        if operands:
+            _settle([result, *operands], there)  # what is written in place is moved as well
+        return result
 
     return checked
 
 
-def _settle(made: Iterable[Any], place: Any) -> None:
-    for x in _tensors(made):
+def _settle(tensors: Iterable[Any], place: Any) -> None:
+    for x in _tensors(tensors):
         if x.is_dense() and not x.size and x.place.is_cpu_place():
             copying.relocate(x, place)
 

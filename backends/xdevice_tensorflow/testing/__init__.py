@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from xdevice.testing.contract.samples import Sampling
 
@@ -14,8 +14,7 @@ class TensorflowSampling(Sampling):
     def samples(self) -> TensorflowSamples:
         from .samples import TensorflowSamples
 
-        backend: Any = self  # the class of the backend inherits from this one
-        return TensorflowSamples(backend)
+        return TensorflowSamples(self)
 
 
 MIXINS: Final = (TensorflowSampling,)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Backend
+    from xdevice.testing.contract.samples import Step
 
 with importing():
     import keras
@@ -59,11 +59,8 @@ class Module(tf.Module):  # type: ignore[misc]
 
 
 class TensorflowSamples(Samples):
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
     def other_device(self) -> Device | None:
-        if self._backend.virtual:
+        if self.backend.virtual:
             return devices.of("gpu")
         cpus = tf.config.list_physical_devices("CPU")
         if tf.config.get_logical_device_configuration(cpus[0]) is None:
@@ -120,32 +117,31 @@ class TensorflowSamples(Samples):
         return {name: _on_the_cpu(make) for name, make in kinds.items()}
 
     def variables(self, model: Any) -> Mapping[str, Any]:
-        found = {}
-        for number, variable in enumerate(_variables(model)):
-            value = getattr(variable, "value", variable)
-            plain = variable if isinstance(variable, tf.Variable) else value
-            with tf.device(plain.device):
-                found[f"{number}.{getattr(variable, 'path', variable.name)}"] = plain.read_value()
-        return found
+        return {f"{number}.{_label(variable)}": _read(variable) for number, variable in enumerate(_variables(model))}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
         with tf.device("/CPU:0"):
             dense = keras.layers.Dense(3)
-            first, second = keras.Sequential([keras.Input((3,)), dense]), keras.Sequential([keras.Input((3,)), dense])
-            both = keras.Sequential([keras.Input((3,)), first, second])
-        return both, lambda net: net.layers[0].layers[0].kernel.value is net.layers[1].layers[0].kernel.value
+            parts = [keras.Sequential([keras.Input((3,)), dense]) for _ in range(2)]
+            both = keras.Sequential([keras.Input((3,)), *parts])
+
+        def is_tied(net: Any) -> bool:
+            first, second = (part.layers[0].kernel.value for part in net.layers)
+            return first is second
+
+        return both, is_tied
 
     def spread(self, device: Device) -> Any:
         with tf.device("/CPU:0"):
             first = _built(keras.layers.Dense(2), (None, 2))
-        with tf.device(self._backend.to_native(device)):
+        with tf.device(self.backend.to_native(device)):
             second = _built(keras.layers.Dense(2), (None, 2))
         return keras.Sequential([keras.Input((2,)), first, second])
 
     def unbuilt(self) -> Any:
         return keras.Sequential([keras.layers.Dense(2)])
 
-    def trainable(self) -> tuple[Any, Callable[[Any, Any], float]]:
+    def trainable(self) -> tuple[Any, Step]:
         with tf.device("/CPU:0"):
             net = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="zeros")])
             net.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss="mse")
@@ -177,7 +173,7 @@ class TensorflowSamples(Samples):
         def work(x: Any) -> Any:
             return tf.numpy_function(lambda value: _slow(value, done), [x], tf.float32)
 
-        with tf.device(self._backend.to_native(device)):
+        with tf.device(self.backend.to_native(device)):
             x = tf.ones(4)
             work.get_concrete_function(x)
             return Work(work(x), done.is_set)
@@ -200,11 +196,23 @@ def _go_asynchronous() -> None:
 
 
 def _on_the_cpu(make: Callable[[], Any]) -> Callable[[], Any]:
-    def made() -> Any:
+    def make_there() -> Any:
         with tf.device("/CPU:0"):
             return make()
 
-    return made
+    return make_there
+
+
+def _label(variable: Any) -> str:
+    label: str = getattr(variable, "path", variable.name)
+    return label
+
+
+def _read(variable: Any) -> Any:
+    """The value of a variable of TensorFlow's, or of Keras's, on the device where it is."""
+    plain = variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
+    with tf.device(plain.device):
+        return plain.read_value()
 
 
 def _built(layer: Any, shape: tuple[int | None, ...]) -> Any:
@@ -231,9 +239,8 @@ def _subclassed() -> Any:
 
 def _compiled() -> Any:
     net = _functional()
-    net.compile(
-        optimizer="adam", loss="mse", metrics=["mae"], run_eagerly=True
-    )  # compiling a trace would take half a second
+    # eagerly, because compiling a trace would take half a second
+    net.compile(optimizer="adam", loss="mse", metrics=["mae"], run_eagerly=True)
     net.train_on_batch(tf.ones((2, 4)), tf.ones((2, 1)))
     return net
 
@@ -245,9 +252,9 @@ def _variables(model: Any) -> list[Any]:
         return [model.state]
     if isinstance(model, Module):
         return [model.weight, *model.inner["dense"].variables]
-    found = list(model.variables)
+    variables = list(model.variables)
     if isinstance(model, Subclassed):
-        found.append(model.scale)
+        variables.append(model.scale)
     if getattr(model, "optimizer", None) is not None:
-        found += [*model.metrics_variables, *model.optimizer.variables]
-    return found
+        variables += [*model.metrics_variables, *model.optimizer.variables]
+    return variables

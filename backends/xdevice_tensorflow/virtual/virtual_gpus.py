@@ -1,4 +1,13 @@
-"""Virtual GPUs for TensorFlow: its logical CPUs, which can be made only before TensorFlow has run anything."""
+"""Virtual GPUs for TensorFlow: its logical CPUs, which can be made only before TensorFlow has run anything.
+
+TensorFlow copies operands between them by itself, as between real GPUs, so no operation is replaced. One function is:
+
+| in place of | stands | because |
+|---|---|---|
+| `device_util.canonicalize`, which every `tf.distribute` strategy calls | `refusing` | a strategy that is told \
+"/GPU:0", which does not exist while the GPUs are virtual, hangs in `fit` or trains on the CPU (2.21; no upstream \
+issue known) |
+"""
 
 from __future__ import annotations
 
@@ -52,12 +61,14 @@ class TensorflowVirtualGpus(VirtualGpus):
 
     def make_virtual_gpus(self, n: int) -> None:
         cpus = tf.config.list_physical_devices("CPU")
+        # a real GPU that stays visible would be where TensorFlow places operations by itself
         tf.config.set_visible_devices([], "GPU")
         tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * (n + 1))
         for cached in (self._places, self._natives, self._counts):
             cached.clear()
         self._counts.update(cpu=1, gpu=n)
         for index in range(n):
+            # TensorFlow takes both, and gives the first
             for name in (f"CPU:{index + 1}", f"cpu:{index + 1}"):
                 for prefix in ("/", "/device:", HERE):
                     devices.spell(prefix + name, devices.of("gpu", index))

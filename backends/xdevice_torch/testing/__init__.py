@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from xdevice.testing.contract.samples import Sampling
 
@@ -14,8 +14,7 @@ class TorchSampling(Sampling):
     def samples(self) -> TorchSamples:
         from .samples import TorchSamples
 
-        backend: Any = self  # the class of the backend inherits from this one
-        return TorchSamples(backend)
+        return TorchSamples(self)
 
 
 MIXINS: Final = (TorchSampling,)

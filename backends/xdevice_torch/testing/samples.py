@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from xdevice.base import devices
 from xdevice.testing.contract.samples import Samples, Work
@@ -13,10 +14,9 @@ from xdevice_torch.private import private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Backend
+    from xdevice.testing.contract.samples import Copies, Modes, Step
 
 
 _sleep = private["torch.cuda._sleep"]
@@ -25,11 +25,8 @@ _sleep = private["torch.cuda._sleep"]
 class TorchSamples(Samples):
     makes_memory_first = True
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
     def other_device(self) -> Device:
-        return devices.of("gpu") if self._backend.virtual else devices.of("meta")
+        return devices.of("gpu") if self.backend.virtual else devices.of("meta")
 
     def native_ones(self, *shape: int) -> torch.Tensor:
         return torch.ones(*shape)
@@ -49,67 +46,67 @@ class TorchSamples(Samples):
     def marked(self, x: torch.Tensor) -> torch.Tensor:
         return x.detach().requires_grad_()
 
-    def modes(self) -> Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], bool]]]:
+    def modes(self) -> Modes:
         return {"no_grad": (torch.no_grad, lambda: not torch.is_grad_enabled())}
 
     def seed(self, number: int) -> None:
         torch.manual_seed(number)
 
-    def network(self, inputs: int, outputs: int) -> torch.nn.Module:
-        return torch.nn.Sequential(torch.nn.Linear(inputs, outputs))
+    def network(self, inputs: int, outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(inputs, outputs))
 
-    def settings(self) -> torch.nn.Module:
-        nn = torch.nn
-        return nn.Sequential(
-            nn.Linear(3, 4), nn.LeakyReLU(0.25), nn.Sequential(nn.Dropout(0.375), nn.MaxPool2d((3, 2), (1, 2)))
-        )
+    def settings(self) -> nn.Module:
+        block = nn.Sequential(nn.Dropout(0.375), nn.MaxPool2d((3, 2), (1, 2)))
+        return nn.Sequential(nn.Linear(3, 4), nn.LeakyReLU(0.25), block)
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
         return {
-            "linear": lambda: torch.nn.Linear(4, 1),
-            "buffers": lambda: torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)),
-            "lazy": lambda: torch.nn.Sequential(torch.nn.LazyLinear(2)),
+            "linear": lambda: nn.Linear(4, 1),
+            "buffers": lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)),
+            "lazy": lambda: nn.Sequential(nn.LazyLinear(2)),
         }
 
     def variables(self, model: Any) -> Mapping[str, torch.Tensor]:
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        return {name: x for name, x in tensors.items() if not torch.nn.parameter.is_lazy(x)}
+        return {name: x for name, x in tensors.items() if not nn.parameter.is_lazy(x)}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
-        first, second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+        first, second = nn.Linear(3, 3), nn.Linear(3, 3)
         second.weight = first.weight
-        return torch.nn.Sequential(first, second), lambda net: net[0].weight is net[1].weight
+        return nn.Sequential(first, second), lambda net: net[0].weight is net[1].weight
 
     def sharing(self) -> tuple[Any, Any, Callable[[], bool]]:
-        one, other = torch.nn.BatchNorm1d(3), torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+        one = nn.BatchNorm1d(3)
+        other = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
         one.running_mean = other[1].running_mean = torch.arange(3.0, device="cpu") / 3
         return one, other, lambda: one.running_mean is other[1].running_mean
 
-    def spread(self, device: Device) -> torch.nn.Module:
-        native = self._backend.to_native(device)
-        return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).to(native))
+    def spread(self, device: Device) -> nn.Module:
+        native = self.backend.to_native(device)
+        return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).to(native))
 
-    def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]]:
-        net = torch.nn.Linear(4, 1)
-        torch.nn.init.constant_(net.weight, 0.5)
-        torch.nn.init.constant_(net.bias, 0.0)
+    def optimized(self) -> tuple[Any, Any, Step]:
+        net = nn.Linear(4, 1)
+        nn.init.constant_(net.weight, 0.5)
+        nn.init.constant_(net.bias, 0.0)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 
         def step(x: torch.Tensor, y: torch.Tensor) -> float:
             # the state follows the parameters as it does in a user's own loop: by moving the optimizer too
-            place = self._backend.from_native(net.weight.device)
-            if place is not None and not self._backend.is_all_on(optimizer, place):
-                self._backend.move_model(optimizer, place)
+            place = self.backend.from_native(net.weight.device)
+            if place is not None and not self.backend.is_all_on(optimizer, place):
+                self.backend.move_model(optimizer, place)
             optimizer.zero_grad()
-            loss = torch.nn.functional.mse_loss(net(x), y)
+            loss = nn.functional.mse_loss(net(x), y)
             torch.autograd.backward(loss)
             optimizer.step()
             return loss.item()
 
         return net, optimizer, step
 
-    def pinned_copies(self, x: torch.Tensor) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        host, there = torch.empty_like(x, device="cpu", pin_memory=True), torch.empty_like(x)
+    def pinned_copies(self, x: torch.Tensor) -> Copies:
+        host = torch.empty_like(x, device="cpu", pin_memory=True)
+        there = torch.empty_like(x)
         return lambda: there.copy_(host, non_blocking=True), lambda: host.copy_(x, non_blocking=True)
 
     def long_work(self, device: Device) -> Work | None:

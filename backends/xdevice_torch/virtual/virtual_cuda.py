@@ -31,6 +31,7 @@ def take_for_cuda(device: torch.device, has_default: Callable[[FrameType], bool]
     else:
         changed.set_default_device = mode.set_default
     changed.cuda.is_available = changed.backends.cuda.is_built = lambda: True
+    # never left: suites choose "cuda" when they are imported, long before a test
     mode.__enter__()  # type: ignore[no-untyped-call]
 
 
@@ -52,9 +53,11 @@ class _Cuda(TorchFunctionMode):
         self._default = None if device is None else torch.device(device)
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # it is CUDA by name, whatever its arguments are
         if function is torch.Tensor.cuda:
             function, args = torch.Tensor.to, (args[0], *(args[1:] or (self._device,)))
         named = {name: self.meant(value) for name, value in (kwargs or {}).items()}
+        # the frame that called PyTorch: a test's, or that of the library under test
         with self._default_of(sys._getframe(1)):
             return function(*[self.meant(value) for value in args], **named)
 

@@ -1,16 +1,31 @@
 """Virtual GPUs for PyTorch, in pure Python: `torch.device("vgpu", 1)`, whose memory is the host's.
 
-PyTorch reserves the device type PrivateUse1 for other people's devices, and since 2.13 it can be implemented in Python.
-The operations of virtual GPUs are in virtual_operations.py; this module has everything else that PyTorch asks of a
-device.
+PyTorch reserves the device type PrivateUse1 for other people's devices, and since 2.13 it can be implemented in Python
+(https://github.com/pytorch/pytorch/pull/157859). The operations of virtual GPUs are in virtual_operations.py; this
+module has everything else that PyTorch asks of a device:
 
-Facts about PyTorch that the code depends on:
-- The device guard (PyTorch's object for the current device) that it has for Python's devices knows only index 0. So
-  autograd's engine has no queue for index 1 and fails. Without threads it needs no queue, so threads are off while it
-  runs. C++ also takes a device without an index for index 0. So if another virtual GPU is current, the index is added
-  before C++ sees the device.
-- `p.data = x`, as `Module.to` does, fails if only one of the two tensors is on a virtual GPU. So the contents of the
-  two tensor objects are swapped. As on CUDA, parameters stay the same objects, which optimizers rely on.
+| in place of | stands | because |
+|---|---|---|
+| `torch.vgpu` | `_Module` | it does for virtual GPUs what `torch.cuda` does for CUDA |
+| `_accelerator_getDeviceIndex` and those beside it in `torch._C` | `_accelerator` | they ask the device guard or an \
+allocator, and fail or crash |
+| `_engine_run_backward` | `_without_threads` | the guard of a device in Python knows index 0 only \
+(https://github.com/pytorch/pytorch/issues/156052), so autograd's engine has no queue for index 1; without threads it \
+needs none |
+| `Tensor.to`, `tensor`, `as_tensor`, `asarray` | `_Indexed` | C++ takes a device without an index for index 0; the \
+index of the current device is added before; only once another one than 0 is current |
+| `Tensor.new`, `Tensor.new_tensor` | `_New`, `_NewTensor` | likewise: C++ makes the new tensor on index 0 |
+| `Tensor.data`, `_has_compatible_shallow_copy_type` | `_set_data`, `_can_have_contents` | `p.data = x`, as \
+`Module.to` does, fails if one of the two is on a virtual GPU (https://github.com/pytorch/pytorch/issues/196975); the \
+contents of the two tensors are swapped, so that parameters stay the objects that optimizers rely on |
+| `UntypedStorage.__new__` | `_making_storages` | the device has no allocator, and PyTorch would crash |
+| `accelerator.empty_cache` | nothing is done | likewise |
+| `nn.parallel.comm.scatter`, `gather`, `broadcast_coalesced` | `_no_communication` | they are written for CUDA; the \
+error names what to use |
+| `_TorchCompileInductorWrapper.__call__` | `_leaving_graphs` | Inductor has no code generator for this device, and \
+raises a KeyError (https://github.com/pytorch/pytorch/issues/189138) |
+
+Rows without a link have no upstream issue that is known.
 """
 
 from __future__ import annotations
@@ -68,10 +83,13 @@ def install(count: int) -> None:
     module = _Module(count)
     _setup(NAME, module)
     _libraries.extend(operations.register())
+    # Windows does not fork
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=operations.after_fork)
+    # asked before PyTorch's own (23), which would make a storage on the device, whose allocator is missing
     torch.serialization.register_package(0, lambda storage: None, _restored)
     for kind in (torch.Tensor, torch.nn.Parameter):
+        # what PyTorch has registered would send a handle to the device's memory
         ForkingPickler.register(kind, _sent)
     native, _ = private.place("torch._C._accelerator_getDeviceIndex")
     for name, answer in _accelerator(module).items():
@@ -126,6 +144,7 @@ class _Module:
 
     def set_device(self, device: Any) -> None:
         index = self._index(device)
+        # index 0 is right without help, so programs with one GPU do not pay for the replaced functions
         if index:
             _add_indices()
         self._thread.index = index
@@ -153,6 +172,7 @@ class _Module:
         torch.set_rng_state(state)
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        # `torch.autocast("vgpu")` asks for this
         return [torch.float16, torch.bfloat16]
 
     def _is_in_bad_fork(self) -> bool:
@@ -175,6 +195,7 @@ def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
 
     def exchange(index: int) -> int:
         before = module.current_device()
+        # -1 stands for no device, and changes nothing
         if index >= 0:
             module.set_device(index)
         return before

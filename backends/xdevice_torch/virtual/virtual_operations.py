@@ -5,12 +5,29 @@ memory, and has an attribute `host`: a tensor on the host in that memory. Sizes,
 on the virtual GPU itself. So views share their storage, and tensors that C++ makes by itself (in `detach`, in autograd,
 in `as_subclass`) have their values too.
 
-Rules for this module:
-- Operations that PyTorch would compose of other operations get a kernel of their own. Otherwise each of those would
-  cost as much as the whole, and their devices would be checked separately. Views are left to PyTorch, which makes them
-  by `as_strided`.
-- A tensor on another index than 0 is made from a template (an empty tensor there), which comes from DLPack: nothing
-  else in Python can make one.
+PyTorch has no kernels for a device written in Python (https://github.com/pytorch/pytorch/pull/157859), so `register`
+gives it these:
+
+| operations | what is done | why |
+|---|---|---|
+| all others (the fallback) | `run`: computed by the host's kernel | one kernel for all of them |
+| those that PyTorch would compose of others | `run` as well, registered by name | each part would cost as much as \
+the whole, and its devices would be checked separately |
+| `as_strided`, `view`, `set_` | the host's kernel on the tensor itself | they change sizes and strides, and no \
+values; PyTorch makes all other views by `as_strided` |
+| `_efficientzerotensor` | `zeros` | the zero of forward-mode derivatives has no memory, which kernels of the host \
+need |
+| `_pin_memory`, `is_pinned`, on the CPU too | a copy; False | PyTorch asks the accelerator for an allocator \
+(https://github.com/pytorch/pytorch/pull/126376), and a device in Python has none |
+| `_pack_padded_sequence` | computed on the host, the lengths stay there | as on CUDA |
+| `lstm`, `gru`, `lstm_cell`, `gru_cell` | moved to the host and back, with gradients | PyTorch would choose the \
+fused kernels of a GPU |
+| `ctc_loss` with tensors of lengths | called with ints, as CUDA's does | PyTorch would divide by tensors on the host |
+| sparse CSR, nested, quantized | refused by name | a tensor here is a storage with strides |
+
+What `run` refuses is what CUDA refuses: operands on two devices, and a generator of the host. A tensor on another index
+than 0 is made from a template (an empty tensor there), which comes from DLPack: nothing else in Python can make one.
+Rows without a link have no upstream issue that is known.
 """
 
 from __future__ import annotations
@@ -260,11 +277,11 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if not facts.changes and not facts.is_view:
         return _wrapped(result, place)
     ours = [x for x in tensors if id(x) in hosts]
-    known = {id(hosts[id(x)]): x for x in ours}
+    operands = {id(hosts[id(x)]): x for x in ours}
     dense = [x for x in ours if x.layout is _STRIDED]
     # PyTorch keeps one object for a storage as long as the storage lives
     storages = {id(hosts[id(x)].untyped_storage()): x.untyped_storage() for x in dense}
-    return _wrapped(result, place, known, storages)
+    return _wrapped(result, place, operands, storages)
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
@@ -276,12 +293,12 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 
 
 def _check_devices(op: Any, facts: _Facts, tensors: list[torch.Tensor], args: Any, kwargs: dict[str, Any]) -> None:
-    found = {x.device for x in tensors if x.device.type == NAME}
-    found.update(x.device for x in _misplaced(facts, args, kwargs))
-    if len(found) > 1:
+    places = {x.device for x in tensors if x.device.type == NAME}
+    places.update(x.device for x in _misplaced(facts, args, kwargs))
+    if len(places) > 1:
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, "
-            f"{' and '.join(sorted(map(str, found)))}! (when calling {op.name().partition('.')[0]})"
+            f"{' and '.join(sorted(map(str, places)))}! (when calling {op.name().partition('.')[0]})"
         )
 
 
@@ -329,13 +346,13 @@ def _replaced(value: Any, hosts: dict[int, torch.Tensor]) -> Any:
 
 
 def _host_keywords(kwargs: dict[str, Any], hosts: dict[int, torch.Tensor]) -> dict[str, Any]:
-    found = {name: _replaced(value, hosts) for name, value in kwargs.items()}
-    wanted = found.get("device")
+    keywords = {name: _replaced(value, hosts) for name, value in kwargs.items()}
+    wanted = keywords.get("device")
     if wanted is not None and torch.device(wanted).type == NAME:
-        found["device"] = _HOST
-        if found.get("pin_memory"):
+        keywords["device"] = _HOST
+        if keywords.get("pin_memory"):
             raise _not_pinned()
-    return found
+    return keywords
 
 
 def _not_pinned() -> Exception:
@@ -343,19 +360,19 @@ def _not_pinned() -> Exception:
 
 
 def _wrapped(
-    result: Any, place: torch.device, known: dict[int, torch.Tensor] = _NOTHING, storages: dict[int, Any] = _NOTHING
+    result: Any, place: torch.device, operands: dict[int, torch.Tensor] = _NOTHING, storages: dict[int, Any] = _NOTHING
 ) -> Any:
     """Returns the result of an operation on the host as tensors on the virtual GPU `place`. A tensor that was written
-    in place, or given as `out=`, is returned itself: `known` has it by the `id` of its tensor on the host."""
+    in place, or given as `out=`, is returned itself: `operands` has it by the `id` of its tensor on the host."""
     if isinstance(result, torch.Tensor):
-        if id(result) in known:
-            return known[id(result)]
+        if id(result) in operands:
+            return operands[id(result)]
         is_shared = storages and result.layout is _STRIDED
         return _marked_as(
             result, placed(result, place, storages.get(id(result.untyped_storage())) if is_shared else None)
         )
     if type(result) in (list, tuple):
-        return type(result)([_wrapped(one, place, known, storages) for one in result])
+        return type(result)([_wrapped(one, place, operands, storages) for one in result])
     return result
 
 
@@ -555,8 +572,8 @@ def _recurrent(op: Any) -> Callable[..., Any]:
         place = next(x.device for x in tensors if x.device.type == NAME)
         _check_devices(op, facts, tensors, args, {})
         with torch.autocast("cpu", enabled=False):
-            made = op(*trees.replaced(torch.Tensor, lambda x: x.to(_HOST), args))
-        return trees.replaced(torch.Tensor, lambda x: x.to(place), made)
+            results = op(*trees.replaced(torch.Tensor, lambda x: x.to(_HOST), args))
+        return trees.replaced(torch.Tensor, lambda x: x.to(place), results)
 
     return kernel
 

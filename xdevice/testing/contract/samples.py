@@ -23,6 +23,12 @@ class Work(NamedTuple):
     is_done: Callable[[], bool]
 
 
+if TYPE_CHECKING:
+    Modes = Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], bool]]]
+    Step = Callable[[Any, Any], float]
+    Copies = tuple[Callable[[], object], Callable[[], object]]
+
+
 class Samples(ABC):
     """One framework's samples, each written as the framework's users would write it, without xdevice.
 
@@ -34,6 +40,10 @@ class Samples(ABC):
     """Whether `blocking()` waits for what `long_work` and `failing_work` start."""
     makes_memory_first: bool = False
     """Whether a tensor has its memory before it is computed, so that `address` works at once."""
+
+    def __init__(self, backend: Any = None) -> None:
+        self.backend = backend
+        """The adapter under test, which samples may ask for its devices."""
 
     @abstractmethod
     def other_device(self) -> Device | None:
@@ -78,7 +88,7 @@ class Samples(ABC):
         if the framework has no such default."""
         return self.native_ones(2)
 
-    def modes(self) -> Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], bool]]]:
+    def modes(self) -> Modes:
         """Returns modes of the framework that each thread has for itself, such as "no gradients". For each name there
         are two functions: one makes a context manager that enters the mode, the other tells whether this thread is in
         it."""
@@ -132,16 +142,19 @@ class Samples(ABC):
         """Returns a model that has no variables yet; None if the framework builds every model at once."""
         return None
 
-    def trainable(self) -> tuple[Any, Callable[[Any, Any], float]] | None:
+    def trainable(self) -> tuple[Any, Step] | None:
         """Returns a model of 4 inputs and 1 output on cpu:0, and a function that trains it on `x, y` by one step and
         returns the loss.
 
         The first weights are the same at each call. The step keeps the state of an optimizer (momentum at least).
         """
-        made = self.optimized()
-        return None if made is None else (made[0], made[2])
+        training = self.optimized()
+        if training is None:
+            return None
+        model, _, step = training
+        return model, step
 
-    def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]] | None:
+    def optimized(self) -> tuple[Any, Any, Step] | None:
         """Returns what `trainable` returns, with the optimizer between the two. None if the adapter does not treat
         optimizers as models, or if optimizers have their state from the start."""
         return None
@@ -160,7 +173,7 @@ class Samples(ABC):
     def settle(self) -> None:  # noqa: B027  # most have switched nothing
         """Switches off again what `failing_work` and `long_work` have switched on."""
 
-    def pinned_copies(self, x: Any) -> tuple[Callable[[], Any], Callable[[], Any]] | None:
+    def pinned_copies(self, x: Any) -> Copies | None:
         """Returns two functions for benchmarks: one copies pinned memory to the GPU of `x`, the other copies `x` to
         pinned memory. None if the framework has no pinned memory."""
         return None

@@ -191,13 +191,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     selection.set_backend(backend)
     _tell_kernels(item, "ENTER")
     _seed(_FIXTURES)
-    wanted = max((*mark.args, 1)[0] for mark in item.iter_markers("xd_needs_gpu")) if needs_gpu(item) else 0
-    here = len(_gpus(backend)) if wanted else 0
-    if here < wanted:
-        why = f": {backend.why_no_gpu()}" if not here else ""
-        reason = f"needs {wanted} GPU{'s' * (wanted > 1)}, and {name} sees {here}{why}"
-        raise pytest.skip.Exception(reason, _use_item_location=True)
+    _need_gpus(item, backend)
     _need_dtypes(item, backend)
+
+
+def _need_gpus(item: pytest.Item, backend: Backend) -> None:
+    if not needs_gpu(item):  # counting may start the framework: TensorFlow initialises CUDA to count GPUs
+        return
+    wanted = max((*mark.args, 1)[0] for mark in item.iter_markers("xd_needs_gpu"))
+    here = len(_gpus(backend))
+    if here < wanted:
+        plural = "s" if wanted > 1 else ""
+        why = "" if here else f": {backend.why_no_gpu()}"
+        reason = f"needs {wanted} GPU{plural}, and {backend.name} sees {here}{why}"
+        raise pytest.skip.Exception(reason, _use_item_location=True)
 
 
 def _need_dtypes(item: pytest.Item, backend: Backend) -> None:
@@ -260,9 +267,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if name is not None:
         report.xdevice = about(item, name)  # type: ignore[attr-defined]
     if report.when == "call" and item.config.stash[settings_key].recordings is not None:
-        from .recordings import seen
+        from .recordings import value_count
 
-        report.xdevice_values = item.stash.get(seen, 0)  # type: ignore[attr-defined]
+        report.xdevice_values = item.stash.get(value_count, 0)  # type: ignore[attr-defined]
     return report
 
 
@@ -366,11 +373,11 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
         from xdevice.contract import patching
         from xdevice.twins.parity.comparing import assert_parity as check
 
-        given = {**defaults, **arguments}
+        options = {**defaults, **arguments}
         with patching.unseen():
             if recordings is not None:
-                recordings.see(actual, expected, given)
-            check(actual, expected, **given)
+                recordings.see(actual, expected, options)
+            check(actual, expected, **options)
 
     return assert_parity
 

@@ -39,11 +39,11 @@ def tolerances(item: pytest.Item) -> dict[str, Any]:
     """The arguments for `assert_parity` that the test's `xd_tol` markers give for the backend it runs on. The marker
     closest to the test takes precedence."""
     name = backend_of(item)
-    given: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for mark in reversed(list(item.iter_markers("xd_tol"))):
         if not mark.args or name in named_by(mark):
-            given.update(mark.kwargs)
-    return given
+            options.update(mark.kwargs)
+    return options
 
 
 def named_by(mark: pytest.Mark) -> tuple[str, ...]:
@@ -56,11 +56,17 @@ def needs_gpu(item: pytest.Item) -> bool:
 
 def about(item: pytest.Item, name: str) -> dict[str, Any]:
     """The facts about a test that the summary needs, as a dict. The test's reports carry it, also between processes."""
-    backend = next((backend for backend in registry.list_loaded() if backend.name == name), None)
-    if backend is None:
-        return {"backend": str(name), "version": None, "on_gpu": False}
+    # plain strings: execnet, which carries reports between processes, refuses subclasses
+    facts: dict[str, Any] = {"backend": str(name), "version": None, "on_gpu": False}
+    for backend in registry.list_loaded():
+        if backend.name == name:
+            facts["version"] = str(backend.version)
+            facts["on_gpu"] = needs_gpu(item) or _is_placed_on_gpu(item, name)
+    return facts
+
+
+def _is_placed_on_gpu(item: pytest.Item, name: str) -> bool:
+    """Whether a test has a GPU from one of the plugin's fixtures."""
     device = item.config.stash.get(placed, {}).get(name)
     is_placed = not _DEVICE_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
-    on_gpu = needs_gpu(item) or (is_placed and device is not None and device.kind == "gpu")
-    # plain strings: execnet, which carries reports between processes, refuses subclasses
-    return {"backend": str(name), "version": str(backend.version), "on_gpu": on_gpu}
+    return is_placed and device is not None and device.kind == "gpu"

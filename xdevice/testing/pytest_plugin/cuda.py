@@ -41,7 +41,7 @@ class Cuda:
                 f"and name one, gpu:1 for instance (a real GPU is called cuda already)"
             )
         self._here: list[str] = []
-        self._told: dict[str, None] = {}
+        self._taken: dict[str, None] = {}
         for backend in registry.list_loaded():
             self._tell(backend)
         registry.on_load.append(self._tell)
@@ -55,8 +55,8 @@ class Cuda:
 
     def pytest_collection_finish(self) -> None:
         try:
-            for known in frameworks.list_imported():
-                registry.load(known.name)  # raises what the import hook has kept until the backend is used
+            for framework in frameworks.list_imported():
+                registry.load(framework.name)  # raises what the import hook has kept until the backend is used
         except XDeviceError as error:
             raise pytest.UsageError(f"--xd-cuda={self._device}: {error}") from None
 
@@ -67,18 +67,18 @@ class Cuda:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._told |= dict.fromkeys(getattr(report, "xdevice_cuda", ()))
+        self._taken |= dict.fromkeys(getattr(report, "xdevice_cuda", ()))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if session.exitstatus == pytest.ExitCode.OK and not self._told and not session.config.option.collectonly:
+        if session.exitstatus == pytest.ExitCode.OK and not self._taken and not session.config.option.collectonly:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if terminalreporter.config.option.collectonly:
             return
-        told = ", ".join(self._told) or "no framework: none was imported that is asked for it, which is a failure"
-        terminalreporter.write_line(f'xdevice: "cuda" was {self._device} for {told}', red=not self._told)
+        names = ", ".join(self._taken) or "no framework: none was imported that is asked for it, which is a failure"
+        terminalreporter.write_line(f'xdevice: "cuda" was {self._device} for {names}', red=not self._taken)
 
 
 def _in_tests(backend: Backend) -> Callable[[FrameType], bool]:

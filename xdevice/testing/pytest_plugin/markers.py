@@ -48,9 +48,11 @@ def fault_of(mark: pytest.Mark) -> str | None:
     except BackendNotFoundError as error:
         return f"{mark.name}: {error}"
     if not mark.args and mark.name != "xd_tol":
-        return f'{mark.name} names no backend; write {mark.name}("mxnet"{", ..." if _KEYWORDS[mark.name] else ""})'
+        more = ", ..." if _KEYWORDS[mark.name] else ""
+        return f'{mark.name} names no backend; write {mark.name}("mxnet"{more})'
     reason = mark.kwargs.get("reason")
-    if "reason" in _KEYWORDS[mark.name] and not (isinstance(reason, str) and reason.strip()):
+    has_reason = isinstance(reason, str) and reason.strip()
+    if "reason" in _KEYWORDS[mark.name] and not has_reason:
         return f'{mark.name} needs a reason; write {mark.name}({mark.args[0]!r}, reason="...")'
     if mark.name == "xd_tol" and not mark.kwargs:
         return "xd_tol sets nothing; write xd_tol(rtol=1e-4)"

@@ -21,8 +21,8 @@ class Settings:
     def __init__(self, config: pytest.Config) -> None:
         self.device: str | None = config.getoption("xd_device")
         self.recordings: Recordings | None = None
-        asked = config.getoption("xd_backends")
-        self._text: str = config.getini("xd_backends") if asked is None else asked
+        option = config.getoption("xd_backends")
+        self._text: str = config.getini("xd_backends") if option is None else option
         self._names: tuple[str, ...] | None = None
         self.is_auto = self._text.strip() == "auto"
         if not self.is_auto:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +33,7 @@ WITHOUT_BACKEND: Final = "without-backend"
 _ACTUAL: Final = "assert_parity.actual"
 _EXPECTED: Final = "assert_parity.expected"
 
-seen: Final = pytest.StashKey[int]()
+value_count: Final = pytest.StashKey[int]()
 """How many values of a test were recorded, to be kept or compared."""
 
 
@@ -51,8 +52,11 @@ class Recordings:
 
     def describe(self, values: int, tests: int) -> str:
         """A line for the end of a run, which says what was recorded and compared."""
-        parts = [f"recorded in {self._target}"] if self._target is not None else []
-        parts += [f"compared with {self._reference}"] if self._reference is not None else []
+        parts = []
+        if self._target is not None:
+            parts.append(f"recorded in {self._target}")
+        if self._reference is not None:
+            parts.append(f"compared with {self._reference}")
         return f"xdevice: {values} values of {tests} tests {' and '.join(parts)}"
 
     @contextmanager
@@ -74,7 +78,7 @@ class Recordings:
                 finally:
                     self._recorder = None
             entries = _entries(folder)
-            item.stash[seen] = len(entries)
+            item.stash[value_count] = len(entries)
             if self._reference is not None:
                 self._compare(item, entries, self._reference / place)
 
@@ -105,12 +109,13 @@ class Recordings:
             pytest.fail(f"this test saw {_steps(mine)}, but {folder} has {_steps(theirs)}", pytrace=False)
         usual = tolerances(item)
         for one, other in zip(entries, expected, strict=True):
-            given = self._arguments[one.step] if one.name in (_ACTUAL, _EXPECTED) else usual
+            arguments = self._arguments[one.step] if one.name in (_ACTUAL, _EXPECTED) else usual
             # of arrays there is no model to ask; and the other environment may have other devices
-            own: dict[str, Any] = {name: x for name, x in given.items() if name in Strictness._fields}
-            found = compare_leaves(one.read(), other.read(), Strictness(**{**own, "check_device": False}).check())
-            if not found.ok:
-                pytest.fail(f"{one.name} (step {one.step}) is not what {folder} has: {found.text}", pytrace=False)
+            options: dict[str, Any] = {name: x for name, x in arguments.items() if name in Strictness._fields}
+            options["check_device"] = False
+            result = compare_leaves(one.read(), other.read(), Strictness(**options).check())
+            if not result.ok:
+                pytest.fail(f"{one.name} (step {one.step}) is not what {folder} has: {result.text}", pytrace=False)
 
 
 def _path(config: pytest.Config, option: str) -> Path | None:
@@ -136,8 +141,6 @@ def _entries(folder: Path) -> list[RecordedCall]:
     return Recording(folder).entries if (folder / INDEX).exists() else []
 
 
-def _steps(seen: list[tuple[str, int]]) -> str:
-    steps: dict[str, int] = {}
-    for name, _ in seen:
-        steps[name] = steps.get(name, 0) + 1
+def _steps(entries: list[tuple[str, int]]) -> str:
+    steps = Counter(name for name, _ in entries)
     return ", ".join(f"{name} ({number} times)" for name, number in steps.items()) or "nothing"

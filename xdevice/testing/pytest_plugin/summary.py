@@ -51,16 +51,16 @@ class Summary:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if getattr(report, "xdevice_values", 0):
             self._recorded.append(report.xdevice_values)
-        seen = getattr(report, "xdevice", None)
-        if seen is None:
+        facts = getattr(report, "xdevice", None)
+        if facts is None:
             return
-        counts = self._counts.setdefault(seen["backend"], Counter())
+        counts = self._counts.setdefault(facts["backend"], Counter())
         category = self._config.hook.pytest_report_teststatus(report=report, config=self._config)[0]
         if category:
             counts[category] += 1
-        if seen["version"]:
-            self._versions[seen["backend"]] = seen["version"]
-        self._on_gpu |= seen["on_gpu"] and category not in ("", "skipped")
+        if facts["version"]:
+            self._versions[facts["backend"]] = facts["version"]
+        self._on_gpu |= facts["on_gpu"] and category not in ("", "skipped")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -101,7 +101,7 @@ class Summary:
         for name in registry.names():
             if name in self._ran:
                 continue
-            if name in self._counts:
+            if name in self._counts:  # all its tests were skipped
                 left.append(f"{name} ({_outcomes(self._counts[name])})")
             elif name in self._settings.names:
                 left.append(name)
@@ -113,9 +113,11 @@ class Summary:
 def _lacking(skipped: Sequence[pytest.TestReport | pytest.CollectReport]) -> list[str]:
     """Lines that name the capabilities that tested adapters lack, as tests of `xdevice.testing` report them when they
     are skipped, and the code that would add them."""
-    tests = [report for report in skipped if isinstance(report, pytest.TestReport)]  # not a module skipped as a whole
-    said = [value for report in tests for name, value in report.user_properties if name == "xdevice lacks"]
-    return [str(line) for line in dict.fromkeys(said)]
+    lines: dict[str, None] = {}  # in the order in which they came, and each once
+    for report in skipped:
+        if isinstance(report, pytest.TestReport):  # not a module skipped as a whole
+            lines |= {str(value): None for name, value in report.user_properties if name == "xdevice lacks"}
+    return list(lines)
 
 
 def _outcomes(counts: Counter[str]) -> str:

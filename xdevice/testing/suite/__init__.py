@@ -18,38 +18,38 @@ docs/reference/adapters.md says what is checked of each method.
 
 from __future__ import annotations
 
-from .arithmetic import Arithmetic
-from .asynchrony import Streams, Waiting
-from .creation import Creation, RandomNumbers
-from .devices import Devices
-from .models import Models
-from .moving import Batch, Moving, Pair
-from .nn import FunctionsOfLayers
-from .parallel import Parallel
-from .processes import Processes, in_child
-from .several import SeveralDevices
-from .training import Training
-from .transfers import Transfers
+from .arithmetic import ArithmeticChecks
+from .asynchrony import StreamChecks, WaitingChecks
+from .creation import CreationChecks, RandomNumberChecks
+from .devices import DeviceChecks
+from .models import ModelChecks
+from .moving import Batch, MovingChecks, Pair
+from .nn import LayerFunctionChecks
+from .parallel import ParallelChecks
+from .processes import ProcessChecks, in_child
+from .several import ReplicaChecks
+from .training import TrainingChecks
+from .transfers import TransferChecks
 from .worlds import SeveralProcesses
 
 __all__ = ["Batch", "Conformance", "Pair", "SeveralProcesses", "in_child"]
 
 
 class Conformance(
-    Processes,
-    Transfers,
-    Parallel,
-    Streams,
-    Waiting,
-    SeveralDevices,
-    Training,
-    Models,
-    Moving,
-    FunctionsOfLayers,
-    Arithmetic,
-    RandomNumbers,
-    Creation,
-    Devices,
+    ProcessChecks,
+    TransferChecks,
+    ParallelChecks,
+    StreamChecks,
+    WaitingChecks,
+    ReplicaChecks,
+    TrainingChecks,
+    ModelChecks,
+    MovingChecks,
+    LayerFunctionChecks,
+    ArithmeticChecks,
+    RandomNumberChecks,
+    CreationChecks,
+    DeviceChecks,
 ):
     """All checks of an adapter. Subclass it, name the `backend`, and let pytest collect the tests. They run from the
     last of the base classes to the first: basic checks before those that may spoil the process, such as eight threads

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-class Arithmetic(Suite):
+class ArithmeticChecks(Suite):
     """Checks of array namespaces. An adapter may refuse to have one, by an `UnsupportedError`; if it has one, that must
     have all kernels."""
 
@@ -41,30 +41,31 @@ class Arithmetic(Suite):
             xp = xdevice.array_namespace(x)
         except UnsupportedError:
             return
-        made = xp.add(x, 1.5)
-        assert xdevice.to_numpy(made).dtype == "float32"
-        assert xdevice.to_numpy(xp.matmul(made, made)).tolist() == [[22.0, 28.0], [36.0, 46.0]]
-        assert xdevice.item(xp.sum(made)) == 16.0
-        changed = xdevice.at(made)[[1, 0], [0, 1]].set(9.0)
-        assert xdevice.to_numpy(changed).tolist() == [[2.5, 9.0], [9.0, 5.5]]
-        assert self.adapter.device_of(changed) is self.adapter.device_of(x)
-        assert xdevice.to_numpy(made).tolist() == [[2.5, 3.5], [4.5, 5.5]], "the tensor itself was changed"
+        y = xp.add(x, 1.5)
+        assert xdevice.to_numpy(y).dtype == "float32"
+        assert xdevice.item(xp.sum(y)) == 16.0
+        self.assert_is(xp.matmul(y, y), [[22.0, 28.0], [36.0, 46.0]])
+        changed = xdevice.at(y)[[1, 0], [0, 1]].set(9.0)
+        self.assert_is(changed, [[2.5, 9.0], [9.0, 5.5]])
+        assert xdevice.to_numpy(y).tolist() == [[2.5, 3.5], [4.5, 5.5]], "the tensor itself was changed"
         if hasattr(self.adapter.namespace(), arithmetic.EINSUM):
-            product = xdevice.einsum("ij,jk->ki", made, changed)
-            assert xdevice.to_numpy(product).tolist() == [[37.75, 60.75], [41.75, 70.75]]
-            assert self.adapter.device_of(product) is self.adapter.device_of(x)
+            self.assert_is(xdevice.einsum("ij,jk->ki", y, changed), [[37.75, 60.75], [41.75, 70.75]])
         ints = xp.astype(x, xp.int32)
-        for whole, wanted in ((xp.add(ints, ints), [[2, 4], [6, 8]]), (xp.matmul(ints, ints), [[7, 10], [15, 22]])):
-            assert self.adapter.device_of(whole) is self.adapter.device_of(x), "integers are not where they were"
-            assert xdevice.to_numpy(whole).tolist() == wanted
+        self.assert_is(xp.add(ints, ints), [[2, 4], [6, 8]])
+        self.assert_is(xp.matmul(ints, ints), [[7, 10], [15, 22]])
+
+    def assert_is(self, x: Any, numbers: list[list[float]]) -> None:
+        assert self.adapter.device_of(x) is self.here, "it is not where its operands are"
+        assert xdevice.to_numpy(x).tolist() == numbers
 
     # gradients of sums of numbers, which every framework can compute
 
     @needs("Gradients")
     def test_gradients_are_right_or_refused(self) -> None:
         self.needs_kernels()
+        # one is not used, and another (below) is asked for twice
         x, y, unused, constant = (self.make(value) for value in (2.0, 3.0, [[1.0, 2.0]], 5.0))
-        if self.samples.requires_grad(constant) is not None:
+        if self.asks(constant) is not None:
             constant = self.samples.marked(constant)
         for mode, _ in ((nullcontext, None), *self.samples.modes().values()):
             in_thread(partial(self.differentiate, [x, y, x, unused], constant, mode), self.patience)
@@ -80,36 +81,39 @@ class Arithmetic(Suite):
         before = [self.flags(x) for x in (*leaves, constant)]
         try:
             with mode():
-                value, grads, (beside, text) = self.adapter.value_and_grad(leaves, call, False)
+                value, (*grads, unused), (beside, text) = self.adapter.value_and_grad(leaves, call, False)
         except UnsupportedError:
             return
         assert len(calls) == 1, "the function was called more than once"
-        self.assert_holds(value, np.full((), 14.0, "float32"), "the value")
-        if grads[3] is not None:
-            self.assert_holds(grads[3], np.zeros((1, 2), "float32"), "a gradient of what the loss does not depend on")
-        for g, number in zip(grads, (2.0, 1.0, 1.0), strict=False):
-            assert g is not None, "no gradient"
-            self.assert_holds(g, np.full((), number, "float32"), "a gradient")
-            assert self.adapter.device_of(g) is self.here(), "a gradient that is not where its tensor is"
-        self.assert_holds(beside, np.full((), 3.0, "float32"), "what came beside the loss")
+        self.assert_number(value, 14.0, "the value")
+        self.assert_number(beside, 3.0, "what came beside the loss")
         assert text == "text"
-        for x in (value, *grads[:3], beside):
-            assert not self.samples.requires_grad(x), "a result is not detached"
+        for gradient, number in zip(grads, (2.0, 1.0, 1.0), strict=True):
+            assert gradient is not None, "no gradient"
+            self.assert_number(gradient, number, "a gradient")
+            assert self.adapter.device_of(gradient) is self.here, "a gradient that is not where its tensor is"
+        if unused is not None:
+            self.assert_holds(unused, np.zeros((1, 2), "float32"), "a gradient of what the loss does not depend on")
+        for x in (value, *grads, beside):
+            assert not self.asks(x), "a result is not detached"
         _, nothing, _ = self.adapter.value_and_grad(leaves, lambda inputs: (add(constant, constant), []), False)
         assert nothing == [None] * 4, "a gradient of a loss that depends on none of the leaves"
         assert [self.flags(x) for x in (*leaves, constant)] == before, "a tensor's gradient, or whether it asks for one"
 
+    def assert_number(self, x: Any, number: float, name: str) -> None:
+        self.assert_holds(x, np.full((), number, "float32"), name)
+
     def flags(self, x: Any) -> Any:
         grad = getattr(x, "grad", None)
-        return self.samples.requires_grad(x), None if grad is None else self.adapter.to_numpy(grad).tolist()
+        return self.asks(x), None if grad is None else self.adapter.to_numpy(grad).tolist()
 
     @needs("Gradients")
     def test_gradients_nest_or_are_refused(self) -> None:
         self.needs_kernels()
         x = self.make(2.0)
-        in_thread(partial(self.nest, x), self.patience)
+        in_thread(partial(self.differentiate_twice, x), self.patience)
 
-    def nest(self, x: Any) -> None:
+    def differentiate_twice(self, x: Any) -> None:
         add = self.samples.add
 
         def outer(inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -134,42 +138,42 @@ class Arithmetic(Suite):
 
         def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
             stopped.append(self.adapter.stop_gradient(inputs[0]))
-            assert self.adapter.device_of(stopped[0]) is self.here(), "stopped on another device"
+            assert self.adapter.device_of(stopped[0]) is self.here, "stopped on another device"
             return self.samples.add(inputs[0], stopped[0]), stopped
 
         try:
             value, (slope,), (beside,) = self.adapter.value_and_grad([x], call, False)
         except UnsupportedError:
             return
-        for made, number, name in ((value, 4.0, "the value"), (slope, 1.0, "the gradient"), (beside, 2.0, "stopped")):
-            self.assert_holds(made, np.full((), number, "float32"), name)
+        self.assert_number(value, 4.0, "the value")
+        self.assert_number(slope, 1.0, "the gradient")
+        self.assert_number(beside, 2.0, "stopped")
 
     def test_an_update_is_in_memory_of_its_own(self) -> None:
         self.needs_kernels()
-        leaves, grads = (
-            [self.samples.marked(self.make(array)) for array in ([one, 2.0], [3.0])] for one in (1.0, 10.0)
-        )
-        in_thread(partial(self.update, leaves, grads), self.patience)
+        leaves = self.marked([1.0, 2.0], [3.0])
+        grads = self.marked([10.0, 2.0], [3.0])
+        in_thread(partial(self.update, list(zip(leaves, grads, strict=True))), self.patience)
 
-    def update(self, leaves: list[Any], grads: list[Any]) -> None:
-        given: list[tuple[Any, Any]] = []
+    def marked(self, *arrays: list[float]) -> list[Any]:
+        return [self.samples.marked(self.make(array)) for array in arrays]
+
+    def update(self, rows: list[tuple[Any, Any]]) -> None:
+        operands: list[Any] = []
 
         def rule(p: Any, g: Any) -> Any:
-            given.append((p, g))
+            operands.extend((p, g))
             return self.samples.add(p, g)
 
-        rows = list(zip(leaves, grads, strict=True))
         for writes in (False, True):
-            given.clear()
+            operands.clear()
             try:
                 new = self.adapter.update(rows, rule, False, writes)
             except UnsupportedError:
                 return
             for x, value in zip(new, ([11.0, 4.0], [6.0]), strict=True):
-                self.assert_holds(x, np.array(value, "float32"), "a new parameter")
-                assert self.adapter.device_of(x) is self.here()
-                assert not self.samples.requires_grad(x), "the step was recorded"
-        for old, own in zip(rows, given, strict=True):
-            for x, y in zip(old, own, strict=True):
-                if self.adapter.can_write(x):
-                    self.assert_apart(x, y, "what the rule was given")
+                self.assert_on(self.here, x, np.array(value, "float32"), "a new parameter")
+                assert not self.asks(x), "the step was recorded"
+        for x, y in zip((x for row in rows for x in row), operands, strict=True):
+            if self.adapter.can_write(x):
+                self.assert_apart(x, y, "what the rule was given")

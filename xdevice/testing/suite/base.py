@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
-    from xdevice.testing.contract.samples import Samples
+    from xdevice.testing.contract.samples import Samples, Work
+
+    from .values import Array
 
 HOMES = ("cpu:0", "gpu:0")
 """The devices on which the suite runs if a subclass does not set `home`."""
@@ -35,13 +37,22 @@ class Planned(Exception):  # noqa: N818  # a test's own, and no error of the pac
 
 def refusal_of(ask: Callable[[], object]) -> str | None:
     """The text of the `UnsupportedError` that a call raises; None if it raises none."""
-    said = None
     try:
         ask()
     except xdevice.UnsupportedError as error:
-        said = str(error)
-    assert said is None or "; " in said, f"say what to use instead: {said}"
-    return said
+        refusal = str(error)
+        assert "; " in refusal, f"say what to use instead: {refusal}"
+        return refusal
+    return None
+
+
+@contextmanager
+def skipping_what_is_refused() -> Iterator[None]:
+    """A block that skips the check, with the adapter's own words, if the adapter refuses what the block asks for."""
+    try:
+        yield
+    except xdevice.UnsupportedError as error:
+        pytest.skip(str(error))
 
 
 def _skip(reason: str, **_: Any) -> None:
@@ -97,7 +108,7 @@ class Suite:
     def has_home(self) -> bool:
         """Whether this machine has the device that the tensors begin on."""
         self.samples.other_device()
-        return self.adapter.has(self.here())
+        return self.adapter.has(self.here)
 
     @contextmanager
     def select(self) -> Iterator[None]:
@@ -125,22 +136,28 @@ class Suite:
     def second(self) -> Device | None:
         if self.other:
             return devices.parse(self.other)
-        made = self.samples.other_device()  # called first: some frameworks can make one only before they are used
+        other = self.samples.other_device()  # called first: some frameworks can make one only before they are used
         gpus = [devices.of("gpu", i) for i in range(self.adapter.count("gpu"))]
-        found = [*gpus, *filter(None, [made]), devices.CPU]
-        return next((device for device in found if device is not self.here()), None)
+        choice = [*gpus, other, devices.CPU]
+        return next((device for device in choice if device not in (None, self.here)), None)
 
     def there(self) -> Device:
         device: Device = need(self.second(), "a second device")
         return device
 
+    @property
     def here(self) -> Device:
+        """The device that tensors begin on."""
         return devices.parse(self.home)
 
     def places(self) -> list[Device]:
         """The device that tensors begin on, and the second device if its tensors have values."""
+        return [place for place in self.all_places() if place is self.here or self.holds_values(place)]
+
+    def all_places(self) -> list[Device]:
+        """The device that tensors begin on, and the second device if there is one."""
         second = self.second()
-        return [self.here(), *([second] if second is not None and self.holds_values(second) else [])]
+        return [self.here] if second is None else [self.here, second]
 
     def there_with_values(self) -> Device:
         there = self.there()
@@ -166,53 +183,89 @@ class Suite:
         lacked = {name for place in self.places() for name in self.adapter.lacks(place)}
         return [name for name in sorted(self.adapter.dtypes - lacked) if self.adapter.dtype_refusal(name) is None]
 
-    def odd_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+    def odd_arrays(self) -> dict[str, Array]:
         """The NumPy arrays that `odd_tensors` makes tensors of, by name."""
-        found = {name: values.telling(name) for name in self.dtypes()}
-        found["0-d"] = np.array(-1 / 3, "float32")
-        found["empty"] = np.zeros((2, 0), dtype="float32")
-        found["long"] = np.random.default_rng(0).normal(size=(33, 1025)).astype("float32")
-        if self.computes:
-            x = self.make()
-            if hasattr(x, "__getitem__"):
-                found["sliced"] = found["float32"][:, 1:]
-            if hasattr(x, "T"):
-                found["transposed"] = found["float32"].T
-        return found
+        arrays = {name: values.telling(name) for name in self.dtypes()}
+        arrays["0-d"] = np.array(-1 / 3, "float32")
+        arrays["empty"] = np.zeros((2, 0), dtype="float32")
+        arrays["long"] = np.random.default_rng(0).normal(size=(33, 1025)).astype("float32")
+        return arrays | self._views(arrays["float32"])
 
     def odd_tensors(self) -> dict[str, Any]:
         """Tensors of every dtype with extreme values, and of shapes that copies easily get wrong."""
+        tensors = {name: self.make(array, array.dtype.name) for name, array in self.odd_arrays().items()}
+        with self.here:  # TensorFlow slices on the GPU where there is one
+            return tensors | self._views(tensors["float32"])
+
+    def odd(self) -> Iterator[tuple[str, Any, Array]]:
+        """The name of each of the `odd_tensors`, the tensor, and the array that it was made of."""
         arrays = self.odd_arrays()
-        found = {name: self.make(array, array.dtype.name) for name, array in arrays.items()}
-        with self.here():  # TensorFlow slices on the GPU where there is one
-            if "sliced" in found:
-                found["sliced"] = found["float32"][:, 1:]
-            if "transposed" in found:
-                found["transposed"] = found["float32"].T
-        return found
+        for name, x in self.odd_tensors().items():
+            yield name, x, arrays[name]
+
+    def _views(self, x: Any) -> dict[str, Any]:
+        """A slice of an array or a tensor and its transpose, if the framework's tensors have such."""
+        views = {}
+        tensor = self.make()
+        if self.computes and hasattr(tensor, "__getitem__"):
+            views["sliced"] = x[:, 1:]
+        if self.computes and hasattr(tensor, "T"):
+            views["transposed"] = x.T
+        return views
 
     def plain_tensors(self) -> dict[str, Any]:
         """Tensors of every dtype whose sums and means are exact, one without axes, and one without elements."""
-        found = {name: self.make(values.plain(name), dtype=name) for name in self.dtypes()}
-        return {**found, "0-d": self.make(-1.5), "empty": self.make(np.zeros((2, 0), dtype="float32"))}
+        tensors = {name: self.make(values.plain(name), dtype=name) for name in self.dtypes()}
+        return {**tensors, "0-d": self.make(-1.5), "empty": self.make(np.zeros((2, 0), dtype="float32"))}
 
-    def pending(self) -> tuple[Any, np.ndarray[Any, Any]]:
+    def pending(self) -> tuple[Any, Array]:
         """A tensor that may still be computed, and the array that it will equal."""
         self.needs_kernels()
         array = values.plain("float32")
         x = self.make(array)
-        with self.here():
-            return self.samples.add(x, x), array + array
+        return self.add(x, x), array + array
+
+    def add(self, x: Any, y: Any) -> Any:
+        """`x + y`, computed by the framework on the device that the check begins on."""
+        with self.here:
+            return self.samples.add(x, y)
+
+    def long_work(self, device: Device) -> Work:
+        """Work that has just begun on a device."""
+        work: Work = need(self.samples.long_work(device), "work that can be asked whether it is done")
+        return work
+
+    def address(self, x: Any) -> int | None:
+        """Where the memory of a tensor begins; None if it has no elements, or if the framework does not tell."""
+        return None if 0 in tuple(x.shape) else self.samples.address(x)
+
+    def arrays_of(self, model: Any) -> dict[str, Array]:
+        """The values of a model's or an optimizer's variables, as the adapter reads them."""
+        return {name: self.adapter.to_numpy(x).copy() for name, x in self.adapter.variables(model)}
+
+    def asks(self, x: Any) -> bool | None:
+        """Whether a tensor asks for its gradient; None if the framework does not mark tensors so."""
+        return self.samples.requires_grad(x)
 
     # comparing
 
-    def assert_holds(self, x: Any, array: np.ndarray[Any, Any], name: str = "") -> None:
+    def assert_holds(self, x: Any, array: Array, name: str = "") -> None:
         """Checks that a tensor has the dtype, shape and values of an array, bit for bit; on a device without data only
         the shape."""
         assert tuple(x.shape) == array.shape, f"{name}: shape {tuple(x.shape)}, expected {array.shape}"
-        held = self.adapter.tensor_of(x) if self.adapter.classify(type(x)) == "model" else x
-        if self.holds_values(self.adapter.device_of(held)):
-            assert_same(self.adapter.to_numpy(held), array, name)
+        tensor = self.adapter.tensor_of(x) if self.adapter.classify(type(x)) == "model" else x
+        if self.holds_values(self.adapter.device_of(tensor)):
+            assert_same(self.adapter.to_numpy(tensor), array, name)
+
+    def assert_reads(self, x: Any, array: Array, name: str = "") -> None:
+        """Checks that `to_numpy` gives the dtype, shape and values of an array, bit for bit."""
+        assert_same(xdevice.to_numpy(x), array, name)
+
+    def assert_on(self, place: Device, x: Any, array: Array, name: str = "") -> None:
+        """Checks that a tensor is on a device, and what `assert_holds` checks."""
+        device = xdevice.device_of(x)
+        assert device is place, f"{name}: on {device}, expected {place}"
+        self.assert_holds(x, array, name)
 
     def assert_equal(self, actual: Any, expected: Any, name: str = "") -> None:
         """Checks that two tensors have the same dtype, shape and values, bit for bit; on a device without data only
@@ -227,17 +280,16 @@ class Suite:
         """Checks that the gradient of the sum of `function(x)` with respect to `x` is -2.5 everywhere."""
         self.needs_kernels()
         x = self.make()
-        with self.here():  # TensorFlow computes on the GPU where there is one
+        with self.here:  # TensorFlow would compute on the GPU where there is one
             need(self.samples.gradient(lambda x: x * 3, x), "gradients")
             gradient = self.samples.gradient(function, x)
         assert gradient is not None, "the gradient does not arrive"
-        assert_same(xdevice.to_numpy(gradient), np.full((2, 3), -2.5, "float32"))
-        assert xdevice.device_of(gradient) is xdevice.device_of(x)
+        self.assert_on(xdevice.device_of(x), gradient, np.full((2, 3), -2.5, "float32"))
 
     def assert_apart(self, x: Any, y: Any, name: str = "") -> None:
         """Checks that two tensors are not in the same memory."""
         if 0 not in tuple(x.shape):
-            assert self.samples.address(x) != need(self.samples.address(y), "addresses"), f"{name}: the same memory"
+            assert self.address(x) != need(self.samples.address(y), "addresses"), f"{name}: the same memory"
 
 
 def homes_of(cls: type[Suite], test: Any) -> tuple[str, ...]:
@@ -261,12 +313,12 @@ def need(value: Any, what: str) -> Any:
 def in_thread(function: Callable[[], Any], patience: float = 60) -> Any:
     """Runs a function in a thread of its own, and returns what it returns. Fails if that takes longer than `patience`
     seconds."""
-    found: list[Any] = []
+    results: list[Any] = []
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            found.append(function())
+            results.append(function())
         except BaseException as error:
             errors.append(error)
 
@@ -276,7 +328,7 @@ def in_thread(function: Callable[[], Any], patience: float = 60) -> Any:
     assert not thread.is_alive(), f"a thread did not end within {patience} s"
     if errors:
         raise errors[0]
-    return found[0]
+    return results[0]
 
 
 def side_by_side(function: Callable[[Any], Any], arguments: list[Any]) -> list[Any]:
@@ -287,6 +339,6 @@ def side_by_side(function: Callable[[Any], Any], arguments: list[Any]) -> list[A
         return list(pool.map(function, arguments))
 
 
-def cast(array: Any, name: str) -> np.ndarray[Any, Any]:
+def cast(array: Any, name: str) -> Array:
     """The array in the dtype that xdevice calls `name`, bfloat16 included."""
     return np.asarray(array).astype(host_dtype(name))

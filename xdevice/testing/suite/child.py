@@ -20,38 +20,35 @@ from xdevice.core import frameworks, registry
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_IMPORTED = sorted({known.modules[0] for known in registry.KNOWN} & set(sys.modules))
+_IMPORTED = sorted({framework.modules[0] for framework in registry.KNOWN} & set(sys.modules))
 
 
 def load(name: str) -> None:
     """Reports how a backend is loaded: after waiting for the import lock, by eight threads at once, and without
     importing another backend."""
-    seen: dict[str, Any] = {"imported by xdevice": _IMPORTED}
-    known = frameworks.find(name)
-    root = known.modules[0] if known is not None else name
+    answer: dict[str, Any] = {"imported by xdevice": _IMPORTED}
+    framework = frameworks.find(name)
+    root = framework.modules[0] if framework is not None else name
     loaded: list[Any] = []
     threads = [threading.Thread(target=lambda: loaded.append(xdevice.backend(name))) for _ in range(8)]
     lock = loader.import_lock = _Watched(loader.import_lock)  # type: ignore[assignment]
     with lock.inner:
         for thread in threads:
             thread.start()
+        # until one thread waits for the lock, or all have passed without it, which is the fault
         while not lock.is_wanted and any(thread.is_alive() for thread in threads):
             time.sleep(0.01)
         # NumPy is not asked for, because modules other than its adapter import it too
-        seen["imported under a held lock"] = root in sys.modules and root != "numpy"
+        answer["imported under a held lock"] = root in sys.modules and root != "numpy"
     for thread in threads:
         thread.join()
-    seen["loaded in threads"] = sum(backend is xdevice.backend(name) for backend in loaded)
-    seen["other backends"] = sorted({backend.name for backend in registry.list_loaded()} - {name, "numpy"})
-    seen["started by counting"] = _list_started(name)
-    seen["works in the main thread"] = _work(name)
-    results: list[Any] = []
-    worker = threading.Thread(target=lambda: results.append(_work(name)))
-    worker.start()
-    worker.join()
-    seen["works in a new thread"] = results[0]
-    seen["floats"] = _floats(name)
-    print(json.dumps(seen))
+    answer["loaded in threads"] = sum(backend is xdevice.backend(name) for backend in loaded)
+    answer["other backends"] = sorted({backend.name for backend in registry.list_loaded()} - {name, "numpy"})
+    answer["started by counting"] = _list_started(name)
+    answer["works in the main thread"] = _work(name)
+    answer["works in a new thread"] = _in_thread(lambda: _work(name))
+    answer["floats"] = _floats(name)
+    print(json.dumps(answer))
 
 
 class _Watched:
@@ -71,15 +68,15 @@ class _Watched:
 
 def fork(name: str) -> None:
     """Reports what a forked child can do after its parent has loaded a backend, and after its parent has used it."""
-    seen = {}
+    answer = {}
     with xdevice.use(name):
         xdevice.num_gpus()
         xdevice.try_gpu()
         xdevice.device("gpu:1")
-    seen["child after loading"] = _in_fork(lambda: str(_work(name)))
+    answer["child after loading"] = _in_fork(lambda: str(_work(name)))
     _work(name)
-    seen["child after use"] = _in_fork(lambda: str(_work(name)))
-    print(json.dumps(seen))
+    answer["child after use"] = _in_fork(lambda: str(_work(name)))
+    print(json.dumps(answer))
 
 
 def end(name: str, place: str) -> None:
@@ -111,15 +108,15 @@ def virtual(name: str) -> None:
     except xdevice.UnsupportedError as error:
         print(json.dumps({"refused": str(error)}))
         return
-    seen: dict[str, Any] = {"devices": [str(device) for device in backend.devices()], "moved": {}}
+    answer: dict[str, Any] = {"devices": [str(device) for device in backend.devices()], "moved": {}}
     gpus = [xdevice.gpu(i) for i in range(2)]
-    seen["described"] = [backend.describe(gpu).name for gpu in gpus]
+    answer["described"] = [backend.describe(gpu).name for gpu in gpus]
     with xdevice.use(name):
         x = xdevice.tensor([1.5, -2.5])
         for gpu in gpus:
             moved = xdevice.copy_to(x, gpu)
-            seen["moved"][str(xdevice.device_of(moved))] = xdevice.to_numpy(moved).tolist()
-    print(json.dumps(seen))
+            answer["moved"][str(xdevice.device_of(moved))] = xdevice.to_numpy(moved).tolist()
+    print(json.dumps(answer))
 
 
 def _list_started(name: str) -> list[str]:
@@ -156,11 +153,16 @@ def _floats(name: str) -> list[str]:
         backend.default_to_float64()
     except xdevice.UnsupportedError:
         return []
-    made = [backend.samples().floats()]
-    worker = threading.Thread(target=lambda: made.append(backend.samples().floats()))
+    floats = [backend.samples().floats(), _in_thread(backend.samples().floats)]
+    return [dtype_name(x.dtype) for x in floats if x is not None]
+
+
+def _in_thread(work: Callable[[], Any]) -> Any:
+    results: list[Any] = []
+    worker = threading.Thread(target=lambda: results.append(work()))
     worker.start()
     worker.join()
-    return [dtype_name(x.dtype) for x in made if x is not None]
+    return results[0]
 
 
 def _in_fork(work: Callable[[], str]) -> str:
@@ -171,6 +173,7 @@ def _in_fork(work: Callable[[], str]) -> str:
         warnings.simplefilter("ignore")
         child = os.fork()
     if child == 0:
+        # a child that waits for a lock of a thread that it does not have would wait for ever
         signal.alarm(20)
         try:
             answer = work()

@@ -28,7 +28,7 @@ def _name_of(dtype: object) -> str:
         return "no dtype"
 
 
-class Creation(Suite):
+class CreationChecks(Suite):
     # dtypes
 
     def test_dtypes_are_the_same_everywhere(self) -> None:
@@ -50,34 +50,31 @@ class Creation(Suite):
             assert xdevice.to_numpy(self.make(data)).dtype.name == expected, data
         for name in self.dtypes():
             own = self.make([1], dtype=name).dtype
-            assert _name_of(own) == name, (
-                f"x.dtype of {name} is {own!r}, which is read as {_name_of(own)}: say what it is in dtype_names"
-            )
+            read = _name_of(own)
+            assert read == name, f"x.dtype of {name} is {own!r}, read as {read}: say what it is in dtype_names"
 
     def test_a_dtype_that_is_not_there_is_refused(self) -> None:
         for name in {"float32", "int16", "complex64", "uint16"} - self.adapter.dtypes:
             with pytest.raises(xdevice.DTypeError, match=name):
                 self.make([1], dtype=name)
-        with pytest.raises(xdevice.DTypeError):
-            self.make([1], dtype="floaty")
-        with pytest.raises(xdevice.DTypeError):
-            self.make(2**70)
-        with pytest.raises(xdevice.DTypeError):
-            self.make([300], dtype="uint8")
+        # an unknown name, a number that no dtype can hold, and one that wraps around
+        for data, wrong in (([1], "floaty"), (2**70, None), ([300], "uint8")):
+            with pytest.raises(xdevice.DTypeError):
+                self.make(data, dtype=wrong)
 
     def test_a_dtype_is_refused_if_and_only_if_it_would_be_narrowed(self) -> None:
-        for name in sorted(self.adapter.dtypes - self.adapter.lacks(self.here())):
+        for name in sorted(self.adapter.dtypes - self.adapter.lacks(self.here)):
             refusal = self.adapter.dtype_refusal(name)
             assert refusal is None or len(refusal) > 10, f"{name}: say why, and what to do: {refusal!r}"
             if refusal is None:
                 array = telling(name)
-                assert_same(self.adapter.to_numpy(self.adapter.from_numpy(array, self.here())), array, name)
+                assert_same(self.adapter.to_numpy(self.adapter.from_numpy(array, self.here)), array, name)
             else:
                 assert not self.keeps(name), f"{name} is refused, and is kept"
 
     def keeps(self, name: str) -> bool:
         try:
-            return bool(self.adapter.to_numpy(self.adapter.from_numpy(telling(name), self.here())).dtype.name == name)
+            return bool(self.adapter.to_numpy(self.adapter.from_numpy(telling(name), self.here)).dtype.name == name)
         except (xdevice.DTypeError, Warning):
             return False
 
@@ -85,42 +82,46 @@ class Creation(Suite):
 
     def test_every_dtype_survives_the_way_in_and_out(self) -> None:
         for name in self.dtypes():
-            for source in (telling(name), telling(name).T, telling(name)[1, 2], telling(name)[:0], telling(name)[None]):
+            array = telling(name)
+            # shapes that a copy of bytes gets wrong: strides, no axes, no elements, an axis of one
+            for source in (array, array.T, array[1, 2], array[:0], array[None]):
                 x = xdevice.tensor(source, device=self.home, dtype=name)
-                assert xdevice.device_of(x) is self.here()
-                self.assert_holds(x, np.asarray(source), name)
-                assert_same(xdevice.to_numpy(x), np.asarray(source), name)
+                self.assert_on(self.here, x, np.asarray(source), name)
+                self.assert_reads(x, np.asarray(source), name)
 
     def test_memory_is_taken_over_and_read_without_a_change(self) -> None:
-        for name in (*self.dtypes(), *sorted(self.adapter.short_floats - self.adapter.lacks(self.here()))):
+        for name in (*self.dtypes(), *sorted(self.adapter.short_floats - self.adapter.lacks(self.here))):
+            # 251 is prime, so that a copy which is off by a power of two shows; a bool has two values
             raw = np.arange(64 * 80 + 64, dtype="uint8") % (2 if name == "bool" else 251)
             begin = -raw.ctypes.data % 64
             source = raw[begin : begin + 64 * 80].view(host_dtype(name)).reshape(-1, 8)
             expected = source.copy()
-            for x in (self.adapter.from_numpy(source, self.here()), self.adapter.from_buffer(source)):
-                assert self.adapter.device_of(x) in (devices.CPU, self.here()), name
+            for x in (self.adapter.from_numpy(source, self.here), self.adapter.from_buffer(source)):
+                assert self.adapter.device_of(x) in (devices.CPU, self.here), name
                 for array in (self.adapter.to_numpy(x), self.adapter.peek(x)):
                     assert_same(array, expected, name)
             assert self.adapter.device_of(self.adapter.from_buffer(source)) is devices.CPU
 
     def test_odd_sources_go_in_right(self) -> None:
         for name, source in odd_sources():
-            self.assert_holds(self.adapter.from_numpy(source, self.here()), source, name)
+            self.assert_holds(self.adapter.from_numpy(source, self.here), source, name)
             self.assert_holds(self.make(source), source, name)
 
     def test_tensor_never_aliases_its_source(self) -> None:
+        # an asynchronous framework may read the source after the call has returned
         for waits in (False, True):
             for source in aligned_and_not():
                 expected = source.copy()
-                made = [self.make(source), self.adapter.from_numpy(source, self.here())]
+                tensors = [self.make(source), self.adapter.from_numpy(source, self.here)]
                 if waits:
-                    xdevice.sync(made)
+                    xdevice.sync(tensors)
                 source[:] = -1
-                for x in made:
-                    assert_same(xdevice.to_numpy(x), expected, "the source was written afterwards")
+                for x in tensors:
+                    self.assert_reads(x, expected, "the source was written afterwards")
 
     def test_to_numpy_never_aliases(self) -> None:
         for place in self.places():
+            # a number as well, because NumPy gives scalars of its own instead of arrays without axes
             for data in (((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)), 1.0):
                 x = xdevice.to_device(self.make(data), place)
                 read = xdevice.to_numpy(x)
@@ -128,17 +129,14 @@ class Creation(Suite):
                 for array in (read, inside):
                     assert array.flags.writeable, "what is read belongs to the reader"
                     array[...] = -1
-                assert_same(xdevice.to_numpy(x), np.array(data, "float32"), f"on {place}")
+                self.assert_reads(x, np.array(data, "float32"), f"on {place}")
 
     def test_to_numpy_reads_every_tensor(self) -> None:
-        arrays = self.odd_arrays()
         for place in self.places():
-            for name, x in self.odd_tensors().items():
-                array = xdevice.to_numpy(xdevice.to_device(x, place))
-                assert array.flags.c_contiguous, name
-                assert_same(array, arrays[name], f"{name} on {place}")
-                for read in (self.adapter.to_numpy, self.adapter.peek):
-                    assert_same(read(xdevice.to_device(x, place)), arrays[name], f"{name} on {place}")
+            for name, x, array in self.odd():
+                assert xdevice.to_numpy(xdevice.to_device(x, place)).flags.c_contiguous, name
+                for read in (xdevice.to_numpy, self.adapter.to_numpy, self.adapter.peek):
+                    assert_same(read(xdevice.to_device(x, place)), array, f"{name} on {place}")
         nested = xdevice.to_numpy({"x": [self.make()], "n": 3})
         assert type(nested["x"][0]) is np.ndarray
         assert nested["n"] == 3
@@ -149,20 +147,21 @@ class Creation(Suite):
             assert_same(np.asarray(read(x)), expected)
         x, expected = self.pending()
         xdevice.sync(x)
-        assert_same(xdevice.to_numpy(x), expected)
+        self.assert_reads(x, expected)
         for take in (self.adapter.to_numpy, self.adapter.peek, lambda x: self.export(self.adapter.detached(x))):
-            work = self.samples.long_work(self.here())
+            work = self.samples.long_work(self.here)
             if work is None:
                 return
             assert take(work.result) is None or work.is_done(), "memory of what is not computed yet"
 
     def test_what_was_read_outlives_its_tensor(self) -> None:
         array = telling("float32")
-        read = [xdevice.to_numpy(self.make(array)), self.adapter.to_numpy(self.make(array)).copy()]
+        arrays = [xdevice.to_numpy(self.make(array)), self.adapter.to_numpy(self.make(array)).copy()]
+        # new tensors of the same size: an allocator would give them the memory that was let go
         more = [self.make(np.zeros_like(array)) for _ in range(4)]
         xdevice.sync(more)
-        for found in read:
-            assert_same(found, array)
+        for read in arrays:
+            assert_same(read, array)
 
     def test_item_gives_a_python_number(self) -> None:
         for data, expected in [(2.5, 2.5), ([[7]], 7), ([True], True), (-0.75, -0.75)]:
@@ -175,10 +174,9 @@ class Creation(Suite):
     # creators
 
     def test_creators_place_where_they_are_told(self) -> None:
-        places = [self.home] + ([str(self.second())] if self.second() else [])
-        for place in places:
-            for x in self.create(place):
-                assert str(xdevice.device_of(x)) == place
+        for place in self.all_places():
+            for x in self.create(str(place)):
+                assert xdevice.device_of(x) is place
                 assert tuple(x.shape) == (2, 3)
 
     def test_creators_place_on_cpu_0_by_default(self) -> None:
@@ -186,10 +184,9 @@ class Creation(Suite):
             assert xdevice.device_of(x) is devices.CPU
 
     def create(self, place: str | None) -> list[Any]:
-        found = [xdevice.tensor(((1, 2, 3), (4, 5, 6)), device=place)]
-        if self.computes:
-            found += [f(2, 3, device=place) for f in (xdevice.ones, xdevice.zeros, xdevice.rand)]
-        return found
+        creators = (xdevice.ones, xdevice.zeros, xdevice.rand) if self.computes else ()
+        x = xdevice.tensor(((1, 2, 3), (4, 5, 6)), device=place)
+        return [x, *(create(2, 3, device=place) for create in creators)]
 
     def test_creators_give_what_they_say(self) -> None:
         self.needs_kernels()
@@ -197,44 +194,43 @@ class Creation(Suite):
             for shape in ((2, 3), (), (0, 3), (1,)):
                 for make, value in ((xdevice.ones, 1), (xdevice.zeros, 0)):
                     x = make(shape, device=self.home, dtype=name)
-                    self.assert_holds(x, np.full(shape, value, host_dtype(name)), name)
-                    assert xdevice.device_of(x) is self.here()
+                    self.assert_on(self.here, x, np.full(shape, value, host_dtype(name)), name)
 
     def test_full_gives_any_value_in_new_memory(self) -> None:
         self.needs_kernels()
         for name in self.dtypes():
-            wanted = [True] if name == "bool" else [7] if name not in FLOATS else [-2.25, 0.5, float("inf")]
-            for value in wanted:
-                made = [self.adapter.full((2, 3), value, self.here(), name) for _ in range(2)]
-                for x in made:
-                    assert self.adapter.device_of(x) is self.here()
-                    self.assert_holds(x, np.full((2, 3), value, host_dtype(name)), name)
-                if self.samples.address(made[0]) is not None:
-                    self.assert_apart(made[0], made[1], name)
+            numbers = [True] if name == "bool" else [7] if name not in FLOATS else [-2.25, 0.5, float("inf")]
+            for value in numbers:
+                x, y = (self.adapter.full((2, 3), value, self.here, name) for _ in range(2))
+                for tensor in (x, y):
+                    self.assert_on(self.here, tensor, np.full((2, 3), value, host_dtype(name)), name)
+                if self.address(x) is not None:
+                    self.assert_apart(x, y, name)
 
     def test_as_many_axes_and_elements_fit_as_it_says(self) -> None:
         axes, longest = self.adapter.most_axes, self.adapter.longest_axis
         assert type(axes) is int
         assert type(longest) is int
+        # more axes than NumPy can have cannot be tried
         fitting: list[tuple[int, ...]] = [(1,) * min(axes, 32)]  # arrays of NumPy 1 have 32 axes at most
         too_much: list[tuple[int, ...]] = [(1,) * (axes + 1)] if axes < 32 else []
+        # a longer axis would need gigabytes
         if longest < 1 << 24:
             fitting.append((longest,))
             too_much.append((longest + 1,))
         for shape in fitting:
             array = np.full(shape, 3, "uint8")
             try:
-                x = self.adapter.from_numpy(array, self.here())
+                x = self.adapter.from_numpy(array, self.here)
             except Exception as error:
                 raise AssertionError(f"{len(shape)} axes of up to {max(shape)} do not fit: {error}") from error
             self.assert_holds(x, array)
         for shape in too_much:
             with pytest.raises(Exception, match=r".+"):
-                self.adapter.wait(self.adapter.from_numpy(np.full(shape, 3, "uint8"), self.here()))
+                self.adapter.wait(self.adapter.from_numpy(np.full(shape, 3, "uint8"), self.here))
 
     def test_what_is_given_away_is_nobody_elses(self) -> None:
-        for name, array in self.odd_arrays().items():
-            x = self.odd_tensors()[name]
+        for name, x, array in self.odd():
             first = self.adapter.to_numpy(x)
             if not self.adapter.gives_away(x):
                 continue
@@ -256,7 +252,7 @@ class Creation(Suite):
     def test_converting_reads_what_is_computed(self) -> None:
         for copy in (None, True):
             x, expected = self.pending()
-            if self.here() is devices.CPU:
+            if self.here is devices.CPU:
                 assert_same(np.asarray(xdevice.convert(x, "numpy", copy=copy)), expected)
             else:
                 self.adapter.finish(x)
@@ -281,7 +277,8 @@ class Creation(Suite):
                 self.assert_holds(x, before, name)
                 if source.ndim:
                     with devices.CPU:
-                        assert_same(xdevice.to_numpy(self.samples.add(x, x)), before + before, name)
+                        twice = self.samples.add(x, x)
+                    self.assert_reads(twice, before + before, name)
                 if copy is False and source.size:
                     assert self.samples.address(x) in (None, source.ctypes.data), f"{name} was copied"
 
@@ -304,7 +301,7 @@ class Creation(Suite):
             if 0 in tuple(x.shape) or layout is None:
                 continue
             assert layout[0] == need(self.samples.address(detached), "addresses"), f"{name}: another address"
-            lent = self.export(detached) if self.adapter.shares(self.here()) else None
+            lent = self.export(detached) if self.adapter.shares(self.here) else None
             if lent is not None:
                 is_forward = min(lent.strides, default=0) >= 0
                 assert layout == (lent.address, lent.is_compact(), is_forward), name
@@ -332,8 +329,7 @@ class Creation(Suite):
     @needs("Conversion")
     def test_lending_lets_go(self) -> None:
         x = self.adapter.detached(self.make())
-        with self.adapter.lending(x):
-            pass
+        self.lend(x)
         in_thread(lambda: self.lend(x), self.patience)
 
     def lend(self, x: Any) -> None:
@@ -343,78 +339,86 @@ class Creation(Suite):
     def test_detached_is_the_same_memory_without_a_gradient(self) -> None:
         self.needs_kernels()
         x = self.make()
-        assert self.adapter.detached(x) is x or self.samples.requires_grad(x) is None
+        assert self.adapter.detached(x) is x or self.asks(x) is None
         marked = self.samples.marked(self.make())
-        if self.samples.requires_grad(marked) is None:
+        if self.asks(marked) is None:
             return
-        plain_x = self.adapter.detached(marked)
-        assert self.samples.requires_grad(plain_x) is False
-        assert self.samples.requires_grad(marked) is True, "the source has changed"
-        assert self.samples.address(plain_x) == self.samples.address(marked)
-        self.assert_equal(plain_x, marked)
+        detached = self.adapter.detached(marked)
+        assert self.asks(detached) is False
+        assert self.asks(marked) is True, "the source has changed"
+        assert self.address(detached) == self.address(marked)
+        self.assert_equal(detached, marked)
 
     def test_a_compact_copy_is_new_and_in_order(self) -> None:
         self.needs_kernels()
-        arrays = self.odd_arrays()
-        for name, x in self.odd_tensors().items():
+        for name, x, array in self.odd():
             if name == "empty" or self.adapter.detached(x) is not x:
                 continue
             compact = self.adapter.compact(x)
-            assert self.adapter.device_of(compact) is self.here(), name
-            self.assert_holds(compact, arrays[name], name)
+            self.assert_on(self.here, compact, array, name)
             self.assert_apart(compact, x, name)
-            is_asked = self.here() is not devices.CPU and self.adapter.shares(self.here())
+            is_asked = self.here is not devices.CPU and self.adapter.shares(self.here)
             lent = self.export(compact) if is_asked else None
             assert lent is None or (lent.is_compact() and lent.address % 64 == 0), name
 
     @needs("Conversion")
     @once
     def test_memory_is_adopted_in_place(self) -> None:
-        takes = need(self.adapter.takes(), "memory of others that it takes over")
-        assert takes.alignment >= 1
-        assert takes.strides in ("any", "forward", "compact")
+        rules = need(self.adapter.takes(), "memory of others that it takes over")
+        assert rules.alignment >= 1
+        assert rules.strides in ("any", "forward", "compact")
         for name in self.dtypes():
             array = np.zeros(64, host_dtype(name))
+            # JAX takes over only memory that begins at a multiple of 64 bytes
             begin = (-array.ctypes.data % 64) // array.itemsize
             source = array[begin : begin + 12].reshape(3, 4)
             source[...] = cast(plain(name), name)
             x = xdevice.convert(source, self.backend, copy=False)
-            assert self.adapter.device_of(x) is devices.CPU, name
-            self.assert_holds(x, source.copy(), name)
+            self.assert_on(devices.CPU, x, source.copy(), name)
             assert self.samples.address(x) in (None, source.ctypes.data), name
 
 
-class RandomNumbers(Suite):
+class RandomNumberChecks(Suite):
     def test_random_numbers_are_uniform_below_one(self) -> None:
         self.needs_kernels()
-        for name in (name for name in _RANDOM if name in self.dtypes()):
-            x = xdevice.rand(100, 100, device=self.home, dtype=name)
-            assert xdevice.device_of(x) is self.here()
-            numbers = xdevice.to_numpy(x)
-            assert (numbers.dtype.name, numbers.shape) == (name, (100, 100))
-            wide = numbers.astype("float64").ravel()
-            assert wide.min() >= 0, name
-            assert wide.max() < 1, f"{name}: 1 itself is drawn"
-            counts = np.histogram(wide, bins=10, range=(0, 1))[0]
-            assert (abs(counts - 1000) < 300).all(), f"{name} is not uniform: {counts}"
-            assert len(np.unique(wide)) > (100 if name in ("float16", "bfloat16") else 9000), name
-            again = xdevice.to_numpy(xdevice.rand(100, 100, device=self.home, dtype=name))
-            assert again.tobytes() != numbers.tobytes(), f"{name}: the same numbers twice"
+        for name in _RANDOM:
+            if name in self.dtypes():
+                self.assert_uniform(name)
         for shape in ((), (0, 3), (5,)):
             assert tuple(xdevice.rand(shape, device=self.home).shape) == shape
 
+    def assert_uniform(self, name: str) -> None:
+        x = xdevice.rand(100, 100, device=self.home, dtype=name)
+        assert xdevice.device_of(x) is self.here
+        numbers = xdevice.to_numpy(x)
+        assert (numbers.dtype.name, numbers.shape) == (name, (100, 100))
+        wide = numbers.astype("float64").ravel()
+        assert wide.min() >= 0, name
+        assert wide.max() < 1, f"{name}: 1 itself is drawn"
+        counts, _ = np.histogram(wide, bins=10, range=(0, 1))
+        # ten standard deviations, of 30 each: a sound generator does not get there
+        assert (abs(counts - 1000) < 300).all(), f"{name} is not uniform: {counts}"
+        # of 10,000 numbers with 24 bits some three coincide; those with 8 and 11 bits are few
+        assert len(np.unique(wide)) > (100 if name in ("float16", "bfloat16") else 9000), name
+        again = xdevice.to_numpy(xdevice.rand(100, 100, device=self.home, dtype=name))
+        assert again.tobytes() != numbers.tobytes(), f"{name}: the same numbers twice"
+
     def test_random_numbers_repeat_from_a_seed(self) -> None:
         self.needs_kernels()
-        found = []
-        for seed in (3, 3, 4):
-            if self.samples.seed(seed) is NotImplemented:
-                pytest.skip("the samples do not have: a seed")
-            found.append(xdevice.to_numpy(xdevice.rand(50, device=self.home)).tolist())
-        assert found[0] == found[1], "one seed gives two sequences"
-        assert found[0] != found[2], "two seeds give one sequence"
+        if self.samples.seed(3) is NotImplemented:
+            pytest.skip("the samples do not have: a seed")
+        first, again, other = (self.numbers_from(seed) for seed in (3, 3, 4))
+        assert first == again, "one seed gives two sequences"
+        assert first != other, "two seeds give one sequence"
+
+    def numbers_from(self, seed: int) -> list[float]:
+        self.samples.seed(seed)
+        numbers: list[float] = xdevice.to_numpy(xdevice.rand(50, device=self.home)).tolist()
+        return numbers
 
     def test_seeded_numbers_are_the_same_everywhere(self) -> None:
         with xdevice.random.seed(3):
             x = xdevice.random.uniform(50, device=self.home)
-        assert xdevice.device_of(x) is self.here()
-        self.assert_holds(x, np.random.Generator(np.random.Philox(3)).random(50, "float32"), "float32")
+        # the generator that all frameworks draw from, as NumPy has it
+        expected = np.random.Generator(np.random.Philox(3)).random(50, "float32")
+        self.assert_on(self.here, x, expected, "float32")

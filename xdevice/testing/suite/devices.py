@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 
-class Devices(Suite):
+class DeviceChecks(Suite):
     @once
     def test_keeps_the_contract(self) -> None:
         adapter = self.adapter
@@ -41,8 +42,9 @@ class Devices(Suite):
         assert adapter.classify(type(self.make())) == "tensor"
         for make in self.samples.models().values():
             assert adapter.classify(type(make())) == "model"
+        # a type that is taken for a tensor would be moved, and one that is taken for a model searched
         others = [object, int, float, str, list, dict, tuple, type(None), type(self), type(adapter), Exception]
-        for cls in (*others, type(adapter.to_native(self.here()))):
+        for cls in (*others, type(adapter.to_native(self.here))):
             assert adapter.classify(cls) is None, f"{cls.__qualname__} is neither a tensor nor a model"
 
     def test_every_device_goes_to_its_native_object_and_back(self) -> None:
@@ -54,6 +56,7 @@ class Devices(Suite):
             assert isinstance(native, str) or self.adapter.from_native(native) is device
             assert xdevice.device(native) is device
             assert native == self.adapter.to_native(device)
+        # comparing two raises nothing
         assert all(a == b or a != b for a in natives for b in natives)
         assert len({str(native) for native in natives}) == len(natives), f"two devices are one: {natives}"
         for thing in (object(), 3, 2.5, None, [], self.make()):
@@ -124,11 +127,10 @@ class Devices(Suite):
     def test_a_missing_device_is_refused_before_anything_happens(self, missing: str) -> None:
         x = self.make()
         before = xdevice.to_numpy(x)
+        models = [make() for make in self.samples.models().values()]
         tries: list[Callable[[], object]] = [
             lambda: self.adapter.require(devices.parse(missing)),
-            lambda: xdevice.to_device(x, missing),
             lambda: xdevice.copy_to(x, missing),
-            lambda: xdevice.to_device([1, {"x": x}], missing),
             lambda: xdevice.tensor([1.0], device=missing),
             lambda: xdevice.ones(2, device=missing),
             lambda: xdevice.rand(2, device=missing),
@@ -136,12 +138,12 @@ class Devices(Suite):
             lambda: xdevice.device(missing).native,
             lambda: xdevice.device(missing).__enter__(),
             lambda: xdevice.set_device(missing),
+            *(partial(xdevice.to_device, thing, missing) for thing in (x, [1, {"x": x}], *models)),
         ]
-        tries += [lambda make=make: xdevice.to_device(make(), missing) for make in self.samples.models().values()]  # type: ignore[misc]
         for attempt in tries:
             with pytest.raises(xdevice.DeviceNotFoundError, match=missing):
                 attempt()
-        assert xdevice.device_of(x) is self.here()
+        assert xdevice.device_of(x) is self.here
         assert (xdevice.to_numpy(x) == before).all()
 
     def test_what_a_device_lacks_is_refused_before_anything_moves_and_the_rest_is_held(self) -> None:
@@ -164,7 +166,9 @@ class Devices(Suite):
             xdevice.zeros(2, device=place, dtype=name)
         if not xdevice.supports(name, devices.CPU):
             return
-        x, y = xdevice.zeros(2, device=devices.CPU), xdevice.zeros(2, device=devices.CPU, dtype=name)
+        x = xdevice.zeros(2, device=devices.CPU)
+        y = xdevice.zeros(2, device=devices.CPU, dtype=name)
+        # in a container the refusal must come before its first tensor has moved
         for thing in (y, [x, {"y": y}]):
             for move in (xdevice.to_device, xdevice.copy_to):
                 with pytest.raises(xdevice.DTypeError, match=rf"{name}, which {place}.*cannot hold"):
@@ -175,20 +179,19 @@ class Devices(Suite):
 
     def test_device_of_and_same_device_see_where_tensors_are(self) -> None:
         x, y = self.make(), self.make()
-        assert xdevice.device_of(x) is self.here()
-        assert self.adapter.device_of(x) is self.here()
-        assert xdevice.device_of([x, {"y": y}]) is self.here()
+        assert xdevice.device_of(x) is self.here
+        assert self.adapter.device_of(x) is self.here
+        assert xdevice.device_of([x, {"y": y}]) is self.here
         assert xdevice.same_device(x, y, [x])
         assert xdevice.same_device()
-        assert xdevice.check_same_device(x, y=[y]) is self.here()
+        assert xdevice.check_same_device(x, y=[y]) is self.here
 
     def test_a_mismatch_is_found_and_named(self) -> None:
         x, far = self.make(), xdevice.copy_to(self.make(), self.there())
         assert not xdevice.same_device(x, far)
         assert not xdevice.same_device(x, [x, {"far": far}])
-        with pytest.raises(
-            xdevice.DeviceMismatchError, match=rf"batch\['x'\]\[1\] is on {self.there()}, expected {self.home}"
-        ):
+        message = rf"batch\['x'\]\[1\] is on {self.there()}, expected {self.home}"
+        with pytest.raises(xdevice.DeviceMismatchError, match=message):
             xdevice.check_same_device(batch={"x": [x, far]})
         with pytest.raises(xdevice.DeviceMismatchError, match="argument 1"):
             xdevice.check_same_device(x, far)
@@ -200,78 +203,87 @@ class Devices(Suite):
     def test_a_scope_places_what_the_framework_creates(self) -> None:
         there = self.there()
         with there:
-            assert xdevice.device_of(self.native_ones()) is there
-            assert xdevice.device_of(xdevice.tensor([1.0])) is there
-            with self.here():
-                assert xdevice.device_of(self.native_ones()) is self.here()
+            self.assert_creates_on(there)
+            assert self.default_place() is there
+            with self.here:
+                self.assert_creates_on(self.here)
                 with there:
-                    assert xdevice.device_of(self.native_ones()) is there
-                assert xdevice.device_of(self.native_ones()) is self.here()
-            assert xdevice.device_of(self.native_ones()) is there
-        assert xdevice.device_of(xdevice.tensor([1.0])) is devices.CPU
+                    self.assert_creates_on(there)
+                self.assert_creates_on(self.here)
+            self.assert_creates_on(there)
+        assert self.default_place() is devices.CPU
 
     def native_ones(self) -> Any:
         self.needs_kernels()
         return self.samples.native_ones(2)
 
+    def assert_creates_on(self, place: Device, name: str = "the framework creates elsewhere") -> None:
+        """Checks where the framework's own function creates a tensor, without being told of a device."""
+        assert xdevice.device_of(self.native_ones()) is place, name
+
+    def default_place(self) -> Device:
+        """Where xdevice creates a tensor without being told of a device."""
+        return xdevice.device_of(xdevice.tensor([1.0]))
+
     def test_results_are_where_the_adapter_says(self) -> None:
         self.needs_kernels()
-        here, there = self.here(), self.there_with_values()
+        here, there = self.here, self.there_with_values()
         x = xdevice.ones(2, device=here)
         with there:
             place = xdevice.device_of(x + x)
         assert (place is there) is (self.adapter.computes_on == "scope"), f"x on {here}, and x + x on {place}"
 
     def test_a_scope_ends_after_an_exception(self) -> None:
-        there = self.second() or self.here()
+        there = self.second() or self.here
         before = xdevice.device_of(self.native_ones())
 
         with pytest.raises(KeyError, match="planned"), there:
             raise KeyError("planned")
-        assert xdevice.device_of(self.native_ones()) is before
-        assert xdevice.device_of(xdevice.tensor([1.0])) is devices.CPU
+        self.assert_creates_on(before)
+        assert self.default_place() is devices.CPU
 
     def test_a_scope_holds_for_one_thread(self) -> None:
         before = xdevice.device_of(self.native_ones())
-        with self.second() or self.here():
+        with self.second() or self.here:
             assert in_thread(self.placed_by_default, self.patience) is devices.CPU
-        there = need(next((x for x in (self.second(), self.here()) if x not in (None, before)), None), "another device")
+        other = next((place for place in self.all_places()[::-1] if place is not before), None)
+        there = need(other, "another device")
         with there:
             elsewhere = in_thread(lambda: xdevice.device_of(self.native_ones()), self.patience)
         assert (elsewhere is there) is (self.adapter.scope_reach == "process"), f"another thread creates on {elsewhere}"
 
     def placed_by_default(self) -> Device:
         with xdevice.use(self.backend):
-            return xdevice.device_of(xdevice.tensor([1.0]))
+            return self.default_place()
 
     def test_scopes_of_threads_leave_each_other_alone(self) -> None:
         self.needs_kernels()
         before = xdevice.device_of(self.native_ones())
         for device in self.places():
             in_thread(lambda device=device: self.placed_in(device), self.patience)  # type: ignore[misc]
-            assert xdevice.device_of(self.native_ones()) is before, "a scope of another thread has stayed"
+            self.assert_creates_on(before, "a scope of another thread has stayed")
 
     def placed_in(self, device: Device) -> None:
         with xdevice.use(self.backend), device:
-            assert xdevice.device_of(self.native_ones()) is device
+            self.assert_creates_on(device)
 
     def test_set_device_holds_until_it_is_told_otherwise(self) -> None:
-        here, there = self.here(), self.there()
+        here, there = self.here, self.there()
         before = xdevice.device_of(self.native_ones())
         try:
             for device in (there, here, there):
                 xdevice.set_device(device)
                 assert xdevice.current_device() is device
-                assert xdevice.device_of(self.native_ones()) is device
-                assert xdevice.device_of(xdevice.tensor([1.0])) is device
+                self.assert_creates_on(device)
+                assert self.default_place() is device
             with here:
                 assert xdevice.current_device() is here
-                assert xdevice.device_of(self.native_ones()) is here
+                self.assert_creates_on(here)
                 with pytest.raises(xdevice.ScopeError, match="set_device"):
                     xdevice.set_device(there)
-            assert xdevice.device_of(self.native_ones()) is there
+            self.assert_creates_on(there)
             assert in_thread(self.placed_by_default, self.patience) is devices.CPU
         finally:
             xdevice.set_device(None)
         assert xdevice.current_device() is devices.CPU
-        assert xdevice.device_of(self.native_ones()) is before
+        self.assert_creates_on(before)

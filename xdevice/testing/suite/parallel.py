@@ -20,35 +20,35 @@ from .values import plain, telling
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from xdevice.base.devices import Device
 
-class Parallel(Suite):
+
+class ParallelChecks(Suite):
     def test_parallel_gives_results_that_are_ready(self) -> None:
         self.needs_kernels()
         x, expected = self.pending()
         y, _ = self.pending()
 
-        def add() -> Any:
-            with self.here():
-                return self.samples.add(x, y)
-
+        add = partial(self.add, x, y)
+        # threads of a pool are used again, and may have kept something
         for _ in range(3):
-            results = xdevice.parallel(add, lambda: 7, add, add)
-            assert results[1] == 7
-            for result in (results[0], *results[2:]):
-                with self.here():
-                    again = self.samples.add(result, result)
-                assert_same(xdevice.to_numpy(again), expected * 4)
-                assert xdevice.device_of(result) is self.here()
+            first, number, *others = xdevice.parallel(add, lambda: 7, add, add)
+            assert number == 7
+            for result in (first, *others):
+                self.assert_reads(self.add(result, result), expected * 4)
+                assert xdevice.device_of(result) is self.here
 
     def test_parallel_carries_the_callers_state(self) -> None:
         self.needs_kernels()
         for device in self.places():
             with device:
-                found = xdevice.parallel(*[lambda: xdevice.device_of(self.samples.native_ones(2))] * 3)
-            assert found == [device] * 3, "`with device:` does not carry into tasks: thread_state()"
-        before = xdevice.device_of(self.samples.native_ones(2))
-        assert xdevice.parallel(lambda: xdevice.device_of(self.samples.native_ones(2))) == [before]
+                places = xdevice.parallel(*[self.placed_by_the_framework] * 3)
+            assert places == [device] * 3, "`with device:` does not carry into tasks: thread_state()"
+        assert xdevice.parallel(self.placed_by_the_framework) == [self.placed_by_the_framework()]
         assert xdevice.parallel(lambda: xdevice.backend().name) == [self.backend]
+
+    def placed_by_the_framework(self) -> Device:
+        return xdevice.device_of(self.samples.native_ones(2))
 
     def test_parallel_carries_the_frameworks_modes(self) -> None:
         modes = self.samples.modes()
@@ -60,15 +60,15 @@ class Parallel(Suite):
                 assert is_on(), name
                 assert xdevice.parallel(is_on, is_on, is_on) == [True] * 3, f"{name} does not carry into tasks"
                 state = self.adapter.thread_state()
-            assert in_thread(partial(_inside, state, is_on), self.patience) == (True, False), (
-                f"{name} is what it was where the state was read, and only inside"
-            )
+            inside = in_thread(partial(_inside, state, is_on), self.patience)
+            assert inside == (True, False), f"{name} is what it was where the state was read, and only inside"
             assert not is_on(), name
             assert xdevice.parallel(is_on, is_on) == [False, False], f"{name} has stayed in a thread"
 
     def test_tasks_run_side_by_side(self) -> None:
         if self.adapter.threads == "one":
             pytest.skip(f"{self.backend} runs tasks one after another")
+        # nobody passes it before all three tasks have begun
         meeting = threading.Barrier(3)
 
         def task() -> int:
@@ -81,15 +81,11 @@ class Parallel(Suite):
         array = plain("float32")
 
         def task(number: int) -> Any:
-            found = []
-            for i in range(5):
-                x = self.make(array + number * i)
-                with self.here():
-                    found.append(xdevice.to_numpy(self.samples.add(x, xdevice.copy_to(x, self.home))))
-            return found
+            xs = [self.make(array + number * i) for i in range(5)]
+            return [xdevice.to_numpy(self.add(x, xdevice.copy_to(x, self.home))) for x in xs]
 
-        found = xdevice.parallel(*[partial(task, number) for number in range(8)])
-        for number, arrays in enumerate(found):
+        results = xdevice.parallel(*[partial(task, number) for number in range(8)])
+        for number, arrays in enumerate(results):
             for i, result in enumerate(arrays):
                 assert_same(result, (array + number * i) * np.float32(2))
 
@@ -111,32 +107,32 @@ class Parallel(Suite):
             if isinstance(batches[0]["x"], np.ndarray):  # prefetch makes tensors of arrays, and float32 of float64
                 batches = [batch for batch in batches if batch["name"] != "float64"]
                 arrays.pop("float64", None)
-            got = list(xdevice.prefetch(batches, target))
-            assert [batch["name"] for batch in got] == list(arrays)
-            for batch, (name, array) in zip(got, arrays.items(), strict=True):
-                assert xdevice.device_of(batch["x"]) is target
-                self.assert_holds(batch["x"], array, f"{name} to {target}")
-            hosts = list(xdevice.prefetch([telling(name) for name in self.dtypes() if name != "float64"], target))
-            for x, name in zip(hosts, [name for name in self.dtypes() if name != "float64"], strict=True):
-                assert xdevice.device_of(x) is target
-                self.assert_holds(x, telling(name), f"NumPy's {name} to {target}")
+            prefetched = list(xdevice.prefetch(batches, target))
+            assert [batch["name"] for batch in prefetched] == list(arrays)
+            for batch, (name, array) in zip(prefetched, arrays.items(), strict=True):
+                self.assert_on(target, batch["x"], array, f"{name} to {target}")
+            names = [name for name in self.dtypes() if name != "float64"]
+            hosts = list(xdevice.prefetch(map(telling, names), target))
+            for x, name in zip(hosts, names, strict=True):
+                self.assert_on(target, x, telling(name), f"NumPy's {name} to {target}")
 
     @needs("Prefetch")
     def test_prefetched_batches_can_be_computed_with(self) -> None:
         self.needs_kernels()
         array = plain("float32")
         for target in self.places():
-            found = []
+            sums = []
             for x in xdevice.prefetch((array * np.float32(i) for i in range(6)), target, depth=3):
                 with target:
-                    found.append(self.samples.add(x, x))
+                    sums.append(self.samples.add(x, x))
                 del x
-            for i, x in enumerate(found):
-                assert_same(xdevice.to_numpy(x), array * np.float32(2 * i), f"batch {i} on {target}")
+            for i, x in enumerate(sums):
+                self.assert_reads(x, array * np.float32(2 * i), f"batch {i} on {target}")
 
     @needs("Prefetch")
     def test_prefetch_has_read_its_source_when_it_goes_on(self) -> None:
         for target in self.places():
+            # an uneven number of columns, so that rows are not aligned
             buffer = np.zeros((64, 65), "float32")
             shared = self.make(buffer) if self.can_be_written() else None
 
@@ -149,9 +145,9 @@ class Parallel(Suite):
                     yield {"host": buffer, "tensor": shared}
 
             for i, batch in enumerate(xdevice.prefetch(fill(), target)):
-                self.assert_holds(batch["host"], np.full((64, 65), i, "float32"), f"batch {i} on {target}")
-                if shared is not None:
-                    self.assert_holds(batch["tensor"], np.full((64, 65), i, "float32"), f"batch {i} on {target}")
+                for x in (batch["host"], batch["tensor"]):
+                    if x is not None:
+                        self.assert_holds(x, np.full((64, 65), i, "float32"), f"batch {i} on {target}")
 
     def can_be_written(self) -> bool:
         return self.computes and self.adapter.can_write(self.make())
@@ -164,8 +160,7 @@ class Parallel(Suite):
             staged = [self.adapter.stage(source, target), self.adapter.stage(tensor, target)]
             source[...] = -1
             for x in staged:
-                assert self.adapter.device_of(x) is target
-                self.assert_holds(x, np.full((64, 65), 2.0, "float32"), f"on {target}")
+                self.assert_on(target, x, np.full((64, 65), 2.0, "float32"), "staged")
             if target is devices.CPU and self.can_be_written():
                 self.assert_apart(staged[1], tensor)
 
@@ -200,14 +195,14 @@ class Parallel(Suite):
         arrays = [plain("float32") + i for i in range(5)]
         before = threading.active_count()
         loader = need(self.samples.loader(arrays), "a loader")
-        got = [xdevice.to_numpy(x) for x in xdevice.prefetch(loader, self.home)]
-        assert len(got) == len(arrays)
-        for actual, expected in zip(got, arrays, strict=True):
+        batches = [xdevice.to_numpy(x) for x in xdevice.prefetch(loader, self.home)]
+        assert len(batches) == len(arrays)
+        for actual, expected in zip(batches, arrays, strict=True):
             assert_same(actual.reshape(3, 4), expected)
         self.assert_threads(before)
-        batches = xdevice.prefetch(self.samples.loader(arrays), self.home)
-        next(batches)
-        batches.close()
+        broken_off = xdevice.prefetch(self.samples.loader(arrays), self.home)
+        next(broken_off)
+        broken_off.close()
         self.assert_threads(before)
 
         def source() -> Iterator[Any]:

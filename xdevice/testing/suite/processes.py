@@ -18,7 +18,7 @@ from .base import Suite, once, side_by_side
 from .capabilities import needs
 
 
-class Processes(Suite):
+class ProcessChecks(Suite):
     def test_eight_threads_at_once(self) -> None:
         places = self.places()
 
@@ -43,44 +43,44 @@ class Processes(Suite):
 
     @once
     def test_loading_is_light_locked_and_safe_to_fork(self) -> None:
-        seen = in_child("load", self.backend, self.child_setup)
-        assert seen["imported by xdevice"] == [], "import xdevice must import no framework and no NumPy"
-        assert seen["imported under a held lock"] is False, "the framework must be imported by loader.importing"
-        assert seen["loaded in threads"] == 8
-        assert seen["other backends"] == []
-        assert seen["started by counting"] == [], "counting devices starts none"
-        assert seen["works in the main thread"] == 2.0, "it must work after the thread that loaded it has ended"
-        assert seen["works in a new thread"] == 2.0
-        assert set(seen["floats"]) <= {"float64"}, "the default is that of all threads, once it was changed"
+        answer = in_child("load", self.backend, self.child_setup)
+        assert answer["imported by xdevice"] == [], "import xdevice must import no framework and no NumPy"
+        assert answer["imported under a held lock"] is False, "the framework must be imported by loader.importing"
+        assert answer["loaded in threads"] == 8
+        assert answer["other backends"] == []
+        assert answer["started by counting"] == [], "counting devices starts none"
+        assert answer["works in the main thread"] == 2.0, "it must work after the thread that loaded it has ended"
+        assert answer["works in a new thread"] == 2.0
+        assert set(answer["floats"]) <= {"float64"}, "the default is that of all threads, once it was changed"
 
     @once
     def test_forking_after_loading_and_counting(self) -> None:
         self.needs_kernels()
         if not hasattr(os, "fork"):
             pytest.skip("this system does not fork")
-        seen = in_child("fork", self.backend, self.child_setup)
+        answer = in_child("fork", self.backend, self.child_setup)
         # TensorFlow counts GPUs by initialising CUDA, which a forked child cannot use then
         allowed = ("2.0", "UnsupportedError") if self.adapter.count("gpu") else ("2.0",)
-        assert seen["child after loading"] in allowed, seen
-        assert seen["child after use"] in ("2.0", "UnsupportedError"), f"it must work, or say why not: {seen}"
+        assert answer["child after loading"] in allowed, answer
+        assert answer["child after use"] in ("2.0", "UnsupportedError"), f"it must work, or say why not: {answer}"
 
     @needs("Prefetch")
     def test_a_process_ends_in_the_middle_of_a_prefetch(self) -> None:
-        seen = in_child("end", self.backend, self.child_setup, self.home)
-        assert seen["first batch"] == [1.5, -2.5]
+        answer = in_child("end", self.backend, self.child_setup, self.home)
+        assert answer["first batch"] == [1.5, -2.5]
 
     @needs("VirtualGpus")
     @once
     def test_virtual_gpus_are_devices_of_their_own(self) -> None:
         if "gpu" not in self.adapter.kinds:
             pytest.skip(f"{self.backend} has no GPUs")
-        seen = in_child("virtual", self.backend, self.child_setup)
-        if "refused" in seen:
-            pytest.skip(seen["refused"])
-        found = [device for device in seen["devices"] if device.startswith(("cpu", "gpu"))]
-        assert found == ["cpu:0", "gpu:0", "gpu:1"], "two virtual GPUs beside one CPU"
-        assert seen["described"] == ["virtual GPU (host memory)"] * 2
-        assert seen["moved"] == {"gpu:0": [1.5, -2.5], "gpu:1": [1.5, -2.5]}
+        answer = in_child("virtual", self.backend, self.child_setup)
+        if "refused" in answer:
+            pytest.skip(answer["refused"])
+        names = [device for device in answer["devices"] if device.startswith(("cpu", "gpu"))]
+        assert names == ["cpu:0", "gpu:0", "gpu:1"], "two virtual GPUs beside one CPU"
+        assert answer["described"] == ["virtual GPU (host memory)"] * 2
+        assert answer["moved"] == {"gpu:0": [1.5, -2.5], "gpu:1": [1.5, -2.5]}
 
 
 _CHILD: Final = Path(__file__).with_name("child.py")
@@ -89,9 +89,9 @@ _CHILD: Final = Path(__file__).with_name("child.py")
 def in_child(question: str, backend: str, setup: str = "", *arguments: str) -> dict[str, Any]:
     """Calls the function `question` of child.py for a backend, in a fresh process, and returns what that process
     reports."""
-    given = ", ".join(map(repr, (backend, *arguments)))
+    passed = ", ".join(map(repr, (backend, *arguments)))
     # run by its path: importing the suite would import pytest and NumPy, which are asked about
-    code = f"{setup}\nimport runpy\nrunpy.run_path({str(_CHILD)!r})[{question!r}]({given})"
+    code = f"{setup}\nimport runpy\nrunpy.run_path({str(_CHILD)!r})[{question!r}]({passed})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
     if done.returncode != 0:
         raise AssertionError(f"the child process ended with {done.returncode}:\n{done.stderr[-3000:]}")

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,9 +37,10 @@ class Ranks:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.rank, self.size = world.rank, world.size
         self.backend = xdevice.backend()
 
-    # what each rank holds
+    # what each rank has
 
     def telling(self, rank: int, name: str) -> Array:
         """Input for verbs that move values: an array of extreme values, with other bits on each rank."""
@@ -51,119 +53,120 @@ class Ranks:
     def tensor(self, array: Array, name: str) -> Any:
         return xdevice.tensor(array, dtype=name, device="cpu")
 
+    def mine(self, one: Callable[[int, str], Array], name: str) -> Any:
+        return self.tensor(one(self.rank, name), name)
+
     def all(self, one: Callable[[int, str], Array], name: str) -> list[Array]:
-        return [one(rank, name) for rank in range(self.world.size)]
+        return [one(rank, name) for rank in range(self.size)]
 
-    def same(self, x: Any, wanted: Array, what: str) -> None:
-        assert_same(xdevice.to_numpy(x), wanted, what)
+    # comparing
 
-    def near(self, x: Any, wanted: Array, name: str, what: str) -> None:
-        got = xdevice.to_numpy(x)
-        assert got.dtype == host_dtype(name), f"{what}: {got.dtype}, expected {name}"
-        off = np.abs(got.astype("complex128") - wanted.astype("complex128")).max()
-        assert off <= _ROUNDING.get(name, 1e-15) * max(1.0, np.abs(wanted).max()), f"{what}: off by {off}"
+    def same(self, x: Any, expected: Array, name: str) -> None:
+        assert_same(xdevice.to_numpy(x), expected, name)
+
+    def near(self, x: Any, expected: Array, dtype: str, name: str) -> None:
+        array = xdevice.to_numpy(x)
+        assert array.dtype == host_dtype(dtype), f"{name}: {array.dtype}, expected {dtype}"
+        off = np.abs(array.astype("complex128") - expected.astype("complex128")).max()
+        assert off <= _ROUNDING.get(dtype, 1e-15) * max(1.0, np.abs(expected).max()), f"{name}: off by {off}"
+
+    def in_place(self, x: Any, result: Any, before: Array, name: str) -> None:
+        """Checks that a verb returned its input `x` itself if that can be written, and left it unchanged if not."""
+        if self.backend.can_write(self.backend.detached(x)):
+            assert result is x, f"{name}: another tensor, though it can be written"
+        else:
+            self.same(x, before, f"the input of {name}, which cannot be written")
+
+    def assert_refused(self, name: str, op: str = "sum") -> None:
+        try:
+            self.world.all_reduce(self.mine(self.plain, name), op)
+        except xdevice.DTypeError:
+            return
+        raise AssertionError("no DTypeError")
 
     # the checks
 
     def sums(self, name: str) -> None:
-        rows = self.all(self.plain, name)
         if name == "bool":
-            self.assert_refused(xdevice.DTypeError, lambda: self.world.all_reduce(self.mine(self.plain, name)))
+            self.assert_refused(name)
             return
         x = self.mine(self.plain, name)
         result = self.world.all_reduce(x)
-        self.same(result, sum(rows[1:], rows[0]), "sum")
-        self.in_place(x, result, self.plain(self.world.rank, name), "sum")
+        self.same(result, self.sum_of(self.all(self.plain, name)), "sum")
+        self.in_place(x, result, self.plain(self.rank, name), "sum")
+
+    def sum_of(self, rows: list[Array]) -> Array:
+        first, *others = rows
+        return sum(others, first)
 
     def means(self, name: str) -> None:
-        rows = self.all(self.plain, name)
-        x = self.mine(self.plain, name)
         if name not in values.FLOATS:
-            self.assert_refused(xdevice.DTypeError, lambda: self.world.all_reduce(x, "mean"))
+            self.assert_refused(name, "mean")
             return
-        wide = [row.astype("complex128") for row in rows]
-        self.near(self.world.all_reduce(x, "mean"), sum(wide) / len(wide), name, "mean")  # type: ignore[arg-type]
-        weights = [rank + 0.5 for rank in range(len(rows))]
-        mean = sum(w * row for w, row in zip(weights, wide, strict=True)) / sum(weights)
-        weighed = self.world.all_reduce(self.mine(self.plain, name), "mean", weight=weights[self.world.rank])
-        self.near(weighed, np.asarray(mean), name, "weighted mean")
+        wide = [row.astype("complex128") for row in self.all(self.plain, name)]
+        mean = self.world.all_reduce(self.mine(self.plain, name), "mean")
+        self.near(mean, self.sum_of(wide) / self.size, name, "mean")
+        weights = [rank + 0.5 for rank in range(self.size)]
+        expected = self.sum_of([weight * row for weight, row in zip(weights, wide, strict=True)]) / sum(weights)
+        weighed = self.world.all_reduce(self.mine(self.plain, name), "mean", weight=weights[self.rank])
+        self.near(weighed, expected, name, "weighted mean")
 
     def extremes(self, name: str) -> None:
         if name.startswith("complex"):
-            self.assert_refused(xdevice.DTypeError, lambda: self.world.all_reduce(self.mine(self.plain, name), "max"))
+            self.assert_refused(name, "max")
             return
-        rows = self.all(self.plain, name)
         for op, function in (("max", np.maximum), ("min", np.minimum)):
-            wanted = rows[0]
-            for row in rows[1:]:
-                wanted = function(wanted, row)
-            self.same(self.world.all_reduce(self.mine(self.plain, name), op), wanted, op)
+            expected = reduce(function, self.all(self.plain, name))
+            self.same(self.world.all_reduce(self.mine(self.plain, name), op), expected, op)
 
     def broadcasts(self, name: str) -> None:
-        for root in range(self.world.size):
+        # rank 0 is the default, so that a root that is left out shows at the others only
+        for root in range(self.size):
             result = self.world.broadcast(self.mine(self.telling, name), root=root)
             self.same(result, self.telling(root, name), f"broadcast from {root}")
 
     def gathers(self, name: str) -> None:
         x = self.mine(self.telling, name)
-        self.same(self.world.all_gather(x), np.concatenate(self.all(self.telling, name)), "all_gather")
-        self.same(x, self.telling(self.world.rank, name), "the input of all_gather")
-        own = self.tensor(self.telling(self.world.rank, name)[: self.world.rank], name)
-        rows = [row[:rank] for rank, row in enumerate(self.all(self.telling, name))]
-        self.same(self.world.all_gather(own, even=False), np.concatenate(rows), "uneven all_gather")
+        rows = self.all(self.telling, name)
+        self.same(self.world.all_gather(x), np.concatenate(rows), "all_gather")
+        self.same(x, rows[self.rank], "the input of all_gather")
+        # rank 0 has nothing to give
+        uneven = [row[:rank] for rank, row in enumerate(rows)]
+        own = self.tensor(uneven[self.rank], name)
+        self.same(self.world.all_gather(own, even=False), np.concatenate(uneven), "uneven all_gather")
 
     def scatters(self, name: str) -> None:
         if name == "bool":
             return
-        size, rank = self.world.size, self.world.rank
-        rows = [np.concatenate([row] * size) for row in self.all(self.plain, name)]
-        x = self.tensor(rows[rank], name)
-        wanted = np.split(sum(rows[1:], rows[0]), size)[rank]
-        self.same(self.world.reduce_scatter(x), wanted, "reduce_scatter")
-        self.same(x, rows[rank], "the input of reduce_scatter")
+        rows = [np.concatenate([row] * self.size) for row in self.all(self.plain, name)]
+        x = self.tensor(rows[self.rank], name)
+        expected = np.split(self.sum_of(rows), self.size)[self.rank]
+        self.same(self.world.reduce_scatter(x), expected, "reduce_scatter")
+        self.same(x, rows[self.rank], "the input of reduce_scatter")
 
     def sends(self, name: str) -> None:
-        if self.world.rank == 0:
+        if self.rank == 0:
             x = self.mine(self.telling, name)
             self.world.send(x, 1)
             self.same(x, self.telling(0, name), "the input of send")
-        elif self.world.rank == 1:
+        elif self.rank == 1:
             like = self.tensor(np.zeros((3, 4), host_dtype(name)), name)
             self.same(self.world.recv(like, 0), self.telling(0, name), "recv")
 
     def shapes(self, name: str) -> None:
         if name == "bool":
             return
-        size = self.world.size
-        number = self.world.all_reduce(self.tensor(np.array(2, host_dtype(name)), name))
-        self.same(number, np.array(2 * size, host_dtype(name)), "sum of numbers")
-        self.same(self.world.all_gather(number), np.full(size, 2 * size, host_dtype(name)), "all_gather of numbers")
-        empty = np.zeros((0, 3), host_dtype(name))
+        kind = host_dtype(name)
+        number = self.world.all_reduce(self.tensor(np.array(2, kind), name))
+        self.same(number, np.array(2 * self.size, kind), "sum of numbers")
+        self.same(self.world.all_gather(number), np.full(self.size, 2 * self.size, kind), "all_gather of numbers")
+        empty = np.zeros((0, 3), kind)
         self.same(self.world.all_reduce(self.tensor(empty, name)), empty, "sum of nothing")
         self.same(self.world.broadcast(self.tensor(empty, name)), empty, "broadcast of nothing")
-        rows = np.zeros((3, 0, 2), host_dtype(name))
-        wanted = np.concatenate([rows] * size)
-        self.same(self.world.all_gather(self.tensor(rows, name)), wanted, "all_gather of rows of nothing")
-        self.same(self.world.reduce_scatter(self.tensor(wanted, name)), rows, "reduce_scatter of rows of nothing")
-
-    # tools
-
-    def mine(self, one: Callable[[int, str], Array], name: str) -> Any:
-        return self.tensor(one(self.world.rank, name), name)
-
-    def in_place(self, x: Any, result: Any, before: Array, what: str) -> None:
-        """Checks that a verb returned its input `x` itself if that can be written, and left it unchanged if not."""
-        if self.backend.can_write(self.backend.detached(x)):
-            assert result is x, f"{what}: another tensor, though it can be written"
-        else:
-            self.same(x, before, f"the input of {what}, which cannot be written")
-
-    def assert_refused(self, error: type[Exception], call: Callable[[], object]) -> None:
-        try:
-            call()
-        except error:
-            return
-        raise AssertionError(f"no {error.__name__}")
+        rows = np.zeros((3, 0, 2), kind)
+        gathered = np.concatenate([rows] * self.size)
+        self.same(self.world.all_gather(self.tensor(rows, name)), gathered, "all_gather of rows of nothing")
+        self.same(self.world.reduce_scatter(self.tensor(gathered, name)), rows, "reduce_scatter of rows of nothing")
 
 
 CHECKS: tuple[str, ...] = ("sums", "means", "extremes", "broadcasts", "gathers", "scatters", "sends", "shapes")
@@ -195,25 +198,34 @@ refused: list[str] = []
 def train(world: World) -> Iterator[str]:
     """Yields what is wrong with a training step of several processes with uneven parts of a batch: it must equal that
     of one process."""
+    backend = xdevice.backend()
+    # some units in the last place: the parts are added in another order than the whole
     for dtype, most in (("float32", 2e-7), ("float64", 1e-15)):
-        if xdevice.backend().dtype_refusal(dtype) is not None or dtype not in xdevice.backend().dtypes:
-            continue
-        generator = np.random.default_rng(0)
-        x, y = generator.normal(size=(2 * world.size + 1, 4)), generator.normal(size=(2 * world.size + 1,))
-        w = generator.normal(size=4)
+        if backend.dtype_refusal(dtype) is None and dtype in backend.dtypes:
+            yield from _train_in(dtype, most, world)
 
-        def gradient(x: Array, y: Array, w: Array = w) -> Array:
-            return np.asarray(2 * x.T @ (x @ w - y) / max(1, len(y)))
 
-        own_x, own_y = world.split_batch([x, y], even=False)
-        own = xdevice.tensor(gradient(own_x, own_y), dtype=dtype, device="cpu")
-        mean = xdevice.to_numpy(world.average_gradients([own], weight=len(own_y))[0])
-        off = np.abs(mean - gradient(x, y)).max() / np.abs(gradient(x, y)).max()
-        if not off <= most:
-            yield f"the gradient of {dtype} is off by {off}"
-        rows = world.all_gather(xdevice.tensor(mean[None], dtype=dtype, device="cpu"))
-        if len({row.tobytes() for row in xdevice.to_numpy(rows)}) != 1:
-            yield f"the ranks' gradients of {dtype} differ"
+def _train_in(dtype: str, most: float, world: World) -> Iterator[str]:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(2 * world.size + 1, 4))
+    y = generator.normal(size=(2 * world.size + 1,))
+    w = generator.normal(size=4)
+    # one row more than twice the ranks, so that the parts are uneven
+    own_x, own_y = world.split_batch([x, y], even=False)
+    own = xdevice.tensor(_gradient(own_x, own_y, w), dtype=dtype, device="cpu")
+    mean = xdevice.to_numpy(world.average_gradients([own], weight=len(own_y))[0])
+    expected = _gradient(x, y, w)
+    off = np.abs(mean - expected).max() / np.abs(expected).max()
+    if not off <= most:
+        yield f"the gradient of {dtype} is off by {off}"
+    rows = world.all_gather(xdevice.tensor(mean[None], dtype=dtype, device="cpu"))
+    if len({row.tobytes() for row in xdevice.to_numpy(rows)}) != 1:
+        yield f"the ranks' gradients of {dtype} differ"
+
+
+def _gradient(x: Array, y: Array, w: Array) -> Array:
+    """The gradient of the mean of squares of `x @ w - y` with respect to `w`."""
+    return np.asarray(2 * x.T @ (x @ w - y) / max(1, len(y)))
 
 
 # failures of one rank
@@ -247,13 +259,13 @@ def fails(world: World, how: str) -> dict[str, Any]:
         else:
             world.all_reduce(x)
     except xdevice.CollectiveMismatchError as error:
-        found = {"error": "CollectiveMismatchError", "text": str(error), "seconds": time.monotonic() - begun}
-        written = xdevice.to_numpy(x).tolist() != [1.0] * 4
-        after = xdevice.to_numpy(world.all_reduce(xdevice.ones(4))).tolist() == [world.size] * 4
-        return {**found, "written": written, "usable": after}
+        report: dict[str, Any] = {"error": "CollectiveMismatchError", "text": str(error)}
+        report["seconds"] = time.monotonic() - begun
+        report["written"] = xdevice.to_numpy(x).tolist() != [1.0] * 4
+        report["usable"] = xdevice.to_numpy(world.all_reduce(xdevice.ones(4))).tolist() == [world.size] * 4
+        return report
     except xdevice.PeerError as error:
-        found = {"error": "PeerError", "why": error.why, "peer": error.rank, "text": str(error)}
-        print(json.dumps({**found, "seconds": time.monotonic() - begun}), flush=True)
+        print(json.dumps({**_described(error), "seconds": time.monotonic() - begun}), flush=True)
         raise
     return {}
 
@@ -270,20 +282,24 @@ def _call_for_long(world: World, stops: bool) -> None:
         world.all_reduce(x)
 
 
+def _described(error: xdevice.PeerError) -> dict[str, Any]:
+    return {"error": "PeerError", "why": error.why, "peer": error.rank, "text": str(error)}
+
+
 def main() -> None:
     how = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
         with xdevice.processes() as world:
             if how:
-                told = fails(world, how)
+                report = fails(world, how)
             else:
-                found = [*faults(world), *train(world)]
-                told = {"rank": world.rank, "engine": world.engine, "faults": found, "refused": refused}
+                wrong = [*faults(world), *train(world)]
+                report = {"rank": world.rank, "engine": world.engine, "faults": wrong, "refused": refused}
     except xdevice.PeerError as error:
         if error.why == "never joined":
-            print(json.dumps({"error": "PeerError", "why": error.why, "peer": error.rank, "text": str(error)}))
+            print(json.dumps(_described(error)))
         raise
-    print(json.dumps(told), flush=True)
+    print(json.dumps(report), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -14,33 +14,39 @@ from .base import Suite, assert_same, cast, need
 from .capabilities import needs
 from .values import FLOATS, plain, quiet
 
+if TYPE_CHECKING:
+    from .values import Array
 
-class SeveralDevices(Suite):
+
+class ReplicaChecks(Suite):
     @needs("Replicas")
     def test_a_tensor_splits_and_joins(self) -> None:
         self.needs_kernels()
-        arrays = {name: quiet(array) for name, array in self.odd_arrays().items()}
-        for name, array in arrays.items():
+        for name, odd in self.odd_arrays().items():
+            array = quiet(odd)
             x = self.make(array, array.dtype.name)
+            twice = self.adapter.join([x, x])
             if name == "0-d":
-                self.assert_holds(self.adapter.join([x, x]), np.stack([array, array]), name)
+                self.assert_holds(twice, np.stack([array, array]), name)
                 continue
+            self.assert_holds(twice, np.concatenate([array, array]), name)
             length = x.shape[0]
+            # a batch with fewer rows than there are devices gives parts without elements
             for sizes in ([length, 0], [0, length - 1, 1]):
-                parts = self.adapter.split(x, sizes)
-                ends = np.cumsum(sizes)
-                for part, size, end in zip(parts, sizes, ends, strict=True):
-                    assert xdevice.device_of(part) is self.here(), name
-                    self.assert_holds(part, array[end - size : end], f"{name} {sizes}")
-                joined = self.adapter.join(parts)
-                assert xdevice.device_of(joined) is self.here(), name
-                self.assert_holds(joined, array, name)
-                self.assert_apart(joined, x, name)
-            self.assert_holds(self.adapter.join([x, x]), np.concatenate([array, array]), name)
+                self.assert_splits(x, array, sizes, f"{name} {sizes}")
         for place in self.places():
             parts = self.adapter.split(xdevice.to_device(self.make(), place), [1, 1])
-            found = {xdevice.device_of(x) for x in (*parts, self.adapter.join(parts))}
-            assert found == {place}, f"split() and join() of tensors on {place} give some on {found}"
+            results = {xdevice.device_of(x) for x in (*parts, self.adapter.join(parts))}
+            assert results == {place}, f"split() and join() of tensors on {place} give some on {results}"
+
+    def assert_splits(self, x: Any, array: Array, sizes: list[int], name: str) -> None:
+        """Checks that a tensor falls into parts of these sizes, which join to a new tensor that equals it."""
+        parts = self.adapter.split(x, sizes)
+        for part, size, end in zip(parts, sizes, np.cumsum(sizes), strict=True):
+            self.assert_on(self.here, part, array[end - size : end], name)
+        joined = self.adapter.join(parts)
+        self.assert_on(self.here, joined, array, name)
+        self.assert_apart(joined, x, name)
 
     @needs("Replicas")
     def test_gradients_flow_through_splits_and_joins(self) -> None:
@@ -55,61 +61,57 @@ class SeveralDevices(Suite):
     @needs("Replicas")
     def test_a_leaf_is_a_copy_that_asks_for_gradients(self) -> None:
         self.needs_kernels()
-        arrays = self.odd_arrays()
-        for target in filter(None, (self.here(), self.second())):
-            for name, x in self.odd_tensors().items():
+        for target in self.all_places():
+            for name, x, array in self.odd():
                 leaf = self.adapter.leaf(x, target)
-                held = self.tensor_of(leaf)
-                assert xdevice.device_of(held) is target, name
-                self.assert_holds(held, arrays[name], name)
-                assert self.samples.requires_grad(leaf) in (None, dtype_name(x.dtype) in FLOATS), name
-                if 0 not in tuple(x.shape) and self.holds_values(target):
-                    assert self.samples.address(held) != need(self.samples.address(x), "addresses"), name
+                tensor = self.tensor_of(leaf)
+                self.assert_on(target, tensor, array, name)
+                assert self.asks(leaf) in (None, dtype_name(x.dtype) in FLOATS), name
+                if self.holds_values(target):
+                    self.assert_apart(tensor, x, name)
 
     def tensor_of(self, leaf: Any) -> Any:
-        held = self.adapter.tensor_of(leaf)
-        return leaf if held is None else held
+        tensor = self.adapter.tensor_of(leaf)
+        return leaf if tensor is None else tensor
 
     @needs("Replicas")
     def test_a_leaf_has_no_link_to_its_source(self) -> None:
         self.needs_kernels()
         need(self.samples.gradient(lambda x: x * 3, self.make()), "gradients")
         source = self.samples.marked(self.make())
-        if self.samples.requires_grad(source) is None:
+        if self.asks(source) is None:
             pytest.skip(f"{self.backend} does not mark tensors")
         for target in self.places():
             leaf = self.tensor_of(self.adapter.leaf(source, target))
             with target:
                 gradient = self.samples.gradient(lambda x: x * -2.5, leaf)
-            assert_same(xdevice.to_numpy(gradient), np.full((2, 3), -2.5, "float32"))
+            self.assert_reads(gradient, np.full((2, 3), -2.5, "float32"))
             reached = getattr(source, "grad", None)
             assert reached is None or not xdevice.to_numpy(reached).any(), "the gradient reaches the source"
 
     @needs("Replicas")
     def test_write_puts_values_into_the_memory_that_is_there(self) -> None:
         self.needs_kernels()
-        arrays = self.odd_arrays()
-        for name, x in self.odd_tensors().items():
-            leaf = self.adapter.leaf(xdevice.copy_to(x, self.home), self.here())
-            array = cast(np.full(tuple(x.shape), 1), dtype_name(x.dtype))
-            if name in self.adapter.dtypes:
-                array = np.roll(arrays[name], 1)
-            value = self.make(array, dtype=dtype_name(x.dtype))
-            asks = self.samples.requires_grad(leaf)
-            if self.adapter.tensor_of(leaf) is None and not self.adapter.can_write(leaf):
+        for name, x, array in self.odd():
+            leaf = self.adapter.leaf(xdevice.copy_to(x, self.home), self.here)
+            dtype = dtype_name(x.dtype)
+            new = np.roll(array, 1) if name in self.adapter.dtypes else cast(np.full(tuple(x.shape), 1), dtype)
+            value = self.make(new, dtype=dtype)
+            is_tensor = self.adapter.tensor_of(leaf) is None
+            if is_tensor and not self.adapter.can_write(leaf):
                 with pytest.raises(xdevice.UnsupportedError, match="written"):
                     self.adapter.write(leaf, value)
                 continue
-            has_address = self.adapter.tensor_of(leaf) is None and 0 not in tuple(x.shape)
-            before = self.samples.address(leaf) if has_address else None
+            asks = self.asks(leaf)
+            before = self.address(leaf) if is_tensor else None
             self.adapter.write(leaf, value)
-            self.assert_holds(self.tensor_of(leaf), array, name)
-            self.assert_holds(value, array, f"{name}: the value")
-            assert self.samples.requires_grad(leaf) is asks, name
-            assert before is None or self.samples.address(leaf) == before, name
-            if has_address:
+            self.assert_holds(self.tensor_of(leaf), new, name)
+            self.assert_holds(value, new, f"{name}: the value")
+            assert self.asks(leaf) is asks, name
+            assert before is None or self.address(leaf) == before, name
+            if is_tensor:
                 self.assert_apart(leaf, value, name)
-            self.assert_holds(x, arrays[name], f"{name}: what the leaf was made of")
+            self.assert_holds(x, array, f"{name}: what the leaf was made of")
 
     def test_where_write_writes_is_known(self) -> None:
         self.needs_kernels()
@@ -132,7 +134,7 @@ class SeveralDevices(Suite):
         first = self.samples.address(x)
         for axis, (size, step) in enumerate(zip(tuple(x.shape), strides, strict=True)):
             index = tuple(size - 1 if i == axis else 0 for i in range(len(strides)))
-            with self.here():
+            with self.here:
                 view = x[tuple(slice(i, i + 1) for i in index)]
             memory = self.adapter.memory_of(view)
             if memory is not None and self.is_view(view, x, index):
@@ -140,29 +142,31 @@ class SeveralDevices(Suite):
 
     def is_view(self, view: Any, x: Any, index: tuple[int, ...]) -> bool:
         """Whether writing into the slice `view` changes the whole `x`."""
-        value = self.make(np.zeros((1,) * len(index)), dtype=dtype_name(x.dtype))
         before = self.adapter.to_numpy(x).tobytes()
         kept = xdevice.copy_to(view, self.home)
-        for _ in range(2):
-            self.adapter.write(view, value)
-            if self.adapter.to_numpy(x).tobytes() != before:
-                self.adapter.write(view, kept)
+        # one of the two is another number than the one that is there
+        for number in (0.0, 1.0):
+            self.adapter.write(view, self.make(np.full((1,) * len(index), number), dtype=dtype_name(x.dtype)))
+            is_changed = self.adapter.to_numpy(x).tobytes() != before
+            self.adapter.write(view, kept)
+            if is_changed:
                 return True
-            value = self.make(np.ones((1,) * len(index)), dtype=dtype_name(x.dtype))
-        self.adapter.write(view, kept)
         return False
 
     def shares_nothing(self, x: Any, name: str) -> None:
-        with self.here():
-            view = x[:1] if tuple(x.shape) else x
+        axes = len(tuple(x.shape))
+        if not axes:
+            return
+        with self.here:
+            view = x[:1]
         if view is not x:
-            assert not self.is_view(view, x, (0,) * len(tuple(x.shape))), f"{name}: a view that shares memory"
+            assert not self.is_view(view, x, (0,) * axes), f"{name}: a view that shares memory"
 
     def waits_only_for_memory(self) -> None:
         """Checks that asking for an address waits for the computation in a framework that has no memory for the result
         before, and in no other framework. Tries three times, because the machine may pause."""
         for _ in range(3):
-            work = self.samples.long_work(self.here())
+            work = self.samples.long_work(self.here)
             if work is None or not self.adapter.can_write(work.result):
                 return
             self.adapter.memory_of(work.result)
@@ -184,17 +188,17 @@ class SeveralDevices(Suite):
 
     def test_a_lone_variable_is_written_in_place(self) -> None:
         self.needs_kernels()
-        asked = 0
+        lone = 0
         for name, make in self.samples.models().items():
             model = xdevice.to_device(make(), self.home)
-            held = self.adapter.tensor_of(model)
-            if held is None or not self.adapter.can_write(model):
+            tensor = self.adapter.tensor_of(model)
+            if tensor is None or not self.adapter.can_write(model):
                 continue
-            asked += 1
-            array = cast(np.full(tuple(held.shape), 3), dtype_name(held.dtype))
-            self.adapter.write(model, self.make(array, dtype=dtype_name(held.dtype)))
+            lone += 1
+            array = cast(np.full(tuple(tensor.shape), 3), dtype_name(tensor.dtype))
+            self.adapter.write(model, self.make(array, dtype=dtype_name(tensor.dtype)))
             self.assert_holds(self.adapter.tensor_of(model), array, name)
-        if not asked:
+        if not lone:
             pytest.skip("the samples do not have: a model that is one variable")
 
     @needs("Replicas")
@@ -205,8 +209,7 @@ class SeveralDevices(Suite):
                 continue
             array = xdevice.to_numpy(x)
             total = self.adapter.total([x, x, x], False)
-            assert xdevice.device_of(total) is self.here(), name
-            self.assert_holds(total, (array + array + array).astype(array.dtype), name)
+            self.assert_on(self.here, total, (array + array + array).astype(array.dtype), name)
             assert str(total.dtype) == str(x.dtype), name
             self.assert_holds(x, array, f"{name}: the first one was written")
             self.assert_apart(total, x, name)
@@ -220,10 +223,13 @@ class SeveralDevices(Suite):
     def test_a_total_is_added_in_order_and_rounded_once(self) -> None:
         self.needs_kernels()
         cases: list[tuple[str, list[float], float]] = [
+            # the one is lost beside 1e8, so the order shows in the sum
             ("float32", [1e8, 1.0, -1e8], 0.0),
             ("float32", [1e8, -1e8, 1.0], 1.0),
+            # 2048 + 1 is 2048 in float16: rounded once, the two ones arrive
             ("float16", [2048.0, 1.0, 1.0], 2050.0),
             ("bfloat16", [256.0, 1.0, 1.0], 258.0),
+            # the first integer that float64 cannot hold
             ("int64", [2**53, 1, 0], 2**53 + 1),
         ]
         for name, numbers, expected in cases:
@@ -235,66 +241,71 @@ class SeveralDevices(Suite):
     @needs("Replicas")
     def test_all_reduce_gives_both_devices_the_same(self) -> None:
         self.needs_kernels()
-        places = (self.places() * 2)[:2]
         for name, x in self.plain_tensors().items():
-            for mean in (False, True):
-                if name == "bool" or (mean and dtype_name(x.dtype) not in FLOATS):
-                    continue
-                array = xdevice.to_numpy(x)
-                xs = [xdevice.copy_to(x, place) for place in places]
-                xs.append(xdevice.copy_to(self.adapter.total([x, x], False), places[0]))
-                expected = ((array * 4) / 3 if mean else array * 4).astype(array.dtype)
-                if mean and name not in ("float32", "float64"):
-                    xs, expected = xs[:2], array
-                before = [None if 0 in tuple(y.shape) else self.samples.address(y) for y in xs]
-                writable = [self.adapter.can_write(y) for y in xs]
-                results = self.adapter.all_reduce(list(xs), mean)
-                assert len(results) == len(xs)
-                for y, result, in_place, address in zip(xs, results, writable, before, strict=True):
-                    assert xdevice.device_of(result) is self.adapter.device_of(y), name
-                    assert (result is y) is in_place, name
-                    kept = address is None or self.samples.address(result) == address
-                    assert not in_place or kept, f"{name}: not in place"
-                    if mean:
-                        assert_close(xdevice.to_numpy(result), expected, name)
-                    else:
-                        self.assert_holds(result, expected, name)
-                first = xdevice.to_numpy(results[0]).tobytes()
-                assert all(xdevice.to_numpy(y).tobytes() == first for y in results), f"{name}: not the same everywhere"
-                self.assert_holds(x, array, f"{name}: what was copied")
+            if name == "bool":
+                continue
+            array = xdevice.to_numpy(x)
+            self.assert_reduces(name, x, (array * 4).astype(array.dtype), mean=False)
+            if dtype_name(x.dtype) in FLOATS:
+                self.assert_reduces(name, x, array, mean=True)
+
+    def assert_reduces(self, name: str, x: Any, expected: Array, mean: bool) -> None:
+        """Checks the sum of `x`, `x` and `2 * x` over two devices, or the mean of as many of them as can be rounded
+        alike everywhere."""
+        # one device twice, where there is no second one with values
+        first, second = (self.places() * 2)[:2]
+        array = xdevice.to_numpy(x)
+        xs = [xdevice.copy_to(x, first), xdevice.copy_to(x, second)]
+        if not mean or name in ("float32", "float64"):
+            xs.append(xdevice.copy_to(self.adapter.total([x, x], False), first))
+            expected = (array * 4 / 3).astype(array.dtype) if mean else expected
+        before = [(self.adapter.can_write(y), self.address(y)) for y in xs]
+        results = self.adapter.all_reduce(list(xs), mean)
+        assert len(results) == len(xs)
+        for y, result, (in_place, address) in zip(xs, results, before, strict=True):
+            assert xdevice.device_of(result) is self.adapter.device_of(y), name
+            assert (result is y) is in_place, name
+            is_kept = address is None or self.address(result) == address
+            assert is_kept or not in_place, f"{name}: not in place"
+            if mean:
+                assert_close(xdevice.to_numpy(result), expected, name)
+            else:
+                self.assert_holds(result, expected, name)
+        bits = {xdevice.to_numpy(y).tobytes() for y in results}
+        assert len(bits) == 1, f"{name}: not the same everywhere"
+        self.assert_holds(x, array, f"{name}: what was copied")
 
     # the verbs
 
     @needs("Replicas")
     def test_a_batch_is_split_gathered_and_reduced(self) -> None:
         self.needs_kernels()
+        # one device twice, where there is no second one with values
         places, arrays = (self.places() * 2)[:2], self.odd_arrays()
         for name in ("float32", "long"):
-            x = self.make(arrays[name])
-            parts = xdevice.split_batch({"x": x}, places, even=False)
+            parts = xdevice.split_batch({"x": self.make(arrays[name])}, places, even=False)
             assert [xdevice.device_of(part) for part in parts] == places
             assert_same(np.concatenate([xdevice.to_numpy(part["x"]) for part in parts]), arrays[name])
             self.assert_holds(xdevice.gather(parts, self.home)["x"], arrays[name])
         copies = xdevice.broadcast(self.make(arrays["float32"]), places)
         for copy, place in zip(copies, places, strict=True):
-            assert xdevice.device_of(copy) is place
-            self.assert_holds(copy, arrays["float32"])
-        sums = xdevice.all_reduce([xdevice.to_device(self.make(plain("float32")), place) for place in set(places)] * 1)
+            self.assert_on(place, copy, arrays["float32"])
+        x = self.make(plain("float32"))
+        sums = xdevice.all_reduce([xdevice.to_device(x, place) for place in set(places)])
         for one in sums:
-            assert_same(xdevice.to_numpy(one), plain("float32") * len(sums))
+            self.assert_reads(one, plain("float32") * len(sums))
 
     @needs("Models")
     def test_replicas_are_models_of_their_own(self) -> None:
         self.needs_kernels()
-        net = self.samples.network(3, 2)
-        model = need(net, "models")
-        before = {name: self.adapter.to_numpy(x).copy() for name, x in self.adapter.variables(model)}
+        model = need(self.samples.network(3, 2), "models")
+        before = self.arrays_of(model)
         replicas = xdevice.replicate(model, self.places())
         for replica, place in zip(replicas, self.places(), strict=True):
             assert replica is not model
             assert xdevice.device_of(replica) is place
-            for name, x in self.adapter.variables(replica):
-                assert_same(np.asarray(self.adapter.to_numpy(x)), before[name], name)
+            for name, array in self.arrays_of(replica).items():
+                assert_same(array, before[name], name)
 
 
 def assert_close(actual: Any, expected: Any, name: str) -> None:

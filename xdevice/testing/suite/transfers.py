@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Transfers(Suite):
+class TransferChecks(Suite):
     def require_transfers(self) -> None:
         if self.adapter.kinds == ("cpu",):
             pytest.skip(f"{self.backend} has one device, so nothing is transferred")
@@ -37,14 +37,14 @@ class Transfers(Suite):
         with xdevice.transfers() as log:
             for read in reads:
                 read()
-        with xdevice.transfers() as none, self.here():  # outside of here() TensorFlow would copy x to add
+        with xdevice.transfers() as none, self.here:  # outside of here() TensorFlow would copy x to add
             xdevice.device_of(x)
             self.samples.add(x, x)
         assert [record.kind for record in log] == ["read"] * len(reads), list(log)
         for record in log:
-            assert (record.backend, record.source, record.destination) == (self.backend, self.here(), devices.CPU)
+            assert (record.backend, record.source, record.destination) == (self.backend, self.here, devices.CPU)
             assert record.nbytes == 4
-            assert record.physical is (self.here().kind != "cpu")
+            assert record.physical is (self.here.kind != "cpu")
         assert not list(none), "nothing is read or moved"
 
     @needs("Transfers")
@@ -58,7 +58,7 @@ class Transfers(Suite):
             xdevice.copy_to({"x": x}, there)
         assert [record.kind for record in log] == ["move", "move"], list(log)
         for record in log:
-            assert (record.source, record.destination, record.nbytes) == (self.here(), there, 24)
+            assert (record.source, record.destination, record.nbytes) == (self.here, there, 24)
 
     @needs("Transfers")
     def test_a_forbidden_transfer_does_not_happen(self) -> None:
@@ -69,6 +69,7 @@ class Transfers(Suite):
         for read in reads:
             with pytest.raises(xdevice.TransferError), xdevice.transfers("forbid"):
                 read()
+        # a hook that stays would slow down, and forbid, what comes after its block
         before = _attributes(type(x)), _attributes(self.adapter)
         with xdevice.transfers() as log:
             pass
@@ -80,6 +81,7 @@ class Transfers(Suite):
     @needs("memory")
     def test_memory_is_told(self) -> None:
         self.needs_kernels()
+        # 4 MB each: what an allocator rounds up is small beside them
         count = 1 << 20
         for device in self.places():
             gc.collect()

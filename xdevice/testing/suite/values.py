@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 
 FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 _REAL = {"complex64": "float32", "complex128": "float64"}
+_TOP = {
+    "float16": 65504.0,
+    "bfloat16": 3.3e38,
+    "float32": 3.4028235e38,
+    "float64": 1.7976931348623157e308,
+}
+"""The largest number of each dtype, or nearly so."""
 
 
 def telling(name: str) -> Array:
@@ -25,8 +32,10 @@ def telling(name: str) -> Array:
         return _floats(name)
     limits = np.iinfo(name)
     top, low = int(limits.max), int(limits.min)
+    # an integer that float64 cannot hold
     middle = (1 << 53) + 1 if limits.bits == 64 else top // 3
-    numbers = [0, 1, 7, middle, top, top - 1, top // 2 + 2, low, low + 1 if low else 3, -1 if low else 5, 100, top // 5]
+    next_to_low, other = (low + 1, -1) if low else (3, 5)
+    numbers = [0, 1, 7, middle, top, top - 1, top // 2 + 2, low, next_to_low, other, 100, top // 5]
     return np.array(numbers, dtype=name).reshape(3, 4)
 
 
@@ -34,27 +43,30 @@ def _floats(name: str) -> Array:
     if name in _REAL:
         real = _floats(_REAL[name])
         both = np.empty(real.shape, dtype=name)
+        # by parts, because `real + 1j * imag` turns infinities into NaNs
         both.real, both.imag = real, real[::-1, ::-1]
         return both
     kind = host_dtype(name)
     bits = np.dtype(f"uint{kind.itemsize * 8}")
-    top = {"float16": 65504.0, "bfloat16": 3.3e38, "float32": 3.4028235e38, "float64": 1.7976931348623157e308}[name]
+    top = _TOP[name]
     numbers = np.array([0.0, -0.0, 1.5, -2.25, 1 / 3, top, -top, np.inf, -np.inf, 0, 0, 0]).astype(kind)
     raw = numbers.view(bits)
-    one = raw.dtype.type(1)
-    nan = np.array(np.nan).astype(kind).view(bits)[()] & ~(one << raw.dtype.type(bits.itemsize * 8 - 1))
-    raw[9], raw[10] = one, nan | one  # the smallest number above zero, and a NaN with a payload
-    raw[11] = nan | (one << raw.dtype.type(bits.itemsize * 8 - 1))
+    one = bits.type(1)
+    sign = one << bits.type(bits.itemsize * 8 - 1)
+    nan = np.array(np.nan).astype(kind).view(bits)[()] & ~sign
+    raw[9] = one  # the smallest number above zero
+    raw[10] = nan | one  # a NaN with a payload
+    raw[11] = nan | sign
     shaped: Array = numbers.reshape(3, 4)
     return shaped
 
 
 def quiet(array: Array) -> Array:
     """The array with 1 in place of its NaNs, because arithmetic does not keep the bits of a NaN."""
-    found = array.copy()
-    if found.dtype.name == "bfloat16" or found.dtype.kind in "fc":
-        found[np.isnan(found)] = 1
-    return found
+    numbers = array.copy()
+    if numbers.dtype.name == "bfloat16" or numbers.dtype.kind in "fc":
+        numbers[np.isnan(numbers)] = 1
+    return numbers
 
 
 def plain(name: str) -> Array:
@@ -67,8 +79,8 @@ def plain(name: str) -> Array:
         numbers = numbers + 1j * numbers[::-1] if name in _REAL else numbers
     elif np.iinfo(name).min:
         numbers = numbers - 5
-    found: Array = numbers.astype(host_dtype(name))
-    return found
+    array: Array = numbers.astype(host_dtype(name))
+    return array
 
 
 def odd_sources() -> Iterator[tuple[str, Array]]:

@@ -73,36 +73,36 @@ class SeveralProcesses:
     """Seconds that an error may come later than promised, because the machine may be loaded."""
 
     def test_every_verb_in_every_dtype_and_a_step_that_equals_that_of_one_process(self) -> None:
-        ranks = [
-            _Rank(self.backend, self.engine, rank, self.size, port) for port in [_port()] for rank in range(self.size)
-        ]
-        told = [rank.wait_for_report(self.patience) for rank in ranks]
+        port = _port()
+        ranks = [_Rank(self.backend, self.engine, rank, self.size, port) for rank in range(self.size)]
+        reports = [rank.wait_for_report(self.patience) for rank in ranks]
         for rank in ranks:
             assert rank.status == 0, rank.printed[-3000:]
-        found = [f"rank {one['rank']}, {one['engine']}: {fault}" for one in told for fault in one["faults"]]
-        assert not found, "\n".join(found)
+        faults = [f"rank {one['rank']}, {one['engine']}: {fault}" for one in reports for fault in one["faults"]]
+        assert not faults, "\n".join(faults)
 
     @pytest.mark.parametrize("failure", FAILURES)
     def test_a_failure_of_a_rank_is_named_on_the_others(self, failure: str) -> None:
         promise, port = FAILURES[failure], _port()
         timeouts = {"XDEVICE_TIMEOUT": str(LATE)}
+        started: tuple[int, ...] = (0, 1)
         if failure == "never joins":
-            first = _Rank(self.backend, self.engine, 0, 2, port, failure, **timeouts, XDEVICE_JOIN_TIMEOUT=str(LATE))
-            ranks = [first]
-        else:
-            ranks = [_Rank(self.backend, self.engine, rank, 2, port, failure, **timeouts) for rank in (0, 1)]
+            started = (0,)
+            timeouts["XDEVICE_JOIN_TIMEOUT"] = str(LATE)
+        ranks = [_Rank(self.backend, self.engine, rank, 2, port, failure, **timeouts) for rank in started]
         other = ranks.pop(1 - promise.failing)
-        told = other.wait_for_report(self.patience)
+        report = other.wait_for_report(self.patience)
         for rank in ranks:
+            # a rank that failed may stand still for ever, and is killed
             rank.end(2 if promise.error == "PeerError" else self.patience)
-        assert (told.get("error"), told.get("why")) == (promise.error, promise.why), other.printed[-3000:]
-        assert promise.words in told["text"], told["text"]
-        assert told.get("seconds", 0) <= promise.within + self.damp
+        assert (report.get("error"), report.get("why")) == (promise.error, promise.why), other.printed[-3000:]
+        assert promise.words in report["text"], report["text"]
+        assert report.get("seconds", 0) <= promise.within + self.damp
         if promise.error == "PeerError":
-            assert (told["peer"], other.status) == (promise.failing, 1), other.printed[-3000:]
+            assert (report["peer"], other.status) == (promise.failing, 1), other.printed[-3000:]
         else:
-            assert told["usable"], "the world could not be used on"
-            assert not told["written"], "the tensor was written"
+            assert report["usable"], "the world could not be used on"
+            assert not report["written"], "the tensor was written"
 
 
 class _Rank:
@@ -124,8 +124,8 @@ class _Rank:
 
         self.end(patience)
         lines = [line for line in self.printed.splitlines() if line.startswith("{")]
-        found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
-        return found
+        report: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+        return report
 
     def end(self, patience: float) -> None:
         """Waits for the process to end, and kills it after `patience` seconds."""
@@ -140,6 +140,7 @@ class _Rank:
 
 
 def _port() -> int:
+    # the system names a free port; between here and its use another program might take it
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
     return port
