@@ -15,6 +15,7 @@ from __future__ import annotations
 from functools import partial
 
 from xdevice.base import floats
+from xdevice.base.dtypes import dtype_name
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, shown
 from xdevice.math.arithmetic import by_hand
@@ -451,7 +452,7 @@ def one_hot(indices: Any, n: int, *, dtype: object = None) -> Any:
     on = _of(indices, "one_hot")
     indices = on.indices(indices, "one_hot")
     (classes,) = _whole("n", n, 1, 1, "one_hot")
-    name = floats.usual() if dtype is None else on.ground.held(on.ground.dtype(dtype))
+    name = floats.usual() if dtype is None else on.ground.supported(dtype_name(dtype))
     on.require_range(indices, classes, "one_hot")
     return on.kernels.one_hot(indices, classes, name)
 
@@ -558,7 +559,6 @@ class _On(Door):
         self.ends = getattr(self.kernels, ENDS, None)
         self.refuses = getattr(self.kernels, REFUSES, None)
         self._by_hand: dict[str, Callable[..., Any]] = {}
-        self._usual_indices: Any = None
 
     def kernel(self, name: str) -> Callable[..., Any]:
         """The adapter's own kernel of a name, or the one by hand, compiled where the adapter says how."""
@@ -595,14 +595,12 @@ class _On(Door):
         cls, ground = type(x), self.ground
         if cls not in ground.mine or (cls in ground.may_be_sparse and not self.backend.is_dense(x)):
             x = ground.tensor(x, function)
-        if x.dtype is self._usual_indices:
-            return x
-        if self.ground.name(x) not in _INDICES:
+        name = dtype_name(x.dtype)
+        if name not in _INDICES:
             raise DTypeError(
-                f"{function} takes classes as int32 or int64, not {self.ground.name(x)}; xp.astype(x, xp.int64) casts "
-                "them, and xp.argmax(x, axis=1) makes classes of probabilities"
+                f"{function} takes classes as int32 or int64, not {name}; xp.astype(x, xp.int64) casts them, and "
+                "xp.argmax(x, axis=1) makes classes of probabilities"
             )
-        self._usual_indices = x.dtype
         return x
 
     def require_range(self, indices: Any, n: int | None, function: str) -> None:
@@ -623,7 +621,7 @@ class _On(Door):
         """Raises `DTypeError` for floats of several dtypes, and `DeviceMismatchError` for tensors on several
         devices."""
         dtypes = [x.dtype for x in tensors.values()]
-        if dtypes.count(dtypes[0]) < len(dtypes) and len(names := {*map(self.ground.dtype, dtypes)}) > 1:
+        if dtypes.count(dtypes[0]) < len(dtypes) and len(names := {*map(dtype_name, dtypes)}) > 1:
             raise DTypeError(f"{' and '.join(tensors)} are of {' and '.join(sorted(names))}; cast them to one dtype")
         self.require_one_device(**tensors)
 

@@ -253,15 +253,15 @@ def _there(x: Any, p: Any) -> Any:
 
 
 def _once(make: Callable[[Any], T]) -> Callable[[Any], T]:
-    """A function of a parameter that is computed anew only for one of another dtype or device than the one before."""
-    made: list[Any] = [None, None, None]
+    """A function of a parameter that is computed once for each device and dtype."""
+    values: dict[Any, T] = {}
 
     def numbers(p: Any) -> T:
-        probe = registry.probes.get(type(p))
-        place, dtype = probe and probe(p), p.dtype
-        if place is not made[0] or dtype is not made[1]:
-            made[:] = place, dtype, make(p)
-        return made[2]  # type: ignore[no-any-return]
+        device_of = registry.probes.get(type(p))
+        place = device_of and device_of(p), p.dtype
+        if place not in values:
+            values[place] = make(p)
+        return values[place]
 
     return numbers
 

@@ -52,23 +52,30 @@ def _blank(device: Device, x: Any) -> Any:
 
 
 def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
-    found: list[Any] = [None] * len(inputs)
-    asked = list(range(len(inputs)))
-    while asked:
+    """Returns the gradient for each input; None for those that the loss does not depend on."""
+    gradients: list[Any] = [None] * len(inputs)
+    places = list(range(len(inputs)))
+    while places:
         try:
-            given = operators.gradients(loss, [inputs[i] for i in asked])
+            dense = operators.gradients(loss, [inputs[i] for i in places])
         except mx.MXNetError as error:
-            if "not in a computational graph" in str(error):
-                return found
-            unreachable = _UNREACHABLE.search(str(error))
-            if unreachable is None:
-                raise
-            del asked[int(unreachable[1]) - 1]
+            if "not in a computational graph" in str(error):  # the loss depends on nothing that was recorded
+                break
+            del places[_unreachable(error)]
             continue
-        for i, g in zip(asked, given, strict=True):
-            found[i] = g.as_np_ndarray() if isinstance(inputs[i], mx.np.ndarray) else g
+        for i, g in zip(places, dense, strict=True):
+            gradients[i] = g.as_np_ndarray() if isinstance(inputs[i], mx.np.ndarray) else g
         break
-    return found
+    return gradients
+
+
+def _unreachable(error: mx.MXNetError) -> int:
+    """Returns which of the inputs it is that the loss does not depend on. MXNet says that nowhere but in its error, of
+    one input at a time, and has no function that tells it before (no upstream issue known). Raises any other error."""
+    match = _UNREACHABLE.search(str(error))
+    if match is None:
+        raise error
+    return int(match[1]) - 1
 
 
 class MxnetGradients(Gradients):

@@ -1,11 +1,11 @@
 """Paddle's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core
 calls them, and what they have to return.
 
-What Paddle's own functions do, and the kernels here correct:
+What Paddle's own functions do, and the kernels here correct (no upstream issues known):
 - On the CPU, `sqrt` of infinity in float32 is NaN if the tensor has eight elements or more.
 - `equal` takes floats that differ by 1e-8 for equal.
 - `pow` and `full_like` of integers compute in float64.
-- `argmax` and `argmin` skip NaN.
+- `argmax` and `argmin` skip NaN, which the core corrects.
 - `matmul` of two stacks of integer matrices that are broadcast writes outside of its memory, which crashes the process
   later (3.3.1).
 - A reduction with `axis=[]` works over all axes. This is not corrected, because the core never passes `axis=[]`.
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 TAKE_NUMBERS = frozenset[str]()
 RESHAPE_IS_VIEW = False
 TAKES_MASKS = True
+SKIPS_NAN = True
 WIDER = dict.fromkeys(OF_NUMBERS, dict.fromkeys(("uint8", "int8", "int16"), "int32"))
 
 _full = private.get("paddle._C_ops.full")
@@ -151,20 +152,8 @@ def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
     return paddle.sum(x) if axes is None else paddle.sum(x, axes, keepdim=keepdims)
 
 
-def argmax(x: Any, axis: int) -> Any:
-    return _place(paddle.argmax, x, axis)
-
-
-def argmin(x: Any, axis: int) -> Any:
-    return _place(paddle.argmin, x, axis)
-
-
-def _place(find: Callable[..., Any], x: Any, axis: int) -> Any:
-    found = find(x, axis)
-    if not paddle.is_floating_point(x):
-        return found
-    is_nan = paddle.isnan(x)
-    return paddle.where(paddle.any(is_nan, axis), paddle.argmax(paddle.cast(is_nan, "int32"), axis), found)
+argmax = paddle.argmax
+argmin = paddle.argmin
 
 
 def argsort(x: Any, axis: int, descending: bool) -> Any:

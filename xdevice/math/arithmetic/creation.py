@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices, floats
-from xdevice.base.dtypes import host_dtype
+from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.core import registry
 from xdevice.errors import DTypeError, ShapeError, SharingError, shown
 from xdevice.tensors import conversion, creation, verbs
@@ -40,9 +40,9 @@ class Creation:
         if not self._is_mine(obj):
             if copy is False:
                 raise SharingError("asarray(copy=False) takes a tensor of the backend; anything else is copied")
-            return creation.tensor_of(self._backend, obj, device, None if dtype is None else self._ground.dtype(dtype))
+            return creation.tensor_of(self._backend, obj, device, None if dtype is None else dtype_name(dtype))
         x = self._ground.tensor(obj, "asarray")
-        made = x if dtype is None else self._ground.cast(x, self._ground.held(self._ground.dtype(dtype)))
+        made = x if dtype is None else self._ground.cast(x, self._ground.supported(dtype_name(dtype)))
         made = made if device is None else verbs.to_device(made, device)
         if copy is False and made is not x:
             raise SharingError("asarray(copy=False) cannot change dtype or device without a copy")
@@ -80,7 +80,7 @@ class Creation:
         return self._filled(shape, 0, self._named(dtype, floats.usual()), device)
 
     def _named(self, dtype: Any, default: str) -> str:
-        return self._ground.held(default if dtype is None else self._ground.dtype(dtype))
+        return self._ground.supported(default if dtype is None else dtype_name(dtype))
 
     def _filled(self, shape: Shape, value: Any, name: str, device: object) -> Any:
         place = self._place(name, device)
@@ -216,12 +216,12 @@ class Types:
 
     def astype(self, x: Any, dtype: Any, /, *, copy: bool = True, device: object = None) -> Any:
         x = self._ground.tensor(x, "astype")
-        made = self._ground.cast(x, self._ground.held(self._ground.dtype(dtype)))
+        made = self._ground.cast(x, self._ground.supported(dtype_name(dtype)))
         made = self._ground.kernels.copy(made) if copy and made is x else made
         return made if device is None else verbs.to_device(made, devices.parse(device))
 
     def can_cast(self, from_: Any, to: Any, /) -> bool:
-        return dtypes.can_cast(self._name(from_), self._ground.dtype(to))
+        return dtypes.can_cast(self._name(from_), dtype_name(to))
 
     def finfo(self, type: Any, /) -> dtypes.FInfo:
         name = self._name(type)
@@ -236,10 +236,10 @@ class Types:
         return dtypes.integers(name, self._ground.kernels.dtype(name))
 
     def isdtype(self, dtype: Any, kind: Any) -> bool:
-        name = self._ground.dtype(dtype)
+        name = dtype_name(dtype)
         if isinstance(kind, tuple):
             return any(self.isdtype(dtype, one) for one in kind)
-        return dtypes.is_dtype(name, kind) if isinstance(kind, str) else name == self._ground.dtype(kind)
+        return dtypes.is_dtype(name, kind) if isinstance(kind, str) else name == dtype_name(kind)
 
     def result_type(self, *arrays_and_dtypes: Any) -> Any:
         names = [self._name(x) for x in arrays_and_dtypes if not _is_number(x)]
@@ -249,13 +249,13 @@ class Types:
         for other in names[1:]:
             name = dtypes.promoted(name, other)
         for x in arrays_and_dtypes:
-            name = self._ground.held(dtypes.with_number(name, x)) if _is_number(x) else name
+            name = self._ground.supported(dtypes.with_number(name, x)) if _is_number(x) else name
         return self._ground.kernels.dtype(name)
 
     def _name(self, x: Any) -> str:
         if registry.kind_of(type(registry.as_array(x))) is not None:
             return self._ground.name(self._ground.tensor(x, "this function"))
-        return self._ground.dtype(x)
+        return dtype_name(x)
 
 
 def _plain(x: Any) -> Any:

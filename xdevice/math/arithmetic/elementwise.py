@@ -6,7 +6,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.core import registry
 from xdevice.errors import DTypeError, XDeviceError, shown
 from xdevice.math.contract.arithmetic import SETTLED
 
@@ -33,7 +32,7 @@ ROUNDING: Final = ("ceil", "floor", "round", "trunc")
 """Functions that leave integers as they are."""
 
 TESTING: Final = {"isfinite": True, "isinf": False, "isnan": False}
-"""Functions that test each element, and the answer that each gives for any integer."""
+"""Functions that test each element, and what each gives for any integer."""
 
 BINARY: Final = {
     **dict.fromkeys(("add", "multiply", "pow", "subtract"), NUMERIC),
@@ -51,19 +50,18 @@ BINARY: Final = {
 def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
     """The elementwise functions, by name."""
     kernels = ground.kernels
-    made = {name: _unary(ground, name, kinds, getattr(kernels, name)) for name, kinds in UNARY.items()}
+    made = {name: _unary(ground, name, kinds) for name, kinds in UNARY.items()}
     for name in ROUNDING:
-        made[name] = _unary(ground, name, REAL, getattr(kernels, name), INTEGER, kernels.copy)
-    for name, told in TESTING.items():
-        answer = partial(_all_alike, kernels, told)
-        made[name] = _unary(ground, name, NUMERIC, getattr(kernels, name), INTEGER, answer)
-    made |= {name: _binary(ground, name, kinds, getattr(kernels, name)) for name, kinds in BINARY.items()}
+        made[name] = _unary(ground, name, REAL, apart=INTEGER, other=kernels.copy)
+    for name, answer in TESTING.items():
+        made[name] = _unary(ground, name, NUMERIC, apart=INTEGER, other=partial(_all_alike, kernels, answer))
+    made |= {name: _binary(ground, name, kinds) for name, kinds in BINARY.items()}
     made["pow"] = _pow(ground, made["pow"])
     made["clip"] = _clip(ground)
     made["positive"] = _unary(ground, "positive", NUMERIC, _itself)
     for name in ("conj", "real"):
         made[name] = _unary(ground, name, NUMERIC, _itself, COMPLEX, getattr(kernels, name, None))
-    made["imag"] = _unary(ground, "imag", COMPLEX, getattr(kernels, "imag", _itself))
+    made["imag"] = _unary(ground, "imag", COMPLEX)
     return made
 
 
@@ -81,68 +79,56 @@ def _all_alike(kernels: Any, value: bool, x: Any) -> Any:
 
 
 def _unary(
-    ground: Ground, name: str, kinds: str, kernel: Callable[[Any], Any], apart: str = "", other: Any = None
+    ground: Ground,
+    name: str,
+    kinds: str,
+    kernel: Callable[[Any], Any] | None = None,
+    apart: str = "",
+    other: Any = None,
 ) -> Callable[..., Any]:
-    """A function of one tensor: `kernel`, but `other` for dtypes of the kinds that `apart` names."""
-    mine, layout, dense = ground.mine, ground.layout, ground.dense
-    usual: Any = None
-    aside: Any = None  # the dtypes of the last calls of `kernel` and of `other`
+    """A function of one tensor: `kernel`, or that of the adapter, but `other` for dtypes of the kinds that `apart`
+    names."""
+    kernels: dict[Any, Callable[[Any], Any]] = {}  # for the dtypes seen so far
 
     def unary(x: Any, /) -> Any:
-        nonlocal usual, aside
-        if type(x) in mine and (not layout or getattr(x, layout) is dense):
-            dtype = x.dtype
-            try:
-                if dtype is usual:
-                    return kernel(x)
-                if dtype is aside:
-                    return other(x)
-            except Exception:
-                ground.require_fit(name, x)
-                raise
+        if ground.is_plain(x):
+            known = kernels.get(x.dtype)
+            if known is not None:
+                try:
+                    return known(x)
+                except Exception:
+                    ground.require_fit(name, x)
+                    raise
         x = ground.require(x, kinds, name)
+        kernels[x.dtype] = chosen = choose(x)
+        return chosen(x)
+
+    def choose(x: Any) -> Callable[[Any], Any]:
         if dtypes.kind_of(ground.name(x)) in apart:
-            aside = x.dtype
-            return other(x)
-        usual = x.dtype
-        return kernel(x)
+            return other  # type: ignore[no-any-return]
+        return kernel or ground.kernel(name, x.dtype)
 
     return _named(unary, name)
 
 
-def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    places = registry.probes
-    mine, looks, allowed = ground.mine, ground.looks, set[Any]()
-    layout, dense = ground.layout, ground.dense
+def _binary(ground: Ground, name: str, kinds: str) -> Callable[..., Any]:
+    """A function of two tensors, or of a tensor and a number: the adapter's kernel."""
     settled = getattr(ground.kernels, SETTLED, _itself)
     takes_number = name in ground.kernels.TAKE_NUMBERS
-    # type and dtype of the last call, and the kernel for them: looking for a dtype in a set takes Paddle and TensorFlow
-    # a microsecond; one tuple, because threads call this at once
-    last: tuple[Any, Any, Callable[[Any, Any], Any]] = None, None, kernel
+    kernels: dict[Any, Callable[[Any, Any], Any]] = {}  # for the dtypes seen so far
 
     def binary(x1: Any, x2: Any, /) -> Any:
-        nonlocal last
-        cls, (kind, usual, direct) = type(x1), last
         try:
-            if (
-                cls is kind is type(x2)
-                and x1.dtype is usual is x2.dtype
-                and (not layout or getattr(x1, layout) is dense is getattr(x2, layout))
-            ):
-                if looks and ((place := places.get(cls)) is None or place(x1) is not place(x2)):
-                    ground.require_one_device(name, x1, x2)
-                made = direct(x1, x2)
-                return made if type(made) is cls else settled(made)
-            if cls in mine and (dtype := x1.dtype) in allowed and ground.is_dense(x1):
-                if type(x2) in mine and x2.dtype is dtype and ground.is_dense(x2):
-                    if looks:
+            kernel = kernels.get(x1.dtype) if ground.is_plain(x1) else None
+            if kernel is not None:
+                if ground.is_plain(x2) and x2.dtype is x1.dtype:
+                    if ground.looks:
                         ground.require_one_device(name, x1, x2)
                     return settled(kernel(x1, x2))
-                if takes_number and type(x2) is float and dtypes.kind_of(ground.dtype(dtype)) == "f":
+                if takes_number and type(x2) is float and dtypes.kind_of(ground.name(x1)) == "f":
                     return kernel(x1, x2)
             x1, x2 = ground.operands(name, kinds, (x1, x2))
-            last = type(x1), x1.dtype, ground.kernel(name, x1.dtype)
-            allowed.add(x1.dtype)
+            kernels[x1.dtype] = kernel = ground.kernel(name, x1.dtype)
             return settled(kernel(x1, x2))
         except XDeviceError:
             raise

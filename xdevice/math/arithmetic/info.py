@@ -40,7 +40,7 @@ class Info:
 
     def default_dtypes(self, *, device: object = None) -> dict[str, Any]:
         names = {"real floating": floats.usual(), "complex floating": floats.usual("complex64")}
-        names |= dict.fromkeys(("integral", "indexing"), self._ground.held("int64"))
+        names |= dict.fromkeys(("integral", "indexing"), self._ground.supported("int64"))
         there = self._names(device)
         return {kind: self._ground.kernels.dtype(name) for kind, name in names.items() if name in there}
 

@@ -77,7 +77,7 @@ def _functions(room: object) -> dict[str, Callable[..., Any]]:
     methods of the object that holds them."""
     methods = {name: method for name, method in vars(type(room)).items() if not name.startswith("_")}
     for name, method in methods.items():
-        method.__qualname__ = name  # what an error for a wrong keyword says
+        method.__name__ = method.__qualname__ = name  # what an error for a wrong keyword says
     return {name: update_wrapper(partial(method, room), getattr(room, name)) for name, method in methods.items()}
 
 

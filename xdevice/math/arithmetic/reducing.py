@@ -7,8 +7,10 @@ import math
 from operator import index
 from typing import TYPE_CHECKING, Any
 
+from xdevice.base.dtypes import dtype_name
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, ShapeError, shown
+from xdevice.math.contract.arithmetic import SKIPS_NAN
 
 from . import dtypes
 from .dtypes import ANY, BOOL, INTEGER, NUMERIC, REAL, REAL_FLOATING
@@ -29,28 +31,22 @@ def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
 
 
 def _matmul(ground: Ground) -> Callable[..., Any]:
-    kernel, looks, places = ground.kernels.matmul, ground.looks, registry.probes
-    layout, dense = ground.layout, ground.dense
-    last: tuple[Any, Any, Callable[[Any, Any], Any]] = None, None, kernel
+    kernels: dict[Any, Callable[[Any, Any], Any]] = {}  # for the dtypes seen so far
 
     def matmul(x1: Any, x2: Any, /) -> Any:
-        nonlocal last
-        kind, usual, direct = last
-        if (
-            type(x1) is kind is type(x2)
-            and x1.dtype is usual is x2.dtype
-            and (not layout or getattr(x1, layout) is dense is getattr(x2, layout))
-        ):
-            if looks and ((place := places.get(kind)) is None or place(x1) is not place(x2)):
-                ground.require_one_device("matmul", x1, x2)
-            try:  # before the shapes are checked, which takes as long as a small product
-                return direct(x1, x2)
-            except Exception:  # the checks below say why, or the kernel raises it again
-                pass
+        if ground.is_plain(x1) and ground.is_plain(x2) and x1.dtype is x2.dtype:
+            kernel = kernels.get(x1.dtype)
+            if kernel is not None:
+                if ground.looks:
+                    ground.require_one_device("matmul", x1, x2)
+                try:  # before the shapes are checked, which takes as long as a small product
+                    return kernel(x1, x2)
+                except Exception:  # the checks below say why, or the kernel raises it again
+                    pass
         x1, x2 = ground.operands("matmul", NUMERIC, (x1, x2))
         ground.require_one_device("matmul", x1, x2)
         _require_fit(x1, x2)
-        last = type(x1), x1.dtype, ground.kernel("matmul", x1.dtype)
+        kernels[x1.dtype] = ground.kernel("matmul", x1.dtype)
         return _product(ground, x1, x2)
 
     return matmul
@@ -79,14 +75,13 @@ def _product(ground: Ground, x1: Any, x2: Any) -> Any:
 
 
 def _sum(ground: Ground) -> Callable[..., Any]:
-    mine, kernel, layout, dense = ground.mine, ground.kernels.sum, ground.layout, ground.dense
+    kernel = ground.kernels.sum
     reduced = Reducing(ground).reduced
-    usual: Any = None
+    floats: set[Any] = set()  # the dtypes of floats seen so far, whose sums have the dtype of the tensor
 
     def sum(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Any:
-        nonlocal usual
-        is_plain = axis is None and dtype is None and not keepdims
-        if is_plain and type(x) in mine and x.dtype is usual and (not layout or getattr(x, layout) is dense):
+        is_whole = axis is None and dtype is None and not keepdims
+        if is_whole and ground.is_plain(x) and x.dtype in floats:
             try:
                 return kernel(x, None, False)
             except Exception:
@@ -94,10 +89,19 @@ def _sum(ground: Ground) -> Callable[..., Any]:
                 raise
         x = ground.require(x, ANY, "sum")
         if dtypes.kind_of(ground.name(x)) == "f":
-            usual = x.dtype
+            floats.add(x.dtype)
         return reduced("sum", x, axis, dtype, keepdims)
 
     return sum
+
+
+def _reduction(function: str, method: str) -> Callable[..., Any]:
+    """A function of the standard's that only has axes, as a call of a method of `Reducing`."""
+
+    def reduction(self: Reducing, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
+        return getattr(self, method)(function, x, axis, keepdims)
+
+    return reduction
 
 
 class Reducing:
@@ -125,23 +129,20 @@ class Reducing:
 
     def _accumulated(self, function: str, x: Any, dtype: Any) -> str:
         if dtype is not None:
-            wanted = self._ground.held(self._ground.dtype(dtype))
+            wanted = self._ground.supported(dtype_name(dtype))
             if wanted == "bool":
                 raise self._ground.refused(function, NUMERIC, wanted)
             return wanted
         name = self._ground.name(x)
         if dtypes.kind_of(name) == "u" and "uint64" in self._ground.backend.dtypes:
-            return self._ground.held("uint64")
-        return self._ground.held("int64") if dtypes.kind_of(name) in "biu" else name
+            return self._ground.supported("uint64")
+        return self._ground.supported("int64") if dtypes.kind_of(name) in "biu" else name
 
     def prod(self, x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Any:
         return self.reduced("prod", self._ground.require(x, ANY, "prod"), axis, dtype, keepdims)
 
-    def max(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
-        return self._extreme("max", x, axis, keepdims)
-
-    def min(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
-        return self._extreme("min", x, axis, keepdims)
+    max = _reduction("max", "_extreme")
+    min = _reduction("min", "_extreme")
 
     def _extreme(self, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
         x = self._ground.require(x, REAL, function)
@@ -151,9 +152,11 @@ class Reducing:
             raise ShapeError(f"{function} of no elements does not exist: the shape is {shape}, the axis {axis}")
         return getattr(self._kernels, function)(x, axes, bool(keepdims)) if axes else self._kernels.copy(x)
 
-    def mean(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
-        x = self._ground.require(x, dtypes.FLOATING, "mean")
-        axes = self._ground.axes(axis, len(x.shape), "mean")
+    mean = _reduction("mean", "_average")
+
+    def _average(self, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
+        x = self._ground.require(x, dtypes.FLOATING, function)
+        axes = self._ground.axes(axis, len(x.shape), function)
         return self._kernels.mean(x, axes, bool(keepdims)) if axes else self._kernels.copy(x)
 
     def var(self, x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Any:
@@ -232,11 +235,8 @@ class Reducing:
 
     # truth
 
-    def all(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
-        return self._true("all", x, axis, keepdims)
-
-    def any(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
-        return self._true("any", x, axis, keepdims)
+    all = _reduction("all", "_true")
+    any = _reduction("any", "_true")
 
     def _true(self, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
         x = self._ground.tensor(x, function)
@@ -247,9 +247,11 @@ class Reducing:
         x = self._ground.cast(x, "bool")
         return getattr(self._kernels, function)(x, axes, keepdims) if axes else self._kernels.copy(x)
 
-    def count_nonzero(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
-        x = self._ground.tensor(x, "count_nonzero")
-        return self._counted((x,), self._ground.axes(axis, len(x.shape), "count_nonzero"), bool(keepdims))
+    count_nonzero = _reduction("count_nonzero", "_count")
+
+    def _count(self, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
+        x = self._ground.tensor(x, function)
+        return self._counted((x,), self._ground.axes(axis, len(x.shape), function), bool(keepdims))
 
     def _of_ones(self, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
         return self.reduced("sum", self._ground.cast(x, "bool"), axes, None, keepdims)
@@ -274,16 +276,25 @@ class Reducing:
     def _of_extremes(self, x: Any, function: str, place: int | None, keepdims: bool) -> Any:
         ground, kernels = self._ground, self._kernels
         flat = kernels.reshape(x, (-1,)) if place is None else x
-        found = ground.cast(getattr(kernels, function)(flat, place or 0), ground.held("int64"))
+        places = ground.cast(self._first_extreme(function, flat, place or 0), ground.supported("int64"))
         if not keepdims:
-            return found
-        return kernels.reshape(found, (1,) * len(x.shape)) if place is None else kernels.expand_dims(found, place)
+            return places
+        return kernels.reshape(places, (1,) * len(x.shape)) if place is None else kernels.expand_dims(places, place)
+
+    def _first_extreme(self, function: str, x: Any, axis: int) -> Any:
+        kernels = self._kernels
+        places = getattr(kernels, function)(x, axis)
+        if dtypes.kind_of(self._ground.name(x)) != "f" or not getattr(kernels, SKIPS_NAN, False):
+            return places
+        is_nan = kernels.isnan(x)
+        first = kernels.argmax(kernels.astype(is_nan, "int32"), axis)
+        return kernels.where(kernels.any(is_nan, (axis,), False), first, places)
 
     def where(self, condition: Any, x1: Any, x2: Any, /) -> Any:
         condition = self._ground.require(condition, BOOL, "where")
         if type(x1) in NUMBERS and type(x2) in NUMBERS:
             name = dtypes.with_number(dtypes.with_number("bool", x1), x2)
-            x1, x2 = (self._ground.number(x, self._ground.held(name), condition) for x in (x1, x2))
+            x1, x2 = (self._ground.number(x, self._ground.supported(name), condition) for x in (x1, x2))
         else:
             x1, x2 = self._ground.operands("where", ANY, (x1, x2))
         if self._ground.looks:
@@ -327,7 +338,7 @@ class Reducing:
         checked."""
         ground, kernels, length = self._ground, self._kernels, shape_of(x)[axis]
         name = ground.name(indices)
-        whole = name if name in ("int32", "int64") else ground.held("int64")  # which all frameworks take
+        whole = name if name in ("int32", "int64") else ground.supported("int64")  # which all frameworks take
         found = registry.kind_of(type(indices))
         if found is None or found[1] != "tensor":
             indices = ground.cast(indices, whole)
@@ -349,7 +360,7 @@ class Reducing:
         ground = self._ground
         x = ground.require(x, REAL, "argsort")
         place = ground.axis(axis, len(x.shape), "argsort") if len(x.shape) else 0
-        name = ground.held("int64")
+        name = ground.supported("int64")
         if not len(x.shape) or 0 in shape_of(x):
             return self._kernels.full_like(x, 0, name)
         return ground.cast(self._kernels.argsort(x, place, bool(descending)), name)
@@ -366,9 +377,9 @@ class Reducing:
         if sorter is not None:
             x1 = self.take(x1, sorter)
         if 0 in shape or 0 in shape_of(x1):
-            return self._kernels.full_like(x2, 0, ground.held("int64"))
+            return self._kernels.full_like(x2, 0, ground.supported("int64"))
         places = self._kernels.searchsorted(x1, self._kernels.reshape(x2, (-1,)), side)
-        return ground.cast(self._kernels.reshape(places, shape), ground.held("int64"))
+        return ground.cast(self._kernels.reshape(places, shape), ground.supported("int64"))
 
     def sort(self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
         ground = self._ground
