@@ -234,10 +234,10 @@ def batch_norm(x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any =
     """
     on, x = _begin(x, "batch_norm")
     shape = _channels(x, "batch_norm")
-    given = {"x": x, "mean": mean, "variance": variance, "weight": weight, "bias": bias}
+    tensors = {"x": x, "mean": mean, "variance": variance, "weight": weight, "bias": bias}
     if mean is None or variance is None:
         raise ArgumentError("batch_norm takes a mean and a variance; in training those of nn.moments(x)")
-    return _normed(on, "batch_norm", shape[1:2], given, eps)
+    return _normed(on, "batch_norm", shape[1:2], tensors, eps)
 
 
 def moments(x: Any) -> tuple[Any, Any]:
@@ -353,11 +353,11 @@ def cross_entropy(logits: Any, labels: Any, *, reduction: Reduction = "mean") ->
         )
     if 0 in shape:
         raise ShapeError(f"cross_entropy is a mean over rows of classes, and logits of the shape {shape} have none")
-    given = {"logits": logits, "labels": labels}
+    tensors = {"logits": logits, "labels": labels}
     if reduction == "mean":
-        return on.looked_up("cross_entropy", "cross_entropy", labels, shape[1], given)
+        return on.looked_up("cross_entropy", "cross_entropy", labels, shape[1], tensors)
     _reduction(reduction, "cross_entropy")
-    return _reduced(on.looked_up("cross_entropy", "cross_entropies", labels, shape[1], given), reduction)
+    return _reduced(on.looked_up("cross_entropy", "cross_entropies", labels, shape[1], tensors), reduction)
 
 
 def binary_cross_entropy_with_logits(logits: Any, labels: Any, *, reduction: Reduction = "mean") -> Any:
@@ -488,13 +488,13 @@ def conv2d(x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, paddin
     images, filters = _sizes("x", x, _IMAGES, "conv2d"), _sizes("kernel", kernel, _KERNELS, "conv2d")
     if not _fit(images[1:2], filters[1:2]):
         raise ShapeError(f"conv2d: x of the shape {images} has {images[1]} channels, the kernel {filters} {filters[1]}")
-    given = {"x": x, "kernel": kernel}
+    tensors = {"x": x, "kernel": kernel}
     if bias is not None:
-        given["bias"] = bias = on.ground.require(bias, REAL_FLOATING, "conv2d")
+        tensors["bias"] = bias = on.ground.require(bias, REAL_FLOATING, "conv2d")
         if len(bias.shape) != 1 or not _fit(shape_of(bias), filters[:1]):
             raise ShapeError(f"conv2d takes a bias of the shape ({filters[0]},), not {shape_of(bias)}")
     _require_room("conv2d", images, filters[2:], paddings)
-    on.require_together(**given)
+    on.require_together(**tensors)
     return on.kernels.conv2d(x, kernel, bias, strides, paddings)
 
 
@@ -564,28 +564,28 @@ class _On(Door):
         """The adapter's own kernel of a name, or the one by hand, compiled where the adapter says how."""
         own = getattr(self.kernels, name, None) or self._by_hand.get(name)
         if own is None:
-            made = partial(getattr(by_hand, name), self.kernels)
+            result = partial(getattr(by_hand, name), self.kernels)
             compiled = getattr(self.kernels, COMPILED, None)
-            own = self._by_hand[name] = made if compiled is None else compiled(made, by_hand.SETTINGS.get(name, ()))
+            own = self._by_hand[name] = result if compiled is None else compiled(result, by_hand.SETTINGS.get(name, ()))
         return own
 
-    def run(self, name: str, *given: Any, **settings: Any) -> Any:
+    def run(self, name: str, *arguments: Any, **settings: Any) -> Any:
         """What the adapter's kernel gives, or the one by hand where the adapter's cannot."""
-        made = self.kernel(name)(*given, **settings)
-        return getattr(by_hand, name)(self.kernels, *given, **settings) if made is NotImplemented else made
+        result = self.kernel(name)(*arguments, **settings)
+        return getattr(by_hand, name)(self.kernels, *arguments, **settings) if result is NotImplemented else result
 
     def looked_up(self, function: str, name: str, indices: Any, n: int | None, tensors: dict[str, Any]) -> Any:
         """What a kernel gives for tensors on one device once the indices among them are checked; where the adapter's
         raises, they are read only after that."""
-        given = (*tensors.values(),)
-        if not self.ground.are_together(given):
+        operands = (*tensors.values(),)
+        if not self.ground.are_together(operands):
             self.require_one_device(**tensors)
         own = getattr(self.kernels, name, None)
         if own is None or self.refuses is None or not self.refuses(indices):
             self.require_range(indices, n, function)
-            return self.kernel(name)(*given)
+            return self.kernel(name)(*operands)
         try:
-            return own(*given)
+            return own(*operands)
         except IndexError:
             self.require_range(indices, n, function)  # raises the same error on every backend
             raise
@@ -628,11 +628,11 @@ class _On(Door):
     def require_one_device(self, **tensors: Any) -> None:
         """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no device, and tensors that
         are spread over several devices are left to the framework."""
-        given = (*tensors.values(),)
+        operands = (*tensors.values(),)
         try:
-            if self.ground.are_together(given) or not all(map(_holds_values, given)):
+            if self.ground.are_together(operands) or not all(map(_holds_values, operands)):
                 return
-            if len(set(map(self.backend.operand_device, given))) > 1:
+            if len(set(map(self.backend.operand_device, operands))) > 1:
                 check_same_device(**tensors)
         except UnsupportedError:
             return
@@ -692,24 +692,24 @@ def _channels(x: Any, function: str) -> tuple[int | None, ...]:
     return shape
 
 
-def _normed(on: _On, function: str, vector: tuple[int | None, ...], given: dict[str, Any], eps: float) -> Any:
+def _normed(on: _On, function: str, vector: tuple[int | None, ...], parts: dict[str, Any], eps: float) -> Any:
     """What a kernel that normalizes gives, once its vectors are checked."""
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
         raise ArgumentError(f"{function} takes an eps of 0 or more, well below 1, and eps is {shown(eps)}")
     tensors = {}
-    for name, part in given.items():
+    for name, part in parts.items():
         if part is None:
             continue
         if name != "x":
-            given[name] = part = on.ground.require(part, REAL_FLOATING, function)
+            parts[name] = part = on.ground.require(part, REAL_FLOATING, function)
             shape = shape_of(part)
             if shape != vector and not _fit(shape, vector):
                 raise ShapeError(f"{function}: {name} has the shape {shape}, expected {vector}")
         tensors[name] = part
     on.require_together(**tensors)
-    if 0 in given["x"].shape:
-        return on.ground.kernels.copy(given["x"])
-    return on.run(function, *given.values(), eps=float(eps))
+    if 0 in parts["x"].shape:
+        return on.ground.kernels.copy(parts["x"])
+    return on.run(function, *parts.values(), eps=float(eps))
 
 
 def _reaches(shape: tuple[int | None, ...], whole: tuple[int | None, ...]) -> bool:

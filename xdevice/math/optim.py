@@ -197,8 +197,8 @@ def _adam(
     def stepped(rows: Rows) -> list[Any]:
         rows = rows.changed(decayed) if weight_decay else rows
         kernel, p = rows.kernel("adam"), rows.leaves[0]
-        made = kernel(_there(state["step"], p), rate(p), betas, eps) if kernel else NotImplemented
-        return rows.applied(rule) if made is NotImplemented else made
+        result = kernel(_there(state["step"], p), rate(p), betas, eps) if kernel else NotImplemented
+        return rows.applied(rule) if result is NotImplemented else result
 
     return _step(which, params, grads, state, stepped)
 
@@ -216,8 +216,8 @@ def _stepped(
     parts = _PARTS[which]
     rows = Rows("params", params, grads=grads, **{part: state[part] for part in parts})
     new, *rest = zip(*stepped(rows), strict=True)
-    made = {part: rows.tree.rebuilt(leaves) for part, leaves in zip(parts, rest, strict=True)}
-    return rows.rebuilt(new), {"step": state["step"] + 1, **made}
+    result = {part: rows.tree.rebuilt(leaves) for part, leaves in zip(parts, rest, strict=True)}
+    return rows.rebuilt(new), {"step": state["step"] + 1, **result}
 
 
 def _require_state(which: Callable[..., Any], state: Any) -> None:

@@ -477,11 +477,11 @@ def _require_room(backend: Backend, dtype: str, least: int, most: int) -> None:
     import numpy
 
     refusal = backend.dtype_refusal(dtype)
-    held = dtype if refusal is None else dtype.replace("64", "32")
-    limits = numpy.iinfo(held)
+    stand_in = dtype if refusal is None else dtype.replace("64", "32")
+    limits = numpy.iinfo(stand_in)
     if least < limits.min or most > limits.max:
         why = f", which stands for {dtype} here; {refusal}" if refusal else ""
-        raise DTypeError(f"integers between {least} and {most} do not fit into {held}{why}")
+        raise DTypeError(f"integers between {least} and {most} do not fit into {stand_in}{why}")
 
 
 def _work(dtype: str) -> str:
@@ -493,13 +493,13 @@ def _work(dtype: str) -> str:
 def _largest(dtype: str) -> float:
     import numpy
 
-    held = host_dtype(dtype)
-    if held.kind == "f":
-        return float(numpy.finfo(held).max)
+    host = host_dtype(dtype)
+    if host.kind == "f":
+        return float(numpy.finfo(host).max)
     import ml_dtypes
 
     finfo: Any = ml_dtypes.finfo
-    return float(finfo(held).max)
+    return float(finfo(host).max)
 
 
 def _spread(x: np.ndarray[Any, Any], least: float, most: float, dtype: str) -> np.ndarray[Any, Any]:
@@ -507,9 +507,9 @@ def _spread(x: np.ndarray[Any, Any], least: float, most: float, dtype: str) -> n
     it."""
     import numpy
 
-    held = host_dtype(dtype)
+    host = host_dtype(dtype)
     x *= x.dtype.type(most - least)
     x += x.dtype.type(least)
-    cast = x.astype(held, copy=False)
-    below = numpy.nextafter(numpy.asarray(most, held), numpy.asarray(least, held))
+    cast = x.astype(host, copy=False)
+    below = numpy.nextafter(numpy.asarray(most, host), numpy.asarray(least, host))
     return numpy.minimum(cast, below)

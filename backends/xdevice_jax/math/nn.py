@@ -43,8 +43,8 @@ def one_hot(indices: Array, n: int, name: str) -> Array:
 
 @partial(jax.jit, static_argnames=("stride", "padding"))
 def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: Pair) -> Array:
-    made = lax.conv_general_dilated(x, kernel, stride, _around(padding), dimension_numbers=("NCHW", "OIHW", "NCHW"))
-    return made if bias is None else made + bias[:, None, None]
+    result = lax.conv_general_dilated(x, kernel, stride, _around(padding), dimension_numbers=("NCHW", "OIHW", "NCHW"))
+    return result if bias is None else result + bias[:, None, None]
 
 
 @partial(jax.jit, static_argnames=("size", "stride", "padding"))

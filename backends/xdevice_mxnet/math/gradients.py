@@ -38,17 +38,17 @@ class _Blanks(threading.local):
     """Each thread's arrays without elements, by their devices."""
 
     def __init__(self) -> None:
-        self.made: dict[Device, Any] = {}
+        self.arrays: dict[Device, Any] = {}
 
 
 _blanks = _Blanks()
 
 
 def _blank(device: Device, x: Any) -> Any:
-    made = _blanks.made
-    if device not in made:
-        made[device] = mx.np.zeros((0,), ctx=x.ctx)
-    return made[device]
+    arrays = _blanks.arrays
+    if device not in arrays:
+        arrays[device] = mx.np.zeros((0,), ctx=x.ctx)
+    return arrays[device]
 
 
 def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:

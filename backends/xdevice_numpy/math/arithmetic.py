@@ -106,8 +106,8 @@ globals().update({name: _silent(getattr(np, own)) for name, own in _WARNING.item
 def sign(x: Array) -> Array:
     if x.dtype.kind != "c":
         return np.asarray(np.sign(x))
-    made = x / np.where(x == 0, 1, np.abs(x))  # NumPy 1's sign is that of the real part
-    return np.asarray(np.where(x == 0, 0, made), x.dtype)
+    result = x / np.where(x == 0, 1, np.abs(x))  # NumPy 1's sign is that of the real part
+    return np.asarray(np.where(x == 0, 0, result), x.dtype)
 
 
 # of many elements
@@ -168,8 +168,8 @@ def sliced(x: Array, axis: int, start: int, stop: int) -> Array:
 
 
 def sort(x: Array, axis: int, descending: bool) -> Array:
-    made = np.sort(x, axis=axis, kind="stable")
-    return np.flip(made, axis) if descending else made
+    result = np.sort(x, axis=axis, kind="stable")
+    return np.flip(result, axis) if descending else result
 
 
 def take(x: Array, indices: Array, axis: int) -> Array:
@@ -177,9 +177,9 @@ def take(x: Array, indices: Array, axis: int) -> Array:
 
 
 def put(x: Array, indices: Array, values: Array) -> Array:
-    made = x.copy()
-    made[indices] = values
-    return made
+    result = x.copy()
+    result[indices] = values
+    return result
 
 
 take_along_axis = np.take_along_axis
@@ -228,10 +228,10 @@ def unstack(x: Array, axis: int) -> tuple[Array, ...]:
 
 
 def view(x: Array, shape: tuple[int, ...]) -> Array:
-    made = np.reshape(x, shape)
-    if x.size and not np.shares_memory(made, x):
+    result = np.reshape(x, shape)
+    if x.size and not np.shares_memory(result, x):
         raise ValueError(f"an array with the strides {x.strides} cannot be seen in the shape {shape}")
-    return made
+    return result
 
 
 # the extensions
@@ -240,8 +240,8 @@ def view(x: Array, shape: tuple[int, ...]) -> Array:
 def _arrays(function: Callable[..., Any]) -> Callable[..., Any]:
     def kernel(*arguments: Any) -> Any:
         with np.errstate(all="ignore"):
-            made = function(*arguments)
-        return tuple(map(np.asarray, made)) if isinstance(made, tuple) else np.asarray(made)
+            result = function(*arguments)
+        return tuple(map(np.asarray, result)) if isinstance(result, tuple) else np.asarray(result)
 
     return kernel
 

@@ -56,8 +56,8 @@ def one_hot(indices: Array, n: int, name: str) -> Array:
 
 def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: Pair) -> Array:
     windows = _windows(x, kernel.shape[2:], stride, padding, 0)
-    made = np.moveaxis(np.tensordot(windows, kernel, ((1, 4, 5), (1, 2, 3))), -1, 1)
-    return np.ascontiguousarray(made if bias is None else made + bias[:, None, None])
+    result = np.moveaxis(np.tensordot(windows, kernel, ((1, 4, 5), (1, 2, 3))), -1, 1)
+    return np.ascontiguousarray(result if bias is None else result + bias[:, None, None])
 
 
 def max_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:

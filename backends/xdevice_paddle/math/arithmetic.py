@@ -116,8 +116,8 @@ def _divided(function: Callable[..., Any], x1: Any, x2: Any) -> Any:
         return function(x1, x2)
     by_zero, by_minus_one, one = x2 == 0, x2 == -1, paddle.ones_like(x2)
     x1 = paddle.where(by_minus_one, paddle.neg(x1), x1)
-    made = function(x1, paddle.where(paddle.logical_or(by_zero, by_minus_one), one, x2))
-    return paddle.where(by_zero, paddle.zeros_like(made), made)
+    result = function(x1, paddle.where(paddle.logical_or(by_zero, by_minus_one), one, x2))
+    return paddle.where(by_zero, paddle.zeros_like(result), result)
 
 
 def pow(x1: Any, x2: Any) -> Any:
@@ -129,11 +129,11 @@ def _whole_power(x: Any, exponent: Any) -> Any:
     With such exponents only the powers of 0, 1 and -1 do not overflow, and the replacement does not change these."""
     two = number(2, "int64", x)  # a 0-d tensor and a Python number would give a vector
     left = paddle.where(exponent > 63, paddle.remainder(exponent, two) + 62, exponent)
-    made = paddle.ones_like(x)
+    result = paddle.ones_like(x)
     for _ in range(6):
-        made = paddle.where(paddle.remainder(left, two) == 1, made * x, made)
+        result = paddle.where(paddle.remainder(left, two) == 1, result * x, result)
         x, left = x * x, paddle.floor_divide(left, two)
-    return made
+    return result
 
 
 def sqrt(x: Any) -> Any:

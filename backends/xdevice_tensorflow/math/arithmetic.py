@@ -124,8 +124,8 @@ def copysign(x1: Any, x2: Any) -> Any:
 def hypot(x1: Any, x2: Any) -> Any:
     x1, x2 = tf.abs(x1), tf.abs(x2)
     large, small = tf.maximum(x1, x2), tf.minimum(x1, x2)
-    made = large * tf.sqrt(1 + tf.square(tf.math.divide_no_nan(small, large)))
-    return tf.where(tf.math.is_inf(x1) | tf.math.is_inf(x2), tf.constant(math.inf, x1.dtype), made)
+    result = large * tf.sqrt(1 + tf.square(tf.math.divide_no_nan(small, large)))
+    return tf.where(tf.math.is_inf(x1) | tf.math.is_inf(x2), tf.constant(math.inf, x1.dtype), result)
 
 
 @_placed
@@ -288,11 +288,11 @@ def _transform(function: Callable[..., Any], of_length: Callable[[int], int]) ->
         x, length = _last(x, axis), of_length(n)
         x = x[..., :length]
         x = tf.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(0, length - x.shape[-1])])
-        made = function(x) if function not in (tf.signal.rfft, tf.signal.irfft) else function(x, [n])
+        result = function(x) if function not in (tf.signal.rfft, tf.signal.irfft) else function(x, [n])
         is_inverse = function in (tf.signal.ifft, tf.signal.irfft)
         power = {"backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]
         scale = float(n) ** (power if is_inverse else -power)
-        return _last(made * tf.cast(scale, made.dtype), axis)
+        return _last(result * tf.cast(scale, result.dtype), axis)
 
     return kernel
 

@@ -50,8 +50,8 @@ class TensorflowGradients(Gradients):
                 inputs = [_input(x) for x in leaves]
                 tape.watch(inputs)
                 loss, rest = call(inputs)
-            found = tape.gradient(loss, inputs)
-        return loss, [_settled(g, x, self) for g, x in zip(found, leaves, strict=True)], rest
+            gradients = tape.gradient(loss, inputs)
+        return loss, [_settled(g, x, self) for g, x in zip(gradients, leaves, strict=True)], rest
 
     def stop_gradient(self, x: Any) -> Any:
         with _beside(x):

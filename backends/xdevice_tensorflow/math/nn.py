@@ -63,10 +63,10 @@ def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
         return conv2d(tf.concat([x, blank], 0), kernel, bias, stride, padding)[:0]
     weights = tf.transpose(kernel, (2, 3, 1, 0))
     if "GPU" in getattr(x, "backing_device", ""):
-        made = tf.nn.conv2d(x, weights, stride, _around(padding, "NCHW"), "NCHW")
-        return made if bias is None else tf.nn.bias_add(made, bias, "NCHW")
-    made = tf.nn.conv2d(_channels_last(x), weights, stride, _around(padding))
-    return _channels_first(made if bias is None else tf.nn.bias_add(made, bias))
+        result = tf.nn.conv2d(x, weights, stride, _around(padding, "NCHW"), "NCHW")
+        return result if bias is None else tf.nn.bias_add(result, bias, "NCHW")
+    result = tf.nn.conv2d(_channels_last(x), weights, stride, _around(padding))
+    return _channels_first(result if bias is None else tf.nn.bias_add(result, bias))
 
 
 @placed
@@ -104,8 +104,8 @@ def _each_channel(pool: Callable[..., Any], x: Any) -> Any:
     if "GPU" in getattr(x, "backing_device", ""):
         return pool(x, data_format="NCHW")
     n, channels, height, width = _sizes(x)
-    made = pool(tf.reshape(x, (n * channels, height, width, 1)))
-    return tf.reshape(made, (n, channels, *_sizes(made)[1:3]))
+    result = pool(tf.reshape(x, (n * channels, height, width, 1)))
+    return tf.reshape(result, (n, channels, *_sizes(result)[1:3]))
 
 
 def _sizes(x: Any) -> Any:

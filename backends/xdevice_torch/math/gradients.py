@@ -62,17 +62,17 @@ class TorchGradients(Gradients):
     def _gradients(self, loss: torch.Tensor, inputs: list[torch.Tensor], goes_on: bool) -> list[Any]:
         try:
             if not _has_engine or has_torch_function((loss, *inputs)):
-                found = torch.autograd.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
+                gradients = torch.autograd.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
             else:
-                given = (loss,), (torch.ones_like(loss),), goes_on, goes_on, tuple(inputs), True
-                found = getattr(*_ENGINE)(*given, accumulate_grad=False)
+                arguments = (loss,), (torch.ones_like(loss),), goes_on, goes_on, tuple(inputs), True
+                gradients = getattr(*_ENGINE)(*arguments, accumulate_grad=False)
         except RuntimeError as error:
             if not str(error).startswith("derivative for "):
                 raise
             raise self.unsupported(
                 f"the gradient of this gradient: {error}", "write the function in operations that have one"
             ) from error
-        return [g if g is None or g.layout is torch.strided else g.to_dense() for g in found]
+        return [g if g is None or g.layout is torch.strided else g.to_dense() for g in gradients]
 
     def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
         before = torch.is_grad_enabled()

@@ -64,8 +64,8 @@ def _is_unread(indices: Tensor) -> bool:
 
 def _nan_where_wrong(function: Callable[[Tensor], Tensor], indices: Tensor, n: int) -> Tensor:
     wrong = (indices < 0) | (indices >= n)
-    made = function(indices.masked_fill(wrong, 0))
-    return made.masked_fill(wrong.reshape(*wrong.shape, *[1] * (made.ndim - wrong.ndim)), nan)
+    result = function(indices.masked_fill(wrong, 0))
+    return result.masked_fill(wrong.reshape(*wrong.shape, *[1] * (result.ndim - wrong.ndim)), nan)
 
 
 def _losses(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
@@ -96,8 +96,8 @@ def embedding(indices: Tensor, table: Tensor) -> Tensor:
 def one_hot(indices: Tensor, n: int, name: str) -> Tensor:
     if _is_unread(indices):
         return (indices.unsqueeze(-1) == torch.arange(n, device=indices.device)).to(arithmetic.dtype(name))
-    made = torch.zeros((*indices.shape, n), dtype=arithmetic.dtype(name), device=indices.device)
-    return made.scatter_(-1, indices.long().unsqueeze(-1), 1)
+    result = torch.zeros((*indices.shape, n), dtype=arithmetic.dtype(name), device=indices.device)
+    return result.scatter_(-1, indices.long().unsqueeze(-1), 1)
 
 
 def gelu(x: Tensor, approximate: bool) -> Tensor:

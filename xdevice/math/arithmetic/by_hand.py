@@ -32,8 +32,8 @@ def batch_norm(nn: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any
         for part in (mean, variance, weight, bias)
     )
     root = xp.sqrt(xp.add(variance, eps))
-    made = xp.multiply(xp.subtract(x, mean), xp.reciprocal(root) if weight is None else xp.divide(weight, root))
-    return made if bias is None else xp.add(made, bias)
+    result = xp.multiply(xp.subtract(x, mean), xp.reciprocal(root) if weight is None else xp.divide(weight, root))
+    return result if bias is None else xp.add(result, bias)
 
 
 def binary_cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
@@ -68,6 +68,6 @@ def layer_norm(nn: Any, x: Any, weight: Any, bias: Any, eps: float) -> Any:
     xp = array_namespace(x)
     apart = xp.subtract(x, xp.mean(x, axis=-1, keepdims=True))
     variance = xp.mean(xp.multiply(apart, apart), axis=-1, keepdims=True)
-    made = xp.divide(apart, xp.sqrt(xp.add(variance, eps)))
-    made = made if weight is None else xp.multiply(made, weight)
-    return made if bias is None else xp.add(made, bias)
+    result = xp.divide(apart, xp.sqrt(xp.add(variance, eps)))
+    result = result if weight is None else xp.multiply(result, weight)
+    return result if bias is None else xp.add(result, bias)

@@ -42,22 +42,22 @@ class Creation:
                 raise SharingError("asarray(copy=False) takes a tensor of the backend; anything else is copied")
             return creation.tensor_of(self._backend, obj, device, None if dtype is None else dtype_name(dtype))
         x = self._ground.tensor(obj, "asarray")
-        made = x if dtype is None else self._ground.cast(x, self._ground.supported(dtype_name(dtype)))
-        made = made if device is None else verbs.to_device(made, device)
-        if copy is False and made is not x:
+        result = x if dtype is None else self._ground.cast(x, self._ground.supported(dtype_name(dtype)))
+        result = result if device is None else verbs.to_device(result, device)
+        if copy is False and result is not x:
             raise SharingError("asarray(copy=False) cannot change dtype or device without a copy")
-        return self._kernels.copy(made) if copy and made is x else made
+        return self._kernels.copy(result) if copy and result is x else result
 
     def _is_mine(self, x: Any) -> bool:
-        found = registry.kind_of(type(registry.as_array(x)))
-        return found is not None and found[0] is self._backend
+        owned = registry.kind_of(type(registry.as_array(x)))
+        return owned is not None and owned.backend is self._backend
 
     def from_dlpack(self, x: Any, /, *, device: object = None, copy: bool | None = None) -> Any:
-        made = conversion.convert(x, self._backend.name, copy=copy)
+        result = conversion.convert(x, self._backend.name, copy=copy)
         if device is None:
-            return made
-        moved = verbs.to_device(made, device)
-        if copy is False and moved is not made:
+            return result
+        moved = verbs.to_device(result, device)
+        if copy is False and moved is not result:
             raise SharingError("from_dlpack(copy=False) cannot change the device without a copy")
         return moved
 
@@ -182,8 +182,8 @@ class Creation:
             (shape[place],) = self._ground.known(x, "meshgrid")
         return list(self._spread(tuple(tensors), tuple(places), tuple(shape)))
 
-    def _along_axes(self, *given: Any) -> list[Any]:
-        *tensors, places, shape = given
+    def _along_axes(self, *arguments: Any) -> list[Any]:
+        *tensors, places, shape = arguments
         rows = [(*(1,) * place, shape[place], *(1,) * (len(shape) - place - 1)) for place in places]
         pairs = zip(tensors, rows, strict=True)
         return [self._kernels.broadcast_to(self._kernels.reshape(x, row), shape) for x, row in pairs]
@@ -216,9 +216,9 @@ class Types:
 
     def astype(self, x: Any, dtype: Any, /, *, copy: bool = True, device: object = None) -> Any:
         x = self._ground.tensor(x, "astype")
-        made = self._ground.cast(x, self._ground.supported(dtype_name(dtype)))
-        made = self._ground.kernels.copy(made) if copy and made is x else made
-        return made if device is None else verbs.to_device(made, devices.parse(device))
+        result = self._ground.cast(x, self._ground.supported(dtype_name(dtype)))
+        result = self._ground.kernels.copy(result) if copy and result is x else result
+        return result if device is None else verbs.to_device(result, devices.parse(device))
 
     def can_cast(self, from_: Any, to: Any, /) -> bool:
         return dtypes.can_cast(self._name(from_), dtype_name(to))

@@ -49,11 +49,11 @@ class Doors(Generic[D]):
     def find(self, x: Any, function: str) -> D:
         """The `Door` of the backend that `x` belongs to. Raises `NotATensorError` if `x` is neither a tensor nor a
         variable."""
-        found = registry.kind_of(type(registry.as_array(x)))
-        if found is None or (found[1] == "model" and found[0].tensor_of(x) is None):
+        owned = registry.kind_of(type(registry.as_array(x)))
+        if owned is None or (owned.kind == "model" and owned.backend.tensor_of(x) is None):
             raise NotATensorError(f"{function} takes tensors, not {shown(x)} of type {type(x).__qualname__}")
-        door = self.of(found[0])
-        if found[1] != "model":
+        door = self.of(owned.backend)
+        if owned.kind != "model":
             self.seen[type(x)] = door
         return door
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from xdevice.base import floats as asked
+from xdevice.base import floats as float_dtypes
 from xdevice.base.dtypes import DTYPES, FLOATS, host_dtype
 from xdevice.errors import DTypeError, shown
 
@@ -65,8 +65,8 @@ def with_number(name: str, value: complex) -> str:
     if isinstance(value, int):
         return "int64"
     if isinstance(value, float):
-        return asked.usual()
-    return "complex128" if name in ("float64", "complex128") else asked.usual("complex64")
+        return float_dtypes.usual()
+    return "complex128" if name in ("float64", "complex128") else float_dtypes.usual("complex64")
 
 
 def require_fits(value: complex, name: str) -> None:
@@ -123,10 +123,10 @@ def floats(name: str, dtype: object = None) -> FInfo:
     import ml_dtypes
     import numpy
 
-    real = asked.PARTS.get(name, name)
-    found = (ml_dtypes.finfo if real == "bfloat16" else numpy.finfo)(host_dtype(real))
-    eps, largest, least, smallest = map(float, (found.eps, found.max, found.min, found.smallest_normal))
-    return FInfo(found.bits, eps, largest, least, smallest, dtype)
+    real = float_dtypes.PARTS.get(name, name)
+    limits = (ml_dtypes.finfo if real == "bfloat16" else numpy.finfo)(host_dtype(real))
+    eps, largest, least, smallest = map(float, (limits.eps, limits.max, limits.min, limits.smallest_normal))
+    return FInfo(limits.bits, eps, largest, least, smallest, dtype)
 
 
 def integers(name: str, dtype: object = None) -> IInfo:

@@ -52,20 +52,20 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
     ground = ground_of(tensors[0], "einsum")
     if not hasattr(ground.kernels, EINSUM):
         raise ground.backend.unsupported("einsum", "use xp.tensordot, or sums of products")
-    given = ground.operands("einsum", REAL_FLOATING, [ground.tensor(x, "einsum") for x in tensors])
-    ground.require_one_device("einsum", *given)
-    shapes = [ground.known(x, "einsum") for x in given]
+    operands = ground.operands("einsum", REAL_FLOATING, [ground.tensor(x, "einsum") for x in tensors])
+    ground.require_one_device("einsum", *operands)
+    shapes = [ground.known(x, "einsum") for x in operands]
     terms, result = _written_out(subscripts, shapes)
-    plain = [_diagonal(ground, x, term) for x, term in zip(given, terms, strict=True)]
+    plain = [_diagonal(ground, x, term) for x, term in zip(operands, terms, strict=True)]
     names = ["".join(dict.fromkeys(term)) for term in terms]
-    made = None
+    product = None
     if any(names):
         factors = [x for x, name in zip(plain, names, strict=True) if name]
-        made = ground.kernels.einsum(f"{','.join(filter(None, names))}->{result}", factors)
+        product = ground.kernels.einsum(f"{','.join(filter(None, names))}->{result}", factors)
     for x, name in zip(plain, names, strict=True):
         if not name:
-            made = ground.kernels.copy(x) if made is None else ground.kernels.multiply(made, x)
-    return made
+            product = ground.kernels.copy(x) if product is None else ground.kernels.multiply(product, x)
+    return product
 
 
 def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:

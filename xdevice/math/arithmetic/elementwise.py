@@ -50,19 +50,19 @@ BINARY: Final = {
 def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
     """The elementwise functions, by name."""
     kernels = ground.kernels
-    made = {name: _unary(ground, name, kinds) for name, kinds in UNARY.items()}
+    table = {name: _unary(ground, name, kinds) for name, kinds in UNARY.items()}
     for name in ROUNDING:
-        made[name] = _unary(ground, name, REAL, apart=INTEGER, other=kernels.copy)
+        table[name] = _unary(ground, name, REAL, apart=INTEGER, other=kernels.copy)
     for name, answer in TESTING.items():
-        made[name] = _unary(ground, name, NUMERIC, apart=INTEGER, other=partial(_all_alike, kernels, answer))
-    made |= {name: _binary(ground, name, kinds) for name, kinds in BINARY.items()}
-    made["pow"] = _pow(ground, made["pow"])
-    made["clip"] = _clip(ground)
-    made["positive"] = _unary(ground, "positive", NUMERIC, _itself)
+        table[name] = _unary(ground, name, NUMERIC, apart=INTEGER, other=partial(_all_alike, kernels, answer))
+    table |= {name: _binary(ground, name, kinds) for name, kinds in BINARY.items()}
+    table["pow"] = _pow(ground, table["pow"])
+    table["clip"] = _clip(ground)
+    table["positive"] = _unary(ground, "positive", NUMERIC, _itself)
     for name in ("conj", "real"):
-        made[name] = _unary(ground, name, NUMERIC, _itself, COMPLEX, getattr(kernels, name, None))
-    made["imag"] = _unary(ground, "imag", COMPLEX)
-    return made
+        table[name] = _unary(ground, name, NUMERIC, _itself, COMPLEX, getattr(kernels, name, None))
+    table["imag"] = _unary(ground, "imag", COMPLEX)
+    return table
 
 
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:

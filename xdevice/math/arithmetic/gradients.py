@@ -136,14 +136,14 @@ def _stopped(leaves: list[Any]) -> list[Any]:
     stopped = []
     has_tensor = False
     for x in leaves:
-        found = registry.kind_of(type(x))
-        if found is not None and found.kind == "model":
-            held = found.backend.tensor_of(x)
-            if held is None:
+        owned = registry.kind_of(type(x))
+        if owned is not None and owned.kind == "model":
+            tensor = owned.backend.tensor_of(x)
+            if tensor is None:
                 raise NotATensorError(f"stop_gradient takes tensors, not a {type(x).__qualname__}, which is a model")
-            x = held
-        has_tensor |= found is not None
-        stopped.append(x if found is None else found.backend.stop_gradient(x))
+            x = tensor
+        has_tensor |= owned is not None
+        stopped.append(x if owned is None else owned.backend.stop_gradient(x))
     if not has_tensor:
         raise NotATensorError(f"stop_gradient takes tensors, and there is none in {shown(leaves)}")
     return stopped
@@ -203,21 +203,21 @@ def _parameters_one_by_one(walk: Walked, name: str, has_floats: bool) -> tuple[B
     tree, backend = trees.Tree(None, walk=walk), None
     leaves = []
     for i, x in enumerate(tree.leaves):
-        found = registry.kind_of(type(x))
-        if found is not None and found.kind == "model":
-            x = found.backend.tensor_of(x)
-        if found is None or x is None:
+        owned = registry.kind_of(type(x))
+        if owned is not None and owned.kind == "model":
+            x = owned.backend.tensor_of(x)
+        if owned is None or x is None:
             raise _no_parameter(name, tree, i)
         if backend is None:
-            backend = found.backend
-        elif found.backend is not backend:
-            raise two_backends(f"{name}{tree.path(0)}", backend, f"{name}{tree.path(i)}", found.backend)
+            backend = owned.backend
+        elif owned.backend is not backend:
+            raise two_backends(f"{name}{tree.path(0)}", backend, f"{name}{tree.path(i)}", owned.backend)
         if has_floats and dtype_name(x.dtype) not in FLOATS:
             raise DTypeError(
                 f"{name}{tree.path(i)} is {dtype_name(x.dtype)}, and only {', '.join(FLOATS)} have gradients; pass it "
                 "as another argument of the function"
             )
-        if found.kind == "tensor":
+        if owned.kind == "tensor":
             if has_floats and not backend.is_dense(x):
                 raise backend.unsupported(
                     f"gradients of {name}{tree.path(i)}, which is not dense", "make it dense first"
@@ -231,9 +231,9 @@ def _parameters_one_by_one(walk: Walked, name: str, has_floats: bool) -> tuple[B
 
 def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
     x = tree.leaves[i]
-    found = registry.kind_of(type(x))
+    owned = registry.kind_of(type(x))
     how = "pass it as another argument of the function"
-    if found is not None:
+    if owned is not None:
         how = "put its parameters into a dict"
     elif isinstance(x, int | float):
         how += ", or make a parameter of it: xdevice.tensor"
@@ -270,15 +270,15 @@ def _parted(result: Any) -> tuple[Any, Any]:
 
 
 def _require_loss(loss: Any, backend: Backend) -> None:
-    found = registry.kind_of(type(loss))
-    if found is None or found.kind == "model":
+    owned = registry.kind_of(type(loss))
+    if owned is None or owned.kind == "model":
         raise NotATensorError(
             f"the function gave {shown(loss)} of type {type(loss).__qualname__}, expected its loss: a tensor of one "
             "float, computed from the parameters"
         )
-    if found.backend is not backend:
+    if owned.backend is not backend:
         raise ArgumentError(
-            f"the function gave a loss of {found.backend.name}, and its parameters are of {backend.name}; what goes "
+            f"the function gave a loss of {owned.backend.name}, and its parameters are of {backend.name}; what goes "
             "through NumPy or another framework has no gradient"
         )
     dtype = dtype_name(loss.dtype)

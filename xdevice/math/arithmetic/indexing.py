@@ -140,12 +140,12 @@ def _pointed(shape: tuple[int, ...], index: Any, function: str) -> Any:
 
 def _read(part: Any) -> Any:
     """A part of an index as NumPy takes it."""
-    found = registry.kind_of(type(part))
-    if found is None:
+    owned = registry.kind_of(type(part))
+    if owned is None:
         return part
-    if found.kind == "symbol":
+    if owned.kind == "symbol":
         raise UnsupportedError(
-            f"at: an index that {found.backend.name} traces has no values yet; name the place outside, or use xp.where"
+            f"at: an index that {owned.backend.name} traces has no values yet; name the place outside, or use xp.where"
         )
     return to_numpy(part)
 
@@ -207,10 +207,10 @@ def elements(ground: Ground, x: Any, index: Any) -> Any:
     places = ground.backend.eagerly(lambda: np.asarray(_pointed(shape, index, "x[...]")))
     flat = ground.kernels.reshape(x, (-1,))
     if places.size:
-        found = ground.kernels.take(flat, ground.constant(places.ravel(), x), 0)
+        part = ground.kernels.take(flat, ground.constant(places.ravel(), x), 0)
     else:
-        found = ground.kernels.sliced(flat, 0, 0, 0)
-    return ground.kernels.reshape(found, places.shape)
+        part = ground.kernels.sliced(flat, 0, 0, 0)
+    return ground.kernels.reshape(part, places.shape)
 
 
 def is_sliced(index: Any) -> bool:

@@ -57,8 +57,8 @@ class LinearAlgebra:
     # factorizations
 
     def cholesky(self, x: Any, /, *, upper: bool = False) -> Any:
-        made = self._factor("cholesky", x, True)
-        return self._adjoint(made) if upper else made
+        result = self._factor("cholesky", x, True)
+        return self._adjoint(result) if upper else result
 
     def det(self, x: Any, /) -> Any:
         return self._factor("det", x, True)
@@ -94,8 +94,8 @@ class LinearAlgebra:
             x if shape[:-2] == batch else self._xp.broadcast_to(x, (*batch, *shape[-2:]))
             for x, shape in ((x, shape_of(x)) for x in (x1, x2))
         )
-        made = kernel(x1, x2)
-        return self._xp.squeeze(made, axis=-1) if is_vector else made
+        result = kernel(x1, x2)
+        return self._xp.squeeze(result, axis=-1) if is_vector else result
 
     def svd(self, x: Any, /, *, full_matrices: bool = True) -> SVDResult:
         return SVDResult(*self._factor("svd", x, False, bool(full_matrices)))
@@ -108,12 +108,12 @@ class LinearAlgebra:
         return kernel(self._matrix(x, function, is_square), *settings)
 
     def _kernel(self, function: str) -> Callable[..., Any]:
-        found: Callable[..., Any] | None = getattr(self._ground.kernels.linalg, function, None)
-        if found is None:
+        kernel: Callable[..., Any] | None = getattr(self._ground.kernels.linalg, function, None)
+        if kernel is None:
             raise self._ground.backend.unsupported(
                 f"linalg.{function}", 'compute it with another: xdevice.convert(x, "numpy")'
             )
-        return found
+        return kernel
 
     def _matrix(self, x: Any, function: str, is_square: bool = False) -> Any:
         x = self._ground.require(x, FLOATING, f"linalg.{function}")
@@ -135,11 +135,11 @@ class LinearAlgebra:
         return self._power((x if n > 0 else self.inv(x),), abs(n))
 
     def _of_factors(self, x: Any, n: int) -> Any:
-        made = None
+        result = None
         while n:
-            made = (x if made is None else self._xp.matmul(made, x)) if n % 2 else made
+            result = (x if result is None else self._xp.matmul(result, x)) if n % 2 else result
             x, n = (self._xp.matmul(x, x) if n > 1 else x), n // 2
-        return made
+        return result
 
     def matrix_rank(self, x: Any, /, *, rtol: Any = None) -> Any:
         return self._rank(*self._with_rtol("matrix_rank", x, rtol))
@@ -230,15 +230,15 @@ class LinearAlgebra:
         if ord in (1, -1, math.inf, -math.inf):
             axis = -2 if abs(ord) == 1 else -1
             sums = xp.sum(xp.abs(x), axis=axis, keepdims=True)
-            made = (xp.max if ord > 0 else xp.min)(sums, axis=-3 - axis, keepdims=True)
-            return made if keepdims else xp.squeeze(made, axis=(-2, -1))
+            result = (xp.max if ord > 0 else xp.min)(sums, axis=-3 - axis, keepdims=True)
+            return result if keepdims else xp.squeeze(result, axis=(-2, -1))
         reduce = {"nuc": xp.sum, 2: xp.max, -2: xp.min}.get(ord)
         if reduce is None:
             raise ArgumentError(
                 f"linalg.matrix_norm: there is no norm {shown(ord)}; ord is 'fro', 'nuc', or +-1, 2, inf"
             )
-        made = reduce(self.svdvals(x), axis=-1, keepdims=keepdims)
-        return xp.expand_dims(made, axis=-1) if keepdims else made
+        result = reduce(self.svdvals(x), axis=-1, keepdims=keepdims)
+        return xp.expand_dims(result, axis=-1) if keepdims else result
 
     def vector_norm(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Any:
         xp, x = self._xp, self._ground.require(x, FLOATING, "linalg.vector_norm")

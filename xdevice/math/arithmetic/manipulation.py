@@ -77,15 +77,15 @@ class Manipulation:
     def permute_dims(self, x: Any, /, axes: Sequence[int]) -> Any:
         x = self._ground.tensor(x, "permute_dims")
         ndim, axis_of = len(x.shape), self._ground.axis
-        found = tuple(
+        order = tuple(
             [
                 axis if type(axis) is int and 0 <= axis < ndim else axis_of(axis, ndim, "permute_dims")
                 for axis in listed(axes)
             ]
         )
-        if len(found) != ndim or len({*found}) != ndim:
+        if len(order) != ndim or len({*order}) != ndim:
             raise ShapeError(f"permute_dims takes each of {ndim} axes once, not {shown(axes)}")
-        return self._kernels.permute_dims(x, found)
+        return self._kernels.permute_dims(x, order)
 
     def repeat(self, x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
         x = self._ground.tensor(x, "repeat")
@@ -115,8 +115,8 @@ class Manipulation:
             return numpy.asarray(_whole(repeats, "repeat"), "int64")
         repeats = self._ground.require(repeats, INTEGER, "repeat")
         self._ground.require_one_device("repeat", x, repeats)
-        found = registry.kind_of(type(repeats))
-        if found is None or found[1] != "tensor":
+        owned = registry.kind_of(type(repeats))
+        if owned is None or owned.kind != "tensor":
             raise refusals.traced(self._ground.backend, "the tensor of repeats")
         return self._ground.backend.peek(repeats)
 
@@ -135,8 +135,8 @@ class Manipulation:
         new = _filled(old, _whole(shape, "reshape"))
         if copy is False and not self._kernels.RESHAPE_IS_VIEW:
             raise self._ground.backend.unsupported("reshape that never copies", "leave copy=False out")
-        made = self._kernels.reshape(x, new) if copy is not False else self._kernels.view(x, new)
-        return self._kernels.copy(made) if copy else made
+        result = self._kernels.reshape(x, new) if copy is not False else self._kernels.view(x, new)
+        return self._kernels.copy(result) if copy else result
 
     def roll(self, x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Any:
         x = self._ground.tensor(x, "roll")

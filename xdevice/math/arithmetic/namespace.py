@@ -103,11 +103,11 @@ def array_namespace(*xs: Any) -> Any:
         6.0
     """
     if len(xs) == 1:
-        found = _seen.get(type(xs[0]))
-        if found is not None and found.backend.refusal is None:
-            if found.enter is not None:
-                found.enter()
-            return found.namespace
+        entrance = _seen.get(type(xs[0]))
+        if entrance is not None and entrance.backend.refusal is None:
+            if entrance.enter is not None:
+                entrance.enter()
+            return entrance.namespace
     door: _Entrance | None = None
     for x in xs:
         if x is None or type(x) in NUMBERS:

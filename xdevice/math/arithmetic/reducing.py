@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
     """The functions of this module that are made for fast calls, by name."""
-    made = {"matmul": _matmul(ground), "sum": _sum(ground)}
-    for name, function in made.items():
+    table = {"matmul": _matmul(ground), "sum": _sum(ground)}
+    for name, function in table.items():
         function.__qualname__ = name  # what an error for a wrong keyword says
-    return made
+    return table
 
 
 def _matmul(ground: Ground) -> Callable[..., Any]:
@@ -68,10 +68,10 @@ def _product(ground: Ground, x1: Any, x2: Any) -> Any:
     x1 = kernels.expand_dims(x1, 0) if vectors[0] else x1
     x2 = kernels.expand_dims(x2, 1) if vectors[1] else x2
     broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
-    made = kernels.matmul(x1, x2)
-    ndim = len(made.shape)
+    result = kernels.matmul(x1, x2)
+    ndim = len(result.shape)
     gone = (ndim - 2,) * vectors[0] + (ndim - 1,) * vectors[1]
-    return kernels.squeeze(made, gone) if gone else made
+    return kernels.squeeze(result, gone) if gone else result
 
 
 def _sum(ground: Ground) -> Callable[..., Any]:
@@ -339,8 +339,8 @@ class Reducing:
         ground, kernels, length = self._ground, self._kernels, shape_of(x)[axis]
         name = ground.name(indices)
         whole = name if name in ("int32", "int64") else ground.supported("int64")  # which all frameworks take
-        found = registry.kind_of(type(indices))
-        if found is None or found[1] != "tensor":
+        owned = registry.kind_of(type(indices))
+        if owned is None or owned.kind != "tensor":
             indices = ground.cast(indices, whole)
             along = ground.length(x, (axis,), whole) if length is None else ground.number(length, whole, indices)
             is_negative = kernels.less(indices, ground.number(0, whole, indices))

@@ -70,20 +70,20 @@ class Sets:
         kernels, values = self._ground.kernels, self._ground.backend.peek(x)
         takes = has_places or self._has_gradients
         wanted: Any = {"return_index": takes, "return_inverse": has_inverse, "return_counts": has_counts}
-        found = np.unique(values.ravel(), equal_nan=False, **wanted)
-        elements, *others = found if isinstance(found, tuple) else (found,)
-        made = [self._ground.constant(part.ravel(), x) for part in others]
+        parts = np.unique(values.ravel(), equal_nan=False, **wanted)
+        elements, *others = parts if isinstance(parts, tuple) else (parts,)
+        tensors = [self._ground.constant(part.ravel(), x) for part in others]
         if has_inverse:
-            made[takes] = kernels.reshape(made[takes], values.shape)
+            tensors[takes] = kernels.reshape(tensors[takes], values.shape)
         if not takes:
-            return [self._ground.constant(elements, x), *made]
-        elements = kernels.take(kernels.reshape(x, (-1,) if values.size else (0,)), made[0], 0)
-        return [elements, *made[0 if has_places else 1 :]]
+            return [self._ground.constant(elements, x), *tensors]
+        elements = kernels.take(kernels.reshape(x, (-1,) if values.size else (0,)), tensors[0], 0)
+        return [elements, *tensors[0 if has_places else 1 :]]
 
     def _known(self, function: str, x: Any) -> Any:
         """`x` as a tensor, with values."""
         x = self._ground.tensor(x, function)
-        found = registry.kind_of(type(x))
-        if found is None or found[1] != "tensor":
+        owned = registry.kind_of(type(x))
+        if owned is None or owned.kind != "tensor":
             raise refusals.traced(self._ground.backend, f"the tensor of {function}")
         return x

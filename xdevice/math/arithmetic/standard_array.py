@@ -76,14 +76,14 @@ def standard_array(x: Any) -> Any:
 class Array:
     """The standard's array object: a tensor, with the operators and methods that the standard asks for."""
 
-    __slots__ = ("_base", "_ground", "_held", "_index", "_seen")
+    __slots__ = ("_base", "_ground", "_index", "_seen", "_tensor")
 
     __array_ufunc__ = None  # so that NumPy's arrays and scalars leave operators to this class
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, ground: Ground, tensor: Any, base: Array | None = None, index: Any = None) -> None:
         self._ground = ground
-        self._held = tensor
+        self._tensor = tensor
         self._base = base
         self._index = index
         self._seen = None if base is None else base.tensor
@@ -93,12 +93,12 @@ class Array:
         """The backend's tensor: of a view, what its base now holds there."""
         if self._base is not None and self._seen is not self._base.tensor:
             self._seen = self._base.tensor
-            self._held = elements(self._ground, self._seen, self._index)
-        return self._held
+            self._tensor = elements(self._ground, self._seen, self._index)
+        return self._tensor
 
     def _write(self, tensor: Any) -> None:
         if self._base is None:
-            self._held = tensor
+            self._tensor = tensor
         else:
             self._base._write(at(self._base.tensor)[self._index].set(tensor))
 
@@ -143,11 +143,11 @@ class Array:
         if api_version not in (None, *VERSIONS):
             raise ArgumentError(f"there is no version {shown(api_version)} here; expected one of {', '.join(VERSIONS)}")
         inner = array_namespace(self.tensor)
-        found = _namespaces.get(inner)
-        if found is None:
-            made = Wrapped(self._ground, inner, f"{inner.__name__} of standard arrays")
-            found = _namespaces.setdefault(inner, made)
-        return found
+        wrapped = _namespaces.get(inner)
+        if wrapped is None:
+            result = Wrapped(self._ground, inner, f"{inner.__name__} of standard arrays")
+            wrapped = _namespaces.setdefault(inner, result)
+        return wrapped
 
     def to_device(self, device: object, /, *, stream: None = None) -> Array:
         if stream is not None:
@@ -217,19 +217,19 @@ class Array:
 
     def __getitem__(self, index: Any) -> Array:
         index = _bare(index)
-        found = elements(self._ground, self.tensor, index)
-        if not is_sliced(index) or not len(found.shape):
-            return Array(self._ground, found)
-        return Array(self._ground, found, self, index)
+        part = elements(self._ground, self.tensor, index)
+        if not is_sliced(index) or not len(part.shape):
+            return Array(self._ground, part)
+        return Array(self._ground, part, self, index)
 
     def __setitem__(self, index: Any, values: Any) -> None:
         self._write(at(self.tensor)[_bare(index)].set(_bare(values)))
 
-    def _become(self, made: Array) -> Array:
-        here, there = (f"{self._ground.name(x.tensor)} of the shape {x.shape}" for x in (self, made))
+    def _become(self, result: Array) -> Array:
+        here, there = (f"{self._ground.name(x.tensor)} of the shape {x.shape}" for x in (self, result))
         if here != there:
             raise DTypeError(f"an operator in place would make {there} of {here}; write x = x + y in place of x += y")
-        self._write(made.tensor)
+        self._write(result.tensor)
         return self
 
 
@@ -256,8 +256,8 @@ def _in_place(function: str) -> Callable[[Array, Any], Any]:
     compute = _of_two(function)
 
     def operator(self: Array, other: Any) -> Any:
-        made = compute(self, other)
-        return made if made is NotImplemented else self._become(made)
+        result = compute(self, other)
+        return result if result is NotImplemented else self._become(result)
 
     return operator
 
@@ -287,14 +287,14 @@ class Wrapped:
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        if isinstance(found, SimpleNamespace):
-            found = Wrapped(self._ground, found, f"{self.__name__}.{name}")
-        elif isinstance(found, FunctionType | partial) and not name.startswith("_"):
-            found = _wrapped(self._ground, found)
-            found = _keeping(found) if name == "asarray" else found
-        setattr(self, name, found)
-        return found
+        value = getattr(self._inner, name)
+        if isinstance(value, SimpleNamespace):
+            value = Wrapped(self._ground, value, f"{self.__name__}.{name}")
+        elif isinstance(value, FunctionType | partial) and not name.startswith("_"):
+            value = _wrapped(self._ground, value)
+            value = _keeping(value) if name == "asarray" else value
+        setattr(self, name, value)
+        return value
 
     def __dir__(self) -> list[str]:
         return [name for name in dir(self._inner) if not name.startswith("_")]
@@ -309,8 +309,8 @@ _namespaces: dict[Namespace, Wrapped] = {}
 def _wrapped(ground: Ground, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def computed(*args: Any, **settings: Any) -> Any:
-        made = function(*map(_bare, args), **{name: _bare(value) for name, value in settings.items()})
-        return _dressed(ground, made)
+        result = function(*map(_bare, args), **{name: _bare(value) for name, value in settings.items()})
+        return _dressed(ground, result)
 
     return computed
 
@@ -322,10 +322,10 @@ def _keeping(asarray: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(asarray)
     def kept(obj: Any, /, *, dtype: Any = None, **settings: Any) -> Any:
         if isinstance(obj, Array):
-            made = asarray(obj, dtype=dtype, **settings)
-            return obj if made.tensor is obj.tensor else made
-        found = registry.kind_of(type(obj))
-        if dtype is None and found is not None and found.backend.name == HOST:
+            result = asarray(obj, dtype=dtype, **settings)
+            return obj if result.tensor is obj.tensor else result
+        owned = registry.kind_of(type(obj))
+        if dtype is None and owned is not None and owned.backend.name == HOST:
             name = dtype_name(obj.dtype)
             dtype = name if creation.supports(name, settings.get("device")) else None
         return asarray(obj, dtype=dtype, **settings)
@@ -343,10 +343,10 @@ def _bare(value: Any) -> Any:
     return value if registry.as_array(value) is value else value.item()
 
 
-def _dressed(ground: Ground, made: Any) -> Any:
-    if isinstance(made, tuple | list):
-        make: Any = getattr(made, "_make", type(made))  # a named tuple takes its parts one by one
-        return make([_dressed(ground, part) for part in made])
-    made = registry.as_array(made)
-    found = registry.kind_of(type(made))
-    return made if found is None else Array(ground, made)
+def _dressed(ground: Ground, result: Any) -> Any:
+    if isinstance(result, tuple | list):
+        make: Any = getattr(result, "_make", type(result))  # a named tuple takes its parts one by one
+        return make([_dressed(ground, part) for part in result])
+    result = registry.as_array(result)
+    owned = registry.kind_of(type(result))
+    return result if owned is None else Array(ground, result)
