@@ -45,6 +45,7 @@ def batches(arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = 
         raise ArgumentError(f"batches takes a size of 1 or more, not {shown(size)} of type {type(size).__qualname__}")
     operands = tensors_in(arrays, "arrays", "split into batches")
     length = length_of(operands)
+    # drawn at the call: a generator would draw when it is first asked
     order = to_numpy(random.permutation(length, "cpu", "int32")) if shuffle else None
     sizes = [min(size, length - start) for start in range(0, length, size)]
     if drop_last and sizes and sizes[-1] < size:
@@ -58,6 +59,7 @@ def _batches(
     if not sizes:
         return
     if order is None:
+        # `split` takes lengths that add up to the whole
         rest = length - sum(sizes)
         parts = [operand.backend.split(operand.value, [*sizes, *[rest] * bool(rest)]) for operand in operands]
         for i in range(len(sizes)):

@@ -148,6 +148,7 @@ def dropout(x: Any, mask: Any, p: float) -> Any:
         raise ShapeError(f"dropout takes a mask of the shape of x, {shape_of(x)}, not {shape_of(mask)}")
     if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 1:
         raise ArgumentError(f"dropout takes a probability from 0 to 1, and p is {shown(p)}")
+    # x * mask / 0 would be NaN
     if p == 1:
         return on.ground.kernels.multiply(x, on.ground.number(0.0, on.ground.name(x), x))
     return on.kernels.dropout(x, mask, 1.0 - p)
@@ -186,6 +187,7 @@ def log_softmax(x: Any, *, axis: int = -1) -> Any:
 def _along(function: str, x: Any, axis: int) -> Any:
     on, x = _begin(x, function)
     place = on.ground.axis(axis, len(x.shape), function)
+    # kernels are promised elements
     return getattr(on.kernels, function)(x, place) if 0 not in x.shape else on.ground.kernels.copy(x)
 
 
@@ -304,6 +306,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
         scores = (*queries[:-1], keys[-2])
         if not _reaches(shape_of(mask), scores):
             raise ShapeError(f"attention takes a mask that broadcasts to {scores}, not {shape_of(mask)}")
+    # the framework's own takes both and needs no mask for `causal`
     if hasattr(on.kernels, "attention"):
         return on.kernels.attention(q, k, v, mask, bool(causal))
     if causal:
@@ -354,6 +357,7 @@ def cross_entropy(logits: Any, labels: Any, *, reduction: Reduction = "mean") ->
     if 0 in shape:
         raise ShapeError(f"cross_entropy is a mean over rows of classes, and logits of the shape {shape} have none")
     tensors = {"logits": logits, "labels": labels}
+    # in one kernel: frameworks have it, and its gradient is one, too
     if reduction == "mean":
         return on.looked_up("cross_entropy", "cross_entropy", labels, shape[1], tensors)
     _reduction(reduction, "cross_entropy")
@@ -566,6 +570,7 @@ class _On(Door):
         if own is None:
             result = partial(getattr(by_hand, name), self.kernels)
             compiled = getattr(self.kernels, COMPILED, None)
+            # made once, so that what is compiled is compiled once
             own = self._by_hand[name] = result if compiled is None else compiled(result, by_hand.SETTINGS.get(name, ()))
         return own
 
@@ -581,6 +586,7 @@ class _On(Door):
         if not self.ground.are_together(operands):
             self.require_one_device(**tensors)
         own = getattr(self.kernels, name, None)
+        # a read of the indices waits for the device, so it is spared where the kernel raises
         if own is None or self.refuses is None or not self.refuses(indices):
             self.require_range(indices, n, function)
             return self.kernel(name)(*operands)
@@ -606,6 +612,7 @@ class _On(Door):
     def require_range(self, indices: Any, n: int | None, function: str) -> None:
         """Raises `IndexError` for indices below 0 or above n - 1: frameworks raise, or give zeros, NaN or wrong rows.
         While a function is traced there are no values to check."""
+        # a compiler traces: there is nothing to read
         if n is None or not _holds_values(indices) or self.backend.tracing() is not None:
             return
         self.backend.eagerly(partial(self._require_range, indices, n, function))
@@ -613,6 +620,7 @@ class _On(Door):
     def _require_range(self, indices: Any, n: int, function: str) -> None:
         if 0 in indices.shape:
             return
+        # one read of two numbers is quicker than one of all
         least, most = self.ends(indices) if self.ends is not None else _ends(self.backend.to_numpy(indices), n)
         if least < 0 or most >= n:
             raise IndexError(f"{function}: there is no index {least if least < 0 else most}; expected 0 to {n - 1}")
@@ -621,6 +629,7 @@ class _On(Door):
         """Raises `DTypeError` for floats of several dtypes, and `DeviceMismatchError` for tensors on several
         devices."""
         dtypes = [x.dtype for x in tensors.values()]
+        # telling names takes a microsecond each, comparing takes none
         if dtypes.count(dtypes[0]) < len(dtypes) and len(names := {*map(dtype_name, dtypes)}) > 1:
             raise DTypeError(f"{' and '.join(tensors)} are of {' and '.join(sorted(names))}; cast them to one dtype")
         self.require_one_device(**tensors)
@@ -632,6 +641,7 @@ class _On(Door):
         try:
             if self.ground.are_together(operands) or not all(map(_holds_values, operands)):
                 return
+            # its error names the arguments
             if len(set(map(self.backend.operand_device, operands))) > 1:
                 check_same_device(**tensors)
         except UnsupportedError:
@@ -655,6 +665,7 @@ def _of(x: Any, function: str) -> _On:
 
 def _begin(x: Any, function: str) -> tuple[_On, Any]:
     on = _seen.get(type(x))
+    # without a function to enter, one look is enough
     if on is None or on.enter is not None or on.backend.refusal is not None:
         on = _of(x, function)
     return on, on.ground.require(x, REAL_FLOATING, function)
@@ -679,6 +690,7 @@ def _of_pairs(x: Any, y: Any, reduction: Reduction, function: str) -> tuple[_On,
     y = on.ground.require(y, REAL_FLOATING, function)
     if not _fit(shape_of(x), shape_of(y)):
         raise ShapeError(f"{function} takes two tensors of one shape, not {shape_of(x)} and {shape_of(y)}")
+    # frameworks give NaN, 0 or an error
     if _reduction(reduction, function) == "mean" and 0 in x.shape:
         raise ShapeError(f"{function} is a mean, and tensors of the shape {shape_of(x)} have no elements")
     on.require_together(x=x, y=y)
@@ -694,6 +706,7 @@ def _channels(x: Any, function: str) -> tuple[int | None, ...]:
 
 def _normed(on: _On, function: str, vector: tuple[int | None, ...], parts: dict[str, Any], eps: float) -> Any:
     """What a kernel that normalizes gives, once its vectors are checked."""
+    # a large eps is mostly an argument in the wrong place
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
         raise ArgumentError(f"{function} takes an eps of 0 or more, well below 1, and eps is {shown(eps)}")
     tensors = {}

@@ -62,6 +62,7 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
     state = {part: rows.rebuilt(rows.applied(lambda p: array_namespace(p).zeros_like(p))) for part in parts}
     first = rows.leaves[0]
     xp = array_namespace(first)
+    # made from a parameter, so that it is on its device and may be traced
     return {"step": xp.astype(xp.sum(xp.zeros_like(first)), xp.int32), **state}
 
 
@@ -176,6 +177,7 @@ def _adam(
     (beta1, beta2), rate, count = betas, _beside(lr), _beside(state["step"])
 
     def decayed(p: Any, g: Any, *means: Any) -> tuple[Any, ...]:
+        # Adam adds the decay to the gradient, AdamW takes it off the parameter first
         if which is adam:
             return p, g + weight_decay * p, *means
         return p - rate(p) * weight_decay * p, g, *means
@@ -186,6 +188,7 @@ def _adam(
         # 1 - beta ** step would lose half of the digits of float32
         corrected, root = (-xp.expm1(steps * math.log(beta)) if beta else 1.0 for beta in (beta1, beta2))
         root = xp.sqrt(root) if beta2 else 1.0
+        # the corrections of both averages are moved into two numbers, so that they are not applied to each element
         return rate(p) / corrected * root, eps * root
 
     def rule(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, ...]:
@@ -282,6 +285,7 @@ def global_norm(grads: Any) -> Any:
 
 
 def _norm(rows: Rows) -> Any:
+    # each on its device; only the sums go to the first one
     squares = rows.applied(lambda g: array_namespace(g).sum(g * g))
     xp = array_namespace(squares[0])
     return xp.sqrt(xp.sum(xp.stack([_alike(square, squares[0]) for square in squares])))
@@ -301,6 +305,7 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
         raise ArgumentError(f"clip_by_global_norm takes a norm above 0, not {shown(max_norm)}")
     rows = Rows("grads", grads)
     norm = _norm(rows)
+    # at most 1, without a decision that a compiler could not trace
     factor = max_norm / array_namespace(norm).clip(norm, max_norm, None)
     here = _beside(factor)
     return rows.rebuilt(rows.applied(lambda g: g * here(g)))
@@ -335,6 +340,7 @@ def cosine(step: Any, steps: int) -> Any:
         [1.0, 0.5, 0.0, 0.0]
     """
     if isinstance(step, int | float):
+        # so that half of the way is 0.5 and the end is 0
         return 0.5 + 0.5 * round(math.cos(math.pi * min(step / steps, 1.0)), 15)
     xp = array_namespace(step)
     part = xp.clip(xp.astype(step, xp.float32) / float(steps), None, 1.0)

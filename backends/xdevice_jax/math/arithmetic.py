@@ -47,6 +47,7 @@ def constant(array: np.ndarray[Any, Any], like: Array) -> Array:
     the result is uncommitted: JAX uses it together with arrays on any device."""
     if isinstance(like, jax.core.Tracer):
         return jnp.asarray(array)
+    # committed to that device, so that JAX raises beside tensors of another
     places = like.sharding.device_set
     return jax.device_put(array, *places) if len(places) == 1 else jnp.asarray(array)
 

@@ -33,6 +33,7 @@ def compiled(kernel: Callable[..., Array], settings: tuple[str, ...]) -> Callabl
 
 @partial(jax.jit)
 def cross_entropy(logits: Array, labels: Array) -> Array:
+    # `fill` gives NaN for a label that is no class
     chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1, mode="fill")
     return -jnp.mean(chosen)
 

@@ -200,6 +200,7 @@ _whole_remainder = _by_numpy(np.remainder)
 
 @_kernel
 def round(x: Any) -> Any:
+    # MXNet's own does not round halves to the even neighbour
     low = _np.floor(x)
     rest = x - low
     is_up = logical_or(rest > 0.5, logical_and(rest == 0.5, _np.mod(low, 2) != 0))
@@ -322,6 +323,7 @@ def einsum(subscripts: str, tensors: Sequence[Any]) -> Any:
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     if not indices.size:
         return _nothing(indices.shape, x)
+    # MXNet has no kernel for this, so each index becomes one into the flat array
     places = list(np.ogrid[tuple(map(slice, indices.shape))])
     places[axis] = indices.asnumpy()
     flat = np.ravel_multi_index(np.broadcast_arrays(*places), x.shape)
@@ -397,6 +399,7 @@ def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
         raise UnsupportedError("mxnet does not support linalg.svd with full matrices; say full_matrices=False")
     if rows <= columns:  # MXNet takes no others
         return tuple(_np.linalg.svd(x))
+    # of the transposed matrix U and V change places
     v, values, uh = _np.linalg.svd(_np.swapaxes(x, -1, -2))
     return _np.swapaxes(uh, -1, -2), values, _np.swapaxes(v, -1, -2)
 

@@ -88,6 +88,7 @@ class MxnetGradients(Gradients):
                 "take them outside of value_and_grad and autograd.record(), or inside of autograd.pause()",
             )
         arithmetic.enter()
+        # a thread may have left NumPy's shapes for a block
         if not mx.util.is_np_shape():
             with mx.util.np_shape(True):
                 return self.value_and_grad(leaves, call, nested)

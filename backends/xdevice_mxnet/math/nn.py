@@ -77,6 +77,7 @@ def gelu(x: Any, approximate: bool) -> Any:
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
     if x.dtype != "float32":  # its eps is a float32
         return NotImplemented
+    # MXNet's kernel has no defaults
     weight = _np.ones(x.shape[-1:], dtype=x.dtype, ctx=x.ctx) if weight is None else weight
     bias = _np.zeros(x.shape[-1:], dtype=x.dtype, ctx=x.ctx) if bias is None else bias
     return _layer_norm(x, weight, bias, eps=eps)
@@ -84,6 +85,7 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
 
 def one_hot(indices: Any, n: int, name: str) -> Any:
     if name == "bool":
+        # MXNet's kernel makes no bools
         return one_hot(indices, n, "int8").astype(name)
     return _npx.one_hot(indices, n, dtype=name)
 

@@ -229,6 +229,7 @@ def unstack(x: Array, axis: int) -> tuple[Array, ...]:
 
 def view(x: Array, shape: tuple[int, ...]) -> Array:
     result = np.reshape(x, shape)
+    # NumPy copies silently where strides cannot describe the shape
     if x.size and not np.shares_memory(result, x):
         raise ValueError(f"an array with the strides {x.strides} cannot be seen in the shape {shape}")
     return result

@@ -69,6 +69,7 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
 
 def _losses(logits: Any, column: Any) -> Any:
     if _losses_and_softmax is None:
+        # bounded at 64: https://github.com/PaddlePaddle/Paddle/issues/20994
         return functional.softmax_with_cross_entropy(logits, column, ignore_index=_NO_LABEL)
     return _losses_and_softmax(logits, column, False, True, True, _NO_LABEL, -1)[1]
 
@@ -98,6 +99,7 @@ max_pool2d = functional.max_pool2d
 
 
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
+    # padding counts as zeros, as in PyTorch
     return functional.avg_pool2d(x, size, stride, padding, exclusive=False)
 
 

@@ -123,6 +123,7 @@ def copysign(x1: Any, x2: Any) -> Any:
 @_placed
 def hypot(x1: Any, x2: Any) -> Any:
     x1, x2 = tf.abs(x1), tf.abs(x2)
+    # the square of the larger one might overflow
     large, small = tf.maximum(x1, x2), tf.minimum(x1, x2)
     result = large * tf.sqrt(1 + tf.square(tf.math.divide_no_nan(small, large)))
     return tf.where(tf.math.is_inf(x1) | tf.math.is_inf(x2), tf.constant(math.inf, x1.dtype), result)
@@ -162,6 +163,7 @@ def floor_divide(x1: Any, x2: Any) -> Any:
     rounded, rest = x1 / x2, tf.truncatemod(x1, x2)
     times = (x1 - rest) / x2 - tf.cast((rest != 0) & ((rest < 0) != (x2 < 0)), x1.dtype)
     times = tf.where(times == 0, rounded * 0, tf.round(times))  # `rounded * 0` has the sign of the quotient
+    # it is constant but for steps
     return tf.stop_gradient(tf.where(x2 == 0, rounded, times))
 
 
@@ -201,6 +203,7 @@ def _keys(x: Any) -> Any:
     if x.dtype.size < 4:
         x = tf.cast(x, tf.float32)
     whole = tf.int32 if x.dtype.size == 4 else tf.int64
+    # one bit pattern for all NaNs, and for both zeros
     x = tf.where(tf.math.is_nan(x), tf.constant(math.nan, x.dtype), tf.where(x == 0, tf.zeros((), x.dtype), x))
     bits = tf.bitcast(x, whole)
     return tf.where(tf.math.is_nan(x), whole.max, tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, whole.max), bits))
@@ -286,6 +289,7 @@ def _transform(function: Callable[..., Any], of_length: Callable[[int], int]) ->
     @_placed
     def kernel(x: Any, n: int, axis: int, norm: str) -> Any:
         x, length = _last(x, axis), of_length(n)
+        # TensorFlow's transforms take the length that there is
         x = x[..., :length]
         x = tf.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(0, length - x.shape[-1])])
         result = function(x) if function not in (tf.signal.rfft, tf.signal.irfft) else function(x, [n])

@@ -150,6 +150,7 @@ class Recorder(Mode):
 
     def note(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        # autograd makes aliases all the time; they compute nothing
         if func in _ALIASES and type(args[0]) is Symbol:
             return Symbol(func(args[0].value), args[0].variable)
         if func is _ZERO:  # reading it, which has no memory, would end the process here
@@ -160,10 +161,12 @@ class Recorder(Mode):
             self._has_drawn = True
         if torch.get_default_dtype() != self._dtype:
             raise self._refuse(f"setting the default dtype {_WHILE}", "set it outside")
+        # an argument would have another shape after the call
         if torch.Tag.inplace_view in func.tags:
             return self._reshaped(func, args, kwargs)
         if _schema(func).is_mutable:
             self._require_own(func, args, kwargs)
+        # an operation in place gives its argument, which must keep its symbol
         known = {id(x.value): x for x in leaves((args, kwargs)) if type(x) is Symbol}
         line = self._called(func, args, kwargs)
         result = func(*replaced(Symbol, _value_of, args), **replaced(Symbol, _value_of, kwargs))
@@ -241,6 +244,7 @@ class Recorder(Mode):
     def _called(self, func: Any, args: Any, kwargs: Any) -> str:
         arguments = [*map(self._text, args), *(f"{name}={self._text(x)}" for name, x in kwargs.items())]
         name = func.overloadpacket.__name__
+        # without going through the overloads in Python
         own = getattr(torch, name) if not kwargs and name in _QUICK else _native(func)
         return f"{self._text(own)}({', '.join(arguments)})"
 
@@ -286,10 +290,12 @@ class Recorder(Mode):
                 self._lines.append(f"{x.variable}.requires_grad_({x.requires_grad})")
                 original.requires_grad_(x.requires_grad)
         texts, values = zip(*map(self._result, results), strict=True) if results else ((), ())
+        # each variable is set free after its last use, as the function itself would
         free = [""] * len(self._lines)
         for variable, i in self._last.items():
             free[i] += f"; {variable} = None"
         lines = [f"    {line}{freed}" for line, freed in zip(self._lines, free, strict=True)]
+        # names of parameters must differ
         places = {id(x): i for i, x in reversed([*enumerate(self.arguments)])}  # one may be given twice
         names = [x.variable if places[id(x)] == i else f"_{i}" for i, x in enumerate(self.arguments)]
         code = "\n".join([f"def program({', '.join(names)}):", *lines, f"    return [{', '.join(texts)}]"])
@@ -368,6 +374,7 @@ class TorchCompiling(Compiling):
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]] | None:
             if not _is_all(tensors):
                 return None
+            # `with torch.device(...)` decides where the function makes tensors
             scopes = [mode.device for mode in _function_modes()]
             key = (
                 *[(x.shape, x.stride(), x.dtype, x.requires_grad) for x in tensors],
@@ -405,6 +412,7 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
     finally:
         _active.remove(recorder)
     recorder.require_no_backward()
+    # autograd would have nothing to flow through in the program
     if any(x.requires_grad for x in results):
         recorder.undo()
         return None, None

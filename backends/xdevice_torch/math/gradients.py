@@ -40,13 +40,16 @@ class TorchGradients(Gradients):
                 "gradients by autograd inside of torch.func's transformations",
                 "take all of them by torch.func, or nest xdevice.grad",
             )
+        # the promise is that recording is on inside the function
         if not torch.is_grad_enabled():
             with torch.inference_mode(False), torch.enable_grad():
                 return self.value_and_grad([x.detach() for x in leaves], call, False)
+        # autograd refuses to record them
         if any(map(_is_inference, leaves)):
             leaves = [x.clone() if x.is_inference() else x for x in leaves]
         goes_on = nested or not all(map(_is_leaf, leaves))
         if goes_on:
+            # as new tensors, so that one that is given twice has two gradients
             inputs = [x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in leaves]
         else:
             inputs = [*map(_require_grad, map(_detach, leaves))]
@@ -67,11 +70,13 @@ class TorchGradients(Gradients):
                 arguments = (loss,), (torch.ones_like(loss),), goes_on, goes_on, tuple(inputs), True
                 gradients = getattr(*_ENGINE)(*arguments, accumulate_grad=False)
         except RuntimeError as error:
+            # PyTorch has no class of its own for that error
             if not str(error).startswith("derivative for "):
                 raise
             raise self.unsupported(
                 f"the gradient of this gradient: {error}", "write the function in operations that have one"
             ) from error
+        # the gradient of a sparse embedding is sparse
         return [g if g is None or g.layout is torch.strided else g.to_dense() for g in gradients]
 
     def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:

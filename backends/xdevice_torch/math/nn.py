@@ -69,6 +69,7 @@ def _nan_where_wrong(function: Callable[[Tensor], Tensor], indices: Tensor, n: i
 
 
 def _losses(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
+    # -100 would be passed over silently, where a label out of range has to raise
     passed_over = _USUALLY_PASSED_OVER if _is_compiling() else _PASSED_OVER
     return functional.cross_entropy(logits, labels.long(), ignore_index=passed_over, reduction=reduction)
 
@@ -125,6 +126,7 @@ def dropout(x: Tensor, mask: Tensor, keep: float) -> Tensor:
 
 def adam(rows: Sequence[Any], step: Tensor, rate: Any, betas: tuple[float, float], eps: float) -> Any:
     params, grads, *means = zip(*rows, strict=True)
+    # subclasses do not come through the kernel as themselves, and it was tried on these devices
     if type(params[0]) not in (torch.Tensor, torch.nn.Parameter, Symbol) or not (step.is_cpu or step.is_cuda):
         return NotImplemented
     if _fused_adam is None or _transformation() is not None:

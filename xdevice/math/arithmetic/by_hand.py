@@ -21,6 +21,7 @@ def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
     if mask is None:
         return xp.matmul(nn.softmax(scores, len(scores.shape) - 1), v)
     least = float(xp.finfo(scores.dtype).min)  # with -inf, a query without keys would have gradients of NaN
+    # a query without keys has equal weights here, and zeros below
     weights = nn.softmax(xp.where(mask, scores, least), len(scores.shape) - 1)
     return xp.matmul(xp.where(mask, weights, 0.0), v)
 
@@ -60,12 +61,15 @@ def gelu(nn: Any, x: Any, approximate: bool) -> Any:
     xp = array_namespace(x)
     if not approximate:
         return xp.multiply(0.5, xp.multiply(x, xp.add(1.0, nn.erf(xp.multiply(x, sqrt(0.5))))))
+    # Hendrycks and Gimpel, 2016, https://arxiv.org/abs/1606.08415
     inner = xp.add(x, xp.multiply(0.044715, xp.multiply(x, xp.multiply(x, x))))
+    # 0.5 * (1 + tanh(z)) is sigmoid(2 * z)
     return xp.multiply(x, nn.sigmoid(xp.multiply(sqrt(8 / pi), inner)))
 
 
 def layer_norm(nn: Any, x: Any, weight: Any, bias: Any, eps: float) -> Any:
     xp = array_namespace(x)
+    # not E(x * x) - E(x) ** 2, which loses all digits where the mean is large
     apart = xp.subtract(x, xp.mean(x, axis=-1, keepdims=True))
     variance = xp.mean(xp.multiply(apart, apart), axis=-1, keepdims=True)
     result = xp.divide(apart, xp.sqrt(xp.add(variance, eps)))

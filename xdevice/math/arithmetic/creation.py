@@ -13,7 +13,7 @@ from xdevice.tensors import conversion, creation, verbs
 from xdevice.tensors.refusals import require_dtype
 
 from . import dtypes
-from .ground import NUMBERS, Ground, shape_of
+from .ground import NUMBERS, Ground, Room, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     Shape = int | Sequence[int]
 
 
-class Creation:
+class Creation(Room):
     """Functions that make tensors of a shape, of numbers, or like other tensors."""
 
     def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+        super().__init__(ground)
         self._backend = ground.backend
-        self._kernels = ground.kernels
         self._spread = ground.fused(self._along_axes)
 
     # of values
@@ -44,6 +43,7 @@ class Creation:
         x = self._ground.tensor(obj, "asarray")
         result = x if dtype is None else self._ground.cast(x, self._ground.supported(dtype_name(dtype)))
         result = result if device is None else verbs.to_device(result, device)
+        # a cast and a move both copy
         if copy is False and result is not x:
             raise SharingError("asarray(copy=False) cannot change dtype or device without a copy")
         return self._kernels.copy(result) if copy and result is x else result
@@ -123,9 +123,12 @@ class Creation:
             raise ShapeError("arange takes a step other than 0")
         start, stop, step = _plain(start), _plain(stop), _plain(step)
         first, last = (0, start) if stop is None else (start, stop)
+        # by the standard three ints give integers, and one float gives floats
         default = "int64" if all(isinstance(x, int) for x in (first, last, step)) else floats.usual()
         name = self._named(dtype, default)
+        # the ceiling of the quotient, exact for ints of any size
         number = max(0, -int((first - last) // step))
+        # each is computed from the start, so that no error adds up
         if default != "int64":
             return self._placed(first + step * numpy.arange(number, dtype="float64"), name, device)
         for value in (first, first + step * (number - 1)) if number else ():
@@ -175,6 +178,7 @@ class Creation:
             self._ground.require_one_device("meshgrid", *tensors)
             tensors = self._ground.promoted(tensors)
         places = list(range(len(tensors)))
+        # in this order the first two axes are exchanged
         if indexing == "xy":
             places[:2] = reversed(places[:2])
         shape = [0] * len(tensors)
@@ -204,15 +208,13 @@ class Creation:
         if hasattr(self._kernels, function):
             return getattr(self._kernels, function)(x, k)
         rows, columns = numpy.ogrid[: shape[-2], : shape[-1]]
+        # not by a product with ones, which would make NaN of infinity
         mask = self._ground.constant(inside(rows, columns), x)
         return self._kernels.where(mask, x, self._kernels.number(0, self._ground.name(x), x))
 
 
-class Types:
-    """The functions of the Python Array API standard that convert dtypes or tell about them."""
-
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+class Types(Room):
+    """The functions of the Python Array API standard that convert dtypes or describe them."""
 
     def astype(self, x: Any, dtype: Any, /, *, copy: bool = True, device: object = None) -> Any:
         x = self._ground.tensor(x, "astype")

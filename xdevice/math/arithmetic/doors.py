@@ -42,6 +42,7 @@ class Doors(Generic[D]):
     def of(self, backend: Backend) -> D:
         """The `Door` of a backend, made when it is first asked for."""
         door = self._made.get(backend.name)
+        # another backend may have been registered under this name
         if door is None or door.backend is not backend:
             door = self._made[backend.name] = backend.eagerly(lambda: self._make(_ground(backend)))
         return door
@@ -53,6 +54,7 @@ class Doors(Generic[D]):
         if owned is None or (owned.kind == "model" and owned.backend.tensor_of(x) is None):
             raise NotATensorError(f"{function} takes tensors, not {shown(x)} of type {type(x).__qualname__}")
         door = self.of(owned.backend)
+        # of a model's type, each object has to be asked whether it is a variable
         if owned.kind != "model":
             self.seen[type(x)] = door
         return door

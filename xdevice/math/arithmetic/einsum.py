@@ -59,6 +59,7 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
     plain = [_diagonal(ground, x, term) for x, term in zip(operands, terms, strict=True)]
     names = ["".join(dict.fromkeys(term)) for term in terms]
     product = None
+    # frameworks disagree about operands without axes, so these are multiplied below
     if any(names):
         factors = [x for x, name in zip(plain, names, strict=True) if name]
         product = ground.kernels.einsum(f"{','.join(filter(None, names))}->{result}", factors)
@@ -77,6 +78,7 @@ def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[li
     terms = inputs.split(",")
     if len(terms) != len(shapes):
         raise ArgumentError(f"einsum: {text!r} is for {len(terms)} tensors, and there are {len(shapes)}")
+    # axes that `...` stands for are named by letters that the text leaves over
     free = [letter for letter in ascii_letters if letter not in text]
     more = [len(shape) - len(term.replace("...", "")) for term, shape in zip(terms, shapes, strict=True)]
     for term, shape, count in zip(terms, shapes, more, strict=True):
@@ -100,6 +102,7 @@ def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[li
 
 
 def _require_lengths(text: str, terms: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> None:
+    # some frameworks broadcast an axis of length 1, others raise
     lengths: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
         for letter, length in zip(term, shape, strict=True):
@@ -116,6 +119,4 @@ def _diagonal(ground: Ground, x: Any, term: str) -> Any:
     import numpy as np
 
     places = np.arange(np.prod(x.shape, dtype="int64")).reshape(tuple(x.shape))
-    places = np.einsum(f"{term}->{name}", places)
-    taken = ground.kernels.take(ground.kernels.reshape(x, (-1,)), ground.constant(places.ravel(), x), 0)
-    return ground.kernels.reshape(taken, places.shape)
+    return ground.gathered(x, np.einsum(f"{term}->{name}", places))

@@ -88,6 +88,7 @@ def _unary(
 ) -> Callable[..., Any]:
     """A function of one tensor: `kernel`, or that of the adapter, but `other` for dtypes of the kinds that `apart`
     names."""
+    # written without a lock: whichever thread comes first, the entry of a dtype is the same
     kernels: dict[Any, Callable[[Any], Any]] = {}  # for the dtypes seen so far
 
     def unary(x: Any, /) -> Any:
@@ -115,6 +116,7 @@ def _binary(ground: Ground, name: str, kinds: str) -> Callable[..., Any]:
     """A function of two tensors, or of a tensor and a number: the adapter's kernel."""
     settled = getattr(ground.kernels, SETTLED, _itself)
     takes_number = name in ground.kernels.TAKE_NUMBERS
+    # written without a lock, as in `_unary`
     kernels: dict[Any, Callable[[Any, Any], Any]] = {}  # for the dtypes seen so far
 
     def binary(x1: Any, x2: Any, /) -> Any:
@@ -130,6 +132,7 @@ def _binary(ground: Ground, name: str, kinds: str) -> Callable[..., Any]:
             x1, x2 = ground.operands(name, kinds, (x1, x2))
             kernels[x1.dtype] = kernel = ground.kernel(name, x1.dtype)
             return settled(kernel(x1, x2))
+        # the checks have said what is wrong
         except XDeviceError:
             raise
         except Exception:
@@ -141,6 +144,7 @@ def _binary(ground: Ground, name: str, kinds: str) -> Callable[..., Any]:
 
 def _pow(ground: Ground, power: Callable[..., Any]) -> Callable[..., Any]:
     def pow(x1: Any, x2: Any, /) -> Any:
+        # the frameworks differ here, and no integer is right
         if type(x2) is int and x2 < 0 and dtypes.kind_of(ground.name(ground.tensor(x1, "pow"))) != "f":
             raise DTypeError(f"pow of integers to the power of {x2} is not an integer; xp.astype(x, xp.float32) first")
         return power(x1, x2)
@@ -173,6 +177,7 @@ def _clip(ground: Ground) -> Callable[..., Any]:
             return kernels.copy(x)
         name = ground.name(x)
         low, high = bound(min, name), bound(max, name)
+        # the adapters' own take numbers; bounds that are tensors have to broadcast
         if own is not None and not hasattr(low, "dtype") and not hasattr(high, "dtype"):
             return own(x, low, high)
         x = x if low is None else bounded(kernels.maximum, x, low, name)

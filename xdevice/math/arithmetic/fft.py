@@ -81,6 +81,7 @@ class Fourier:
         if norm not in _OTHER:
             raise ArgumentError(f"fft.{function}: norm is one of {', '.join(_OTHER)}, not {shown(norm)}")
         own = [shape[axis] for axis in axes]
+        # of n real numbers n // 2 + 1 complex ones are kept, so the usual length is even
         if function in _TO_REAL:
             own[-1] = 2 * (own[-1] - 1)
         whole = tuple([length if n is None else index(n) for n, length in zip(lengths, own, strict=True)])
@@ -90,6 +91,7 @@ class Fourier:
 
     def _of_kernel(self, x: Any, function: str, lengths: tuple[int, ...], axes: tuple[int, ...], norm: str) -> Any:
         """What the adapter's transform of that name gives."""
+        # by definition, so that adapters need two kernels less
         if function == "hfft":
             return self._of_kernel(self._xp.conj(x), "irfft", lengths, axes, _OTHER[norm])
         if function == "ihfft":
@@ -99,6 +101,7 @@ class Fourier:
             return self._axis_by_axis(x, function, lengths, axes, norm)
         complex_name = _COMPLEX.get(self._ground.name(x), "complex64")
         result = kernel(x, lengths, axes, norm) if function in _STEPS else kernel(x, *lengths, *axes, norm)
+        # NumPy 1 transforms in double precision whatever it gets
         return self._ground.cast(result, _PARTS[complex_name] if function in _TO_REAL else complex_name)
 
     def _axis_by_axis(self, x: Any, function: str, lengths: tuple[int, ...], axes: tuple[int, ...], norm: str) -> Any:

@@ -165,6 +165,7 @@ def _differentiated(
         _require_loss(loss, backend)
         return loss, others[0].leaves if has_aux else []
 
+    # adapters let gradients flow on through the result only if somebody may ask for them
     nested = inside.get()
     token = inside.set(True)
     try:
@@ -222,6 +223,7 @@ def _parameters_one_by_one(walk: Walked, name: str, has_floats: bool) -> tuple[B
                 raise backend.unsupported(
                     f"gradients of {name}{tree.path(i)}, which is not dense", "make it dense first"
                 )
+            # symbols are not noted: they belong to one trace
             known[type(x)] = backend
         leaves.append(x)
     if backend is None:
@@ -295,6 +297,7 @@ def _rank(x: Any) -> int | None:
     """How many dimensions a tensor has; None if that is not known while a function is traced."""
     try:
         return len(x.shape)
+    # TensorFlow's shapes without a rank raise
     except ValueError:
         return None
 

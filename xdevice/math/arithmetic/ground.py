@@ -20,7 +20,7 @@ from xdevice.errors import (
 )
 from xdevice.math.contract.arithmetic import DENSE, FUSED, HOST, ONE_DEVICE, PLACES, WIDER
 from xdevice.tensors.creation import listed, to_numpy
-from xdevice.tensors.refusals import operators_compute_elsewhere
+from xdevice.tensors.refusals import operators_compute_elsewhere, traced
 
 from . import dtypes
 
@@ -112,6 +112,7 @@ class Ground:
             if type(x) in self.may_be_sparse and not self.backend.is_dense(x):
                 raise self._sparse(x)
             return x
+        # NumPy's scalars of float64 and complex128 are numbers of Python, too, and count as arrays
         if isinstance(x, NUMBERS) and not hasattr(x, "dtype"):
             raise NotATensorError(
                 f"{function} takes tensors of {self.backend.name}, not the number {shown(x)}; xp.asarray(...) makes one"
@@ -145,6 +146,7 @@ class Ground:
         """Raises if the first tensor of a type is not one that kernels take."""
         if not self.backend.is_dense(x):
             raise self._sparse(x)
+        # an adapter may refuse tensors in a state that its kernels do not take
         if hasattr(self.kernels, "require"):
             self.kernels.require(x)
         if type(self.backend).is_dense is not Backend.is_dense:
@@ -170,6 +172,7 @@ class Ground:
         refusal = self.backend.dtype_refusal(name)
         if refusal is None:
             return name
+        # JAX without 64 bits has int32 wherever the standard asks for int64, such as for indices
         if name == "int64":
             return "int32"
         raise DTypeError(f"{self.backend.name} has no {name} here: {refusal}")
@@ -231,6 +234,7 @@ class Ground:
                 name = dtypes.promoted(name, self.name(x))
         for x in tensors:
             if type(x) in NUMBERS:
+                # numbers come last: only their kind counts, beside the common dtype of all tensors
                 name = self.supported(dtypes.with_number(name, x))
         return name
 
@@ -243,9 +247,19 @@ class Ground:
 
     def constant(self, array: np.ndarray[Any, Any], like: Any) -> Any:
         """The values of an array that nobody else writes into, as a tensor on the device of `like`."""
+        # what NumPy computes on the host is int64 also where the backend has none
         if array.dtype == "int64":
             array = array.astype(self.supported("int64"), copy=False)
         return self.kernels.constant(array, like)
+
+    def gathered(self, x: Any, places: np.ndarray[Any, Any]) -> Any:
+        """The elements of `x` at places that are counted in the flat tensor, in the shape of `places`."""
+        flat = self.kernels.reshape(x, (-1,))
+        if places.size:
+            elements = self.kernels.take(flat, self.constant(places.ravel(), x), 0)
+        else:
+            elements = self.kernels.sliced(flat, 0, 0, 0)
+        return self.kernels.reshape(elements, places.shape)
 
     def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function(*tensors, *settings)` as a function of a tuple of tensors and of settings: one program, where the
@@ -253,11 +267,24 @@ class Ground:
         fuse = getattr(self.kernels, FUSED, None)
         return fuse(function) if fuse else lambda tensors, *settings: function(*tensors, *settings)
 
+    # values
+
+    def has_values(self, x: Any) -> bool:
+        """Whether `x` is a tensor, and no symbol of a function that is traced."""
+        owned = registry.kind_of(type(x))
+        return owned is not None and owned.kind == "tensor"
+
+    def require_values(self, x: Any, words: str) -> None:
+        """Raises `UnsupportedError` for a symbol; `words` name it in the error."""
+        if not self.has_values(x):
+            raise traced(self.backend, words)
+
     # devices
 
     def require_one_device(self, function: str, *values: Any) -> None:
         """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no device, and tensors that
         are spread over several devices are left to the framework."""
+        # there is one device
         if self.backend.is_host_only:
             return
         try:
@@ -314,6 +341,7 @@ class Ground:
         ones = self.kernels.full_like(x, 1, name)
         counts = self.cast(self.kernels.sum(ones, tuple(axes), False), name)
         left = len(x.shape) - len(axes)
+        # all counts are equal, so any of them does
         return self.kernels.max(counts, tuple(range(left)), False) if left else counts
 
     def axis(self, axis: Any, ndim: int, function: str) -> int:
@@ -340,6 +368,14 @@ class Ground:
         return tuple(sorted(axes))
 
 
+class Room:
+    """Functions of a namespace that belong together: a namespace has the public methods of several rooms."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._kernels = ground.kernels
+
+
 def shape_of(x: Any) -> tuple[Any, ...]:
     """The shape of `x` as a tuple. A size that is not known while a function is traced is None."""
     shape = x.shape
@@ -359,6 +395,7 @@ def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
         others = {length for length in sizes if length != 1}
         if len(others - {None}) > 1:
             raise ShapeError(f"the shapes {', '.join(map(str, shapes))} do not broadcast together")
+        # a length that is known says more than None
         result.append(next(iter(sorted(others, key=lambda length: length is None)), 1))
     return tuple(result)
 

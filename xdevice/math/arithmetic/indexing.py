@@ -91,6 +91,7 @@ def _changed(x: Any, index: Any, values: Any, what: str) -> Any:
     if not places.size:
         return ground.kernels.copy(x)
     flat, values = (ground.kernels.reshape(part, (-1,)) for part in (x, values))
+    # the last value for a place counts, so the others are dropped before they are written
     if what == "set":
         places, chosen = ground.backend.eagerly(lambda: _last(places, chosen))
         values = _taken(ground, values, chosen)
@@ -164,6 +165,7 @@ def _summed(ground: Ground, places: Places, values: Any) -> tuple[Places, Any]:
     """Each place once, with the sum of the values for it: neighbours are added until none belong together."""
     import numpy as np
 
+    # in pairs, so that the error grows with the logarithm of their number
     order = np.argsort(places, kind="stable")
     places, values = places[order], _taken(ground, values, order)
     while (places[1:] == places[:-1]).any():
@@ -187,6 +189,7 @@ def _taken(ground: Ground, x: Any, places: Places) -> Any:
 
 def _put(ground: Ground, x: Any, places: Places, values: Any) -> Any:
     """The vector `x` with other values at some places, each of which is named once."""
+    # without it: from both, one behind the other, each element is taken from where it is now
     put = getattr(ground.kernels, PUT, None)
     if put is not None:
         return put(x, ground.constant(places, x), values)
@@ -205,12 +208,7 @@ def elements(ground: Ground, x: Any, index: Any) -> Any:
 
     shape = ground.known(x, "x[...]")
     places = ground.backend.eagerly(lambda: np.asarray(_pointed(shape, index, "x[...]")))
-    flat = ground.kernels.reshape(x, (-1,))
-    if places.size:
-        part = ground.kernels.take(flat, ground.constant(places.ravel(), x), 0)
-    else:
-        part = ground.kernels.sliced(flat, 0, 0, 0)
-    return ground.kernels.reshape(part, places.shape)
+    return ground.gathered(x, places)
 
 
 def is_sliced(index: Any) -> bool:
@@ -240,6 +238,7 @@ def _sliced(ground: Ground, x: Any, parts: tuple[Any, ...]) -> Any:
 
 def _along(ground: Ground, x: Any, axis: int, part: slice | int) -> Any:
     """The elements that a part of an index names along an axis."""
+    # spares a kernel
     if part == slice(None):
         return x
     length = ground.known(x, "x[...]")[axis]
@@ -250,6 +249,7 @@ def _along(ground: Ground, x: Any, axis: int, part: slice | int) -> Any:
     start, stop, step = part.indices(length)
     if not range(start, stop, step):
         return ground.kernels.sliced(x, axis, 0, 0)
+    # `sliced` has no steps, and PyTorch has none that are negative
     if step == 1:
         return ground.kernels.sliced(x, axis, start, stop)
     import numpy as np

@@ -48,6 +48,7 @@ class LinearAlgebra:
     def __init__(self, ground: Ground, xp: Any) -> None:
         self._ground = ground
         self._xp = xp
+        # each is one program where the framework makes programs, and its gradient too
         self._product = ground.fused(self._of_parts)
         self._power = ground.fused(self._of_factors)
         self._inverse = ground.fused(self._of_svd)
@@ -85,6 +86,7 @@ class LinearAlgebra:
         self._ground.require_one_device("linalg.solve", x1, x2)
         kernel, x1 = self._kernel("solve"), self._matrix(x1, "solve", True)
         shapes = shape_of(x1), shape_of(x2)
+        # by the standard only one dimension is a vector; NumPy before 2.0 took more for vectors
         is_vector = len(shapes[1]) == 1
         if not shapes[1] or shapes[1][-1 if is_vector else -2] != shapes[0][-1]:
             raise ShapeError(f"linalg.solve: {shapes[0]} and {shapes[1]} do not fit")
@@ -128,6 +130,7 @@ class LinearAlgebra:
 
     def matrix_power(self, x: Any, n: int, /) -> Any:
         x, n = self._matrix(x, "matrix_power", True), index(n)
+        # also for a matrix that has no inverse
         if n == 0:
             shape = self._ground.known(x, "linalg.matrix_power")
             one = self._xp.eye(shape[-1], dtype=x.dtype, device=self._ground.backend.device_of(x))
@@ -154,6 +157,7 @@ class LinearAlgebra:
         xp = self._xp
         u, values, vh = self.svd(x, full_matrices=False)
         counts = self._counts(values, x, rtol)
+        # the inner `where` keeps the gradient of what does not count from being NaN
         inverse = xp.where(counts, xp.reciprocal(xp.where(counts, values, 1.0)), 0.0)
         return xp.matmul(self._adjoint(vh), xp.multiply(xp.expand_dims(inverse, axis=-1), self._adjoint(u)))
 
@@ -168,6 +172,7 @@ class LinearAlgebra:
     def _counts(self, values: Any, x: Any, rtol: Any) -> Any:
         """Which singular values count: those above `rtol` times the largest."""
         xp, shape = self._xp, shape_of(x)
+        # there is no largest of no values
         if 0 in shape:
             return xp.zeros_like(values, dtype=xp.bool)
         if rtol is None:
@@ -188,6 +193,7 @@ class LinearAlgebra:
         lengths = [shape_of(x)[self._ground.axis(place, len(x.shape), "linalg.cross")] for x in (x1, x2)]
         if lengths != [3, 3]:
             raise ShapeError(f"linalg.cross takes axes of 3 elements, not {shape_of(x1)} and {shape_of(x2)}")
+        # the adapters' own take one shape
         x1, x2 = (x1, x2) if shape_of(x1) == shape_of(x2) else self._xp.broadcast_arrays(x1, x2)
         place %= len(x1.shape)
         own = getattr(self._ground.kernels, "cross", None)
@@ -251,6 +257,7 @@ class LinearAlgebra:
             return xp.sum(xp.astype(xp.not_equal(x, 0.0), size.dtype), axis=axis, keepdims=keepdims)
         if ord == 1:
             return xp.sum(size, axis=axis, keepdims=keepdims)
+        # for any other order the definition itself
         return xp.pow(xp.sum(xp.pow(size, float(ord)), axis=axis, keepdims=keepdims), 1 / ord)
 
     def _root(self, x: Any, axis: Axis, keepdims: bool, function: str) -> Any:
@@ -261,5 +268,6 @@ class LinearAlgebra:
 
     def _of_squares(self, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
         xp = self._xp
+        # squares of real numbers need no `abs`, whose gradient at 0 is not defined
         size = xp.abs(x) if self._ground.name(x).startswith("complex") else x
         return xp.sqrt(xp.sum(xp.square(size), axis=axes, keepdims=keepdims))

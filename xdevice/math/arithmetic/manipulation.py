@@ -7,24 +7,21 @@ from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from xdevice.core import registry
 from xdevice.errors import ShapeError, shown
-from xdevice.tensors import refusals
 from xdevice.tensors.creation import listed
 
 from .dtypes import INTEGER, NUMERIC, kind_of
-from .ground import Ground, broadcast_shape, shape_of
+from .ground import Ground, Room, broadcast_shape, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Manipulation:
+class Manipulation(Room):
     """The functions of a namespace that reshape and join tensors, and multiply along axes."""
 
     def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._kernels = ground.kernels
+        super().__init__(ground)
         self._repeated = getattr(ground.kernels, "repeat", None) or self._in_a_new_axis
 
     # shapes
@@ -52,6 +49,7 @@ class Manipulation:
     def flip(self, x: Any, /, *, axis: int | tuple[int, ...] | None = None) -> Any:
         x = self._ground.tensor(x, "flip")
         axes = self._ground.axes(axis, len(x.shape), "flip")
+        # kernels are promised at least one axis
         return self._kernels.flip(x, axes) if axes else self._kernels.copy(x)
 
     def matrix_transpose(self, x: Any, /) -> Any:
@@ -69,6 +67,7 @@ class Manipulation:
         )
         if len(sources) != len(targets) or len({*sources}) != len(sources) or len({*targets}) != len(targets):
             raise ShapeError(f"moveaxis takes as many different axes as places, not {source} and {destination}")
+        # the others keep their order around the places that are asked for
         order = [axis for axis in range(ndim) if axis not in sources]
         for target, axis in sorted(zip(targets, sources, strict=True)):
             order.insert(target, axis)
@@ -93,6 +92,7 @@ class Manipulation:
             x, place = self._kernels.reshape(x, (-1,)) if len(x.shape) != 1 else x, 0
         else:
             place = self._ground.axis(axis, len(x.shape), "repeat")
+        # one number needs no places from the host
         if hasattr(type(repeats), "__index__") and not hasattr(repeats, "dtype"):
             if repeats < 0:
                 raise ShapeError(f"repeat takes numbers of 0 or more, not {repeats}")
@@ -115,9 +115,7 @@ class Manipulation:
             return numpy.asarray(_whole(repeats, "repeat"), "int64")
         repeats = self._ground.require(repeats, INTEGER, "repeat")
         self._ground.require_one_device("repeat", x, repeats)
-        owned = registry.kind_of(type(repeats))
-        if owned is None or owned.kind != "tensor":
-            raise refusals.traced(self._ground.backend, "the tensor of repeats")
+        self._ground.require_values(repeats, "the tensor of repeats")
         return self._ground.backend.peek(repeats)
 
     def _in_a_new_axis(self, x: Any, times: int, axis: int) -> Any:
@@ -133,6 +131,7 @@ class Manipulation:
         x = self._ground.tensor(x, "reshape")
         old = shape_of(x)
         new = _filled(old, _whole(shape, "reshape"))
+        # MXNet and Paddle do not say whether they have copied
         if copy is False and not self._kernels.RESHAPE_IS_VIEW:
             raise self._ground.backend.unsupported("reshape that never copies", "leave copy=False out")
         result = self._kernels.reshape(x, new) if copy is not False else self._kernels.view(x, new)
@@ -158,6 +157,7 @@ class Manipulation:
 
     def _rolled(self, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]) -> Any:
         lengths = [shape_of(x)[axis] for axis in axes]
+        # kernels are promised shifts that are shorter than the axes
         pairs = zip(shifts, lengths, strict=True)
         steps = tuple([index(steps) if length is None else index(steps) % (length or 1) for steps, length in pairs])
         return self._kernels.roll(x, steps, axes)
@@ -181,6 +181,7 @@ class Manipulation:
         times = _sizes(repetitions, "tile")
         shape = self._ground.known(x, "tile")
         ndim = max(len(shape), len(times))
+        # repeated in new axes of their own, which are then merged: no framework has to have `tile`
         shape, times = (1,) * (ndim - len(shape)) + shape, (1,) * (ndim - len(times)) + times
         wide = self._kernels.reshape(x, tuple(part for length in shape for part in (1, length)))
         wide = self._kernels.broadcast_to(wide, tuple(part for pair in zip(times, shape, strict=True) for part in pair))
@@ -194,6 +195,7 @@ class Manipulation:
             return self._kernels.concat([self._kernels.reshape(x, (-1,)) for x in tensors], 0)
         shapes = [shape_of(x) for x in tensors]
         place = self._ground.axis(axis, len(shapes[0]), "concat")
+        # a length that is not known may be the right one
         others = {*shapes}
         if len(others) > 1 and len({(*one[:place], *one[place + 1 :]) for one in others if None not in one}) > 1:
             raise ShapeError(f"concat along the axis {axis} takes shapes that differ only there, not {shown(shapes)}")
@@ -247,6 +249,7 @@ class Manipulation:
         shapes = shape_of(x1), shape_of(x2)
         shorter = min(map(len, shapes))
         place = self._ground.axis(axis, shorter, "vecdot")
+        # counted from the front it would be another axis in each
         if axis >= 0 and len(shapes[0]) != len(shapes[1]):
             raise ShapeError(f"vecdot of {shapes[0]} and {shapes[1]} takes an axis counted from the end, not {axis}")
         axis = place - shorter
@@ -256,6 +259,7 @@ class Manipulation:
         try:
             is_complex = kind_of(self._ground.name(x1)) == "c"
             product = self._kernels.multiply(self._kernels.conj(x1) if is_complex else x1, x2)
+        # a look at the shapes first would take as long as a small product
         except Exception:
             self._ground.require_fit("vecdot", x1, x2)
             raise
@@ -279,6 +283,7 @@ def _whole(shape: Any, function: str) -> tuple[int, ...]:
 
 def _filled(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
     """The new shape, with the length that -1 stands for filled in. Raises `ShapeError` if the elements do not fit."""
+    # while a function is traced, the framework fills in what is not known
     if None in old or min(new, default=0) >= 0:
         if None not in old and prod(old) != prod(new):
             raise ShapeError(f"reshape: {old} has {prod(old)} elements and {new} has {prod(new)}")

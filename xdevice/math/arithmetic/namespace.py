@@ -44,7 +44,6 @@ class Namespace:
         functions = {**elementwise.functions(ground), **reducing.functions(ground)}
         for room in (Creation(ground), Manipulation(ground), Reducing(ground), Sets(ground), Types(ground)):
             functions |= _functions(room)
-        del functions["reduced"]
         self.__name__ = f"array_namespace of {ground.backend.name}"
         self._backend = ground.backend
         vars(self).update(functions)
@@ -60,6 +59,7 @@ class Namespace:
     def __getattr__(self, name: str) -> Any:
         if name in (*STANDARD, "fft", "linalg"):
             backend = self._backend.name
+            # `hasattr` has to say no, and a caller has to read why
             raise NotOfferedError(
                 f"{backend} does not support {name}; compute it with another backend: xdevice.convert(x, {HOST!r})"
             )
@@ -121,6 +121,7 @@ def array_namespace(*xs: Any) -> Any:
             )
         door = other
     if door is None:
+        # only numbers: the selected backend
         door = _doors.of(selection.current())
     if door.enter is not None:
         door.enter()

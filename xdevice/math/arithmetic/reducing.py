@@ -8,13 +8,12 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base.dtypes import dtype_name
-from xdevice.core import registry
 from xdevice.errors import ArgumentError, ShapeError, shown
 from xdevice.math.contract.arithmetic import SKIPS_NAN
 
 from . import dtypes
 from .dtypes import ANY, BOOL, INTEGER, NUMERIC, REAL, REAL_FLOATING
-from .ground import NUMBERS, Ground, broadcast_shape, shape_of
+from .ground import NUMBERS, Ground, Room, broadcast_shape, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +30,7 @@ def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
 
 
 def _matmul(ground: Ground) -> Callable[..., Any]:
+    # written without a lock, as in `elementwise`
     kernels: dict[Any, Callable[[Any, Any], Any]] = {}  # for the dtypes seen so far
 
     def matmul(x1: Any, x2: Any, /) -> Any:
@@ -64,6 +64,7 @@ def _require_fit(x1: Any, x2: Any) -> None:
 def _product(ground: Ground, x1: Any, x2: Any) -> Any:
     """The product of two matrices. A vector counts as a matrix of one row or one column, and its axis of length 1 is
     dropped from the result."""
+    # the frameworks disagree about vectors beside stacks of matrices
     kernels, vectors = ground.kernels, (len(x1.shape) == 1, len(x2.shape) == 1)
     x1 = kernels.expand_dims(x1, 0) if vectors[0] else x1
     x2 = kernels.expand_dims(x2, 1) if vectors[1] else x2
@@ -76,7 +77,7 @@ def _product(ground: Ground, x1: Any, x2: Any) -> Any:
 
 def _sum(ground: Ground) -> Callable[..., Any]:
     kernel = ground.kernels.sum
-    reduced = Reducing(ground).reduced
+    reduced = Reducing(ground)._reduced
     floats: set[Any] = set()  # the dtypes of floats seen so far, whose sums have the dtype of the tensor
 
     def sum(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Any:
@@ -104,12 +105,11 @@ def _reduction(function: str, method: str) -> Callable[..., Any]:
     return reduction
 
 
-class Reducing:
+class Reducing(Room):
     """Functions that reduce tensors, or put their elements into another order."""
 
     def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._kernels = ground.kernels
+        super().__init__(ground)
         self._spread = ground.fused(self._of_squares)
         self._differences = ground.fused(self._of_neighbours)
         self._truth = ground.fused(self._of_bools)
@@ -118,7 +118,7 @@ class Reducing:
 
     # statistics
 
-    def reduced(self, function: str, x: Any, axis: Axis, dtype: Any, keepdims: bool) -> Any:
+    def _reduced(self, function: str, x: Any, axis: Axis, dtype: Any, keepdims: bool) -> Any:
         """Computes `sum` or `prod`. Bools and integers are computed as int64, or as uint64 if they are unsigned."""
         ground = self._ground
         x = ground.cast(x, self._accumulated(function, x, dtype))
@@ -139,7 +139,7 @@ class Reducing:
         return self._ground.supported("int64") if dtypes.kind_of(name) in "biu" else name
 
     def prod(self, x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Any:
-        return self.reduced("prod", self._ground.require(x, ANY, "prod"), axis, dtype, keepdims)
+        return self._reduced("prod", self._ground.require(x, ANY, "prod"), axis, dtype, keepdims)
 
     max = _reduction("max", "_extreme")
     min = _reduction("min", "_extreme")
@@ -183,6 +183,7 @@ class Reducing:
         ground, kernels, name = self._ground, self._kernels, self._ground.name(x)
         lengths = [shape_of(x)[one] for one in axes]
         if None not in lengths:
+            # as NumPy does: a divisor of 0 gives infinity or NaN
             left = float(max(math.prod(lengths) - correction, 0))
             return left if "divide" in kernels.TAKE_NUMBERS else kernels.number(left, name, x)
         left = kernels.subtract(ground.length(x, axes, name), kernels.number(correction, name, x))
@@ -207,6 +208,7 @@ class Reducing:
         place = ground.axis(0 if axis is None else axis, len(shape), function)
         name = self._accumulated(function, x, dtype)
         x = ground.cast(x, name)
+        # some frameworks add up integers in a wider dtype
         total = ground.cast(getattr(kernels, function)(x, place), name) if 0 not in shape else kernels.copy(x)
         if not has_initial:
             return total
@@ -229,6 +231,7 @@ class Reducing:
 
     def _of_neighbours(self, x: Any, place: int, length: int, times: int) -> Any:
         kernels = self._kernels
+        # each round leaves one element less
         for last in range(length - 1, length - 1 - times, -1):
             x = kernels.subtract(kernels.sliced(x, place, 1, last + 1), kernels.sliced(x, place, 0, last))
         return x
@@ -244,6 +247,7 @@ class Reducing:
         return self._truth((x,), function, axes, bool(keepdims))
 
     def _of_bools(self, x: Any, function: str, axes: tuple[int, ...], keepdims: bool) -> Any:
+        # not all frameworks take the truth of numbers
         x = self._ground.cast(x, "bool")
         return getattr(self._kernels, function)(x, axes, keepdims) if axes else self._kernels.copy(x)
 
@@ -254,7 +258,7 @@ class Reducing:
         return self._counted((x,), self._ground.axes(axis, len(x.shape), function), bool(keepdims))
 
     def _of_ones(self, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-        return self.reduced("sum", self._ground.cast(x, "bool"), axes, None, keepdims)
+        return self._reduced("sum", self._ground.cast(x, "bool"), axes, None, keepdims)
 
     # places
 
@@ -293,6 +297,7 @@ class Reducing:
     def where(self, condition: Any, x1: Any, x2: Any, /) -> Any:
         condition = self._ground.require(condition, BOOL, "where")
         if type(x1) in NUMBERS and type(x2) in NUMBERS:
+            # two numbers promote as the elements of a list do
             name = dtypes.with_number(dtypes.with_number("bool", x1), x2)
             x1, x2 = (self._ground.number(x, self._ground.supported(name), condition) for x in (x1, x2))
         else:
@@ -327,6 +332,7 @@ class Reducing:
         place = ground.axis(axis, len(shape), "take_along_axis")
         others = broadcast_shape((*shape[:place], 1, *shape[place + 1 :]), (*wanted[:place], 1, *wanted[place + 1 :]))
         wide = (*others[:place], shape[place], *others[place + 1 :])
+        # the standard broadcasts the other axes, and the frameworks do not, or do so differently
         x = x if wide == shape else kernels.broadcast_to(x, wide)
         wide = (*others[:place], wanted[place], *others[place + 1 :])
         indices = indices if wide == wanted else kernels.broadcast_to(indices, wide)
@@ -339,8 +345,7 @@ class Reducing:
         ground, kernels, length = self._ground, self._kernels, shape_of(x)[axis]
         name = ground.name(indices)
         whole = name if name in ("int32", "int64") else ground.supported("int64")  # which all frameworks take
-        owned = registry.kind_of(type(indices))
-        if owned is None or owned.kind != "tensor":
+        if not ground.has_values(indices):
             indices = ground.cast(indices, whole)
             along = ground.length(x, (axis,), whole) if length is None else ground.number(length, whole, indices)
             is_negative = kernels.less(indices, ground.number(0, whole, indices))
@@ -374,6 +379,7 @@ class Reducing:
         if side not in ("left", "right"):
             raise ArgumentError(f"searchsorted: side is 'left' or 'right', not {shown(side)}")
         shape = ground.known(x2, "searchsorted")
+        # kernels are promised a vector that is sorted
         if sorter is not None:
             x1 = self.take(x1, sorter)
         if 0 in shape or 0 in shape_of(x1):

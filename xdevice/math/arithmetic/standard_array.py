@@ -91,6 +91,7 @@ class Array:
     @property
     def tensor(self) -> Any:
         """The backend's tensor: of a view, what its base now holds there."""
+        # a view follows what is written into its base
         if self._base is not None and self._seen is not self._base.tensor:
             self._seen = self._base.tensor
             self._tensor = elements(self._ground, self._seen, self._index)
@@ -218,6 +219,7 @@ class Array:
     def __getitem__(self, index: Any) -> Array:
         index = _bare(index)
         part = elements(self._ground, self.tensor, index)
+        # NumPy's views are of slices, and its elements are values
         if not is_sliced(index) or not len(part.shape):
             return Array(self._ground, part)
         return Array(self._ground, part, self, index)
@@ -227,6 +229,7 @@ class Array:
 
     def _become(self, result: Array) -> Array:
         here, there = (f"{self._ground.name(x.tensor)} of the shape {x.shape}" for x in (self, result))
+        # in place neither shape nor dtype may change
         if here != there:
             raise DTypeError(f"an operator in place would make {there} of {here}; write x = x + y in place of x += y")
         self._write(result.tensor)
@@ -244,6 +247,7 @@ def _of_two(function: str, reflected: bool = False) -> Callable[[Array, Any], An
     def operator(self: Array, other: Any) -> Any:
         if not isinstance(other, Array):
             other = _bare(other)
+            # so that Python tries the operator of the other operand
             if type(other) not in NUMBERS:
                 return NotImplemented
         computed = getattr(self.__array_namespace__(), function)

@@ -71,6 +71,7 @@ class Rows:
         for other, container in others.items():
             columns.append(self._beside(other, flatten(container)))
         tensors = [*chain(*columns)]
+        # asked once for all tensors, which are mostly in one place
         cls, *more = {*map(type, tensors)}
         self._is_together = not more and cls in registry.probes and len(self._backend.devices_of(cls, tensors)) == 1
         """Whether these are tensors of one type and on one device. Symbols of a traced function have no device."""
@@ -89,6 +90,7 @@ class Rows:
         backend, leaves = parameters(walk, name)
         if backend is not self._backend:
             raise two_backends(self._name, self._backend, name, backend)
+        # mostly the keys are the same, in the same order
         return leaves if have_same_keys(self.walk, walk) else self._paired(name, Tree(None, walk=walk), leaves)
 
     def _paired(self, name: str, other: Tree, leaves: list[Any]) -> list[Any]:
@@ -124,6 +126,7 @@ class Rows:
 
     def changed(self, rule: Callable[..., tuple[Any, ...]]) -> Rows:
         """Returns the rows that a rule makes of these."""
+        # the container and its tree stay the same
         new = copy(self)
         new._rows = self.applied(rule)
         return new
@@ -137,6 +140,7 @@ class Rows:
         if kernel is None:
             return None
         dtype = self.leaves[0].dtype
+        # as the kernels in `STEPS` are promised
         if dtype_name(dtype) != "float32" or any(x.dtype is not dtype for row in self._rows for x in row):
             return None
         return partial(kernel, self._rows)

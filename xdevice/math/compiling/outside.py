@@ -82,6 +82,7 @@ class Outside:
         if value is _GONE or id(value) in self._visited:
             return
         self._visited[id(value)] = value
+        # by text: what they read cannot be told from the code
         if any(value is one for one in _LOOKS_UP):
             raise _unseen(name, value)
         cls = type(value)
@@ -104,6 +105,7 @@ class Outside:
             raise _unseen(name, function, " with attributes")
         variables = function.__globals__
         module = variables.get("__name__", "")
+        # a decorator of ours, such as `value_and_grad`, changes nothing by itself
         if module.partition(".")[0] == "xdevice" and hasattr(function, "__wrapped__"):
             self._visit(vars(function)["__wrapped__"], name)
             return
@@ -140,6 +142,7 @@ def is_constant(value: Any, own: Container[str] = ()) -> bool:
     if isinstance(value, partial | MethodType):
         function = value.func if isinstance(value, partial) else value.__func__
         return getattr(function, "__module__", "").startswith(_OF_NAMESPACES)
+    # functions of C have no variables; a bound one may change what it is bound to
     if isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, type | ModuleType | None):
         return True
     module, name = getattr(value, "__module__", None) or cls.__module__, getattr(value, "__name__", "")
@@ -150,6 +153,7 @@ def is_constant(value: Any, own: Container[str] = ()) -> bool:
 
 def is_of_library(module: Any, own: Container[str] = ()) -> bool:
     """Whether a module is part of Python, of xdevice, of a framework or of an installed package."""
+    # asked by name: the module need not be imported for it
     root = str(module).partition(".")[0]
     if root in sys.stdlib_module_names or root.startswith("xdevice"):
         return True
@@ -157,6 +161,7 @@ def is_of_library(module: Any, own: Container[str] = ()) -> bool:
         return True
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     is_installed = file.startswith(_INSTALLED) or "site-packages" in file or "dist-packages" in file
+    # the package of the compiled function itself is a program, even where it is installed
     return is_installed and root not in own
 
 
@@ -220,6 +225,7 @@ def _is_dtype(value: Any) -> bool:
 
 def random_states() -> Any:
     """Returns what Python's and NumPy's own generators draw next."""
+    # not imported for this
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return random.getstate()

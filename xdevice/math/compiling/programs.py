@@ -162,12 +162,14 @@ class _Pattern:
         assert arguments.backend is not None
         root, leaves, _ = arguments.walk
         self.backend: Backend = arguments.backend
+        # their variables count as those of the compiled function do
         self.code: list[Any] = [x for x in leaves if isinstance(x, FunctionType | type)] + _classes(root)
         """The functions and classes among the arguments, and the classes of their containers."""
         self.numbers = [x for x in leaves if type(x) is int]
         self._places = arguments.places
         self._fixed = [(i, x) for i, x in enumerate(leaves) if i not in set(self._places)]
         self._kinds = [*map(type, leaves)]
+        # a variable is an argument, and its tensor is looked for each time
         is_plain = all(leaves[i] is x for i, x in zip(self._places, arguments.tensors, strict=True))
         try:
             self._read = _reader(root[4][0]) if is_plain and root is not None else None
@@ -179,6 +181,7 @@ class _Pattern:
         """Returns the tensors in arguments of this pattern; None if they have another, or that is not sure."""
         leaves: list[Any] = []
         args, kwargs = call
+        # what this pattern does not know for sure is looked at closely by `_Arguments`
         if self._read is None or self._read(args, leaves):
             return None
         if self._read_keywords is None:
@@ -243,13 +246,17 @@ class _Programs:
             tensors = arguments.tensors
             if arguments.has_symbols:
                 return self._function(*args, **kwargs)  # a compiler around this one compiles it
+            # the same object each time, because programs are kept by it
             self._last = pattern = self._patterns.get((*arguments.structure,)) or _Pattern(arguments)
         backend = pattern.backend
         device = backend.common_device(tensors) or _Arguments(call).device()
+        # the adapter has no compiler
         if getattr(backend.compile, "__func__", None) is Compiling.compile:
             return self._function(*args, **kwargs)
+        # a function may ask for the device of the block and for the selected backend
         key = pattern, device, scopes.current(), selection.current()
         program = self._made.get(key)
+        # what the function reads elsewhere was written into the program
         if program is None or program.outside.has_changed():
             arguments = _Arguments(call)
             arguments.device()
@@ -264,6 +271,7 @@ class _Programs:
 
     def _warn(self, numbers: list[int]) -> None:
         self._count += 1
+        # said once, where it begins to be many
         if self._count != _MANY:
             return
         name = getattr(self._function, "__qualname__", shown(self._function))
@@ -316,6 +324,7 @@ class _Program:
         before, random = trees.flatten(call)[1], random_states()
         result = self._function(*args, **kwargs)
         after = trees.flatten(call)[1]
+        # a program would not repeat it
         if len(before) != len(after) or any(x is not y for x, y in zip(before, after, strict=True)):
             raise self._backend.unsupported(
                 "compiling a function that changes a container among its arguments", "return a new container"
@@ -326,6 +335,7 @@ class _Program:
                 f"compiling a function that changes {changed}: it would do so once, while it is traced",
                 "return the new value",
             )
+        # compared by value: drawing is seen wherever it happens
         if random_states() != random:
             raise self._backend.unsupported(
                 "compiling a function that draws random numbers: they would be the same at each call",
@@ -377,6 +387,7 @@ def _builder(template: Walked, places: list[int]) -> Build:
             return lambda tensors: dict(zip(names, tensors))  # noqa: B905  # the rest is for others
         return lambda tensors: dict(zip(names, [part(tensors) for part in parts], strict=True))
 
+    # there is more than tensors in it
     if len(places) < len(template[1]):
         return rebuild
     try:
