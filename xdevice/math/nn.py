@@ -19,9 +19,9 @@ from xdevice.base.dtypes import dtype_name
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, shown
 from xdevice.math.arithmetic import by_hand
-from xdevice.math.arithmetic.doors import Door, Doors
+from xdevice.math.arithmetic.checks import shape_of
 from xdevice.math.arithmetic.dtypes import BOOL, REAL_FLOATING
-from xdevice.math.arithmetic.ground import shape_of
+from xdevice.math.arithmetic.lookup import Functions, Lookup
 from xdevice.math.arithmetic.namespace import array_namespace
 from xdevice.math.contract.nn import COMPILED, ENDS, REFUSES
 from xdevice.tensors.creation import listed
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Final, Literal
 
-    from xdevice.math.arithmetic.ground import Ground
+    from xdevice.math.arithmetic.checks import Checks
 
     Lengths = int | tuple[int, int]
     Reduction = Literal["mean", "sum", "none"]
@@ -142,7 +142,7 @@ def dropout(x: Any, mask: Any, p: float) -> Any:
         [2.0, 0.0]
     """
     on, x = _begin(x, "dropout")
-    mask = on.ground.require(mask, BOOL, "dropout")
+    mask = on.checks.require(mask, BOOL, "dropout")
     on.require_one_device(x=x, mask=mask)
     if not _fit(shape_of(x), shape_of(mask)):
         raise ShapeError(f"dropout takes a mask of the shape of x, {shape_of(x)}, not {shape_of(mask)}")
@@ -150,7 +150,7 @@ def dropout(x: Any, mask: Any, p: float) -> Any:
         raise ArgumentError(f"dropout takes a probability from 0 to 1, and p is {shown(p)}")
     # x * mask / 0 would be NaN
     if p == 1:
-        return on.ground.kernels.multiply(x, on.ground.number(0.0, on.ground.name(x), x))
+        return on.checks.kernels.multiply(x, on.checks.number(0.0, on.checks.name(x), x))
     return on.kernels.dropout(x, mask, 1.0 - p)
 
 
@@ -186,9 +186,9 @@ def log_softmax(x: Any, *, axis: int = -1) -> Any:
 
 def _along(function: str, x: Any, axis: int) -> Any:
     on, x = _begin(x, function)
-    place = on.ground.axis(axis, len(x.shape), function)
+    place = on.checks.axis(axis, len(x.shape), function)
     # kernels are promised elements
-    return getattr(on.kernels, function)(x, place) if 0 not in x.shape else on.ground.kernels.copy(x)
+    return getattr(on.kernels, function)(x, place) if 0 not in x.shape else on.checks.kernels.copy(x)
 
 
 def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5) -> Any:
@@ -287,7 +287,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
         [[1.0, 0.0], [0.33, 0.67]]
     """
     on, q = _begin(q, "attention")
-    k, v = (on.ground.require(part, REAL_FLOATING, "attention") for part in (k, v))
+    k, v = (on.checks.require(part, REAL_FLOATING, "attention") for part in (k, v))
     shapes = queries, keys, values = shape_of(q), shape_of(k), shape_of(v)
     if min(map(len, shapes)) < 2 or not (
         _fit(queries[:-2], keys[:-2])
@@ -301,7 +301,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
         )
     on.require_together(q=q, k=k, v=v)
     if mask is not None:
-        mask = on.ground.require(mask, BOOL, "attention")
+        mask = on.checks.require(mask, BOOL, "attention")
         on.require_one_device(q=q, mask=mask)
         scores = (*queries[:-1], keys[-2])
         if not _reaches(shape_of(mask), scores):
@@ -316,8 +316,8 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
             raise on.backend.unsupported(
                 "causal attention of a length that is not known while a function is traced", "give it as the mask"
             )
-        before = on.ground.constant(numpy.tril(numpy.ones((queries[-2], keys[-2]), bool)), q)
-        mask = before if mask is None else on.ground.kernels.logical_and(mask, before)
+        before = on.checks.constant(numpy.tril(numpy.ones((queries[-2], keys[-2]), bool)), q)
+        mask = before if mask is None else on.checks.kernels.logical_and(mask, before)
     return on.kernel("attention")(q, k, v, mask)
 
 
@@ -398,8 +398,8 @@ def mse_loss(x: Any, y: Any, *, reduction: Reduction = "mean") -> Any:
         2.0
     """
     on, x, y = _of_pairs(x, y, reduction, "mse_loss")
-    apart = on.ground.kernels.subtract(x, y)
-    return _reduced(on.ground.kernels.multiply(apart, apart), reduction)
+    apart = on.checks.kernels.subtract(x, y)
+    return _reduced(on.checks.kernels.multiply(apart, apart), reduction)
 
 
 # of indices
@@ -456,7 +456,7 @@ def one_hot(indices: Any, n: int, *, dtype: object = None) -> Any:
     on = _of(indices, "one_hot")
     indices = on.indices(indices, "one_hot")
     (classes,) = _whole("n", n, 1, 1, "one_hot")
-    name = floats.usual() if dtype is None else on.ground.supported(dtype_name(dtype))
+    name = floats.usual() if dtype is None else on.checks.supported(dtype_name(dtype))
     on.require_range(indices, classes, "one_hot")
     return on.kernels.one_hot(indices, classes, name)
 
@@ -487,14 +487,14 @@ def conv2d(x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, paddin
         [[[[1.0, 2.0], [2.0, 4.0]]]]
     """
     on, x = _begin(x, "conv2d")
-    kernel = on.ground.require(kernel, REAL_FLOATING, "conv2d")
+    kernel = on.checks.require(kernel, REAL_FLOATING, "conv2d")
     strides, paddings = _whole("stride", stride, 2, 1, "conv2d"), _whole("padding", padding, 2, 0, "conv2d")
     images, filters = _sizes("x", x, _IMAGES, "conv2d"), _sizes("kernel", kernel, _KERNELS, "conv2d")
     if not _fit(images[1:2], filters[1:2]):
         raise ShapeError(f"conv2d: x of the shape {images} has {images[1]} channels, the kernel {filters} {filters[1]}")
     tensors = {"x": x, "kernel": kernel}
     if bias is not None:
-        tensors["bias"] = bias = on.ground.require(bias, REAL_FLOATING, "conv2d")
+        tensors["bias"] = bias = on.checks.require(bias, REAL_FLOATING, "conv2d")
         if len(bias.shape) != 1 or not _fit(shape_of(bias), filters[:1]):
             raise ShapeError(f"conv2d takes a bias of the shape ({filters[0]},), not {shape_of(bias)}")
     _require_room("conv2d", images, filters[2:], paddings)
@@ -553,12 +553,12 @@ def _pool(function: str, x: Any, size: Lengths, stride: Lengths | None, padding:
 # the backend
 
 
-class _On(Door):
+class _Layers(Functions):
     """One backend's kernels for neural networks (functions of its adapter), and the checks of the kernels'
     arguments."""
 
-    def __init__(self, ground: Ground) -> None:
-        super().__init__(ground)
+    def __init__(self, checks: Checks) -> None:
+        super().__init__(checks)
         self.kernels = self.backend.nn()
         self.ends = getattr(self.kernels, ENDS, None)
         self.refuses = getattr(self.kernels, REFUSES, None)
@@ -583,7 +583,7 @@ class _On(Door):
         """What a kernel gives for tensors on one device once the indices among them are checked; where the adapter's
         raises, they are read only after that."""
         operands = (*tensors.values(),)
-        if not self.ground.are_together(operands):
+        if not self.checks.are_together(operands):
             self.require_one_device(**tensors)
         own = getattr(self.kernels, name, None)
         # a read of the indices waits for the device, so it is spared where the kernel raises
@@ -598,9 +598,9 @@ class _On(Door):
 
     def indices(self, x: Any, function: str) -> Any:
         """Returns `x` as a tensor. Raises `DTypeError` if its dtype is not int32 or int64."""
-        cls, ground = type(x), self.ground
-        if cls not in ground.mine or (cls in ground.may_be_sparse and not self.backend.is_dense(x)):
-            x = ground.tensor(x, function)
+        cls, checks = type(x), self.checks
+        if cls not in checks.mine or (cls in checks.may_be_sparse and not self.backend.is_dense(x)):
+            x = checks.tensor(x, function)
         name = dtype_name(x.dtype)
         if name not in _INDICES:
             raise DTypeError(
@@ -639,7 +639,7 @@ class _On(Door):
         are spread over several devices are left to the framework."""
         operands = (*tensors.values(),)
         try:
-            if self.ground.are_together(operands) or not all(map(_holds_values, operands)):
+            if self.checks.are_together(operands) or not all(map(_holds_values, operands)):
                 return
             # its error names the arguments
             if len(set(map(self.backend.operand_device, operands))) > 1:
@@ -648,27 +648,27 @@ class _On(Door):
             return
 
 
-_doors: Final = Doors(_On)
-_seen: Final = _doors.seen
+_lookup: Final = Lookup(_Layers)
+_seen: Final = _lookup.seen
 
 
-def _of(x: Any, function: str) -> _On:
-    """The `_On` of the backend that the tensor `x` belongs to. Prepares this thread for the backend's kernels where
+def _of(x: Any, function: str) -> _Layers:
+    """The `_Layers` of the backend that the tensor `x` belongs to. Prepares this thread for the backend's kernels where
     they need it."""
     on = _seen.get(type(x))
     if on is None or on.backend.refusal is not None:
-        on = _doors.find(x, function)
+        on = _lookup.find(x, function)
     if on.enter is not None:
         on.enter()
     return on
 
 
-def _begin(x: Any, function: str) -> tuple[_On, Any]:
+def _begin(x: Any, function: str) -> tuple[_Layers, Any]:
     on = _seen.get(type(x))
     # without a function to enter, one look is enough
     if on is None or on.enter is not None or on.backend.refusal is not None:
         on = _of(x, function)
-    return on, on.ground.require(x, REAL_FLOATING, function)
+    return on, on.checks.require(x, REAL_FLOATING, function)
 
 
 # arguments
@@ -684,10 +684,10 @@ def _reduced(losses: Any, reduction: Reduction) -> Any:
     return losses if reduction == "none" else getattr(array_namespace(losses), reduction)(losses)
 
 
-def _of_pairs(x: Any, y: Any, reduction: Reduction, function: str) -> tuple[_On, Any, Any]:
+def _of_pairs(x: Any, y: Any, reduction: Reduction, function: str) -> tuple[_Layers, Any, Any]:
     """The arguments of a loss of each element, checked."""
     on, x = _begin(x, function)
-    y = on.ground.require(y, REAL_FLOATING, function)
+    y = on.checks.require(y, REAL_FLOATING, function)
     if not _fit(shape_of(x), shape_of(y)):
         raise ShapeError(f"{function} takes two tensors of one shape, not {shape_of(x)} and {shape_of(y)}")
     # frameworks give NaN, 0 or an error
@@ -704,7 +704,7 @@ def _channels(x: Any, function: str) -> tuple[int | None, ...]:
     return shape
 
 
-def _normed(on: _On, function: str, vector: tuple[int | None, ...], parts: dict[str, Any], eps: float) -> Any:
+def _normed(on: _Layers, function: str, vector: tuple[int | None, ...], parts: dict[str, Any], eps: float) -> Any:
     """What a kernel that normalizes gives, once its vectors are checked."""
     # a large eps is mostly an argument in the wrong place
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
@@ -714,14 +714,14 @@ def _normed(on: _On, function: str, vector: tuple[int | None, ...], parts: dict[
         if part is None:
             continue
         if name != "x":
-            parts[name] = part = on.ground.require(part, REAL_FLOATING, function)
+            parts[name] = part = on.checks.require(part, REAL_FLOATING, function)
             shape = shape_of(part)
             if shape != vector and not _fit(shape, vector):
                 raise ShapeError(f"{function}: {name} has the shape {shape}, expected {vector}")
         tensors[name] = part
     on.require_together(**tensors)
     if 0 in parts["x"].shape:
-        return on.ground.kernels.copy(parts["x"])
+        return on.checks.kernels.copy(parts["x"])
     return on.run(function, *parts.values(), eps=float(eps))
 
 

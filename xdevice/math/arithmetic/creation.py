@@ -13,7 +13,7 @@ from xdevice.tensors import conversion, creation, verbs
 from xdevice.tensors.refusals import require_dtype
 
 from . import dtypes
-from .ground import NUMBERS, Ground, Room, shape_of
+from .checks import NUMBERS, Checks, Room, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class Creation(Room):
     """Functions that make tensors of a shape, of numbers, or like other tensors."""
 
-    def __init__(self, ground: Ground) -> None:
-        super().__init__(ground)
-        self._backend = ground.backend
-        self._spread = ground.fused(self._along_axes)
+    def __init__(self, checks: Checks) -> None:
+        super().__init__(checks)
+        self._backend = checks.backend
+        self._spread = checks.fused(self._along_axes)
 
     # of values
 
@@ -40,8 +40,8 @@ class Creation(Room):
             if copy is False:
                 raise SharingError("asarray(copy=False) takes a tensor of the backend; anything else is copied")
             return creation.tensor_of(self._backend, obj, device, None if dtype is None else dtype_name(dtype))
-        x = self._ground.tensor(obj, "asarray")
-        result = x if dtype is None else self._ground.cast(x, self._ground.supported(dtype_name(dtype)))
+        x = self._checks.tensor(obj, "asarray")
+        result = x if dtype is None else self._checks.cast(x, self._checks.supported(dtype_name(dtype)))
         result = result if device is None else verbs.to_device(result, device)
         # a cast and a move both copy
         if copy is False and result is not x:
@@ -80,7 +80,7 @@ class Creation(Room):
         return self._filled(shape, 0, self._named(dtype, floats.usual()), device)
 
     def _named(self, dtype: Any, default: str) -> str:
-        return self._ground.supported(default if dtype is None else dtype_name(dtype))
+        return self._checks.supported(default if dtype is None else dtype_name(dtype))
 
     def _filled(self, shape: Shape, value: Any, name: str, device: object) -> Any:
         place = self._place(name, device)
@@ -94,13 +94,13 @@ class Creation(Room):
     # like another
 
     def full_like(self, x: Any, /, fill_value: complex, *, dtype: Any = None, device: object = None) -> Any:
-        x = self._ground.tensor(x, "full_like")
+        x = self._checks.tensor(x, "full_like")
         if type(fill_value) not in NUMBERS:
             fill_value = creation.item(fill_value)
-        name = self._named(dtype, self._ground.name(x))
+        name = self._named(dtype, self._checks.name(x))
         dtypes.require_fits(fill_value, name)
         if device is not None:
-            return self._filled(self._ground.known(x, "full_like"), fill_value, name, device)
+            return self._filled(self._checks.known(x, "full_like"), fill_value, name, device)
         return self._kernels.full_like(x, fill_value, name)
 
     def empty_like(self, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
@@ -171,19 +171,19 @@ class Creation(Room):
     def meshgrid(self, *arrays: Any, indexing: str = "xy") -> list[Any]:
         if indexing not in ("xy", "ij"):
             raise ShapeError(f"meshgrid: indexing is 'xy' or 'ij', not {shown(indexing)}")
-        tensors = [self._ground.tensor(x, "meshgrid") for x in arrays]
+        tensors = [self._checks.tensor(x, "meshgrid") for x in arrays]
         if any(len(x.shape) != 1 for x in tensors):
             raise ShapeError(f"meshgrid takes vectors, not the shapes {[shape_of(x) for x in tensors]}")
         if tensors:
-            self._ground.require_one_device("meshgrid", *tensors)
-            tensors = self._ground.promoted(tensors)
+            self._checks.require_one_device("meshgrid", *tensors)
+            tensors = self._checks.promoted(tensors)
         places = list(range(len(tensors)))
         # in this order the first two axes are exchanged
         if indexing == "xy":
             places[:2] = reversed(places[:2])
         shape = [0] * len(tensors)
         for place, x in zip(places, tensors, strict=True):
-            (shape[place],) = self._ground.known(x, "meshgrid")
+            (shape[place],) = self._checks.known(x, "meshgrid")
         return list(self._spread(tuple(tensors), tuple(places), tuple(shape)))
 
     def _along_axes(self, *arguments: Any) -> list[Any]:
@@ -201,25 +201,25 @@ class Creation(Room):
     def _triangle(self, function: str, x: Any, inside: Any, k: int) -> Any:
         import numpy
 
-        x = self._ground.tensor(x, function)
-        shape = self._ground.known(x, function)
+        x = self._checks.tensor(x, function)
+        shape = self._checks.known(x, function)
         if len(shape) < 2:
             raise ShapeError(f"{function} takes two dimensions or more, not the shape {shape}")
         if hasattr(self._kernels, function):
             return getattr(self._kernels, function)(x, k)
         rows, columns = numpy.ogrid[: shape[-2], : shape[-1]]
         # not by a product with ones, which would make NaN of infinity
-        mask = self._ground.constant(inside(rows, columns), x)
-        return self._kernels.where(mask, x, self._kernels.number(0, self._ground.name(x), x))
+        mask = self._checks.constant(inside(rows, columns), x)
+        return self._kernels.where(mask, x, self._kernels.number(0, self._checks.name(x), x))
 
 
 class Types(Room):
     """The functions of the Python Array API standard that convert dtypes or describe them."""
 
     def astype(self, x: Any, dtype: Any, /, *, copy: bool = True, device: object = None) -> Any:
-        x = self._ground.tensor(x, "astype")
-        result = self._ground.cast(x, self._ground.supported(dtype_name(dtype)))
-        result = self._ground.kernels.copy(result) if copy and result is x else result
+        x = self._checks.tensor(x, "astype")
+        result = self._checks.cast(x, self._checks.supported(dtype_name(dtype)))
+        result = self._checks.kernels.copy(result) if copy and result is x else result
         return result if device is None else verbs.to_device(result, devices.parse(device))
 
     def can_cast(self, from_: Any, to: Any, /) -> bool:
@@ -229,13 +229,13 @@ class Types(Room):
         name = self._name(type)
         if dtypes.kind_of(name) not in "fc":
             raise DTypeError(f"finfo takes a dtype of floats, not {name}; iinfo is for integers")
-        return dtypes.floats(name, self._ground.kernels.dtype(floats.PARTS.get(name, name)))
+        return dtypes.floats(name, self._checks.kernels.dtype(floats.PARTS.get(name, name)))
 
     def iinfo(self, type: Any, /) -> dtypes.IInfo:
         name = self._name(type)
         if dtypes.kind_of(name) not in "iu":
             raise DTypeError(f"iinfo takes a dtype of integers, not {name}; finfo is for floats")
-        return dtypes.integers(name, self._ground.kernels.dtype(name))
+        return dtypes.integers(name, self._checks.kernels.dtype(name))
 
     def isdtype(self, dtype: Any, kind: Any) -> bool:
         name = dtype_name(dtype)
@@ -251,12 +251,12 @@ class Types(Room):
         for other in names[1:]:
             name = dtypes.promoted(name, other)
         for x in arrays_and_dtypes:
-            name = self._ground.supported(dtypes.with_number(name, x)) if _is_number(x) else name
-        return self._ground.kernels.dtype(name)
+            name = self._checks.supported(dtypes.with_number(name, x)) if _is_number(x) else name
+        return self._checks.kernels.dtype(name)
 
     def _name(self, x: Any) -> str:
         if registry.kind_of(type(registry.as_array(x))) is not None:
-            return self._ground.name(self._ground.tensor(x, "this function"))
+            return self._checks.name(self._checks.tensor(x, "this function"))
         return dtype_name(x)
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from xdevice.errors import ArgumentError, NotATensorError, ShapeError, shown
 from xdevice.math.contract.arithmetic import EINSUM
 
+from .checks import Checks
 from .dtypes import REAL_FLOATING
-from .ground import Ground
-from .namespace import ground_of
+from .namespace import checks_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,23 +49,23 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
     """
     if not tensors:
         raise NotATensorError("einsum takes tensors behind the subscripts")
-    ground = ground_of(tensors[0], "einsum")
-    if not hasattr(ground.kernels, EINSUM):
-        raise ground.backend.unsupported("einsum", "use xp.tensordot, or sums of products")
-    operands = ground.operands("einsum", REAL_FLOATING, [ground.tensor(x, "einsum") for x in tensors])
-    ground.require_one_device("einsum", *operands)
-    shapes = [ground.known(x, "einsum") for x in operands]
+    checks = checks_of(tensors[0], "einsum")
+    if not hasattr(checks.kernels, EINSUM):
+        raise checks.backend.unsupported("einsum", "use xp.tensordot, or sums of products")
+    operands = checks.operands("einsum", REAL_FLOATING, [checks.tensor(x, "einsum") for x in tensors])
+    checks.require_one_device("einsum", *operands)
+    shapes = [checks.known(x, "einsum") for x in operands]
     terms, result = _written_out(subscripts, shapes)
-    plain = [_diagonal(ground, x, term) for x, term in zip(operands, terms, strict=True)]
+    plain = [_diagonal(checks, x, term) for x, term in zip(operands, terms, strict=True)]
     names = ["".join(dict.fromkeys(term)) for term in terms]
     product = None
     # frameworks disagree about operands without axes, so these are multiplied below
     if any(names):
         factors = [x for x, name in zip(plain, names, strict=True) if name]
-        product = ground.kernels.einsum(f"{','.join(filter(None, names))}->{result}", factors)
+        product = checks.kernels.einsum(f"{','.join(filter(None, names))}->{result}", factors)
     for x, name in zip(plain, names, strict=True):
         if not name:
-            product = ground.kernels.copy(x) if product is None else ground.kernels.multiply(product, x)
+            product = checks.kernels.copy(x) if product is None else checks.kernels.multiply(product, x)
     return product
 
 
@@ -111,7 +111,7 @@ def _require_lengths(text: str, terms: Sequence[str], shapes: Sequence[tuple[int
                 raise ShapeError(f"einsum: {name} in {text!r} is {lengths[letter]} and {length} in {list(shapes)}")
 
 
-def _diagonal(ground: Ground, x: Any, term: str) -> Any:
+def _diagonal(checks: Checks, x: Any, term: str) -> Any:
     """The diagonal of the axes whose letter is there twice."""
     name = "".join(dict.fromkeys(term))
     if name == term:
@@ -119,4 +119,4 @@ def _diagonal(ground: Ground, x: Any, term: str) -> Any:
     import numpy as np
 
     places = np.arange(np.prod(x.shape, dtype="int64")).reshape(tuple(x.shape))
-    return ground.gathered(x, np.einsum(f"{term}->{name}", places))
+    return checks.gathered(x, np.einsum(f"{term}->{name}", places))

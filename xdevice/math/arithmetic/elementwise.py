@@ -10,8 +10,8 @@ from xdevice.errors import DTypeError, XDeviceError, shown
 from xdevice.math.contract.arithmetic import SETTLED
 
 from . import dtypes
+from .checks import NUMBERS, Checks
 from .dtypes import ANY, BITS, BOOL, COMPLEX, FLOATING, INTEGER, NUMERIC, REAL, REAL_FLOATING
-from .ground import NUMBERS, Ground
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,21 +47,21 @@ BINARY: Final = {
 }
 
 
-def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
+def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
     """The elementwise functions, by name."""
-    kernels = ground.kernels
-    table = {name: _unary(ground, name, kinds) for name, kinds in UNARY.items()}
+    kernels = checks.kernels
+    table = {name: _unary(checks, name, kinds) for name, kinds in UNARY.items()}
     for name in ROUNDING:
-        table[name] = _unary(ground, name, REAL, apart=INTEGER, other=kernels.copy)
+        table[name] = _unary(checks, name, REAL, apart=INTEGER, other=kernels.copy)
     for name, answer in TESTING.items():
-        table[name] = _unary(ground, name, NUMERIC, apart=INTEGER, other=partial(_all_alike, kernels, answer))
-    table |= {name: _binary(ground, name, kinds) for name, kinds in BINARY.items()}
-    table["pow"] = _pow(ground, table["pow"])
-    table["clip"] = _clip(ground)
-    table["positive"] = _unary(ground, "positive", NUMERIC, _itself)
+        table[name] = _unary(checks, name, NUMERIC, apart=INTEGER, other=partial(_all_alike, kernels, answer))
+    table |= {name: _binary(checks, name, kinds) for name, kinds in BINARY.items()}
+    table["pow"] = _pow(checks, table["pow"])
+    table["clip"] = _clip(checks)
+    table["positive"] = _unary(checks, "positive", NUMERIC, _itself)
     for name in ("conj", "real"):
-        table[name] = _unary(ground, name, NUMERIC, _itself, COMPLEX, getattr(kernels, name, None))
-    table["imag"] = _unary(ground, "imag", COMPLEX)
+        table[name] = _unary(checks, name, NUMERIC, _itself, COMPLEX, getattr(kernels, name, None))
+    table["imag"] = _unary(checks, "imag", COMPLEX)
     return table
 
 
@@ -79,7 +79,7 @@ def _all_alike(kernels: Any, value: bool, x: Any) -> Any:
 
 
 def _unary(
-    ground: Ground,
+    checks: Checks,
     name: str,
     kinds: str,
     kernel: Callable[[Any], Any] | None = None,
@@ -92,68 +92,68 @@ def _unary(
     kernels: dict[Any, Callable[[Any], Any]] = {}  # for the dtypes seen so far
 
     def unary(x: Any, /) -> Any:
-        if ground.is_plain(x):
+        if checks.is_plain(x):
             known = kernels.get(x.dtype)
             if known is not None:
                 try:
                     return known(x)
                 except Exception:
-                    ground.require_fit(name, x)
+                    checks.require_fit(name, x)
                     raise
-        x = ground.require(x, kinds, name)
+        x = checks.require(x, kinds, name)
         kernels[x.dtype] = chosen = choose(x)
         return chosen(x)
 
     def choose(x: Any) -> Callable[[Any], Any]:
-        if dtypes.kind_of(ground.name(x)) in apart:
+        if dtypes.kind_of(checks.name(x)) in apart:
             return other  # type: ignore[no-any-return]
-        return kernel or ground.kernel(name, x.dtype)
+        return kernel or checks.kernel(name, x.dtype)
 
     return _named(unary, name)
 
 
-def _binary(ground: Ground, name: str, kinds: str) -> Callable[..., Any]:
+def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
     """A function of two tensors, or of a tensor and a number: the adapter's kernel."""
-    settled = getattr(ground.kernels, SETTLED, _itself)
-    takes_number = name in ground.kernels.TAKE_NUMBERS
+    settled = getattr(checks.kernels, SETTLED, _itself)
+    takes_number = name in checks.kernels.TAKE_NUMBERS
     # written without a lock, as in `_unary`
     kernels: dict[Any, Callable[[Any, Any], Any]] = {}  # for the dtypes seen so far
 
     def binary(x1: Any, x2: Any, /) -> Any:
         try:
-            kernel = kernels.get(x1.dtype) if ground.is_plain(x1) else None
+            kernel = kernels.get(x1.dtype) if checks.is_plain(x1) else None
             if kernel is not None:
-                if ground.is_plain(x2) and x2.dtype is x1.dtype:
-                    if ground.looks:
-                        ground.require_one_device(name, x1, x2)
+                if checks.is_plain(x2) and x2.dtype is x1.dtype:
+                    if checks.looks:
+                        checks.require_one_device(name, x1, x2)
                     return settled(kernel(x1, x2))
-                if takes_number and type(x2) is float and dtypes.kind_of(ground.name(x1)) == "f":
+                if takes_number and type(x2) is float and dtypes.kind_of(checks.name(x1)) == "f":
                     return kernel(x1, x2)
-            x1, x2 = ground.operands(name, kinds, (x1, x2))
-            kernels[x1.dtype] = kernel = ground.kernel(name, x1.dtype)
+            x1, x2 = checks.operands(name, kinds, (x1, x2))
+            kernels[x1.dtype] = kernel = checks.kernel(name, x1.dtype)
             return settled(kernel(x1, x2))
         # the checks have said what is wrong
         except XDeviceError:
             raise
         except Exception:
-            ground.require_fit(name, x1, x2)
+            checks.require_fit(name, x1, x2)
             raise
 
     return _named(binary, name)
 
 
-def _pow(ground: Ground, power: Callable[..., Any]) -> Callable[..., Any]:
+def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
     def pow(x1: Any, x2: Any, /) -> Any:
         # the frameworks differ here, and no integer is right
-        if type(x2) is int and x2 < 0 and dtypes.kind_of(ground.name(ground.tensor(x1, "pow"))) != "f":
+        if type(x2) is int and x2 < 0 and dtypes.kind_of(checks.name(checks.tensor(x1, "pow"))) != "f":
             raise DTypeError(f"pow of integers to the power of {x2} is not an integer; xp.astype(x, xp.float32) first")
         return power(x1, x2)
 
     return pow
 
 
-def _clip(ground: Ground) -> Callable[..., Any]:
-    kernels, own = ground.kernels, getattr(ground.kernels, "clip", None)
+def _clip(checks: Checks) -> Callable[..., Any]:
+    kernels, own = checks.kernels, getattr(checks.kernels, "clip", None)
 
     def bound(value: Any, name: str) -> Any:
         if value is None:
@@ -166,16 +166,16 @@ def _clip(ground: Ground) -> Callable[..., Any]:
             raise DTypeError(
                 f"clip of {name} at {shown(value)}: bounds must be of the kind of the tensor; cast it first"
             )
-        value = ground.tensor(value, "clip")
-        if dtypes.kind_of(ground.name(value)) != dtypes.kind_of(name):
-            raise DTypeError(f"clip of {name} at bounds of {ground.name(value)}: they must be of one kind; cast one")
-        return ground.cast(value, name)
+        value = checks.tensor(value, "clip")
+        if dtypes.kind_of(checks.name(value)) != dtypes.kind_of(name):
+            raise DTypeError(f"clip of {name} at bounds of {checks.name(value)}: they must be of one kind; cast one")
+        return checks.cast(value, name)
 
     def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
-        x = ground.require(x, REAL, "clip")
+        x = checks.require(x, REAL, "clip")
         if min is None and max is None:
             return kernels.copy(x)
-        name = ground.name(x)
+        name = checks.name(x)
         low, high = bound(min, name), bound(max, name)
         # the adapters' own take numbers; bounds that are tensors have to broadcast
         if own is not None and not hasattr(low, "dtype") and not hasattr(high, "dtype"):
@@ -185,13 +185,13 @@ def _clip(ground: Ground) -> Callable[..., Any]:
 
     def bounded(kernel: Callable[[Any, Any], Any], x: Any, value: Any, name: str) -> Any:
         if type(value) in NUMBERS:
-            value = ground.number(value, name, x)
-        elif ground.looks:
-            ground.require_one_device("clip", x, value)
+            value = checks.number(value, name, x)
+        elif checks.looks:
+            checks.require_one_device("clip", x, value)
         try:
             return kernel(x, value)
         except Exception:
-            ground.require_fit("clip", x, value)
+            checks.require_fit("clip", x, value)
             raise
 
     return clip

@@ -9,8 +9,8 @@ from xdevice.base.dtypes import dtype_name
 from xdevice.errors import ArgumentError, ShapeError, shown
 from xdevice.tensors.creation import listed
 
+from .checks import Checks, shape_of
 from .dtypes import FLOATING, REAL_FLOATING
-from .ground import Ground, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,8 +30,8 @@ _PARTS: Final = {"complex64": "float32", "complex128": "float64"}
 def _along_one_axis(function: str) -> Callable[..., Any]:
     def transform(self: Fourier, x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
         x = self._operand(function, x)
-        place = self._ground.axis(axis, len(x.shape), f"fft.{function}")
-        self._ground.known(x, f"fft.{function}")
+        place = self._checks.axis(axis, len(x.shape), f"fft.{function}")
+        self._checks.known(x, f"fft.{function}")
         return self._transform(function, x, (n,), (place,), norm)
 
     return transform
@@ -40,10 +40,10 @@ def _along_one_axis(function: str) -> Callable[..., Any]:
 def _along_axes(function: str) -> Callable[..., Any]:
     def transform(self: Fourier, x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward") -> Any:
         x = self._operand(function, x)
-        ndim = len(self._ground.known(x, f"fft.{function}"))
+        ndim = len(self._checks.known(x, f"fft.{function}"))
         if axes is None:
             axes = range(0 if s is None else ndim - len(s), ndim)
-        places = tuple([self._ground.axis(axis, ndim, f"fft.{function}") for axis in listed(axes)])
+        places = tuple([self._checks.axis(axis, ndim, f"fft.{function}") for axis in listed(axes)])
         lengths = [None] * len(places) if s is None else listed(s)
         if not places or len(lengths) != len(places) or len({*places}) != len(places):
             raise ShapeError(f"fft.{function} takes one length for each axis, and one axis or more, not {shown(s)}")
@@ -55,10 +55,10 @@ def _along_axes(function: str) -> Callable[..., Any]:
 class Fourier:
     """The functions of `xp.fft`."""
 
-    def __init__(self, ground: Ground, xp: Any) -> None:
-        self._ground = ground
+    def __init__(self, checks: Checks, xp: Any) -> None:
+        self._checks = checks
         self._xp = xp
-        self._transformed = ground.fused(self._of_kernel)
+        self._transformed = checks.fused(self._of_kernel)
 
     fft, ifft, rfft, irfft, hfft, ihfft = map(_along_one_axis, _ALONG_ONE)
     fftn, ifftn, rfftn, irfftn = map(_along_axes, _STEPS)
@@ -70,9 +70,9 @@ class Fourier:
 
     def _operand(self, function: str, x: Any) -> Any:
         if function in _OF_REAL:
-            return self._ground.require(x, REAL_FLOATING, f"fft.{function}")
-        x = self._ground.require(x, FLOATING, f"fft.{function}")
-        return self._ground.cast(x, _COMPLEX.get(self._ground.name(x), "complex64"))
+            return self._checks.require(x, REAL_FLOATING, f"fft.{function}")
+        x = self._checks.require(x, FLOATING, f"fft.{function}")
+        return self._checks.cast(x, _COMPLEX.get(self._checks.name(x), "complex64"))
 
     def _lengths(
         self, function: str, shape: tuple[Any, ...], lengths: Sequence[Any], axes: tuple[int, ...], norm: str
@@ -96,13 +96,13 @@ class Fourier:
             return self._of_kernel(self._xp.conj(x), "irfft", lengths, axes, _OTHER[norm])
         if function == "ihfft":
             return self._xp.conj(self._of_kernel(x, "rfft", lengths, axes, _OTHER[norm]))
-        kernel = getattr(self._ground.kernels.fft, function, None)
+        kernel = getattr(self._checks.kernels.fft, function, None)
         if kernel is None:
             return self._axis_by_axis(x, function, lengths, axes, norm)
-        complex_name = _COMPLEX.get(self._ground.name(x), "complex64")
+        complex_name = _COMPLEX.get(self._checks.name(x), "complex64")
         result = kernel(x, lengths, axes, norm) if function in _STEPS else kernel(x, *lengths, *axes, norm)
         # NumPy 1 transforms in double precision whatever it gets
-        return self._ground.cast(result, _PARTS[complex_name] if function in _TO_REAL else complex_name)
+        return self._checks.cast(result, _PARTS[complex_name] if function in _TO_REAL else complex_name)
 
     def _axis_by_axis(self, x: Any, function: str, lengths: tuple[int, ...], axes: tuple[int, ...], norm: str) -> Any:
         """The transforms along one axis after the other: first along the last one, but not where that gives real
@@ -137,7 +137,7 @@ class Fourier:
         return self._shifted("ifftshift", x, axes, 1)
 
     def _shifted(self, function: str, x: Any, axes: Any, up: int) -> Any:
-        x = self._ground.tensor(x, f"fft.{function}")
-        places = self._ground.axes(axes, len(x.shape), f"fft.{function}")
+        x = self._checks.tensor(x, f"fft.{function}")
+        places = self._checks.axes(axes, len(x.shape), f"fft.{function}")
         shape = shape_of(x)
         return self._xp.roll(x, [(shape[one] + up) // 2 for one in places], axis=places) if places else x

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xdevice.errors import ArgumentError, DTypeError, ShapeError, shown
 
+from .checks import NUMBERS, Checks, broadcast_shape, shape_of
 from .dtypes import FLOATING, NUMERIC
-from .ground import NUMBERS, Ground, broadcast_shape, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,15 +45,15 @@ class SVDResult(NamedTuple):
 class LinearAlgebra:
     """The functions of `xp.linalg`; `matmul`, `matrix_transpose`, `tensordot` and `vecdot` are those of `xp`."""
 
-    def __init__(self, ground: Ground, xp: Any) -> None:
-        self._ground = ground
+    def __init__(self, checks: Checks, xp: Any) -> None:
+        self._checks = checks
         self._xp = xp
         # each is one program where the framework makes programs, and its gradient too
-        self._product = ground.fused(self._of_parts)
-        self._power = ground.fused(self._of_factors)
-        self._inverse = ground.fused(self._of_svd)
-        self._rank = ground.fused(self._of_values)
-        self._length = ground.fused(self._of_squares)
+        self._product = checks.fused(self._of_parts)
+        self._power = checks.fused(self._of_factors)
+        self._inverse = checks.fused(self._of_svd)
+        self._rank = checks.fused(self._of_values)
+        self._length = checks.fused(self._of_squares)
 
     # factorizations
 
@@ -82,8 +82,8 @@ class LinearAlgebra:
         return SlogdetResult(*self._factor("slogdet", x, True))
 
     def solve(self, x1: Any, x2: Any, /) -> Any:
-        x1, x2 = self._ground.operands("linalg.solve", FLOATING, (x1, x2))
-        self._ground.require_one_device("linalg.solve", x1, x2)
+        x1, x2 = self._checks.operands("linalg.solve", FLOATING, (x1, x2))
+        self._checks.require_one_device("linalg.solve", x1, x2)
         kernel, x1 = self._kernel("solve"), self._matrix(x1, "solve", True)
         shapes = shape_of(x1), shape_of(x2)
         # by the standard only one dimension is a vector; NumPy before 2.0 took more for vectors
@@ -110,16 +110,16 @@ class LinearAlgebra:
         return kernel(self._matrix(x, function, is_square), *settings)
 
     def _kernel(self, function: str) -> Callable[..., Any]:
-        kernel: Callable[..., Any] | None = getattr(self._ground.kernels.linalg, function, None)
+        kernel: Callable[..., Any] | None = getattr(self._checks.kernels.linalg, function, None)
         if kernel is None:
-            raise self._ground.backend.unsupported(
+            raise self._checks.backend.unsupported(
                 f"linalg.{function}", 'compute it with another: xdevice.convert(x, "numpy")'
             )
         return kernel
 
     def _matrix(self, x: Any, function: str, is_square: bool = False) -> Any:
-        x = self._ground.require(x, FLOATING, f"linalg.{function}")
-        name, shape = self._ground.name(x), shape_of(x)
+        x = self._checks.require(x, FLOATING, f"linalg.{function}")
+        name, shape = self._checks.name(x), shape_of(x)
         if name not in HELD:
             raise DTypeError(f"linalg.{function} takes {', '.join(HELD)}, not {name}; cast it by xp.astype")
         if len(shape) < 2 or (is_square and shape[-1] != shape[-2]):
@@ -132,8 +132,8 @@ class LinearAlgebra:
         x, n = self._matrix(x, "matrix_power", True), index(n)
         # also for a matrix that has no inverse
         if n == 0:
-            shape = self._ground.known(x, "linalg.matrix_power")
-            one = self._xp.eye(shape[-1], dtype=x.dtype, device=self._ground.backend.device_of(x))
+            shape = self._checks.known(x, "linalg.matrix_power")
+            one = self._xp.eye(shape[-1], dtype=x.dtype, device=self._checks.backend.device_of(x))
             return self._xp.broadcast_to(one, shape)
         return self._power((x if n > 0 else self.inv(x),), abs(n))
 
@@ -166,7 +166,7 @@ class LinearAlgebra:
         x = self._matrix(x, function)
         if rtol is None or type(rtol) in NUMBERS:
             return (x,), rtol
-        self._ground.require_one_device(f"linalg.{function}", x, self._ground.tensor(rtol, f"linalg.{function}"))
+        self._checks.require_one_device(f"linalg.{function}", x, self._checks.tensor(rtol, f"linalg.{function}"))
         return ((x, rtol),)
 
     def _counts(self, values: Any, x: Any, rtol: Any) -> Any:
@@ -186,17 +186,17 @@ class LinearAlgebra:
     # products and sums
 
     def cross(self, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-        x1, x2 = self._ground.operands("linalg.cross", NUMERIC, (x1, x2))
-        self._ground.require_one_device("linalg.cross", x1, x2)
+        x1, x2 = self._checks.operands("linalg.cross", NUMERIC, (x1, x2))
+        self._checks.require_one_device("linalg.cross", x1, x2)
         shorter = min(len(x1.shape), len(x2.shape))
-        place = self._ground.axis(axis, shorter, "linalg.cross") - shorter if axis < 0 else axis
-        lengths = [shape_of(x)[self._ground.axis(place, len(x.shape), "linalg.cross")] for x in (x1, x2)]
+        place = self._checks.axis(axis, shorter, "linalg.cross") - shorter if axis < 0 else axis
+        lengths = [shape_of(x)[self._checks.axis(place, len(x.shape), "linalg.cross")] for x in (x1, x2)]
         if lengths != [3, 3]:
             raise ShapeError(f"linalg.cross takes axes of 3 elements, not {shape_of(x1)} and {shape_of(x2)}")
         # the adapters' own take one shape
         x1, x2 = (x1, x2) if shape_of(x1) == shape_of(x2) else self._xp.broadcast_arrays(x1, x2)
         place %= len(x1.shape)
-        own = getattr(self._ground.kernels, "cross", None)
+        own = getattr(self._checks.kernels, "cross", None)
         return own(x1, x2, place) if own else self._product((x1, x2), place)
 
     def _of_parts(self, x1: Any, x2: Any, place: int) -> Any:
@@ -206,8 +206,8 @@ class LinearAlgebra:
         return self._xp.stack(parts, axis=place)
 
     def diagonal(self, x: Any, /, *, offset: int = 0) -> Any:
-        x, kernels = self._ground.tensor(x, "linalg.diagonal"), self._ground.kernels
-        shape = self._ground.known(x, "linalg.diagonal")
+        x, kernels = self._checks.tensor(x, "linalg.diagonal"), self._checks.kernels
+        shape = self._checks.known(x, "linalg.diagonal")
         if len(shape) < 2:
             raise ShapeError(f"linalg.diagonal takes matrices, not the shape {shape}")
         if hasattr(kernels, "diagonal"):
@@ -216,10 +216,10 @@ class LinearAlgebra:
 
         places = np.arange(shape[-2] * shape[-1]).reshape(shape[-2:]).diagonal(offset)
         flat = kernels.reshape(x, (*shape[:-2], shape[-2] * shape[-1]))
-        return kernels.take(flat, self._ground.constant(places, x), len(shape) - 2)
+        return kernels.take(flat, self._checks.constant(places, x), len(shape) - 2)
 
     def outer(self, x1: Any, x2: Any, /) -> Any:
-        x1, x2 = self._ground.operands("linalg.outer", NUMERIC, (x1, x2))
+        x1, x2 = self._checks.operands("linalg.outer", NUMERIC, (x1, x2))
         if len(x1.shape) != 1 or len(x2.shape) != 1:
             raise ShapeError(f"linalg.outer takes vectors, not the shapes {shape_of(x1)} and {shape_of(x2)}")
         return self._xp.multiply(self._xp.expand_dims(x1, axis=1), x2)
@@ -247,7 +247,7 @@ class LinearAlgebra:
         return xp.expand_dims(result, axis=-1) if keepdims else result
 
     def vector_norm(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Any:
-        xp, x = self._xp, self._ground.require(x, FLOATING, "linalg.vector_norm")
+        xp, x = self._xp, self._checks.require(x, FLOATING, "linalg.vector_norm")
         if ord == 2:
             return self._root(x, axis, keepdims, "vector_norm")
         size = xp.abs(x)
@@ -262,12 +262,12 @@ class LinearAlgebra:
 
     def _root(self, x: Any, axis: Axis, keepdims: bool, function: str) -> Any:
         """The root of the sum of squares."""
-        axes = self._ground.axes(axis, len(x.shape), f"linalg.{function}")
-        own = getattr(self._ground.kernels, "norm", None)
+        axes = self._checks.axes(axis, len(x.shape), f"linalg.{function}")
+        own = getattr(self._checks.kernels, "norm", None)
         return own(x, axes, bool(keepdims)) if own and axes else self._length((x,), axes, bool(keepdims))
 
     def _of_squares(self, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
         xp = self._xp
         # squares of real numbers need no `abs`, whose gradient at 0 is not defined
-        size = xp.abs(x) if self._ground.name(x).startswith("complex") else x
+        size = xp.abs(x) if self._checks.name(x).startswith("complex") else x
         return xp.sqrt(xp.sum(xp.square(size), axis=axes, keepdims=keepdims))

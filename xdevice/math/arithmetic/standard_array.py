@@ -21,9 +21,9 @@ from xdevice.errors import ArgumentError, DTypeError, ShapeError, SharingError, 
 from xdevice.math.contract.arithmetic import HOST
 from xdevice.tensors import creation, verbs
 
-from .ground import NUMBERS, Ground, shape_of
+from .checks import NUMBERS, Checks, shape_of
 from .indexing import at, elements, is_sliced
-from .namespace import VERSION, Namespace, array_namespace, ground_of
+from .namespace import VERSION, Namespace, array_namespace, checks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,20 +69,20 @@ def standard_array(x: Any) -> Any:
     if isinstance(x, Array):
         return x
     x = registry.as_array(x)
-    ground = ground_of(x, "standard_array")
-    return Array(ground, ground.tensor(x, "standard_array"))
+    checks = checks_of(x, "standard_array")
+    return Array(checks, checks.tensor(x, "standard_array"))
 
 
 class Array:
     """The standard's array object: a tensor, with the operators and methods that the standard asks for."""
 
-    __slots__ = ("_base", "_ground", "_index", "_seen", "_tensor")
+    __slots__ = ("_base", "_checks", "_index", "_seen", "_tensor")
 
     __array_ufunc__ = None  # so that NumPy's arrays and scalars leave operators to this class
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, ground: Ground, tensor: Any, base: Array | None = None, index: Any = None) -> None:
-        self._ground = ground
+    def __init__(self, checks: Checks, tensor: Any, base: Array | None = None, index: Any = None) -> None:
+        self._checks = checks
         self._tensor = tensor
         self._base = base
         self._index = index
@@ -94,7 +94,7 @@ class Array:
         # a view follows what is written into its base
         if self._base is not None and self._seen is not self._base.tensor:
             self._seen = self._base.tensor
-            self._tensor = elements(self._ground, self._seen, self._index)
+            self._tensor = elements(self._checks, self._seen, self._index)
         return self._tensor
 
     def _write(self, tensor: Any) -> None:
@@ -110,11 +110,11 @@ class Array:
 
     @property
     def dtype(self) -> Any:
-        return self._ground.kernels.dtype(self._ground.name(self.tensor))
+        return self._checks.kernels.dtype(self._checks.name(self.tensor))
 
     @property
     def device(self) -> Any:
-        return self._ground.backend.device_of(self.tensor)
+        return self._checks.backend.device_of(self.tensor)
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -146,14 +146,14 @@ class Array:
         inner = array_namespace(self.tensor)
         wrapped = _namespaces.get(inner)
         if wrapped is None:
-            result = Wrapped(self._ground, inner, f"{inner.__name__} of standard arrays")
+            result = Wrapped(self._checks, inner, f"{inner.__name__} of standard arrays")
             wrapped = _namespaces.setdefault(inner, result)
         return wrapped
 
     def to_device(self, device: object, /, *, stream: None = None) -> Array:
         if stream is not None:
             raise UnsupportedError("to_device takes no stream; xdevice.Stream has streams")
-        return Array(self._ground, verbs.to_device(self.tensor, device))
+        return Array(self._checks, verbs.to_device(self.tensor, device))
 
     def __dlpack__(
         self,
@@ -174,7 +174,7 @@ class Array:
         return (dlpack.CPU, 0) if self.device is CPU else dlpack.Lent(self._capsule(False)).device
 
     def _capsule(self, copy: bool) -> Any:
-        backend = self._ground.backend
+        backend = self._checks.backend
         if not backend.shares(self.device):
             raise SharingError(f"other frameworks cannot see the memory of {self.device} of {backend.name}")
         x = backend.detached(self.tensor)
@@ -218,17 +218,17 @@ class Array:
 
     def __getitem__(self, index: Any) -> Array:
         index = _bare(index)
-        part = elements(self._ground, self.tensor, index)
+        part = elements(self._checks, self.tensor, index)
         # NumPy's views are of slices, and its elements are values
         if not is_sliced(index) or not len(part.shape):
-            return Array(self._ground, part)
-        return Array(self._ground, part, self, index)
+            return Array(self._checks, part)
+        return Array(self._checks, part, self, index)
 
     def __setitem__(self, index: Any, values: Any) -> None:
         self._write(at(self.tensor)[_bare(index)].set(_bare(values)))
 
     def _become(self, result: Array) -> Array:
-        here, there = (f"{self._ground.name(x.tensor)} of the shape {x.shape}" for x in (self, result))
+        here, there = (f"{self._checks.name(x.tensor)} of the shape {x.shape}" for x in (self, result))
         # in place neither shape nor dtype may change
         if here != there:
             raise DTypeError(f"an operator in place would make {there} of {here}; write x = x + y in place of x += y")
@@ -285,17 +285,17 @@ _give_operators()
 class Wrapped:
     """A namespace whose functions take and give `Array`s. Its names are those of the namespace of tensors."""
 
-    def __init__(self, ground: Ground, inner: Any, name: str) -> None:
+    def __init__(self, checks: Checks, inner: Any, name: str) -> None:
         self.__name__ = name
-        self._ground = ground
+        self._checks = checks
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
         if isinstance(value, SimpleNamespace):
-            value = Wrapped(self._ground, value, f"{self.__name__}.{name}")
+            value = Wrapped(self._checks, value, f"{self.__name__}.{name}")
         elif isinstance(value, FunctionType | partial) and not name.startswith("_"):
-            value = _wrapped(self._ground, value)
+            value = _wrapped(self._checks, value)
             value = _keeping(value) if name == "asarray" else value
         setattr(self, name, value)
         return value
@@ -310,11 +310,11 @@ class Wrapped:
 _namespaces: dict[Namespace, Wrapped] = {}
 
 
-def _wrapped(ground: Ground, function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapped(checks: Checks, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def computed(*args: Any, **settings: Any) -> Any:
         result = function(*map(_bare, args), **{name: _bare(value) for name, value in settings.items()})
-        return _dressed(ground, result)
+        return _dressed(checks, result)
 
     return computed
 
@@ -347,10 +347,10 @@ def _bare(value: Any) -> Any:
     return value if registry.as_array(value) is value else value.item()
 
 
-def _dressed(ground: Ground, result: Any) -> Any:
+def _dressed(checks: Checks, result: Any) -> Any:
     if isinstance(result, tuple | list):
         make: Any = getattr(result, "_make", type(result))  # a named tuple takes its parts one by one
-        return make([_dressed(ground, part) for part in result])
+        return make([_dressed(checks, part) for part in result])
     result = registry.as_array(result)
     owned = registry.kind_of(type(result))
-    return result if owned is None else Array(ground, result)
+    return result if owned is None else Array(checks, result)

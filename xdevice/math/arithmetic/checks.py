@@ -1,4 +1,4 @@
-"""`Ground`: the checks of tensors, dtypes, devices, shapes and axes that all functions of a namespace use."""
+"""`Checks`: the checks of tensors, dtypes, devices, shapes and axes that all functions of a namespace use."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _on_host(kernels: Any, function: str, arguments: Sequence[Any]) -> Any:
     return kernels.constant(np.asarray(result, order="C"), arguments[0])
 
 
-class Ground:
+class Checks:
     """One backend with its kernels (the functions of its adapter), and the checks that all functions of the namespace
     use."""
 
@@ -371,9 +371,9 @@ class Ground:
 class Room:
     """Functions of a namespace that belong together: a namespace has the public methods of several rooms."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._kernels = ground.kernels
+    def __init__(self, checks: Checks) -> None:
+        self._checks = checks
+        self._kernels = checks.kernels
 
 
 def shape_of(x: Any) -> tuple[Any, ...]:
