@@ -50,14 +50,18 @@ def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: P
 
 @partial(jax.jit, static_argnames=("size", "stride", "padding"))
 def max_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
-    around = [(0, 0), (0, 0), *_around(padding)]
-    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, *size), (1, 1, *stride), around)
+    return _pooled(x, -jnp.inf, lax.max, size, stride, padding)
 
 
 @partial(jax.jit, static_argnames=("size", "stride", "padding"))
 def avg_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
+    height, width = size
+    return _pooled(x, 0.0, lax.add, size, stride, padding) / (height * width)
+
+
+def _pooled(x: Array, start: float, reduce: Callable[..., Array], size: Pair, stride: Pair, padding: Pair) -> Array:
     around = [(0, 0), (0, 0), *_around(padding)]
-    return lax.reduce_window(x, 0.0, lax.add, (1, 1, *size), (1, 1, *stride), around) / (size[0] * size[1])
+    return lax.reduce_window(x, start, reduce, (1, 1, *size), (1, 1, *stride), around)
 
 
 @partial(jax.jit)

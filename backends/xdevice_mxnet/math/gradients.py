@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xdevice.base.devices import Device
+    from xdevice.math.contract.gradients import Call, Outcome
 
 _UNREACHABLE = re.compile(r"with respect to the (\d+)-th variable because it is unreachable")
 
@@ -79,9 +80,7 @@ def _unreachable(error: mx.MXNetError) -> int:
 
 
 class MxnetGradients(Gradients):
-    def value_and_grad(
-        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
-    ) -> tuple[Any, list[Any], list[Any]]:
+    def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         if nested or mx.autograd.is_recording():
             raise self.unsupported(
                 "gradients while it records: for most operations it has no second gradient",

@@ -28,6 +28,8 @@ from xdevice_paddle.private import private
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from xdevice.math.contract.gradients import Call, Outcome
+
 _kernel = private.place("paddle.base.core.eager.run_partial_grad")  # got at each call: `parallel` replaces it
 _nothing = nullcontext()
 _is_leaf = attrgetter("is_leaf")
@@ -80,9 +82,7 @@ def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Gradients) 
 
 
 class PaddleGradients(Gradients):
-    def value_and_grad(
-        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
-    ) -> tuple[Any, list[Any], list[Any]]:
+    def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         if not paddle.in_dynamic_mode():
             raise self.unsupported(
                 "gradients inside a function that paddle.jit.to_static traces",

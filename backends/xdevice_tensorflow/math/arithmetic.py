@@ -136,19 +136,21 @@ def logaddexp(x1: Any, x2: Any) -> Any:
     return large + tf.math.log1p(tf.exp(apart))
 
 
-@_placed
-def isfinite(x: Any) -> Any:
-    return tf.math.is_finite(x) if x.dtype.is_floating else isfinite(tf.math.real(x)) & isfinite(tf.math.imag(x))
+def _of_parts(test: Callable[..., Any], together: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a kernel of a test that takes no complex numbers: it tests both of their parts."""
+
+    @_placed
+    def kernel(x: Any) -> Any:
+        if x.dtype.is_floating:
+            return test(x)
+        return together(test(tf.math.real(x)), test(tf.math.imag(x)))
+
+    return kernel
 
 
-@_placed
-def isinf(x: Any) -> Any:
-    return tf.math.is_inf(x) if x.dtype.is_floating else isinf(tf.math.real(x)) | isinf(tf.math.imag(x))
-
-
-@_placed
-def isnan(x: Any) -> Any:
-    return tf.math.is_nan(x) if x.dtype.is_floating else isnan(tf.math.real(x)) | isnan(tf.math.imag(x))
+isfinite = _of_parts(tf.math.is_finite, tf.logical_and)
+isinf = _of_parts(tf.math.is_inf, tf.logical_or)
+isnan = _of_parts(tf.math.is_nan, tf.logical_or)
 
 
 @_placed
@@ -161,7 +163,8 @@ def floor_divide(x1: Any, x2: Any) -> Any:
     if not x1.dtype.is_floating:
         return tf.math.floordiv(x1, x2)
     rounded, rest = x1 / x2, tf.truncatemod(x1, x2)
-    times = (x1 - rest) / x2 - tf.cast((rest != 0) & ((rest < 0) != (x2 < 0)), x1.dtype)
+    is_one_less = (rest != 0) & ((rest < 0) != (x2 < 0))
+    times = (x1 - rest) / x2 - tf.cast(is_one_less, x1.dtype)
     times = tf.where(times == 0, rounded * 0, tf.round(times))  # `rounded * 0` has the sign of the quotient
     # it is constant but for steps
     return tf.stop_gradient(tf.where(x2 == 0, rounded, times))
@@ -204,9 +207,12 @@ def _keys(x: Any) -> Any:
         x = tf.cast(x, tf.float32)
     whole = tf.int32 if x.dtype.size == 4 else tf.int64
     # one bit pattern for all NaNs, and for both zeros
-    x = tf.where(tf.math.is_nan(x), tf.constant(math.nan, x.dtype), tf.where(x == 0, tf.zeros((), x.dtype), x))
+    is_nan = tf.math.is_nan(x)
+    x = tf.where(x == 0, tf.zeros((), x.dtype), x)
+    x = tf.where(is_nan, tf.constant(math.nan, x.dtype), x)
     bits = tf.bitcast(x, whole)
-    return tf.where(tf.math.is_nan(x), whole.max, tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, whole.max), bits))
+    keys = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, whole.max), bits)
+    return tf.where(is_nan, whole.max, keys)
 
 
 def _last(x: Any, axis: int) -> Any:
@@ -291,7 +297,8 @@ def _transform(function: Callable[..., Any], of_length: Callable[[int], int]) ->
         x, length = _last(x, axis), of_length(n)
         # TensorFlow's transforms take the length that there is
         x = x[..., :length]
-        x = tf.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(0, length - x.shape[-1])])
+        missing = length - x.shape[-1]
+        x = tf.pad(x, [*[(0, 0)] * (len(x.shape) - 1), (0, missing)])
         result = function(x) if function not in (tf.signal.rfft, tf.signal.irfft) else function(x, [n])
         is_inverse = function in (tf.signal.ifft, tf.signal.irfft)
         power = {"backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]

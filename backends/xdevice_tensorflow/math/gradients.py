@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from xdevice.math.contract.gradients import Call, Outcome
+
 
 def _beside(x: Any) -> AbstractContextManager[Any]:
     """Returns a scope with the device of `x`. For a traced tensor, which has no device, it changes nothing."""
@@ -44,9 +46,7 @@ def _settled(g: Any, x: Any, backend: Gradients) -> Any:
 
 
 class TensorflowGradients(Gradients):
-    def value_and_grad(
-        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
-    ) -> tuple[Any, list[Any], list[Any]]:
+    def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         with _beside(leaves[0]):
             # variables that the function reads are constants to it
             with tf.GradientTape(watch_accessed_variables=False) as tape:

@@ -22,6 +22,8 @@ from xdevice_torch.private import private
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from xdevice.math.contract.gradients import Call, Outcome
+
 _ENGINE = private.place("torch.autograd._engine_run_backward")
 """What `torch.autograd.grad` ends in, after checks that take 8 of its 24 us. Virtual GPUs replace it, so it is
 looked up at each call."""
@@ -32,9 +34,7 @@ _is_inference, _detach, _require_grad = torch.Tensor.is_inference, torch.Tensor.
 
 
 class TorchGradients(Gradients):
-    def value_and_grad(
-        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
-    ) -> tuple[Any, list[Any], list[Any]]:
+    def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         if _transformation() is not None:
             raise self.unsupported(
                 "gradients by autograd inside of torch.func's transformations",

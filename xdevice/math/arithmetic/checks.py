@@ -384,6 +384,11 @@ def shape_of(x: Any) -> tuple[Any, ...]:
     return tuple([None if length is None or length < 0 else length for length in shape])
 
 
+def with_lengths(shape: tuple[Any, ...], axis: int, *lengths: int | None) -> tuple[Any, ...]:
+    """The shape with other lengths in the place of one axis."""
+    return (*shape[:axis], *lengths, *shape[axis + 1 :])
+
+
 def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
     """The shape that tensors of these shapes broadcast to. Raises `ShapeError` if they do not broadcast together."""
     if len({*shapes}) == 1:

@@ -42,6 +42,13 @@ class SVDResult(NamedTuple):
     Vh: Any
 
 
+def _of_square(function: str) -> Callable[..., Any]:
+    def factor(self: LinearAlgebra, x: Any, /) -> Any:
+        return self._factor(function, x, True)
+
+    return factor
+
+
 class LinearAlgebra:
     """The functions of `xp.linalg`; `matmul`, `matrix_transpose`, `tensordot` and `vecdot` are those of `xp`."""
 
@@ -61,17 +68,12 @@ class LinearAlgebra:
         result = self._factor("cholesky", x, True)
         return self._adjoint(result) if upper else result
 
-    def det(self, x: Any, /) -> Any:
-        return self._factor("det", x, True)
+    det = _of_square("det")
+    eigvalsh = _of_square("eigvalsh")
+    inv = _of_square("inv")
 
     def eigh(self, x: Any, /) -> EighResult:
         return EighResult(*self._factor("eigh", x, True))
-
-    def eigvalsh(self, x: Any, /) -> Any:
-        return self._factor("eigvalsh", x, True)
-
-    def inv(self, x: Any, /) -> Any:
-        return self._factor("inv", x, True)
 
     def qr(self, x: Any, /, *, mode: str = "reduced") -> QRResult:
         if mode not in ("reduced", "complete"):
@@ -92,12 +94,13 @@ class LinearAlgebra:
             raise ShapeError(f"linalg.solve: {shapes[0]} and {shapes[1]} do not fit")
         x2 = self._xp.expand_dims(x2, axis=1) if is_vector else x2
         batch = broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
-        x1, x2 = (
-            x if shape[:-2] == batch else self._xp.broadcast_to(x, (*batch, *shape[-2:]))
-            for x, shape in ((x, shape_of(x)) for x in (x1, x2))
-        )
-        result = kernel(x1, x2)
+        result = kernel(*[self._stacked(x, batch) for x in (x1, x2)])
         return self._xp.squeeze(result, axis=-1) if is_vector else result
+
+    def _stacked(self, x: Any, batch: tuple[Any, ...]) -> Any:
+        """Matrices, broadcast to a stack of this shape."""
+        shape = shape_of(x)
+        return x if shape[:-2] == batch else self._xp.broadcast_to(x, (*batch, *shape[-2:]))
 
     def svd(self, x: Any, /, *, full_matrices: bool = True) -> SVDResult:
         return SVDResult(*self._factor("svd", x, False, bool(full_matrices)))
@@ -159,7 +162,8 @@ class LinearAlgebra:
         counts = self._counts(values, x, rtol)
         # the inner `where` keeps the gradient of what does not count from being NaN
         inverse = xp.where(counts, xp.reciprocal(xp.where(counts, values, 1.0)), 0.0)
-        return xp.matmul(self._adjoint(vh), xp.multiply(xp.expand_dims(inverse, axis=-1), self._adjoint(u)))
+        scaled = xp.multiply(xp.expand_dims(inverse, axis=-1), self._adjoint(u))
+        return xp.matmul(self._adjoint(vh), scaled)
 
     def _with_rtol(self, function: str, x: Any, rtol: Any) -> tuple[Any, ...]:
         """The arguments of a fused function: `rtol` is a setting of it if it is a number, and else a tensor."""
@@ -202,8 +206,11 @@ class LinearAlgebra:
     def _of_parts(self, x1: Any, x2: Any, place: int) -> Any:
         multiply, subtract = self._xp.multiply, self._xp.subtract
         a, b = (self._xp.unstack(x, axis=place) for x in (x1, x2))
-        parts = [subtract(multiply(a[i], b[j]), multiply(a[j], b[i])) for i, j in ((1, 2), (2, 0), (0, 1))]
-        return self._xp.stack(parts, axis=place)
+
+        def part(i: int, j: int) -> Any:
+            return subtract(multiply(a[i], b[j]), multiply(a[j], b[i]))
+
+        return self._xp.stack([part(1, 2), part(2, 0), part(0, 1)], axis=place)
 
     def diagonal(self, x: Any, /, *, offset: int = 0) -> Any:
         x, kernels = self._checks.tensor(x, "linalg.diagonal"), self._checks.kernels

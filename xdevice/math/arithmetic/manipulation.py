@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from xdevice.errors import ShapeError, shown
 from xdevice.tensors.creation import listed
 
-from .checks import Checks, Room, broadcast_shape, shape_of
+from .checks import Checks, Room, broadcast_shape, shape_of, with_lengths
 from .dtypes import INTEGER, NUMERIC, kind_of
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Manipulation(Room):
         sources, targets = (
             [self._checks.axis(one, ndim, "moveaxis") for one in listed(axis)] for axis in (source, destination)
         )
-        if len(sources) != len(targets) or len({*sources}) != len(sources) or len({*targets}) != len(targets):
+        if not len(sources) == len({*sources}) == len(targets) == len({*targets}):
             raise ShapeError(f"moveaxis takes as many different axes as places, not {source} and {destination}")
         # the others keep their order around the places that are asked for
         order = [axis for axis in range(ndim) if axis not in sources]
@@ -75,13 +75,8 @@ class Manipulation(Room):
 
     def permute_dims(self, x: Any, /, axes: Sequence[int]) -> Any:
         x = self._checks.tensor(x, "permute_dims")
-        ndim, axis_of = len(x.shape), self._checks.axis
-        order = tuple(
-            [
-                axis if type(axis) is int and 0 <= axis < ndim else axis_of(axis, ndim, "permute_dims")
-                for axis in listed(axes)
-            ]
-        )
+        ndim = len(x.shape)
+        order = tuple([self._checks.axis(axis, ndim, "permute_dims") for axis in listed(axes)])
         if len(order) != ndim or len({*order}) != ndim:
             raise ShapeError(f"permute_dims takes each of {ndim} axes once, not {shown(axes)}")
         return self._kernels.permute_dims(x, order)
@@ -122,10 +117,10 @@ class Manipulation(Room):
         """Repeats each element along an axis `times` times: in a new axis behind that axis, which is then merged into
         it."""
         shape = self._checks.known(x, "repeat")
-        wide = self._kernels.broadcast_to(
-            self._kernels.expand_dims(x, axis + 1), (*shape[: axis + 1], times, *shape[axis + 1 :])
-        )
-        return self._kernels.reshape(wide, (*shape[:axis], shape[axis] * times, *shape[axis + 1 :]))
+        length = shape[axis]
+        wide = self._kernels.expand_dims(x, axis + 1)
+        wide = self._kernels.broadcast_to(wide, with_lengths(shape, axis, length, times))
+        return self._kernels.reshape(wide, with_lengths(shape, axis, length * times))
 
     def reshape(self, x: Any, /, shape: Sequence[int], *, copy: bool | None = None) -> Any:
         x = self._checks.tensor(x, "reshape")
@@ -140,14 +135,16 @@ class Manipulation(Room):
     def roll(self, x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Any:
         x = self._checks.tensor(x, "roll")
         shape = shape_of(x)
+        shifts = listed(shift)
         if axis is None:
-            if len(listed(shift)) != 1:
+            if len(shifts) != 1:
                 raise ShapeError(f"roll without axes takes one shift, not {shown(shift)}")
             if len(shape) == 1:
-                return self._rolled(x, listed(shift), (0,))
+                return self._rolled(x, shifts, (0,))
             shape = self._checks.known(x, "roll without axes")
-            return self._kernels.reshape(self._rolled(self._kernels.reshape(x, (-1,)), listed(shift), (0,)), shape)
-        axes, shifts = listed(axis), listed(shift)
+            rolled = self._rolled(self._kernels.reshape(x, (-1,)), shifts, (0,))
+            return self._kernels.reshape(rolled, shape)
+        axes = listed(axis)
         if len(shifts) == 1:
             shifts *= len(axes)
         if len(shifts) != len(axes):
@@ -197,7 +194,7 @@ class Manipulation(Room):
         place = self._checks.axis(axis, len(shapes[0]), "concat")
         # a length that is not known may be the right one
         others = {*shapes}
-        if len(others) > 1 and len({(*one[:place], *one[place + 1 :]) for one in others if None not in one}) > 1:
+        if len(others) > 1 and len({with_lengths(shape, place) for shape in others if None not in shape}) > 1:
             raise ShapeError(f"concat along the axis {axis} takes shapes that differ only there, not {shown(shapes)}")
         return self._kernels.concat(tensors, place)
 
@@ -226,9 +223,12 @@ class Manipulation(Room):
         right = [axis for axis in range(len(shapes[1])) if axis not in second]
         inner = prod([shapes[0][axis] for axis in first])
         outer = [shapes[0][axis] for axis in left], [shapes[1][axis] for axis in right]
-        x1 = self._kernels.reshape(self._kernels.permute_dims(x1, (*left, *first)), (prod(outer[0]), inner))
-        x2 = self._kernels.reshape(self._kernels.permute_dims(x2, (*second, *right)), (inner, prod(outer[1])))
-        return self._kernels.reshape(self._kernels.matmul(x1, x2), (*outer[0], *outer[1]))
+        rows = self._as_matrix(x1, (*left, *first), (prod(outer[0]), inner))
+        columns = self._as_matrix(x2, (*second, *right), (inner, prod(outer[1])))
+        return self._kernels.reshape(self._kernels.matmul(rows, columns), (*outer[0], *outer[1]))
+
+    def _as_matrix(self, x: Any, order: tuple[int, ...], shape: tuple[int, int]) -> Any:
+        return self._kernels.reshape(self._kernels.permute_dims(x, order), shape)
 
     def _contracted(self, shapes: tuple[tuple[int, ...], ...], axes: Any) -> tuple[list[int], list[int]]:
         ndims = len(shapes[0]), len(shapes[1])

@@ -12,7 +12,7 @@ from xdevice.errors import ArgumentError, ShapeError, shown
 from xdevice.math.contract.arithmetic import SKIPS_NAN
 
 from . import dtypes
-from .checks import NUMBERS, Checks, Room, broadcast_shape, shape_of
+from .checks import NUMBERS, Checks, Room, broadcast_shape, shape_of, with_lengths
 from .dtypes import ANY, BOOL, INTEGER, NUMERIC, REAL, REAL_FLOATING
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class Reducing(Room):
         if not has_initial:
             return total
         shape = checks.known(x, f"{function} with include_initial")
-        first = kernels.broadcast_to(kernels.number(initial, name, x), (*shape[:place], 1, *shape[place + 1 :]))
+        first = kernels.broadcast_to(kernels.number(initial, name, x), with_lengths(shape, place, 1))
         return kernels.concat([first, total], place)
 
     def diff(self, x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
@@ -330,11 +330,11 @@ class Reducing(Room):
         if len(shape) != len(wanted):
             raise ShapeError(f"take_along_axis takes two shapes of as many dimensions, not {shape} and {wanted}")
         place = checks.axis(axis, len(shape), "take_along_axis")
-        others = broadcast_shape((*shape[:place], 1, *shape[place + 1 :]), (*wanted[:place], 1, *wanted[place + 1 :]))
-        wide = (*others[:place], shape[place], *others[place + 1 :])
+        others = broadcast_shape(with_lengths(shape, place, 1), with_lengths(wanted, place, 1))
+        wide = with_lengths(others, place, shape[place])
         # the standard broadcasts the other axes, and the frameworks do not, or do so differently
         x = x if wide == shape else kernels.broadcast_to(x, wide)
-        wide = (*others[:place], wanted[place], *others[place + 1 :])
+        wide = with_lengths(others, place, wanted[place])
         indices = indices if wide == wanted else kernels.broadcast_to(indices, wide)
         return kernels.take_along_axis(x, self._checked(x, indices, place, "take_along_axis"), place)
 
