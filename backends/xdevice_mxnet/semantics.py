@@ -1,17 +1,32 @@
-"""Decides when a thread gets NumPy's semantics of shapes and arrays, a setting that MXNet keeps for each thread and
-that is off at first. `mx.npx.set_np()` switches it on.
+"""Decides when a thread gets NumPy's semantics, a setting that MXNet keeps for each thread and that is off at first.
 
-A thread that selects MXNet by xdevice, makes tensors by xdevice, or computes by `xdevice.array_namespace`, gets NumPy's
-semantics, once and for good. The rules:
+The setting replaces the meaning of shapes and the type of arrays (`mx.npx.set_np()` switches it on):
 
-- Loading, moving, copying, waiting and asking for a device never switch them on.
-- They stay off in a legacy program, which has made `mx.nd` arrays, symbols or Gluon blocks without them. If they were
-  switched on, layers that were built before would refuse every array, and 0 would not stand for an unknown size any
-  more.
-- They are never on for only a part of a program's computation. A loss that is recorded with them and differentiated
-  without them may crash the process, and without them arrays without dimensions or elements do not work.
-- If the program itself has switched them on or off, they stay as they are. Only arithmetic, which needs them, switches
-  them on again.
+| | off, as in a legacy program | on | upstream |
+|---|---|---|---|
+| the shape `()` | an unknown shape, so a 0-d array may end the process | a 0-d array | apache/mxnet#18271 |
+| a length of 0 | an unknown length, which is inferred | an array without elements | apache/mxnet#14661, #15096 |
+| Gluon's blocks | take `mx.nd` arrays, and refuse `mx.np`'s | the reverse | no upstream issue known |
+| a loss recorded with it on | differentiating it may crash the process | works | no upstream issue known |
+
+Who switches it on, once and for good in the calling thread:
+
+| call | what it does where the setting is off |
+|---|---|
+| loading, moving, copying, waiting, asking for a device | nothing, ever |
+| `chosen`: the program selects MXNet by xdevice | switches on |
+| `creating`: xdevice makes a tensor | switches on; a legacy program gets a warning instead, once |
+| `enter`, `require`: xdevice computes | switches on; a legacy program gets `UnsupportedError` |
+
+- A legacy program has made `mx.nd` arrays, symbols or Gluon blocks without the setting. They may not work with it, so
+  `chosen` and `creating` leave it off there. So does XDEVICE_MXNET_NP=0.
+- Where the program itself has called `set_np` or `reset_np`, only arithmetic, which cannot do without, calls it again.
+- The setting is never on for a part of a computation only: see the last row of the first table.
+- A new thread begins with the setting off, which is why each thread is asked (apache/mxnet#14661).
+
+Two things of MXNet's are replaced. `mxnet.util._set_np_array_logged` becomes an object that notices calls of `set_np`
+(`_SetNp`). And MXNet's message that the setting is on goes nowhere (`_announce_shapes`): it configured the root logger,
+so that the program's `logging.basicConfig` did nothing (apache/mxnet#16413).
 """
 
 from __future__ import annotations
@@ -60,32 +75,31 @@ class _Here(threading.local):
         self.thread = _Thread()
 
 
-class _Calls:
-    """Replaces the flag by which MXNet's `set_np` remembers that it has logged a message, so that each call of `set_np`
-    is noticed when it reads the flag. The flag is always true, so MXNet logs nothing. Otherwise it would log by the
-    root logger, and so configure it, after which the user's logging.basicConfig does nothing."""
+class _SetNp:
+    """Replaces the flag by which MXNet's `set_np` remembers that it has logged a message: a call of `set_np` is noticed
+    when it reads the flag. The flag is always true, so MXNet logs nothing."""
 
     def __init__(self, has_logged: bool) -> None:
-        self.seen = has_logged
+        self.was_called = has_logged
         _here.thread.is_settled = has_logged
 
     def __bool__(self) -> bool:
-        self.seen = _here.thread.is_settled = True
+        self.was_called = _here.thread.is_settled = True
         return True
 
 
 def _announce_shapes() -> None:
     """Lets MXNet log, as it does once, that NumPy's shapes are on, where it neither appears nor configures the root
     logger."""
-    root, deaf = logging.getLogger(), logging.NullHandler()
-    root.addHandler(deaf)
+    root, silent = logging.getLogger(), logging.NullHandler()
+    root.addHandler(silent)  # one that has a handler is not configured
     root.addFilter(_refuse)
     try:
         with mx.util.np_shape(True):
             pass
     finally:
         root.removeFilter(_refuse)
-        root.removeHandler(deaf)
+        root.removeHandler(silent)
 
 
 def _refuse(record: logging.LogRecord) -> bool:
@@ -93,11 +107,11 @@ def _refuse(record: logging.LogRecord) -> bool:
 
 
 _here: Final = _Here()
-_calls: Final = _Calls(private.get("mxnet.util._set_np_array_logged", False))
+_set_np: Final = _SetNp(private.get("mxnet.util._set_np_array_logged", False))
 """Notices whether the program has called `set_np` in this process, even before this module was imported: such a program
 is not a legacy program."""
 if private.has("mxnet.util._set_np_array_logged"):
-    setattr(*private.place("mxnet.util._set_np_array_logged"), _calls)
+    setattr(*private.place("mxnet.util._set_np_array_logged"), _set_np)
 _announce_shapes()
 
 _lock = threading.Lock()
@@ -105,7 +119,7 @@ _legacy: str | None = None
 """The legacy objects (arrays or blocks) that the program had made when `_legacy_things` was first called, in words;
 None if it had made none."""
 _is_decided = False
-_told: set[str] = set()
+_logged: set[str] = set()
 
 
 # for the adapter
@@ -153,7 +167,7 @@ def creating() -> None:
         return
     why_not = _switch()
     if why_not is not None and _IS_ALLOWED:
-        _tell(
+        _log_once(
             logging.WARNING,
             f"xdevice makes mxnet.np arrays, but does not call mxnet.npx.set_np(), because {why_not}. So Gluon refuses "
             f"these arrays, and those without dimensions cannot be computed on; call it first if the program can",
@@ -173,21 +187,21 @@ def _switch() -> str | None:
     _here.thread.is_settled = True
     if not _IS_ALLOWED:
         return f"{VARIABLE}=0 leaves them off"
-    made = _legacy_things()
-    if made is not None:
-        return f"this program has made {made} without NumPy's semantics, and they may not work with them"
+    legacy = _legacy_things()
+    if legacy is not None:
+        return f"this program has made {legacy} without NumPy's semantics, and they may not work with them"
     mx.npx.set_np()
     _here.thread.is_ours = True
-    _tell(
+    _log_once(
         logging.INFO,
         f"xdevice calls mxnet.npx.set_np() in threads that make tensors or compute by it; {VARIABLE}=0 forbids that",
     )
     return None
 
 
-def _tell(level: int, text: str) -> None:
-    if text not in _told:
-        _told.add(text)
+def _log_once(level: int, text: str) -> None:
+    if text not in _logged:
+        _logged.add(text)
         _log.log(level, text)
 
 
@@ -196,15 +210,15 @@ def _tell(level: int, text: str) -> None:
 
 def _legacy_things() -> str | None:
     global _legacy, _is_decided
-    if _calls.seen:
+    if _set_np.was_called:
         return None
     with _lock:  # other threads wait until the first one has looked
         if not _is_decided:
-            _legacy, _is_decided = _found(), True
+            _legacy, _is_decided = _look_for_legacy_things(), True
     return _legacy
 
 
-def _found() -> str | None:
+def _look_for_legacy_things() -> str | None:
     """Returns, in words, what the program has made that NumPy's semantics would break: arrays, blocks or symbols. None
     if there is nothing. Looks at every object of the process, which takes 30 ms."""
     classes = _classes()

@@ -1,7 +1,8 @@
 """Sums of an array along some of its axes.
 
 Facts about MXNet that the code depends on:
-- `sum` corrects rounding errors, and thereby makes NaN of infinities. Products with ones and `einsum` only add.
+- `sum` corrects rounding errors, and thereby makes NaN of infinities (https://github.com/apache/mxnet/pull/16234).
+  Products with ones and `einsum` only add.
 - A sum of 1,024 x 512 elements with its gradient takes 9 ms by `einsum`, and 0.7 ms by products with ones, on one core.
   The gradient of `einsum` of a 0-d array sometimes raises, and only later, when MXNet computes it in the background.
 - `dot` has float32 and float64 on the CPU. It takes the last axis of an array, and the first one of a matrix.

@@ -25,14 +25,14 @@ the suite is of two models that share a tensor."""
 FORBIDDEN = UNTELLING | AVOIDED - MEANT_OTHERWISE
 
 CEILINGS = {
-    "cli": 10,
-    "device layer": 283,
-    "distributed": 130,
-    "math": 180,
-    "performance": 14,
-    "port": 30,
+    "cli": 0,
+    "device layer": 231,
+    "distributed": 1,
+    "math": 11,
+    "performance": 0,
+    "port": 0,
     "testing": 0,
-    "twins": 120,
+    "twins": 30,
     "virtual": 0,
 }
 """How many values of each product have a forbidden name. Whoever renames some lowers the number; it is never raised."""
@@ -44,7 +44,6 @@ SAME_CLASSES = {
     "Owned",
     "Rule",
     "Stranger",
-    "Tree",
     "_View",
 }
 """The names that several classes of `xdevice/` have. Whoever renames one strikes it off; nothing is added."""

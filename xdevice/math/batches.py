@@ -43,33 +43,35 @@ def batches(arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = 
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ArgumentError(f"batches takes a size of 1 or more, not {shown(size)} of type {type(size).__qualname__}")
-    found = tensors_in(arrays, "arrays", "split into batches")
-    length = length_of(found)
+    operands = tensors_in(arrays, "arrays", "split into batches")
+    length = length_of(operands)
+    # drawn at the call: a generator would draw when it is first asked
     order = to_numpy(random.permutation(length, "cpu", "int32")) if shuffle else None
     sizes = [min(size, length - start) for start in range(0, length, size)]
     if drop_last and sizes and sizes[-1] < size:
         del sizes[-1]
-    return _batches(arrays, found, length, sizes, order)
+    return _batches(arrays, operands, length, sizes, order)
 
 
 def _batches(
-    arrays: Any, found: list[Operand], length: int, sizes: list[int], order: np.ndarray[Any, Any] | None
+    arrays: Any, operands: list[Operand], length: int, sizes: list[int], order: np.ndarray[Any, Any] | None
 ) -> Iterator[Any]:
     if not sizes:
         return
     if order is None:
+        # `split` takes lengths that add up to the whole
         rest = length - sum(sizes)
-        parts = [held.backend.split(held.value, [*sizes, *[rest] * bool(rest)]) for held in found]
+        parts = [operand.backend.split(operand.value, [*sizes, *[rest] * bool(rest)]) for operand in operands]
         for i in range(len(sizes)):
-            yield rebuilt(arrays, found, [part[i] for part in parts])
+            yield rebuilt(arrays, operands, [part[i] for part in parts])
         return
     start = 0
     for size in sizes:
         rows = order[start : start + size]
-        yield rebuilt(arrays, found, [_taken(held, rows) for held in found])
+        yield rebuilt(arrays, operands, [_taken(operand, rows) for operand in operands])
         start += size
 
 
-def _taken(held: Operand, rows: np.ndarray[Any, Any]) -> Any:
-    kernels = held.backend.namespace()
-    return kernels.take(held.value, kernels.constant(rows, held.value), 0)
+def _taken(operand: Operand, rows: np.ndarray[Any, Any]) -> Any:
+    kernels = operand.backend.namespace()
+    return kernels.take(operand.value, kernels.constant(rows, operand.value), 0)

@@ -15,12 +15,13 @@ from __future__ import annotations
 from functools import partial
 
 from xdevice.base import floats
+from xdevice.base.dtypes import dtype_name
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, shown
 from xdevice.math.arithmetic import by_hand
-from xdevice.math.arithmetic.doors import Door, Doors
+from xdevice.math.arithmetic.checks import shape_of
 from xdevice.math.arithmetic.dtypes import BOOL, REAL_FLOATING
-from xdevice.math.arithmetic.ground import shape_of
+from xdevice.math.arithmetic.lookup import Functions, Lookup
 from xdevice.math.arithmetic.namespace import array_namespace
 from xdevice.math.contract.nn import COMPILED, ENDS, REFUSES
 from xdevice.tensors.creation import listed
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Final, Literal
 
-    from xdevice.math.arithmetic.ground import Ground
+    from xdevice.math.arithmetic.checks import Checks
 
     Lengths = int | tuple[int, int]
     Reduction = Literal["mean", "sum", "none"]
@@ -141,14 +142,15 @@ def dropout(x: Any, mask: Any, p: float) -> Any:
         [2.0, 0.0]
     """
     on, x = _begin(x, "dropout")
-    mask = on.ground.require(mask, BOOL, "dropout")
+    mask = on.checks.require(mask, BOOL, "dropout")
     on.require_one_device(x=x, mask=mask)
     if not _fit(shape_of(x), shape_of(mask)):
         raise ShapeError(f"dropout takes a mask of the shape of x, {shape_of(x)}, not {shape_of(mask)}")
     if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 1:
         raise ArgumentError(f"dropout takes a probability from 0 to 1, and p is {shown(p)}")
+    # x * mask / 0 would be NaN
     if p == 1:
-        return on.ground.kernels.multiply(x, on.ground.number(0.0, on.ground.name(x), x))
+        return on.checks.kernels.multiply(x, on.checks.number(0.0, on.checks.name(x), x))
     return on.kernels.dropout(x, mask, 1.0 - p)
 
 
@@ -184,8 +186,9 @@ def log_softmax(x: Any, *, axis: int = -1) -> Any:
 
 def _along(function: str, x: Any, axis: int) -> Any:
     on, x = _begin(x, function)
-    place = on.ground.axis(axis, len(x.shape), function)
-    return getattr(on.kernels, function)(x, place) if 0 not in x.shape else on.ground.kernels.copy(x)
+    place = on.checks.axis(axis, len(x.shape), function)
+    # kernels are promised elements
+    return getattr(on.kernels, function)(x, place) if 0 not in x.shape else on.checks.kernels.copy(x)
 
 
 def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5) -> Any:
@@ -233,10 +236,10 @@ def batch_norm(x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any =
     """
     on, x = _begin(x, "batch_norm")
     shape = _channels(x, "batch_norm")
-    given = {"x": x, "mean": mean, "variance": variance, "weight": weight, "bias": bias}
+    tensors = {"x": x, "mean": mean, "variance": variance, "weight": weight, "bias": bias}
     if mean is None or variance is None:
         raise ArgumentError("batch_norm takes a mean and a variance; in training those of nn.moments(x)")
-    return _normed(on, "batch_norm", shape[1:2], given, eps)
+    return _normed(on, "batch_norm", shape[1:2], tensors, eps)
 
 
 def moments(x: Any) -> tuple[Any, Any]:
@@ -284,7 +287,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
         [[1.0, 0.0], [0.33, 0.67]]
     """
     on, q = _begin(q, "attention")
-    k, v = (on.ground.require(part, REAL_FLOATING, "attention") for part in (k, v))
+    k, v = (on.checks.require(part, REAL_FLOATING, "attention") for part in (k, v))
     shapes = queries, keys, values = shape_of(q), shape_of(k), shape_of(v)
     if min(map(len, shapes)) < 2 or not (
         _fit(queries[:-2], keys[:-2])
@@ -298,11 +301,12 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
         )
     on.require_together(q=q, k=k, v=v)
     if mask is not None:
-        mask = on.ground.require(mask, BOOL, "attention")
+        mask = on.checks.require(mask, BOOL, "attention")
         on.require_one_device(q=q, mask=mask)
         scores = (*queries[:-1], keys[-2])
         if not _reaches(shape_of(mask), scores):
             raise ShapeError(f"attention takes a mask that broadcasts to {scores}, not {shape_of(mask)}")
+    # the framework's own takes both and needs no mask for `causal`
     if hasattr(on.kernels, "attention"):
         return on.kernels.attention(q, k, v, mask, bool(causal))
     if causal:
@@ -312,8 +316,8 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
             raise on.backend.unsupported(
                 "causal attention of a length that is not known while a function is traced", "give it as the mask"
             )
-        before = on.ground.constant(numpy.tril(numpy.ones((queries[-2], keys[-2]), bool)), q)
-        mask = before if mask is None else on.ground.kernels.logical_and(mask, before)
+        before = on.checks.constant(numpy.tril(numpy.ones((queries[-2], keys[-2]), bool)), q)
+        mask = before if mask is None else on.checks.kernels.logical_and(mask, before)
     return on.kernel("attention")(q, k, v, mask)
 
 
@@ -352,11 +356,12 @@ def cross_entropy(logits: Any, labels: Any, *, reduction: Reduction = "mean") ->
         )
     if 0 in shape:
         raise ShapeError(f"cross_entropy is a mean over rows of classes, and logits of the shape {shape} have none")
-    given = {"logits": logits, "labels": labels}
+    tensors = {"logits": logits, "labels": labels}
+    # in one kernel: frameworks have it, and its gradient is one, too
     if reduction == "mean":
-        return on.looked_up("cross_entropy", "cross_entropy", labels, shape[1], given)
+        return on.looked_up("cross_entropy", "cross_entropy", labels, shape[1], tensors)
     _reduction(reduction, "cross_entropy")
-    return _reduced(on.looked_up("cross_entropy", "cross_entropies", labels, shape[1], given), reduction)
+    return _reduced(on.looked_up("cross_entropy", "cross_entropies", labels, shape[1], tensors), reduction)
 
 
 def binary_cross_entropy_with_logits(logits: Any, labels: Any, *, reduction: Reduction = "mean") -> Any:
@@ -393,8 +398,8 @@ def mse_loss(x: Any, y: Any, *, reduction: Reduction = "mean") -> Any:
         2.0
     """
     on, x, y = _of_pairs(x, y, reduction, "mse_loss")
-    apart = on.ground.kernels.subtract(x, y)
-    return _reduced(on.ground.kernels.multiply(apart, apart), reduction)
+    apart = on.checks.kernels.subtract(x, y)
+    return _reduced(on.checks.kernels.multiply(apart, apart), reduction)
 
 
 # of indices
@@ -451,7 +456,7 @@ def one_hot(indices: Any, n: int, *, dtype: object = None) -> Any:
     on = _of(indices, "one_hot")
     indices = on.indices(indices, "one_hot")
     (classes,) = _whole("n", n, 1, 1, "one_hot")
-    name = floats.usual() if dtype is None else on.ground.held(on.ground.dtype(dtype))
+    name = floats.usual() if dtype is None else on.checks.supported(dtype_name(dtype))
     on.require_range(indices, classes, "one_hot")
     return on.kernels.one_hot(indices, classes, name)
 
@@ -482,18 +487,18 @@ def conv2d(x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, paddin
         [[[[1.0, 2.0], [2.0, 4.0]]]]
     """
     on, x = _begin(x, "conv2d")
-    kernel = on.ground.require(kernel, REAL_FLOATING, "conv2d")
+    kernel = on.checks.require(kernel, REAL_FLOATING, "conv2d")
     strides, paddings = _whole("stride", stride, 2, 1, "conv2d"), _whole("padding", padding, 2, 0, "conv2d")
     images, filters = _sizes("x", x, _IMAGES, "conv2d"), _sizes("kernel", kernel, _KERNELS, "conv2d")
     if not _fit(images[1:2], filters[1:2]):
         raise ShapeError(f"conv2d: x of the shape {images} has {images[1]} channels, the kernel {filters} {filters[1]}")
-    given = {"x": x, "kernel": kernel}
+    tensors = {"x": x, "kernel": kernel}
     if bias is not None:
-        given["bias"] = bias = on.ground.require(bias, REAL_FLOATING, "conv2d")
+        tensors["bias"] = bias = on.checks.require(bias, REAL_FLOATING, "conv2d")
         if len(bias.shape) != 1 or not _fit(shape_of(bias), filters[:1]):
             raise ShapeError(f"conv2d takes a bias of the shape ({filters[0]},), not {shape_of(bias)}")
     _require_room("conv2d", images, filters[2:], paddings)
-    on.require_together(**given)
+    on.require_together(**tensors)
     return on.kernels.conv2d(x, kernel, bias, strides, paddings)
 
 
@@ -548,66 +553,66 @@ def _pool(function: str, x: Any, size: Lengths, stride: Lengths | None, padding:
 # the backend
 
 
-class _On(Door):
+class _Layers(Functions):
     """One backend's kernels for neural networks (functions of its adapter), and the checks of the kernels'
     arguments."""
 
-    def __init__(self, ground: Ground) -> None:
-        super().__init__(ground)
+    def __init__(self, checks: Checks) -> None:
+        super().__init__(checks)
         self.kernels = self.backend.nn()
         self.ends = getattr(self.kernels, ENDS, None)
         self.refuses = getattr(self.kernels, REFUSES, None)
         self._by_hand: dict[str, Callable[..., Any]] = {}
-        self._usual_indices: Any = None
 
     def kernel(self, name: str) -> Callable[..., Any]:
         """The adapter's own kernel of a name, or the one by hand, compiled where the adapter says how."""
         own = getattr(self.kernels, name, None) or self._by_hand.get(name)
         if own is None:
-            made = partial(getattr(by_hand, name), self.kernels)
+            result = partial(getattr(by_hand, name), self.kernels)
             compiled = getattr(self.kernels, COMPILED, None)
-            own = self._by_hand[name] = made if compiled is None else compiled(made, by_hand.SETTINGS.get(name, ()))
+            # made once, so that what is compiled is compiled once
+            own = self._by_hand[name] = result if compiled is None else compiled(result, by_hand.SETTINGS.get(name, ()))
         return own
 
-    def run(self, name: str, *given: Any, **settings: Any) -> Any:
+    def run(self, name: str, *arguments: Any, **settings: Any) -> Any:
         """What the adapter's kernel gives, or the one by hand where the adapter's cannot."""
-        made = self.kernel(name)(*given, **settings)
-        return getattr(by_hand, name)(self.kernels, *given, **settings) if made is NotImplemented else made
+        result = self.kernel(name)(*arguments, **settings)
+        return getattr(by_hand, name)(self.kernels, *arguments, **settings) if result is NotImplemented else result
 
     def looked_up(self, function: str, name: str, indices: Any, n: int | None, tensors: dict[str, Any]) -> Any:
         """What a kernel gives for tensors on one device once the indices among them are checked; where the adapter's
         raises, they are read only after that."""
-        given = (*tensors.values(),)
-        if not self.ground.are_together(given):
+        operands = (*tensors.values(),)
+        if not self.checks.are_together(operands):
             self.require_one_device(**tensors)
         own = getattr(self.kernels, name, None)
+        # a read of the indices waits for the device, so it is spared where the kernel raises
         if own is None or self.refuses is None or not self.refuses(indices):
             self.require_range(indices, n, function)
-            return self.kernel(name)(*given)
+            return self.kernel(name)(*operands)
         try:
-            return own(*given)
+            return own(*operands)
         except IndexError:
             self.require_range(indices, n, function)  # raises the same error on every backend
             raise
 
     def indices(self, x: Any, function: str) -> Any:
         """Returns `x` as a tensor. Raises `DTypeError` if its dtype is not int32 or int64."""
-        cls, ground = type(x), self.ground
-        if cls not in ground.mine or (cls in ground.may_be_sparse and not self.backend.is_dense(x)):
-            x = ground.tensor(x, function)
-        if x.dtype is self._usual_indices:
-            return x
-        if self.ground.name(x) not in _INDICES:
+        cls, checks = type(x), self.checks
+        if cls not in checks.mine or (cls in checks.may_be_sparse and not self.backend.is_dense(x)):
+            x = checks.tensor(x, function)
+        name = dtype_name(x.dtype)
+        if name not in _INDICES:
             raise DTypeError(
-                f"{function} takes classes as int32 or int64, not {self.ground.name(x)}; xp.astype(x, xp.int64) casts "
-                "them, and xp.argmax(x, axis=1) makes classes of probabilities"
+                f"{function} takes classes as int32 or int64, not {name}; xp.astype(x, xp.int64) casts them, and "
+                "xp.argmax(x, axis=1) makes classes of probabilities"
             )
-        self._usual_indices = x.dtype
         return x
 
     def require_range(self, indices: Any, n: int | None, function: str) -> None:
         """Raises `IndexError` for indices below 0 or above n - 1: frameworks raise, or give zeros, NaN or wrong rows.
         While a function is traced there are no values to check."""
+        # a compiler traces: there is nothing to read
         if n is None or not _holds_values(indices) or self.backend.tracing() is not None:
             return
         self.backend.eagerly(partial(self._require_range, indices, n, function))
@@ -615,6 +620,7 @@ class _On(Door):
     def _require_range(self, indices: Any, n: int, function: str) -> None:
         if 0 in indices.shape:
             return
+        # one read of two numbers is quicker than one of all
         least, most = self.ends(indices) if self.ends is not None else _ends(self.backend.to_numpy(indices), n)
         if least < 0 or most >= n:
             raise IndexError(f"{function}: there is no index {least if least < 0 else most}; expected 0 to {n - 1}")
@@ -623,43 +629,46 @@ class _On(Door):
         """Raises `DTypeError` for floats of several dtypes, and `DeviceMismatchError` for tensors on several
         devices."""
         dtypes = [x.dtype for x in tensors.values()]
-        if dtypes.count(dtypes[0]) < len(dtypes) and len(names := {*map(self.ground.dtype, dtypes)}) > 1:
+        # telling names takes a microsecond each, comparing takes none
+        if dtypes.count(dtypes[0]) < len(dtypes) and len(names := {*map(dtype_name, dtypes)}) > 1:
             raise DTypeError(f"{' and '.join(tensors)} are of {' and '.join(sorted(names))}; cast them to one dtype")
         self.require_one_device(**tensors)
 
     def require_one_device(self, **tensors: Any) -> None:
         """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no device, and tensors that
         are spread over several devices are left to the framework."""
-        given = (*tensors.values(),)
+        operands = (*tensors.values(),)
         try:
-            if self.ground.are_together(given) or not all(map(_holds_values, given)):
+            if self.checks.are_together(operands) or not all(map(_holds_values, operands)):
                 return
-            if len(set(map(self.backend.operand_device, given))) > 1:
+            # its error names the arguments
+            if len(set(map(self.backend.operand_device, operands))) > 1:
                 check_same_device(**tensors)
         except UnsupportedError:
             return
 
 
-_doors: Final = Doors(_On)
-_seen: Final = _doors.seen
+_lookup: Final = Lookup(_Layers)
+_seen: Final = _lookup.seen
 
 
-def _of(x: Any, function: str) -> _On:
-    """The `_On` of the backend that the tensor `x` belongs to. Prepares this thread for the backend's kernels where
+def _of(x: Any, function: str) -> _Layers:
+    """The `_Layers` of the backend that the tensor `x` belongs to. Prepares this thread for the backend's kernels where
     they need it."""
     on = _seen.get(type(x))
     if on is None or on.backend.refusal is not None:
-        on = _doors.find(x, function)
+        on = _lookup.find(x, function)
     if on.enter is not None:
         on.enter()
     return on
 
 
-def _begin(x: Any, function: str) -> tuple[_On, Any]:
+def _begin(x: Any, function: str) -> tuple[_Layers, Any]:
     on = _seen.get(type(x))
+    # without a function to enter, one look is enough
     if on is None or on.enter is not None or on.backend.refusal is not None:
         on = _of(x, function)
-    return on, on.ground.require(x, REAL_FLOATING, function)
+    return on, on.checks.require(x, REAL_FLOATING, function)
 
 
 # arguments
@@ -675,12 +684,13 @@ def _reduced(losses: Any, reduction: Reduction) -> Any:
     return losses if reduction == "none" else getattr(array_namespace(losses), reduction)(losses)
 
 
-def _of_pairs(x: Any, y: Any, reduction: Reduction, function: str) -> tuple[_On, Any, Any]:
+def _of_pairs(x: Any, y: Any, reduction: Reduction, function: str) -> tuple[_Layers, Any, Any]:
     """The arguments of a loss of each element, checked."""
     on, x = _begin(x, function)
-    y = on.ground.require(y, REAL_FLOATING, function)
+    y = on.checks.require(y, REAL_FLOATING, function)
     if not _fit(shape_of(x), shape_of(y)):
         raise ShapeError(f"{function} takes two tensors of one shape, not {shape_of(x)} and {shape_of(y)}")
+    # frameworks give NaN, 0 or an error
     if _reduction(reduction, function) == "mean" and 0 in x.shape:
         raise ShapeError(f"{function} is a mean, and tensors of the shape {shape_of(x)} have no elements")
     on.require_together(x=x, y=y)
@@ -694,24 +704,25 @@ def _channels(x: Any, function: str) -> tuple[int | None, ...]:
     return shape
 
 
-def _normed(on: _On, function: str, vector: tuple[int | None, ...], given: dict[str, Any], eps: float) -> Any:
+def _normed(on: _Layers, function: str, vector: tuple[int | None, ...], parts: dict[str, Any], eps: float) -> Any:
     """What a kernel that normalizes gives, once its vectors are checked."""
+    # a large eps is mostly an argument in the wrong place
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
         raise ArgumentError(f"{function} takes an eps of 0 or more, well below 1, and eps is {shown(eps)}")
     tensors = {}
-    for name, part in given.items():
+    for name, part in parts.items():
         if part is None:
             continue
         if name != "x":
-            given[name] = part = on.ground.require(part, REAL_FLOATING, function)
+            parts[name] = part = on.checks.require(part, REAL_FLOATING, function)
             shape = shape_of(part)
             if shape != vector and not _fit(shape, vector):
                 raise ShapeError(f"{function}: {name} has the shape {shape}, expected {vector}")
         tensors[name] = part
     on.require_together(**tensors)
-    if 0 in given["x"].shape:
-        return on.ground.kernels.copy(given["x"])
-    return on.run(function, *given.values(), eps=float(eps))
+    if 0 in parts["x"].shape:
+        return on.checks.kernels.copy(parts["x"])
+    return on.run(function, *parts.values(), eps=float(eps))
 
 
 def _reaches(shape: tuple[int | None, ...], whole: tuple[int | None, ...]) -> bool:

@@ -62,6 +62,7 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
     state = {part: rows.rebuilt(rows.applied(lambda p: array_namespace(p).zeros_like(p))) for part in parts}
     first = rows.leaves[0]
     xp = array_namespace(first)
+    # made from a parameter, so that it is on its device and may be traced
     return {"step": xp.astype(xp.sum(xp.zeros_like(first)), xp.int32), **state}
 
 
@@ -176,6 +177,7 @@ def _adam(
     (beta1, beta2), rate, count = betas, _beside(lr), _beside(state["step"])
 
     def decayed(p: Any, g: Any, *means: Any) -> tuple[Any, ...]:
+        # Adam adds the decay to the gradient, AdamW takes it off the parameter first
         if which is adam:
             return p, g + weight_decay * p, *means
         return p - rate(p) * weight_decay * p, g, *means
@@ -186,6 +188,7 @@ def _adam(
         # 1 - beta ** step would lose half of the digits of float32
         corrected, root = (-xp.expm1(steps * math.log(beta)) if beta else 1.0 for beta in (beta1, beta2))
         root = xp.sqrt(root) if beta2 else 1.0
+        # the corrections of both averages are moved into two numbers, so that they are not applied to each element
         return rate(p) / corrected * root, eps * root
 
     def rule(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, ...]:
@@ -197,8 +200,8 @@ def _adam(
     def stepped(rows: Rows) -> list[Any]:
         rows = rows.changed(decayed) if weight_decay else rows
         kernel, p = rows.kernel("adam"), rows.leaves[0]
-        made = kernel(_there(state["step"], p), rate(p), betas, eps) if kernel else NotImplemented
-        return rows.applied(rule) if made is NotImplemented else made
+        result = kernel(_there(state["step"], p), rate(p), betas, eps) if kernel else NotImplemented
+        return rows.applied(rule) if result is NotImplemented else result
 
     return _step(which, params, grads, state, stepped)
 
@@ -216,8 +219,8 @@ def _stepped(
     parts = _PARTS[which]
     rows = Rows("params", params, grads=grads, **{part: state[part] for part in parts})
     new, *rest = zip(*stepped(rows), strict=True)
-    made = {part: rows.tree.rebuilt(leaves) for part, leaves in zip(parts, rest, strict=True)}
-    return rows.rebuilt(new), {"step": state["step"] + 1, **made}
+    result = {part: rows.tree.rebuilt(leaves) for part, leaves in zip(parts, rest, strict=True)}
+    return rows.rebuilt(new), {"step": state["step"] + 1, **result}
 
 
 def _require_state(which: Callable[..., Any], state: Any) -> None:
@@ -253,15 +256,15 @@ def _there(x: Any, p: Any) -> Any:
 
 
 def _once(make: Callable[[Any], T]) -> Callable[[Any], T]:
-    """A function of a parameter that is computed anew only for one of another dtype or device than the one before."""
-    made: list[Any] = [None, None, None]
+    """A function of a parameter that is computed once for each device and dtype."""
+    values: dict[Any, T] = {}
 
     def numbers(p: Any) -> T:
-        probe = registry.probes.get(type(p))
-        place, dtype = probe and probe(p), p.dtype
-        if place is not made[0] or dtype is not made[1]:
-            made[:] = place, dtype, make(p)
-        return made[2]  # type: ignore[no-any-return]
+        device_of = registry.probes.get(type(p))
+        place = device_of and device_of(p), p.dtype
+        if place not in values:
+            values[place] = make(p)
+        return values[place]
 
     return numbers
 
@@ -282,6 +285,7 @@ def global_norm(grads: Any) -> Any:
 
 
 def _norm(rows: Rows) -> Any:
+    # each on its device; only the sums go to the first one
     squares = rows.applied(lambda g: array_namespace(g).sum(g * g))
     xp = array_namespace(squares[0])
     return xp.sqrt(xp.sum(xp.stack([_alike(square, squares[0]) for square in squares])))
@@ -301,6 +305,7 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
         raise ArgumentError(f"clip_by_global_norm takes a norm above 0, not {shown(max_norm)}")
     rows = Rows("grads", grads)
     norm = _norm(rows)
+    # at most 1, without a decision that a compiler could not trace
     factor = max_norm / array_namespace(norm).clip(norm, max_norm, None)
     here = _beside(factor)
     return rows.rebuilt(rows.applied(lambda g: g * here(g)))
@@ -335,6 +340,7 @@ def cosine(step: Any, steps: int) -> Any:
         [1.0, 0.5, 0.0, 0.0]
     """
     if isinstance(step, int | float):
+        # so that half of the way is 0.5 and the end is 0
         return 0.5 + 0.5 * round(math.cos(math.pi * min(step / steps, 1.0)), 15)
     xp = array_namespace(step)
     part = xp.clip(xp.astype(step, xp.float32) / float(steps), None, 1.0)

@@ -106,6 +106,7 @@ def uniform(
 
     def draw(generator: Any) -> Any:
         x = generator.random(sizes, work)
+        # NumPy's own numbers are below 1 already
         return x if (least, most) == (0, 1) and work == name else _spread(x, least, most, name)
 
     return _make(backend, _draw(backend, draw), place, dtype)
@@ -139,6 +140,7 @@ def normal(
     mean, deviation = _number("loc", loc, name), _number("scale", scale, name)
     if deviation < 0:
         raise ArgumentError(f"a standard deviation must be 0 or more, and scale is {shown(scale)}")
+    # infinity would only show where a rare number is drawn
     if abs(mean) + _FARTHEST * deviation > _largest(name):
         raise ArgumentError(
             f"numbers with loc={shown(loc)} and scale={shown(scale)} do not fit into {name}; name a wider dtype"
@@ -147,6 +149,7 @@ def normal(
     def draw(generator: Any) -> Any:
         x = generator.standard_normal(sizes, _work(name))
         if (mean, deviation) != (0, 1):
+            # in place, in the dtype of the numbers: what NumPy would widen differs by version
             x *= x.dtype.type(deviation)
             x += x.dtype.type(mean)
         return x.astype(host_dtype(name), copy=False)
@@ -210,6 +213,7 @@ def permutation(n: int, device: object = None, dtype: object = None) -> Any:
         raise ArgumentError(f"permutation takes a number of 0 or more, not n={n}")
     _sizes(backend, (length,), name)
     _require_room(backend, name, 0, length - 1)
+    # drawn as int64, so that the order does not depend on the dtype
     drawn = _draw(backend, lambda generator: generator.permutation(length))
     return backend.from_numpy(drawn.astype(name, copy=False), place)
 
@@ -238,6 +242,7 @@ def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None
     probability = _number("p", p, "float64")
     if not 0 <= probability <= 1:
         raise ArgumentError(f"a probability must be between 0 and 1, and p is {shown(p)}")
+    # compared in float64, so that a probability near 0 or 1 counts
     drawn = _draw(backend, lambda generator: generator.random(sizes) < probability)
     return backend.from_numpy(drawn.astype(host_dtype(name), copy=False), place)
 
@@ -269,6 +274,7 @@ def choice(*shape: int | Sequence[int], p: Any, device: object = None, dtype: ob
     ends = _probabilities(p).cumsum()
     _require_room(backend, name, 0, len(ends) - 1)
     drawn = _draw(backend, lambda generator: generator.random(sizes))
+    # by division, so that the last end is exactly 1, and no number is beyond it
     return backend.from_numpy((ends / ends[-1]).searchsorted(drawn, "right").astype(name, copy=False), place)
 
 
@@ -367,6 +373,7 @@ class seed:
         self._begun = self._place.numbers = generators.Numbers(self._n)
 
     def __enter__(self) -> None:
+        # nobody has seeded in between, so the generator outside goes on where it was
         if self._place.numbers is self._begun:
             self._place.numbers = self._before
         generators.entered.set((*generators.entered.get(), generators.Place(generators.Numbers(self._n), self)))
@@ -463,11 +470,13 @@ def _whole(what: str, value: Any) -> int:
 def _number(what: str, value: Any, dtype: str) -> float:
     """The number, rounded to the dtype. Raises `ArgumentError` if `value` is no number, or is too large."""
     try:
+        # which `float` would read
         if isinstance(value, str | bytes):
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise ArgumentError(f"{what} must be a number, not {shown(value)} of type {type(value).__qualname__}") from None
+    # written so that NaN is refused
     if not abs(number) <= _largest(dtype):
         raise ArgumentError(f"{what} must be a number that {dtype} holds, not {shown(value)}")
     return float(host_dtype(dtype).type(number))
@@ -477,11 +486,11 @@ def _require_room(backend: Backend, dtype: str, least: int, most: int) -> None:
     import numpy
 
     refusal = backend.dtype_refusal(dtype)
-    held = dtype if refusal is None else dtype.replace("64", "32")
-    limits = numpy.iinfo(held)
+    stand_in = dtype if refusal is None else dtype.replace("64", "32")
+    limits = numpy.iinfo(stand_in)
     if least < limits.min or most > limits.max:
         why = f", which stands for {dtype} here; {refusal}" if refusal else ""
-        raise DTypeError(f"integers between {least} and {most} do not fit into {held}{why}")
+        raise DTypeError(f"integers between {least} and {most} do not fit into {stand_in}{why}")
 
 
 def _work(dtype: str) -> str:
@@ -493,13 +502,14 @@ def _work(dtype: str) -> str:
 def _largest(dtype: str) -> float:
     import numpy
 
-    held = host_dtype(dtype)
-    if held.kind == "f":
-        return float(numpy.finfo(held).max)
+    host = host_dtype(dtype)
+    if host.kind == "f":
+        return float(numpy.finfo(host).max)
+    # NumPy's finfo knows no bfloat16
     import ml_dtypes
 
     finfo: Any = ml_dtypes.finfo
-    return float(finfo(held).max)
+    return float(finfo(host).max)
 
 
 def _spread(x: np.ndarray[Any, Any], least: float, most: float, dtype: str) -> np.ndarray[Any, Any]:
@@ -507,9 +517,9 @@ def _spread(x: np.ndarray[Any, Any], least: float, most: float, dtype: str) -> n
     it."""
     import numpy
 
-    held = host_dtype(dtype)
+    host = host_dtype(dtype)
     x *= x.dtype.type(most - least)
     x += x.dtype.type(least)
-    cast = x.astype(held, copy=False)
-    below = numpy.nextafter(numpy.asarray(most, held), numpy.asarray(least, held))
+    cast = x.astype(host, copy=False)
+    below = numpy.nextafter(numpy.asarray(most, host), numpy.asarray(least, host))
     return numpy.minimum(cast, below)

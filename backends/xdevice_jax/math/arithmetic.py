@@ -47,6 +47,7 @@ def constant(array: np.ndarray[Any, Any], like: Array) -> Array:
     the result is uncommitted: JAX uses it together with arrays on any device."""
     if isinstance(like, jax.core.Tracer):
         return jnp.asarray(array)
+    # committed to that device, so that JAX raises beside tensors of another
     places = like.sharding.device_set
     return jax.device_put(array, *places) if len(places) == 1 else jnp.asarray(array)
 
@@ -76,41 +77,30 @@ subtract = jax.jit(jnp.subtract)
 
 @partial(jax.jit)
 def floor_divide(x1: Array, x2: Array) -> Array:
-    made = jnp.floor_divide(x1, x2)
-    if not jnp.issubdtype(made.dtype, jnp.floating):
-        return made
-    return jnp.where((x2 == 0) & (x1 != 0), x1 / x2, made)  # JAX gives NaN for a divisor of 0, the standard infinity
+    quotient = jnp.floor_divide(x1, x2)
+    if not jnp.issubdtype(quotient.dtype, jnp.floating):
+        return quotient
+    # JAX gives NaN for a divisor of 0, the standard wants infinity: https://github.com/jax-ml/jax/issues/37752
+    return jnp.where((x2 == 0) & (x1 != 0), x1 / x2, quotient)
 
 
 # of many elements
 
 
-def all(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    return jnp.all(x, axes, keepdims=keepdims)
+def _reducing(function: Callable[..., Array]) -> Callable[..., Array]:
+    def kernel(x: Array, axes: tuple[int, ...] | None, keepdims: bool) -> Array:
+        return function(x, axes, keepdims=keepdims)
+
+    return kernel
 
 
-def any(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    return jnp.any(x, axes, keepdims=keepdims)
-
-
-def max(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    return jnp.max(x, axes, keepdims=keepdims)
-
-
-def mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    return jnp.mean(x, axes, keepdims=keepdims)
-
-
-def min(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    return jnp.min(x, axes, keepdims=keepdims)
-
-
-def prod(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    return jnp.prod(x, axes, keepdims=keepdims)
-
-
-def sum(x: Array, axes: tuple[int, ...] | None, keepdims: bool) -> Array:
-    return jnp.sum(x, axes, keepdims=keepdims)
+all = _reducing(jnp.all)
+any = _reducing(jnp.any)
+max = _reducing(jnp.max)
+mean = _reducing(jnp.mean)
+min = _reducing(jnp.min)
+prod = _reducing(jnp.prod)
+sum = _reducing(jnp.sum)
 
 
 def argsort(x: Array, axis: int, descending: bool) -> Array:

@@ -31,8 +31,10 @@ class JaxCompiling(Compiling):
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]]:
             try:
+                # the note is hashed by jit as a key of the dict, so it comes back as it is
                 return program(tensors).popitem()
             except ValueError as error:
+                # another ValueError: that of the function
                 if len(self.devices_of(jax.Array, tensors)) == 1:
                     raise
                 raise DeviceMismatchError(str(error)) from None

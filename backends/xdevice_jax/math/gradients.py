@@ -19,18 +19,19 @@ from xdevice_jax.private import private
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from xdevice.math.contract.gradients import Call, Outcome
+
 _trace = private.field("jax.core.Tracer._trace")
 
 
 class JaxGradients(Gradients):
-    def value_and_grad(
-        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
-    ) -> tuple[Any, list[Any], list[Any]]:
+    def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         depends = False
 
         def traced(inputs: list[Any]) -> tuple[Any, list[Any]]:
             nonlocal depends
             loss, rest = call(inputs)
+            # JAX itself gives zeros then, which hides the mistake
             depends = isinstance(loss, jax.core.Tracer) and _trace(loss) is _trace(inputs[0])
             return loss, rest
 

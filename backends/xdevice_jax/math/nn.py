@@ -33,6 +33,7 @@ def compiled(kernel: Callable[..., Array], settings: tuple[str, ...]) -> Callabl
 
 @partial(jax.jit)
 def cross_entropy(logits: Array, labels: Array) -> Array:
+    # `fill` gives NaN for a label that is no class
     chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1, mode="fill")
     return -jnp.mean(chosen)
 
@@ -43,20 +44,24 @@ def one_hot(indices: Array, n: int, name: str) -> Array:
 
 @partial(jax.jit, static_argnames=("stride", "padding"))
 def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: Pair) -> Array:
-    made = lax.conv_general_dilated(x, kernel, stride, _around(padding), dimension_numbers=("NCHW", "OIHW", "NCHW"))
-    return made if bias is None else made + bias[:, None, None]
+    result = lax.conv_general_dilated(x, kernel, stride, _around(padding), dimension_numbers=("NCHW", "OIHW", "NCHW"))
+    return result if bias is None else result + bias[:, None, None]
 
 
 @partial(jax.jit, static_argnames=("size", "stride", "padding"))
 def max_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
-    around = [(0, 0), (0, 0), *_around(padding)]
-    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, *size), (1, 1, *stride), around)
+    return _pooled(x, -jnp.inf, lax.max, size, stride, padding)
 
 
 @partial(jax.jit, static_argnames=("size", "stride", "padding"))
 def avg_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
+    height, width = size
+    return _pooled(x, 0.0, lax.add, size, stride, padding) / (height * width)
+
+
+def _pooled(x: Array, start: float, reduce: Callable[..., Array], size: Pair, stride: Pair, padding: Pair) -> Array:
     around = [(0, 0), (0, 0), *_around(padding)]
-    return lax.reduce_window(x, 0.0, lax.add, (1, 1, *size), (1, 1, *stride), around) / (size[0] * size[1])
+    return lax.reduce_window(x, start, reduce, (1, 1, *size), (1, 1, *stride), around)
 
 
 @partial(jax.jit)

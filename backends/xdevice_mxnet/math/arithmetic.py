@@ -7,9 +7,11 @@ Facts about MXNet that the code depends on:
   call of a kernel in a thread switches them on for good, or raises an error.
 - For some operations MXNet has no kernel or a wrong one, and NumPy computes them on the host. Their gradient is 0, or
   they have none.
-- `abs`, `square`, `pow` and `mod` of integers compute in floats.
-- `where` with a number in place of an array gives the gradient to the elements that were not taken.
-- `where` of empty arrays crashes the process. The mean of an empty array is 0. Integers are divided as float32.
+- `abs`, `square`, `pow` and `mod` of integers compute in floats (no upstream issue known).
+- `where` with a number in place of an array gives the gradient to the elements that were not taken
+  (https://github.com/apache/mxnet/issues/17893), so it gets arrays.
+- `where` of empty arrays crashes the process. The mean of an empty array is 0. Integers are divided as float32 (no
+  upstream issues known).
 """
 
 from __future__ import annotations
@@ -24,11 +26,15 @@ import numpy as np
 from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.errors import UnsupportedError
 from xdevice.math.contract.arithmetic import OF_NUMBERS
+from xdevice.math.contract.tables import named
 from xdevice_mxnet import semantics, sums
 from xdevice_mxnet.operators import operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    def __getattr__(name: str) -> Any: ...  # the kernels that tables list
+
 
 TAKE_NUMBERS = frozenset(["add", "divide", "greater", "greater_equal", "less", "less_equal", "multiply", "subtract"])
 ONE_DEVICE = True
@@ -55,10 +61,6 @@ def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*arguments)
 
     return kernel
-
-
-def _elementwise(name: str) -> Callable[..., Any]:
-    return _kernel(operator("npi", name))
 
 
 def _beside_numbers(name: str) -> Callable[..., Any]:
@@ -144,74 +146,32 @@ def number(value: complex, name: str, like: Any) -> Any:
 
 # of each element
 
-acos = _elementwise("arccos")
-acosh = _elementwise("arccosh")
-add = _beside_numbers("add")
-asin = _elementwise("arcsin")
-asinh = _elementwise("arcsinh")
-atan = _elementwise("arctan")
-atan2 = _elementwise("arctan2")
-atanh = _elementwise("arctanh")
-bitwise_invert = _by_numpy(np.invert)
-bitwise_left_shift = _by_numpy(np.left_shift)
-bitwise_right_shift = _by_numpy(np.right_shift)
-ceil = _elementwise("ceil")
-copysign = _elementwise("copysign")
-cos = _elementwise("cos")
-cosh = _elementwise("cosh")
+_OWN = named(
+    "ceil", "copysign", "cos", "cosh", "equal", "exp", "expm1", "floor", "hypot", "isfinite", "isinf", "isnan", "log",
+    "log10", "log1p", "log2", "logical_not", "maximum", "minimum", "negative", "not_equal", "reciprocal", "sin", "sinh",
+    "sqrt", "tan", "tanh", "trunc", acos="arccos", acosh="arccosh", asin="arcsin", asinh="arcsinh", atan="arctan",
+    atan2="arctan2", atanh="arctanh",
+)  # fmt: skip
+_ON_THE_HOST = named(
+    "argmax", "argmin", "floor_divide", "logaddexp", "nextafter", "searchsorted", "signbit", bitwise_invert="invert",
+    bitwise_left_shift="left_shift", bitwise_right_shift="right_shift", cumulative_prod="cumprod",
+)  # fmt: skip
+globals().update({name: _kernel(operator("npi", own)) for name, own in _OWN.items()})
+globals().update({name: _by_numpy(getattr(np, own)) for name, own in _ON_THE_HOST.items()})
+globals().update({name: _beside_numbers(name) for name in TAKE_NUMBERS - {"divide"}})
 divide = _beside_numbers("true_divide")
-equal = _elementwise("equal")
-exp = _elementwise("exp")
-expm1 = _elementwise("expm1")
-floor = _elementwise("floor")
-floor_divide = _by_numpy(np.floor_divide)
-greater = _beside_numbers("greater")
-greater_equal = _beside_numbers("greater_equal")
-hypot = _elementwise("hypot")
-isfinite = _elementwise("isfinite")
-isinf = _elementwise("isinf")
-isnan = _elementwise("isnan")
-less = _beside_numbers("less")
-less_equal = _beside_numbers("less_equal")
-log = _elementwise("log")
-log10 = _elementwise("log10")
-log1p = _elementwise("log1p")
-log2 = _elementwise("log2")
-logaddexp = _by_numpy(np.logaddexp)
 logical_and = _of_bits(_np.bitwise_and)
-logical_not = _elementwise("logical_not")
 logical_or = _of_bits(_np.bitwise_or)
 logical_xor = _of_bits(_np.bitwise_xor)
-maximum = _elementwise("maximum")
-minimum = _elementwise("minimum")
-multiply = _beside_numbers("multiply")
-negative = _elementwise("negative")
-nextafter = _by_numpy(np.nextafter)
-not_equal = _elementwise("not_equal")
-reciprocal = _elementwise("reciprocal")
-signbit = _by_numpy(np.signbit)
-sin = _elementwise("sin")
-sinh = _elementwise("sinh")
-sqrt = _elementwise("sqrt")
-subtract = _beside_numbers("subtract")
-tan = _elementwise("tan")
-tanh = _elementwise("tanh")
-trunc = _elementwise("trunc")
 
 
-@_kernel
-def bitwise_and(x1: Any, x2: Any) -> Any:
-    return (logical_and if x1.dtype == np.bool_ else _np.bitwise_and)(x1, x2)
+def _bitwise(of_bool: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    return _kernel(lambda x1, x2: (of_bool if x1.dtype == np.bool_ else own)(x1, x2))
 
 
-@_kernel
-def bitwise_or(x1: Any, x2: Any) -> Any:
-    return (logical_or if x1.dtype == np.bool_ else _np.bitwise_or)(x1, x2)
-
-
-@_kernel
-def bitwise_xor(x1: Any, x2: Any) -> Any:
-    return (logical_xor if x1.dtype == np.bool_ else _np.bitwise_xor)(x1, x2)
+bitwise_and = _bitwise(logical_and, _np.bitwise_and)
+bitwise_or = _bitwise(logical_or, _np.bitwise_or)
+bitwise_xor = _bitwise(logical_xor, _np.bitwise_xor)
 
 
 @_kernel
@@ -240,6 +200,7 @@ _whole_remainder = _by_numpy(np.remainder)
 
 @_kernel
 def round(x: Any) -> Any:
+    # MXNet's own does not round halves to the even neighbour
     low = _np.floor(x)
     rest = x - low
     is_up = logical_or(rest > 0.5, logical_and(rest == 0.5, _np.mod(low, 2) != 0))
@@ -248,8 +209,8 @@ def round(x: Any) -> Any:
 
 @_kernel
 def sign(x: Any) -> Any:
-    made = _np.sign(x)
-    return where(_np.isnan(x), x, made) if _is_float(x) else made
+    signs = _np.sign(x)
+    return where(_np.isnan(x), x, signs) if _is_float(x) else signs
 
 
 @_kernel
@@ -316,17 +277,14 @@ _sum_of_nothing = _reducing(_np.sum, 0)
 def _linked_sum_of_nothing(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
     """Returns the sum of `x`, which has no elements, computed by operations on `x`, so that a loss that contains the
     sum has a gradient. For that, zeros are appended to `x` and summed, and cut off where the result has to be empty."""
-    kept = [slice(0) if not n and axes is not None and i not in axes else slice(None) for i, n in enumerate(x.shape)]
-    for axis, length in enumerate(x.shape):
-        if not length:
-            blank = _np.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), dtype=x.dtype, ctx=x.ctx)
-            x = _np.concatenate([x, blank], axis)
+    left = [axis for axis in range(len(x.shape)) if axes is not None and axis not in axes]
+    empty = [axis for axis, length in enumerate(x.shape) if not length]
+    for axis in empty:
+        blank = _np.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), dtype=x.dtype, ctx=x.ctx)
+        x = _np.concatenate([x, blank], axis)
     total = sum(x, axes, keepdims)
-    return total[tuple(one for i, one in enumerate(kept) if keepdims or (axes is not None and i not in axes))]
-
-
-argmax = _by_numpy(np.argmax)
-argmin = _by_numpy(np.argmin)
+    axes_of_total = range(len(x.shape)) if keepdims else left
+    return total[tuple([slice(0) if axis in empty and axis in left else slice(None) for axis in axes_of_total])]
 
 
 @_by_numpy
@@ -337,9 +295,7 @@ def argsort(x: Any, axis: int, descending: bool) -> Any:
     return x.shape[axis] - 1 - np.flip(mirrored, axis)
 
 
-cumulative_prod = _by_numpy(np.cumprod)
 cumulative_sum = _kernel(_np.cumsum)
-searchsorted = _by_numpy(np.searchsorted)
 
 
 @_kernel
@@ -367,6 +323,7 @@ def einsum(subscripts: str, tensors: Sequence[Any]) -> Any:
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     if not indices.size:
         return _nothing(indices.shape, x)
+    # MXNet has no kernel for this, so each index becomes one into the flat array
     places = list(np.ogrid[tuple(map(slice, indices.shape))])
     places[axis] = indices.asnumpy()
     flat = np.ravel_multi_index(np.broadcast_arrays(*places), x.shape)
@@ -442,18 +399,14 @@ def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
         raise UnsupportedError("mxnet does not support linalg.svd with full matrices; say full_matrices=False")
     if rows <= columns:  # MXNet takes no others
         return tuple(_np.linalg.svd(x))
+    # of the transposed matrix U and V change places
     v, values, uh = _np.linalg.svd(_np.swapaxes(x, -1, -2))
     return _np.swapaxes(uh, -1, -2), values, _np.swapaxes(v, -1, -2)
 
 
+_FACTORIZATIONS = ("cholesky", "det", "eigh", "eigvalsh", "inv", "slogdet", "solve")
 linalg = SimpleNamespace(
-    cholesky=_kernel(_np.linalg.cholesky),
-    det=_kernel(_np.linalg.det),
-    eigh=_kernel(_np.linalg.eigh),
-    eigvalsh=_kernel(_np.linalg.eigvalsh),
-    inv=_kernel(_np.linalg.inv),
-    slogdet=_kernel(_np.linalg.slogdet),
-    solve=_kernel(_np.linalg.solve),
+    **{name: _kernel(getattr(_np.linalg, name)) for name in _FACTORIZATIONS},
     svd=_svd,
     svdvals=lambda x: _svd(x, False)[1],
 )

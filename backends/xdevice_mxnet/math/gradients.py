@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xdevice.base.devices import Device
+    from xdevice.math.contract.gradients import Call, Outcome
 
 _UNREACHABLE = re.compile(r"with respect to the (\d+)-th variable because it is unreachable")
 
@@ -38,49 +39,55 @@ class _Blanks(threading.local):
     """Each thread's arrays without elements, by their devices."""
 
     def __init__(self) -> None:
-        self.made: dict[Device, Any] = {}
+        self.arrays: dict[Device, Any] = {}
 
 
 _blanks = _Blanks()
 
 
 def _blank(device: Device, x: Any) -> Any:
-    made = _blanks.made
-    if device not in made:
-        made[device] = mx.np.zeros((0,), ctx=x.ctx)
-    return made[device]
+    arrays = _blanks.arrays
+    if device not in arrays:
+        arrays[device] = mx.np.zeros((0,), ctx=x.ctx)
+    return arrays[device]
 
 
 def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
-    found: list[Any] = [None] * len(inputs)
-    asked = list(range(len(inputs)))
-    while asked:
+    """Returns the gradient for each input; None for those that the loss does not depend on."""
+    gradients: list[Any] = [None] * len(inputs)
+    places = list(range(len(inputs)))
+    while places:
         try:
-            given = operators.gradients(loss, [inputs[i] for i in asked])
+            dense = operators.gradients(loss, [inputs[i] for i in places])
         except mx.MXNetError as error:
-            if "not in a computational graph" in str(error):
-                return found
-            unreachable = _UNREACHABLE.search(str(error))
-            if unreachable is None:
-                raise
-            del asked[int(unreachable[1]) - 1]
+            if "not in a computational graph" in str(error):  # the loss depends on nothing that was recorded
+                break
+            del places[_unreachable(error)]
             continue
-        for i, g in zip(asked, given, strict=True):
-            found[i] = g.as_np_ndarray() if isinstance(inputs[i], mx.np.ndarray) else g
+        for i, g in zip(places, dense, strict=True):
+            gradients[i] = g.as_np_ndarray() if isinstance(inputs[i], mx.np.ndarray) else g
         break
-    return found
+    return gradients
+
+
+def _unreachable(error: mx.MXNetError) -> int:
+    """Returns which of the inputs it is that the loss does not depend on. MXNet says that nowhere but in its error, of
+    one input at a time, and has no function that tells it before (no upstream issue known). Raises any other error."""
+    match = _UNREACHABLE.search(str(error))
+    if match is None:
+        raise error
+    return int(match[1]) - 1
 
 
 class MxnetGradients(Gradients):
-    def value_and_grad(
-        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
-    ) -> tuple[Any, list[Any], list[Any]]:
+    def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         if nested or mx.autograd.is_recording():
             raise self.unsupported(
                 "gradients while it records: for most operations it has no second gradient",
                 "take them outside of value_and_grad and autograd.record(), or inside of autograd.pause()",
             )
         arithmetic.enter()
+        # a thread may have left NumPy's shapes for a block
         if not mx.util.is_np_shape():
             with mx.util.np_shape(True):
                 return self.value_and_grad(leaves, call, nested)

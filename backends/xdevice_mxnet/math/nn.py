@@ -77,6 +77,7 @@ def gelu(x: Any, approximate: bool) -> Any:
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
     if x.dtype != "float32":  # its eps is a float32
         return NotImplemented
+    # MXNet's kernel has no defaults
     weight = _np.ones(x.shape[-1:], dtype=x.dtype, ctx=x.ctx) if weight is None else weight
     bias = _np.zeros(x.shape[-1:], dtype=x.dtype, ctx=x.ctx) if bias is None else bias
     return _layer_norm(x, weight, bias, eps=eps)
@@ -84,6 +85,7 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
 
 def one_hot(indices: Any, n: int, name: str) -> Any:
     if name == "bool":
+        # MXNet's kernel makes no bools
         return one_hot(indices, n, "int8").astype(name)
     return _npx.one_hot(indices, n, dtype=name)
 
@@ -102,9 +104,9 @@ def _of_some(kernel: Callable[..., Any]) -> Callable[..., Any]:
 @_of_some
 def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
     filters, _, *size = kernel.shape
-    given = (x, kernel) if bias is None else (x, kernel, bias)
+    arrays = (x, kernel) if bias is None else (x, kernel, bias)
     return _convolution(
-        *given, kernel=tuple(size), stride=stride, pad=padding, num_filter=filters, no_bias=bias is None
+        *arrays, kernel=tuple(size), stride=stride, pad=padding, num_filter=filters, no_bias=bias is None
     )
 
 
@@ -135,8 +137,8 @@ def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     weights = _softmax(scores)
     if mask is not None:
         weights = _where(seen, weights, _np.zeros_like(weights))
-    made = _product(arithmetic.reshape(weights, (-1, *shape[-2:])), values)
-    return arithmetic.reshape(made, (*shape[:-1], v.shape[-1]))
+    result = _product(arithmetic.reshape(weights, (-1, *shape[-2:])), values)
+    return arithmetic.reshape(result, (*shape[:-1], v.shape[-1]))
 
 
 def dropout(x: Any, mask: Any, keep: float) -> Any:
@@ -155,8 +157,8 @@ def adam(rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], 
             "lr": rate / corrected * sqrt(root) / scale,
             "rescale_grad": scale, "beta1": betas[0], "beta2": betas[1], "epsilon": eps * sqrt(root),
         }  # fmt: skip
-        made = []
+        result = []
         for p, g, m, v in rows:
             m, v = arithmetic.copy(m), arithmetic.copy(v)
-            made.append((_adam(p, g, m, v, **settings), m, v))
-    return made
+            result.append((_adam(p, g, m, v, **settings), m, v))
+    return result

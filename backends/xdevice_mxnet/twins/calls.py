@@ -11,6 +11,7 @@ Facts about MXNet that the code depends on:
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
@@ -73,8 +74,7 @@ class MxnetCalls(Calls):
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
             if not mx.autograd.is_recording():
                 return result
-            numbers = iter(range(len(list(common.tensors(self, result)))))
-            return _tapped(result, numbers, put)
+            return _tapped(result, count(), put)
 
         watch = common.Watch(self, paths, activations, follow)
         with common.watching(watch, Block):

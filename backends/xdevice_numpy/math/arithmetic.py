@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xdevice.base.dtypes import host_dtype
+from xdevice.math.contract.tables import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,92 +84,48 @@ def number(value: complex, name: str, like: Array) -> Array:
 add = np.add
 multiply = np.multiply
 subtract = np.subtract
-abs = _array(np.absolute)
-acos = _silent(np.arccos)
-acosh = _silent(np.arccosh)
-asin = _silent(np.arcsin)
-asinh = _silent(np.arcsinh)
-atan = _silent(np.arctan)
-atan2 = _silent(np.arctan2)
-atanh = _silent(np.arctanh)
-bitwise_and = _array(np.bitwise_and)
-bitwise_invert = _array(np.invert)
-bitwise_left_shift = _array(np.left_shift)
-bitwise_or = _array(np.bitwise_or)
-bitwise_right_shift = _array(np.right_shift)
-bitwise_xor = _array(np.bitwise_xor)
-ceil = _array(np.ceil)
-conj = _array(np.conj)
-copysign = _array(np.copysign)
-cos = _silent(np.cos)
-cosh = _silent(np.cosh)
-divide = _silent(np.divide)
-equal = _array(np.equal)
-exp = _silent(np.exp)
-expm1 = _silent(np.expm1)
-floor = _array(np.floor)
-floor_divide = _silent(np.floor_divide)
-greater = _array(np.greater)
-greater_equal = _array(np.greater_equal)
-hypot = _silent(np.hypot)
-imag = _array(np.imag)
-isfinite = _array(np.isfinite)
-isinf = _array(np.isinf)
-isnan = _array(np.isnan)
-less = _array(np.less)
-less_equal = _array(np.less_equal)
-log = _silent(np.log)
-log10 = _silent(np.log10)
-log1p = _silent(np.log1p)
-log2 = _silent(np.log2)
-logaddexp = _silent(np.logaddexp)
-logical_and = _array(np.logical_and)
-logical_not = _array(np.logical_not)
-logical_or = _array(np.logical_or)
-logical_xor = _array(np.logical_xor)
-maximum = _silent(np.maximum)
-minimum = _silent(np.minimum)
-negative = _array(np.negative)
-nextafter = _silent(np.nextafter)
-not_equal = _array(np.not_equal)
-pow = _silent(np.power)
-real = _array(np.real)
-reciprocal = _silent(np.reciprocal)
-remainder = _silent(np.remainder)
-round = _silent(np.round)
-signbit = _array(np.signbit)
-sin = _silent(np.sin)
-sinh = _silent(np.sinh)
-sqrt = _silent(np.sqrt)
-square = _silent(np.square)
-tan = _silent(np.tan)
-tanh = _silent(np.tanh)
-trunc = _array(np.trunc)
 where = np.where
+
+_QUIET = named(
+    "bitwise_and", "bitwise_or", "bitwise_xor", "ceil", "conj", "copysign", "equal", "floor", "greater",
+    "greater_equal", "imag", "isfinite", "isinf", "isnan", "less", "less_equal", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "negative", "not_equal", "real", "signbit", "trunc", abs="absolute",
+    bitwise_invert="invert", bitwise_left_shift="left_shift", bitwise_right_shift="right_shift",
+)  # fmt: skip
+_WARNING = named(
+    "cos", "cosh", "divide", "exp", "expm1", "floor_divide", "hypot", "log", "log10", "log1p", "log2", "logaddexp",
+    "maximum", "minimum", "nextafter", "reciprocal", "remainder", "round", "sin", "sinh", "sqrt", "square", "tan",
+    "tanh", acos="arccos", acosh="arccosh", asin="arcsin", asinh="arcsinh", atan="arctan", atan2="arctan2",
+    atanh="arctanh", pow="power",
+)  # fmt: skip
+globals().update({name: _array(getattr(np, own)) for name, own in _QUIET.items()})
+globals().update({name: _silent(getattr(np, own)) for name, own in _WARNING.items()})
 
 
 @_silent
 def sign(x: Array) -> Array:
     if x.dtype.kind != "c":
         return np.asarray(np.sign(x))
-    made = x / np.where(x == 0, 1, np.abs(x))  # NumPy 1's sign is that of the real part
-    return np.asarray(np.where(x == 0, 0, made), x.dtype)
+    result = x / np.where(x == 0, 1, np.abs(x))  # NumPy 1's sign is that of the real part
+    return np.asarray(np.where(x == 0, 0, result), x.dtype)
 
 
 # of many elements
 
 
-def all(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    return np.asarray(np.all(x, axis=axes, keepdims=keepdims))
+def _reducing(function: Callable[..., Any]) -> Callable[..., Array]:
+    def kernel(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(function(x, axis=axes, keepdims=keepdims))
+
+    return kernel
 
 
-def any(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    return np.asarray(np.any(x, axis=axes, keepdims=keepdims))
-
-
-def max(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    with np.errstate(all="ignore"):
-        return np.asarray(np.max(x, axis=axes, keepdims=keepdims))
+all = _reducing(np.all)
+any = _reducing(np.any)
+max = _reducing(np.max)
+min = _reducing(np.min)
+prod = _reducing(np.multiply.reduce)
 
 
 def mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
@@ -177,26 +134,12 @@ def mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
         return np.asarray(total / total.dtype.type(x.size / total.size if total.size else 1))
 
 
-def min(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    with np.errstate(all="ignore"):
-        return np.asarray(np.min(x, axis=axes, keepdims=keepdims))
-
-
-def prod(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    with np.errstate(all="ignore"):
-        return np.asarray(np.multiply.reduce(x, axis=axes, keepdims=keepdims))
-
-
 def sum(x: Array, axes: tuple[int, ...] | None, keepdims: bool) -> Array:
     return np.asarray(np.add.reduce(x, axis=axes, keepdims=keepdims))
 
 
-def argmax(x: Array, axis: int) -> Array:
-    return np.asarray(np.argmax(x, axis))
-
-
-def argmin(x: Array, axis: int) -> Array:
-    return np.asarray(np.argmin(x, axis))
+argmax = _array(np.argmax)
+argmin = _array(np.argmin)
 
 
 def argsort(x: Array, axis: int, descending: bool) -> Array:
@@ -225,8 +168,8 @@ def sliced(x: Array, axis: int, start: int, stop: int) -> Array:
 
 
 def sort(x: Array, axis: int, descending: bool) -> Array:
-    made = np.sort(x, axis=axis, kind="stable")
-    return np.flip(made, axis) if descending else made
+    result = np.sort(x, axis=axis, kind="stable")
+    return np.flip(result, axis) if descending else result
 
 
 def take(x: Array, indices: Array, axis: int) -> Array:
@@ -234,9 +177,9 @@ def take(x: Array, indices: Array, axis: int) -> Array:
 
 
 def put(x: Array, indices: Array, values: Array) -> Array:
-    made = x.copy()
-    made[indices] = values
-    return made
+    result = x.copy()
+    result[indices] = values
+    return result
 
 
 take_along_axis = np.take_along_axis
@@ -285,10 +228,11 @@ def unstack(x: Array, axis: int) -> tuple[Array, ...]:
 
 
 def view(x: Array, shape: tuple[int, ...]) -> Array:
-    made = np.reshape(x, shape)
-    if x.size and not np.shares_memory(made, x):
+    result = np.reshape(x, shape)
+    # NumPy copies silently where strides cannot describe the shape
+    if x.size and not np.shares_memory(result, x):
         raise ValueError(f"an array with the strides {x.strides} cannot be seen in the shape {shape}")
-    return made
+    return result
 
 
 # the extensions
@@ -297,22 +241,15 @@ def view(x: Array, shape: tuple[int, ...]) -> Array:
 def _arrays(function: Callable[..., Any]) -> Callable[..., Any]:
     def kernel(*arguments: Any) -> Any:
         with np.errstate(all="ignore"):
-            made = function(*arguments)
-        return tuple(map(np.asarray, made)) if isinstance(made, tuple) else np.asarray(made)
+            result = function(*arguments)
+        return tuple(map(np.asarray, result)) if isinstance(result, tuple) else np.asarray(result)
 
     return kernel
 
 
 fft = np.fft
+_FACTORIZATIONS = ("cholesky", "det", "eigh", "eigvalsh", "inv", "qr", "slogdet", "solve", "svd")
 linalg = SimpleNamespace(
-    cholesky=_arrays(np.linalg.cholesky),
-    det=_arrays(np.linalg.det),
-    eigh=_arrays(np.linalg.eigh),
-    eigvalsh=_arrays(np.linalg.eigvalsh),
-    inv=_arrays(np.linalg.inv),
-    qr=_arrays(np.linalg.qr),
-    slogdet=_arrays(np.linalg.slogdet),
-    solve=_arrays(np.linalg.solve),
-    svd=_arrays(np.linalg.svd),
+    **{name: _arrays(getattr(np.linalg, name)) for name in _FACTORIZATIONS},
     svdvals=_arrays(partial(np.linalg.svd, compute_uv=False)),
 )

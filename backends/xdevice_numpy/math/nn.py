@@ -56,8 +56,8 @@ def one_hot(indices: Array, n: int, name: str) -> Array:
 
 def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: Pair) -> Array:
     windows = _windows(x, kernel.shape[2:], stride, padding, 0)
-    made = np.moveaxis(np.tensordot(windows, kernel, ((1, 4, 5), (1, 2, 3))), -1, 1)
-    return np.ascontiguousarray(made if bias is None else made + bias[:, None, None])
+    result = np.moveaxis(np.tensordot(windows, kernel, ((1, 4, 5), (1, 2, 3))), -1, 1)
+    return np.ascontiguousarray(result if bias is None else result + bias[:, None, None])
 
 
 def max_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
@@ -75,6 +75,7 @@ def dropout(x: Array, mask: Array, keep: float) -> Array:
 def _windows(x: Array, size: tuple[int, ...], stride: Pair, padding: Pair, value: float) -> Array:
     """Returns all windows of the padded images, as an array of the shape (N, C, rows, columns, height of a window,
     width of a window)."""
+    # `pad` copies all, also by nothing
     if padding != (0, 0):
         x = np.pad(x, ((0, 0), (0, 0), *((length, length) for length in padding)), constant_values=value)
     rows, columns = stride

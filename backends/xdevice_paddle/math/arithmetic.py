@@ -1,11 +1,11 @@
 """Paddle's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core
 calls them, and what they have to return.
 
-What Paddle's own functions do, and the kernels here correct:
+What Paddle's own functions do, and the kernels here correct (no upstream issues known):
 - On the CPU, `sqrt` of infinity in float32 is NaN if the tensor has eight elements or more.
 - `equal` takes floats that differ by 1e-8 for equal.
 - `pow` and `full_like` of integers compute in float64.
-- `argmax` and `argmin` skip NaN.
+- `argmax` and `argmin` skip NaN, which the core corrects.
 - `matmul` of two stacks of integer matrices that are broadcast writes outside of its memory, which crashes the process
   later (3.3.1).
 - A reduction with `axis=[]` works over all axes. This is not corrected, because the core never passes `axis=[]`.
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 TAKE_NUMBERS = frozenset[str]()
 RESHAPE_IS_VIEW = False
 TAKES_MASKS = True
+SKIPS_NAN = True
 WIDER = dict.fromkeys(OF_NUMBERS, dict.fromkeys(("uint8", "int8", "int16"), "int32"))
 
 _full = private.get("paddle._C_ops.full")
@@ -115,8 +116,8 @@ def _divided(function: Callable[..., Any], x1: Any, x2: Any) -> Any:
         return function(x1, x2)
     by_zero, by_minus_one, one = x2 == 0, x2 == -1, paddle.ones_like(x2)
     x1 = paddle.where(by_minus_one, paddle.neg(x1), x1)
-    made = function(x1, paddle.where(paddle.logical_or(by_zero, by_minus_one), one, x2))
-    return paddle.where(by_zero, paddle.zeros_like(made), made)
+    result = function(x1, paddle.where(paddle.logical_or(by_zero, by_minus_one), one, x2))
+    return paddle.where(by_zero, paddle.zeros_like(result), result)
 
 
 def pow(x1: Any, x2: Any) -> Any:
@@ -128,11 +129,11 @@ def _whole_power(x: Any, exponent: Any) -> Any:
     With such exponents only the powers of 0, 1 and -1 do not overflow, and the replacement does not change these."""
     two = number(2, "int64", x)  # a 0-d tensor and a Python number would give a vector
     left = paddle.where(exponent > 63, paddle.remainder(exponent, two) + 62, exponent)
-    made = paddle.ones_like(x)
+    result = paddle.ones_like(x)
     for _ in range(6):
-        made = paddle.where(paddle.remainder(left, two) == 1, made * x, made)
+        result = paddle.where(paddle.remainder(left, two) == 1, result * x, result)
         x, left = x * x, paddle.floor_divide(left, two)
-    return made
+    return result
 
 
 def sqrt(x: Any) -> Any:
@@ -151,20 +152,8 @@ def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
     return paddle.sum(x) if axes is None else paddle.sum(x, axes, keepdim=keepdims)
 
 
-def argmax(x: Any, axis: int) -> Any:
-    return _place(paddle.argmax, x, axis)
-
-
-def argmin(x: Any, axis: int) -> Any:
-    return _place(paddle.argmin, x, axis)
-
-
-def _place(find: Callable[..., Any], x: Any, axis: int) -> Any:
-    found = find(x, axis)
-    if not paddle.is_floating_point(x):
-        return found
-    is_nan = paddle.isnan(x)
-    return paddle.where(paddle.any(is_nan, axis), paddle.argmax(paddle.cast(is_nan, "int32"), axis), found)
+argmax = paddle.argmax
+argmin = paddle.argmin
 
 
 def argsort(x: Any, axis: int, descending: bool) -> Any:

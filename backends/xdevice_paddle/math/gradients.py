@@ -28,6 +28,8 @@ from xdevice_paddle.private import private
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from xdevice.math.contract.gradients import Call, Outcome
+
 _kernel = private.place("paddle.base.core.eager.run_partial_grad")  # got at each call: `parallel` replaces it
 _nothing = nullcontext()
 _is_leaf = attrgetter("is_leaf")
@@ -55,6 +57,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _inputs(leaves: list[Any], goes_on: bool) -> list[Any]:
+    # as new tensors, so that the flags of the program's own stay
     inputs = [x.clone() if goes_on and not x.stop_gradient else x.detach() for x in leaves]
     for x in inputs:
         x.stop_gradient = False
@@ -69,6 +72,7 @@ def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Gradients) 
             # what paddle.grad calls after its checks, which take a twentieth of a small step
             return getattr(*_kernel)([loss], inputs, [], goes_on, goes_on, True, True, [], None)
     except RuntimeError as error:
+        # Paddle has no class of its own for that error
         if "doesn't have any grad op" not in str(error):
             raise
         raise backend.unsupported(
@@ -78,9 +82,7 @@ def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Gradients) 
 
 
 class PaddleGradients(Gradients):
-    def value_and_grad(
-        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
-    ) -> tuple[Any, list[Any], list[Any]]:
+    def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         if not paddle.in_dynamic_mode():
             raise self.unsupported(
                 "gradients inside a function that paddle.jit.to_static traces",
@@ -92,6 +94,7 @@ class PaddleGradients(Gradients):
             inputs = _inputs(leaves, goes_on)
             loss, rest = call(inputs)
             gradients: list[Any] = [None] * len(inputs)
+            # `paddle.grad` raises for a loss that depends on nothing
             if not loss.stop_gradient:
                 gradients = _gradients(loss, inputs, goes_on, self)
         if goes_on:

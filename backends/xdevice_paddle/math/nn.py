@@ -69,6 +69,7 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
 
 def _losses(logits: Any, column: Any) -> Any:
     if _losses_and_softmax is None:
+        # bounded at 64: https://github.com/PaddlePaddle/Paddle/issues/20994
         return functional.softmax_with_cross_entropy(logits, column, ignore_index=_NO_LABEL)
     return _losses_and_softmax(logits, column, False, True, True, _NO_LABEL, -1)[1]
 
@@ -89,8 +90,8 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
 
 
 def one_hot(indices: Any, n: int, name: str) -> Any:
-    made = functional.one_hot(indices, n)
-    return made if name == "float32" else paddle.cast(made, name)
+    result = functional.one_hot(indices, n)
+    return result if name == "float32" else paddle.cast(result, name)
 
 
 conv2d = functional.conv2d
@@ -98,6 +99,7 @@ max_pool2d = functional.max_pool2d
 
 
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
+    # padding counts as zeros, as in PyTorch
     return functional.avg_pool2d(x, size, stride, padding, exclusive=False)
 
 
@@ -116,16 +118,16 @@ def adam(rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], 
         # and 1 - beta of a float32, which is off by 1e-5 for the squares
         scale = sqrt((1 - betas[1]) / (1 - float(float32(betas[1]))))
         rate = rate * paddle.sqrt(root / (1.0 - power)) / (corrected * scale)
-        made = [(p.clone(), g * scale, m.clone(), v.clone()) for p, g, m, v in rows]
-        for p, g, m, v in made:
+        result = [(p.clone(), g * scale, m.clone(), v.clone()) for p, g, m, v in rows]
+        for p, g, m, v in result:
             _adam(p, g, rate, m, v, None, nothing, power, None, None, *betas, eps, False, 1000, *_ADAM)
-    return [(p, m, v) for p, _, m, v in made]
+    return [(p, m, v) for p, _, m, v in result]
 
 
-def _checked(kernel: Callable[..., Any], *given: Any) -> Any:
+def _checked(kernel: Callable[..., Any], *arguments: Any) -> Any:
     """Returns what a kernel gives that raises ValueError for an index that does not exist; then raises IndexError."""
     try:
-        return kernel(*given)
+        return kernel(*arguments)
     except ValueError as error:
         raise IndexError(str(error)) from error
 

@@ -4,10 +4,11 @@ calls them, and what they have to return.
 Facts about TensorFlow that the code depends on:
 - An operation runs on the device of the open scope, not on that of its operands. So each kernel opens a scope with the
   device of its first operand.
-- `top_k`, on which `tf.sort` is built, does not sort NaN correctly. So floats are sorted by integers in the same order.
+- `top_k`, on which `tf.sort` is built, does not sort NaN correctly. So floats are sorted by integers in the same order
+  (https://github.com/tensorflow/tensorflow/issues/117287, 95235).
 - `floordiv` of floats rounds the quotient before it takes the floor: 1 // 0.1 is 10, while `floormod` gives a remainder
-  of 0.1. So `floor_divide` computes the quotient from the remainder.
-- `argmax` and `argmin` skip NaN.
+  of 0.1. So `floor_divide` computes the quotient from the remainder (no upstream issue known; 74893 is another case).
+- `argmax` and `argmin` skip NaN (no upstream issue known), which the core corrects.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from xdevice.math.contract.arithmetic import HOST
+from xdevice.math.contract.tables import named
 from xdevice_tensorflow.placing import placed as _placed
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ TAKE_NUMBERS = frozenset(
     ]
 )  # fmt: skip
 TAKES_MASKS = False
+SKIPS_NAN = True
+# many kernels are missing for unsigned integers: https://github.com/tensorflow/tensorflow/issues/26069
 _UNSIGNED = {"uint8": "int32", "uint16": "int32", "uint32": "int64", "uint64": HOST}
 WIDER = {
     "abs": _UNSIGNED,
@@ -83,57 +87,22 @@ def _made(like: Any, make: Callable[..., Any], *arguments: Any) -> Any:
 
 # of each element
 
-abs = _placed(tf.abs)
-acos = _placed(tf.acos)
-acosh = _placed(tf.acosh)
-add = _placed(tf.add)
-asin = _placed(tf.asin)
-asinh = _placed(tf.asinh)
-atan = _placed(tf.atan)
-atan2 = _placed(tf.atan2)
-atanh = _placed(tf.atanh)
+_OF_MATH = named(
+    "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "conj", "cos", "cosh", "equal",
+    "exp", "expm1", "floor", "greater", "greater_equal", "imag", "less", "less_equal", "log", "log1p", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "maximum", "minimum", "multiply", "negative", "nextafter", "not_equal",
+    "pow", "real", "reciprocal", "round", "sign", "sin", "sinh", "sqrt", "square", "subtract", "tan", "tanh",
+    all="reduce_all", any="reduce_any", cumulative_prod="cumprod", cumulative_sum="cumsum", divide="truediv",
+    max="reduce_max", mean="reduce_mean", min="reduce_min", prod="reduce_prod", remainder="floormod", sum="reduce_sum",
+)  # fmt: skip
+_OF_SHAPES = named(
+    "broadcast_to", "expand_dims", "matmul", "reshape", "roll", "squeeze", "where", flip="reverse",
+    permute_dims="transpose",
+)  # fmt: skip
+globals().update({name: _placed(getattr(tf.math, own)) for name, own in _OF_MATH.items()})
+globals().update({name: _placed(getattr(tf, own)) for name, own in _OF_SHAPES.items()})
 bitwise_left_shift = _placed(tf.bitwise.left_shift)
 bitwise_right_shift = _placed(tf.bitwise.right_shift)
-ceil = _placed(tf.math.ceil)
-conj = _placed(tf.math.conj)
-cos = _placed(tf.cos)
-cosh = _placed(tf.cosh)
-divide = _placed(tf.math.truediv)
-equal = _placed(tf.equal)
-exp = _placed(tf.exp)
-expm1 = _placed(tf.math.expm1)
-floor = _placed(tf.floor)
-greater = _placed(tf.greater)
-greater_equal = _placed(tf.greater_equal)
-imag = _placed(tf.math.imag)
-less = _placed(tf.less)
-less_equal = _placed(tf.less_equal)
-log = _placed(tf.math.log)
-log1p = _placed(tf.math.log1p)
-logical_and = _placed(tf.logical_and)
-logical_not = _placed(tf.logical_not)
-logical_or = _placed(tf.logical_or)
-logical_xor = _placed(tf.math.logical_xor)
-maximum = _placed(tf.maximum)
-minimum = _placed(tf.minimum)
-multiply = _placed(tf.multiply)
-negative = _placed(tf.negative)
-nextafter = _placed(tf.math.nextafter)
-not_equal = _placed(tf.not_equal)
-pow = _placed(tf.pow)
-real = _placed(tf.math.real)
-reciprocal = _placed(tf.math.reciprocal)
-remainder = _placed(tf.math.floormod)
-round = _placed(tf.round)
-sign = _placed(tf.sign)
-sin = _placed(tf.sin)
-sinh = _placed(tf.sinh)
-sqrt = _placed(tf.sqrt)
-square = _placed(tf.square)
-subtract = _placed(tf.subtract)
-tan = _placed(tf.tan)
-tanh = _placed(tf.tanh)
-where = _placed(tf.where)
 
 
 def _of_bits(function: Callable[..., Any], of_bool: Callable[..., Any]) -> Callable[..., Any]:
@@ -154,9 +123,10 @@ def copysign(x1: Any, x2: Any) -> Any:
 @_placed
 def hypot(x1: Any, x2: Any) -> Any:
     x1, x2 = tf.abs(x1), tf.abs(x2)
+    # the square of the larger one might overflow
     large, small = tf.maximum(x1, x2), tf.minimum(x1, x2)
-    made = large * tf.sqrt(1 + tf.square(tf.math.divide_no_nan(small, large)))
-    return tf.where(tf.math.is_inf(x1) | tf.math.is_inf(x2), tf.constant(math.inf, x1.dtype), made)
+    result = large * tf.sqrt(1 + tf.square(tf.math.divide_no_nan(small, large)))
+    return tf.where(tf.math.is_inf(x1) | tf.math.is_inf(x2), tf.constant(math.inf, x1.dtype), result)
 
 
 @_placed
@@ -166,19 +136,21 @@ def logaddexp(x1: Any, x2: Any) -> Any:
     return large + tf.math.log1p(tf.exp(apart))
 
 
-@_placed
-def isfinite(x: Any) -> Any:
-    return tf.math.is_finite(x) if x.dtype.is_floating else isfinite(tf.math.real(x)) & isfinite(tf.math.imag(x))
+def _of_parts(test: Callable[..., Any], together: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a kernel of a test that takes no complex numbers: it tests both of their parts."""
+
+    @_placed
+    def kernel(x: Any) -> Any:
+        if x.dtype.is_floating:
+            return test(x)
+        return together(test(tf.math.real(x)), test(tf.math.imag(x)))
+
+    return kernel
 
 
-@_placed
-def isinf(x: Any) -> Any:
-    return tf.math.is_inf(x) if x.dtype.is_floating else isinf(tf.math.real(x)) | isinf(tf.math.imag(x))
-
-
-@_placed
-def isnan(x: Any) -> Any:
-    return tf.math.is_nan(x) if x.dtype.is_floating else isnan(tf.math.real(x)) | isnan(tf.math.imag(x))
+isfinite = _of_parts(tf.math.is_finite, tf.logical_and)
+isinf = _of_parts(tf.math.is_inf, tf.logical_or)
+isnan = _of_parts(tf.math.is_nan, tf.logical_or)
 
 
 @_placed
@@ -191,8 +163,10 @@ def floor_divide(x1: Any, x2: Any) -> Any:
     if not x1.dtype.is_floating:
         return tf.math.floordiv(x1, x2)
     rounded, rest = x1 / x2, tf.truncatemod(x1, x2)
-    times = (x1 - rest) / x2 - tf.cast((rest != 0) & ((rest < 0) != (x2 < 0)), x1.dtype)
+    is_one_less = (rest != 0) & ((rest < 0) != (x2 < 0))
+    times = (x1 - rest) / x2 - tf.cast(is_one_less, x1.dtype)
     times = tf.where(times == 0, rounded * 0, tf.round(times))  # `rounded * 0` has the sign of the quotient
+    # it is constant but for steps
     return tf.stop_gradient(tf.where(x2 == 0, rounded, times))
 
 
@@ -213,31 +187,8 @@ def trunc(x: Any) -> Any:
 
 # of many elements
 
-all = _placed(tf.reduce_all)
-any = _placed(tf.reduce_any)
-max = _placed(tf.reduce_max)
-mean = _placed(tf.reduce_mean)
-min = _placed(tf.reduce_min)
-prod = _placed(tf.reduce_prod)
-sum = _placed(tf.reduce_sum)
-
-
-@_placed
-def argmax(x: Any, axis: int) -> Any:
-    return _place(tf.argmax, x, axis)
-
-
-@_placed
-def argmin(x: Any, axis: int) -> Any:
-    return _place(tf.argmin, x, axis)
-
-
-def _place(find: Callable[..., Any], x: Any, axis: int) -> Any:
-    found = find(x, axis)
-    if not x.dtype.is_floating:
-        return found
-    is_nan = tf.math.is_nan(x)
-    return tf.where(tf.reduce_any(is_nan, axis), tf.argmax(tf.cast(is_nan, "int32"), axis), found)
+argmax = _placed(tf.argmax)
+argmin = _placed(tf.argmin)
 
 
 @_placed
@@ -255,9 +206,13 @@ def _keys(x: Any) -> Any:
     if x.dtype.size < 4:
         x = tf.cast(x, tf.float32)
     whole = tf.int32 if x.dtype.size == 4 else tf.int64
-    x = tf.where(tf.math.is_nan(x), tf.constant(math.nan, x.dtype), tf.where(x == 0, tf.zeros((), x.dtype), x))
+    # one bit pattern for all NaNs, and for both zeros
+    is_nan = tf.math.is_nan(x)
+    x = tf.where(x == 0, tf.zeros((), x.dtype), x)
+    x = tf.where(is_nan, tf.constant(math.nan, x.dtype), x)
     bits = tf.bitcast(x, whole)
-    return tf.where(tf.math.is_nan(x), whole.max, tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, whole.max), bits))
+    keys = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, whole.max), bits)
+    return tf.where(is_nan, whole.max, keys)
 
 
 def _last(x: Any, axis: int) -> Any:
@@ -265,10 +220,6 @@ def _last(x: Any, axis: int) -> Any:
     order = list(range(len(x.shape)))
     order[axis], order[-1] = order[-1], order[axis]
     return x if axis == order[axis] else tf.transpose(x, order)
-
-
-cumulative_prod = _placed(tf.math.cumprod)
-cumulative_sum = _placed(tf.cumsum)
 
 
 @_placed
@@ -308,20 +259,9 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
 
 # of shapes
 
-broadcast_to = _placed(tf.broadcast_to)
-
 
 def concat(tensors: Sequence[Any], axis: int) -> Any:
     return _made(tensors[0], tf.concat, list(tensors), axis)
-
-
-expand_dims = _placed(tf.expand_dims)
-flip = _placed(tf.reverse)
-matmul = _placed(tf.matmul)
-permute_dims = _placed(tf.transpose)
-reshape = _placed(tf.reshape)
-roll = _placed(tf.roll)
-squeeze = _placed(tf.squeeze)
 
 
 def stack(tensors: Sequence[Any], axis: int) -> Any:
@@ -329,7 +269,7 @@ def stack(tensors: Sequence[Any], axis: int) -> Any:
 
 
 unstack = _placed(lambda x, axis: tf.unstack(x, axis=axis))
-view = reshape
+view = _placed(tf.reshape)
 
 # the extensions
 
@@ -340,15 +280,10 @@ def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
     return u, values, tf.linalg.adjoint(v)
 
 
+_FACTORIZATIONS = ("cholesky", "det", "eigh", "eigvalsh", "inv", "slogdet", "solve")
 linalg = SimpleNamespace(
-    cholesky=_placed(tf.linalg.cholesky),
-    det=_placed(tf.linalg.det),
-    eigh=_placed(tf.linalg.eigh),
-    eigvalsh=_placed(tf.linalg.eigvalsh),
-    inv=_placed(tf.linalg.inv),
+    **{name: _placed(getattr(tf.linalg, name)) for name in _FACTORIZATIONS},
     qr=_placed(lambda x, mode: tf.linalg.qr(x, full_matrices=mode == "complete")),
-    slogdet=_placed(tf.linalg.slogdet),
-    solve=_placed(tf.linalg.solve),
     svd=_svd,
     svdvals=_placed(lambda x: tf.linalg.svd(x, compute_uv=False)),
 )
@@ -360,13 +295,15 @@ def _transform(function: Callable[..., Any], of_length: Callable[[int], int]) ->
     @_placed
     def kernel(x: Any, n: int, axis: int, norm: str) -> Any:
         x, length = _last(x, axis), of_length(n)
+        # TensorFlow's transforms take the length that there is
         x = x[..., :length]
-        x = tf.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(0, length - x.shape[-1])])
-        made = function(x) if function not in (tf.signal.rfft, tf.signal.irfft) else function(x, [n])
+        missing = length - x.shape[-1]
+        x = tf.pad(x, [*[(0, 0)] * (len(x.shape) - 1), (0, missing)])
+        result = function(x) if function not in (tf.signal.rfft, tf.signal.irfft) else function(x, [n])
         is_inverse = function in (tf.signal.ifft, tf.signal.irfft)
         power = {"backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]
         scale = float(n) ** (power if is_inverse else -power)
-        return _last(made * tf.cast(scale, made.dtype), axis)
+        return _last(result * tf.cast(scale, result.dtype), axis)
 
     return kernel
 

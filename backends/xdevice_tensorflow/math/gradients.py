@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from xdevice.math.contract.gradients import Call, Outcome
+
 
 def _beside(x: Any) -> AbstractContextManager[Any]:
     """Returns a scope with the device of `x`. For a traced tensor, which has no device, it changes nothing."""
     place = getattr(x, "backing_device", None)
+    # what is traced runs where the whole function does
     return nullcontext() if place is None else tf.device(place)
 
 
@@ -35,6 +38,7 @@ def _settled(g: Any, x: Any, backend: Gradients) -> Any:
     """Returns `g`, the gradient for the input `x`, made dense and on the device of `x`; None if `g` is None."""
     if g is None:
         return None
+    # makes `tf.IndexedSlices` dense
     g = tf.convert_to_tensor(g)
     if not hasattr(x, "backing_device") or backend.device_of(g) is backend.device_of(x):
         return g
@@ -42,16 +46,15 @@ def _settled(g: Any, x: Any, backend: Gradients) -> Any:
 
 
 class TensorflowGradients(Gradients):
-    def value_and_grad(
-        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
-    ) -> tuple[Any, list[Any], list[Any]]:
+    def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         with _beside(leaves[0]):
+            # variables that the function reads are constants to it
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 inputs = [_input(x) for x in leaves]
                 tape.watch(inputs)
                 loss, rest = call(inputs)
-            found = tape.gradient(loss, inputs)
-        return loss, [_settled(g, x, self) for g, x in zip(found, leaves, strict=True)], rest
+            gradients = tape.gradient(loss, inputs)
+        return loss, [_settled(g, x, self) for g, x in zip(gradients, leaves, strict=True)], rest
 
     def stop_gradient(self, x: Any) -> Any:
         with _beside(x):

@@ -52,21 +52,25 @@ def embedding(indices: Any, table: Any) -> Any:
 @placed
 def one_hot(indices: Any, n: int, name: str) -> Any:
     if name == "bool":
+        # its defaults of 1 and 0 are no bools
         return tf.one_hot(indices, n, True, False, dtype=name)
     return tf.one_hot(indices, n, dtype=name)
 
 
 @placed
 def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
+    # no upstream issue known
     if x.shape[0] == 0:
         blank = tf.zeros((1, *x.shape[1:]), x.dtype)
         return conv2d(tf.concat([x, blank], 0), kernel, bias, stride, padding)[:0]
+    # TensorFlow's kernels are (height, width, C, O) in either format
     weights = tf.transpose(kernel, (2, 3, 1, 0))
     if "GPU" in getattr(x, "backing_device", ""):
-        made = tf.nn.conv2d(x, weights, stride, _around(padding, "NCHW"), "NCHW")
-        return made if bias is None else tf.nn.bias_add(made, bias, "NCHW")
-    made = tf.nn.conv2d(_channels_last(x), weights, stride, _around(padding))
-    return _channels_first(made if bias is None else tf.nn.bias_add(made, bias))
+        result = tf.nn.conv2d(x, weights, stride, _around(padding, "NCHW"), "NCHW")
+        return result if bias is None else tf.nn.bias_add(result, bias, "NCHW")
+    # the CPU has no other kernel: https://github.com/tensorflow/tensorflow/issues/46623
+    result = tf.nn.conv2d(_channels_last(x), weights, stride, _around(padding))
+    return _channels_first(result if bias is None else tf.nn.bias_add(result, bias))
 
 
 @placed
@@ -104,8 +108,8 @@ def _each_channel(pool: Callable[..., Any], x: Any) -> Any:
     if "GPU" in getattr(x, "backing_device", ""):
         return pool(x, data_format="NCHW")
     n, channels, height, width = _sizes(x)
-    made = pool(tf.reshape(x, (n * channels, height, width, 1)))
-    return tf.reshape(made, (n, channels, *_sizes(made)[1:3]))
+    result = pool(tf.reshape(x, (n * channels, height, width, 1)))
+    return tf.reshape(result, (n, channels, *_sizes(result)[1:3]))
 
 
 def _sizes(x: Any) -> Any:

@@ -19,7 +19,7 @@ from torch import (  # isort: skip  # noqa: F401
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
 
@@ -35,6 +35,7 @@ DENSE = "layout", torch.strided
 ONE_DEVICE = True
 RESHAPE_IS_VIEW = True
 TAKES_MASKS = True
+# few of PyTorch's kernels take wide unsigned integers: https://github.com/pytorch/pytorch/issues/58734
 _UNSIGNED = {"uint16": "int32", "uint32": "int64", "uint64": HOST}
 WIDER = dict.fromkeys(
     (
@@ -50,8 +51,7 @@ WIDER = dict.fromkeys(
 
 
 def dtype(name: str) -> torch.dtype:
-    found: torch.dtype = getattr(torch, name)
-    return found
+    return getattr(torch, name)  # type: ignore[no-any-return]
 
 
 def astype(x: Tensor, name: str) -> Tensor:
@@ -88,36 +88,31 @@ not_equal = torch.ne
 
 
 def floor_divide(x1: Tensor, x2: Tensor) -> Tensor:
-    return torch.div(x1, x2, rounding_mode="floor")  # floor_divide has no gradient
+    # `floor_divide` has no gradient: https://github.com/pytorch/pytorch/issues/43327
+    return torch.div(x1, x2, rounding_mode="floor")
 
 
 def sign(x: Tensor) -> Tensor:
-    made = torch.sgn(x)
-    # sgn gives 0 for NaN
-    return torch.where(torch.isnan(x), x, made) if x.is_floating_point() else made
+    signs = torch.sgn(x)
+    # `sgn` gives 0 for NaN (no upstream issue known)
+    return torch.where(torch.isnan(x), x, signs) if x.is_floating_point() else signs
 
 
 # reductions, and functions along an axis
 
 
-def all(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
-    return torch.all(x, axes, keepdim=keepdims)
+def _reducing(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def kernel(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+        return function(x, axes, keepdim=keepdims)
+
+    return kernel
 
 
-def any(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
-    return torch.any(x, axes, keepdim=keepdims)
-
-
-def max(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
-    return torch.amax(x, axes, keepdim=keepdims)
-
-
-def mean(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
-    return torch.mean(x, axes, keepdim=keepdims)
-
-
-def min(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
-    return torch.amin(x, axes, keepdim=keepdims)
+all = _reducing(torch.all)
+any = _reducing(torch.any)
+max = _reducing(torch.amax)
+mean = _reducing(torch.mean)
+min = _reducing(torch.amin)
 
 
 def prod(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
@@ -176,8 +171,7 @@ def clip(x: Tensor, min: float | None, max: float | None) -> Tensor:
 
 
 def cross(x1: Tensor, x2: Tensor, axis: int) -> Tensor:
-    made: Tensor = torch.linalg.cross(x1, x2, dim=axis)
-    return made
+    return torch.linalg.cross(x1, x2, dim=axis)  # type: ignore[no-any-return]
 
 
 def nonzero(x: Tensor) -> tuple[Tensor, ...]:
@@ -185,8 +179,7 @@ def nonzero(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def norm(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
-    made: Tensor = torch.linalg.vector_norm(x, 2, axes, keepdims)
-    return made
+    return torch.linalg.vector_norm(x, 2, axes, keepdims)  # type: ignore[no-any-return]
 
 
 # of shapes

@@ -66,20 +66,20 @@ _native = private.field("torch._ops.OpOverload._op")
 
 
 class Symbol(torch.Tensor):
-    """Stands for a tensor while a function is compiled. `held` is that tensor, and `variable` its name in the
+    """Stands for a tensor while a function is compiled. `value` is that tensor, and `variable` its name in the
     program."""
 
-    held: torch.Tensor
+    value: torch.Tensor
     variable: str
 
     @staticmethod
-    def __new__(cls, held: torch.Tensor, variable: str) -> Symbol:
+    def __new__(cls, value: torch.Tensor, variable: str) -> Symbol:
         self: Symbol = _make_symbol(
-            cls, held.shape, held.stride(), held.storage_offset(), dtype=held.dtype, device=held.device
+            cls, value.shape, value.stride(), value.storage_offset(), dtype=value.dtype, device=value.device
         )
-        self.held, self.variable = held, variable
-        _set_conj(self, held.is_conj())  # what is only marked, as a conjugate
-        _set_neg(self, held.is_neg())
+        self.value, self.variable = value, variable
+        _set_conj(self, value.is_conj())  # what is only marked, as a conjugate
+        _set_neg(self, value.is_neg())
         return self
 
     __torch_function__ = private["torch._C._disabled_torch_function_impl"]
@@ -133,7 +133,7 @@ class Recorder(Mode):
     def __init__(self, tensors: Sequence[torch.Tensor], refuse: Refuse) -> None:
         super().__init__()
         self._refuse = refuse
-        self._given = tensors
+        self._inputs = tensors
         self._start = self._random = _random_state(tensors[0].device)
         self._has_drawn, self._dtype = False, torch.get_default_dtype()
         self._variables = (f"v{i}" for i in count())
@@ -150,8 +150,9 @@ class Recorder(Mode):
 
     def note(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        # autograd makes aliases all the time; they compute nothing
         if func in _ALIASES and type(args[0]) is Symbol:
-            return Symbol(func(args[0].held), args[0].variable)
+            return Symbol(func(args[0].value), args[0].variable)
         if func is _ZERO:  # reading it, which has no memory, would end the process here
             func = _aten.zeros.default
         self._require_repeatable(func, args)
@@ -160,18 +161,20 @@ class Recorder(Mode):
             self._has_drawn = True
         if torch.get_default_dtype() != self._dtype:
             raise self._refuse(f"setting the default dtype {_WHILE}", "set it outside")
+        # an argument would have another shape after the call
         if torch.Tag.inplace_view in func.tags:
             return self._reshaped(func, args, kwargs)
         if _schema(func).is_mutable:
             self._require_own(func, args, kwargs)
-        known = {id(x.held): x for x in leaves((args, kwargs)) if type(x) is Symbol}
+        # an operation in place gives its argument, which must keep its symbol
+        known = {id(x.value): x for x in leaves((args, kwargs)) if type(x) is Symbol}
         line = self._called(func, args, kwargs)
-        made = func(*replaced(Symbol, _held, args), **replaced(Symbol, _held, kwargs))
+        result = func(*replaced(Symbol, _value_of, args), **replaced(Symbol, _value_of, kwargs))
         if torch.Tag.nondeterministic_seeded in func.tags:
-            self._random = _random_state(self._given[0].device)
+            self._random = _random_state(self._inputs[0].device)
         if func is _aten.lift_fresh.default:  # the function makes its argument anew at each call, the program once
-            line, made = f"{line}.clone()", made.clone()
-        symbols, target = self._bound(made, known)
+            line, result = f"{line}.clone()", result.clone()
+        symbols, target = self._bound(result, known)
         self._lines.append(line if target == "_" else f"{target} = {line}")
         return symbols
 
@@ -194,17 +197,17 @@ class Recorder(Mode):
     def _require_own(self, func: Any, args: Any, kwargs: Any) -> None:
         outside = {*map(_memory, self.outside)}
         for x in _written_into(func, args, kwargs):
-            if type(x) is not Symbol or _memory(x.held) in outside:
+            if type(x) is not Symbol or _memory(x.value) in outside:
                 raise self._refuse(
                     f"writing into a tensor of the program ({func}) {_WHILE}",
                     "pass it as an argument, or return a new one",
                 )
-            for given in self._given:
-                if _memory(given) == _memory(x.held) and id(given) not in self._before:
-                    self._before[id(given)] = given.detach(), given.detach().clone()
+            for original in self._inputs:
+                if _memory(original) == _memory(x.value) and id(original) not in self._before:
+                    self._before[id(original)] = original.detach(), original.detach().clone()
 
     def _require_no_seed(self) -> None:
-        if self._random != _random_state(self._given[0].device):
+        if self._random != _random_state(self._inputs[0].device):
             raise self._refuse(f"random numbers whose seed or state is set {_WHILE}", "set it outside")
 
     def undo(self) -> None:
@@ -212,7 +215,7 @@ class Recorder(Mode):
         for x, before in self._before.values():
             x.copy_(before)
         if self._has_drawn and self._start:
-            _generator(self._given[0].device).set_state(torch.frombuffer(bytearray(self._start), dtype=torch.uint8))
+            _generator(self._inputs[0].device).set_state(torch.frombuffer(bytearray(self._start), dtype=torch.uint8))
 
     def require_no_backward(self) -> None:
         """Raises `UnsupportedError` if the function has written gradients into tensors, which a program would not."""
@@ -235,14 +238,15 @@ class Recorder(Mode):
         new = self.note(view, (), args, kwargs)
         with _without_dispatch():
             func(*args, **kwargs)
-        symbol.held, symbol.variable = new.held, new.variable
+        symbol.value, symbol.variable = new.value, new.variable
         return symbol
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> str:
-        given = [*map(self._text, args), *(f"{name}={self._text(x)}" for name, x in kwargs.items())]
+        arguments = [*map(self._text, args), *(f"{name}={self._text(x)}" for name, x in kwargs.items())]
         name = func.overloadpacket.__name__
+        # without going through the overloads in Python
         own = getattr(torch, name) if not kwargs and name in _QUICK else _native(func)
-        return f"{self._text(own)}({', '.join(given)})"
+        return f"{self._text(own)}({', '.join(arguments)})"
 
     def _text(self, x: Any) -> str:
         if type(x) is Symbol:
@@ -261,35 +265,37 @@ class Recorder(Mode):
         self._constants[name] = x
         return name
 
-    def _bound(self, made: Any, known: dict[int, Symbol]) -> tuple[Any, str]:
+    def _bound(self, result: Any, known: dict[int, Symbol]) -> tuple[Any, str]:
         """Returns what an operation gives, with symbols in it, and the variables to which the program assigns it."""
-        if type(made) in (list, tuple):
-            parts = [self._bound(part, known) for part in made]
+        if type(result) in (list, tuple):
+            parts = [self._bound(part, known) for part in result]
             target = "".join(f"{target}, " for _, target in parts)
-            return type(made)(symbol for symbol, _ in parts), f"({target})" if "v" in target else "_"
-        if not isinstance(made, torch.Tensor):
-            return made, "_"
-        if id(made) in known:
-            return known[id(made)], "_"
-        if made.layout is not torch.strided or made.is_nested or made.is_quantized:
+            return type(result)(symbol for symbol, _ in parts), f"({target})" if "v" in target else "_"
+        if not isinstance(result, torch.Tensor):
+            return result, "_"
+        if id(result) in known:
+            return known[id(result)], "_"
+        if result.layout is not torch.strided or result.is_nested or result.is_quantized:
             raise self._refuse(f"making a tensor that is not dense {_WHILE}", "make it outside")
-        symbol = Symbol(made, next(self._variables))
+        symbol = Symbol(result, next(self._variables))
         return symbol, symbol.variable
 
     def ended(self, results: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Program]:
         """Returns the results as tensors, and the program that computes them."""
         if self._has_drawn:
             self._require_no_seed()
-        for x, given in zip(self.arguments, self._given, strict=True):
-            if x.requires_grad != given.requires_grad:
+        for x, original in zip(self.arguments, self._inputs, strict=True):
+            if x.requires_grad != original.requires_grad:
                 self._last[x.variable] = len(self._lines)
                 self._lines.append(f"{x.variable}.requires_grad_({x.requires_grad})")
-                given.requires_grad_(x.requires_grad)
+                original.requires_grad_(x.requires_grad)
         texts, values = zip(*map(self._result, results), strict=True) if results else ((), ())
+        # each variable is set free after its last use, as the function itself would
         free = [""] * len(self._lines)
         for variable, i in self._last.items():
             free[i] += f"; {variable} = None"
         lines = [f"    {line}{freed}" for line, freed in zip(self._lines, free, strict=True)]
+        # names of parameters must differ
         places = {id(x): i for i, x in reversed([*enumerate(self.arguments)])}  # one may be given twice
         names = [x.variable if places[id(x)] == i else f"_{i}" for i, x in enumerate(self.arguments)]
         code = "\n".join([f"def program({', '.join(names)}):", *lines, f"    return [{', '.join(texts)}]"])
@@ -301,20 +307,20 @@ class Recorder(Mode):
         if type(x) is not Symbol:
             return f"{self._text(x)}.clone()", x.clone()
         self._last.pop(x.variable, None)
-        for argument, given in zip(self.arguments, self._given, strict=True):
+        for argument, original in zip(self.arguments, self._inputs, strict=True):
             if x is argument:
-                return x.variable, given
+                return x.variable, original
             if x.variable == argument.variable:
-                return f"{x.variable}.detach()", x.held
-        return x.variable, x.held
+                return f"{x.variable}.detach()", x.value
+        return x.variable, x.value
 
 
 # set when the class is there: PyTorch would wrap it so that the first operation imports torch._dynamo
 Recorder.__torch_dispatch__ = Recorder.note
 
 
-def _held(x: Symbol) -> torch.Tensor:
-    return x.held
+def _value_of(x: Symbol) -> torch.Tensor:
+    return x.value
 
 
 def _memory(x: torch.Tensor) -> int:
@@ -336,8 +342,8 @@ def _written_into(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
     """Yields the tensors that an operation writes into."""
     for i, one in enumerate(_schema(func).arguments):
         if one.alias_info is not None and one.alias_info.is_write:
-            given = args[i] if i < len(args) else kwargs.get(one.name)
-            yield from (x for x in leaves(given) if isinstance(x, torch.Tensor))
+            argument = args[i] if i < len(args) else kwargs.get(one.name)
+            yield from (x for x in leaves(argument) if isinstance(x, torch.Tensor))
 
 
 _active: Final[list[Recorder]] = []
@@ -368,6 +374,7 @@ class TorchCompiling(Compiling):
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]] | None:
             if not _is_all(tensors):
                 return None
+            # `with torch.device(...)` decides where the function makes tensors
             scopes = [mode.device for mode in _function_modes()]
             key = (
                 *[(x.shape, x.stride(), x.dtype, x.requires_grad) for x in tensors],
@@ -377,12 +384,12 @@ class TorchCompiling(Compiling):
                 if not is_measured:
                     programs[key] = None
                     return call(tensors)
-                made, programs[key] = _recorded(call, tensors, self.unsupported)
-                return made  # type: ignore[no-any-return]
-            found = programs[key]
-            if found is None:
+                results, programs[key] = _recorded(call, tensors, self.unsupported)
+                return results  # type: ignore[no-any-return]
+            entry = programs[key]
+            if entry is None:
                 return None
-            note, program = found
+            note, program = entry
             if not scopes:
                 return note, program(*tensors)
             with _without_scopes():  # a scope would look at each operation
@@ -397,7 +404,7 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
     _active.append(recorder)
     try:
         with recorder, Reading():
-            note, made = call(list(recorder.arguments))
+            note, results = call(list(recorder.arguments))
     except RuntimeError as error:
         if "not allocated yet" not in str(error) and "invalid python storage" not in str(error):
             raise
@@ -405,10 +412,11 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
     finally:
         _active.remove(recorder)
     recorder.require_no_backward()
-    if any(x.requires_grad for x in made):
+    # autograd would have nothing to flow through in the program
+    if any(x.requires_grad for x in results):
         recorder.undo()
         return None, None
-    values, program = recorder.ended(made)
+    values, program = recorder.ended(results)
     if any(x.requires_grad for x in (*tensors, *recorder.outside)):
         program = torch.no_grad()(program)  # not all, because it changes kernels, such as that of an LSTM on the CPU
     return (note, values), (note, program)

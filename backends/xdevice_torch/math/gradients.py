@@ -22,6 +22,8 @@ from xdevice_torch.private import private
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from xdevice.math.contract.gradients import Call, Outcome
+
 _ENGINE = private.place("torch.autograd._engine_run_backward")
 """What `torch.autograd.grad` ends in, after checks that take 8 of its 24 us. Virtual GPUs replace it, so it is
 looked up at each call."""
@@ -32,21 +34,22 @@ _is_inference, _detach, _require_grad = torch.Tensor.is_inference, torch.Tensor.
 
 
 class TorchGradients(Gradients):
-    def value_and_grad(
-        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
-    ) -> tuple[Any, list[Any], list[Any]]:
+    def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         if _transformation() is not None:
             raise self.unsupported(
                 "gradients by autograd inside of torch.func's transformations",
                 "take all of them by torch.func, or nest xdevice.grad",
             )
+        # the promise is that recording is on inside the function
         if not torch.is_grad_enabled():
             with torch.inference_mode(False), torch.enable_grad():
                 return self.value_and_grad([x.detach() for x in leaves], call, False)
+        # autograd refuses to record them
         if any(map(_is_inference, leaves)):
             leaves = [x.clone() if x.is_inference() else x for x in leaves]
         goes_on = nested or not all(map(_is_leaf, leaves))
         if goes_on:
+            # as new tensors, so that one that is given twice has two gradients
             inputs = [x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in leaves]
         else:
             inputs = [*map(_require_grad, map(_detach, leaves))]
@@ -62,17 +65,19 @@ class TorchGradients(Gradients):
     def _gradients(self, loss: torch.Tensor, inputs: list[torch.Tensor], goes_on: bool) -> list[Any]:
         try:
             if not _has_engine or has_torch_function((loss, *inputs)):
-                found = torch.autograd.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
+                gradients = torch.autograd.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
             else:
-                given = (loss,), (torch.ones_like(loss),), goes_on, goes_on, tuple(inputs), True
-                found = getattr(*_ENGINE)(*given, accumulate_grad=False)
+                arguments = (loss,), (torch.ones_like(loss),), goes_on, goes_on, tuple(inputs), True
+                gradients = getattr(*_ENGINE)(*arguments, accumulate_grad=False)
         except RuntimeError as error:
+            # PyTorch has no class of its own for that error
             if not str(error).startswith("derivative for "):
                 raise
             raise self.unsupported(
                 f"the gradient of this gradient: {error}", "write the function in operations that have one"
             ) from error
-        return [g if g is None or g.layout is torch.strided else g.to_dense() for g in found]
+        # the gradient of a sparse embedding is sparse
+        return [g if g is None or g.layout is torch.strided else g.to_dense() for g in gradients]
 
     def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
         before = torch.is_grad_enabled()

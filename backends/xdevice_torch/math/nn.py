@@ -64,11 +64,12 @@ def _is_unread(indices: Tensor) -> bool:
 
 def _nan_where_wrong(function: Callable[[Tensor], Tensor], indices: Tensor, n: int) -> Tensor:
     wrong = (indices < 0) | (indices >= n)
-    made = function(indices.masked_fill(wrong, 0))
-    return made.masked_fill(wrong.reshape(*wrong.shape, *[1] * (made.ndim - wrong.ndim)), nan)
+    result = function(indices.masked_fill(wrong, 0))
+    return result.masked_fill(wrong.reshape(*wrong.shape, *[1] * (result.ndim - wrong.ndim)), nan)
 
 
 def _losses(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
+    # -100 would be passed over silently, where a label out of range has to raise
     passed_over = _USUALLY_PASSED_OVER if _is_compiling() else _PASSED_OVER
     return functional.cross_entropy(logits, labels.long(), ignore_index=passed_over, reduction=reduction)
 
@@ -96,8 +97,8 @@ def embedding(indices: Tensor, table: Tensor) -> Tensor:
 def one_hot(indices: Tensor, n: int, name: str) -> Tensor:
     if _is_unread(indices):
         return (indices.unsqueeze(-1) == torch.arange(n, device=indices.device)).to(arithmetic.dtype(name))
-    made = torch.zeros((*indices.shape, n), dtype=arithmetic.dtype(name), device=indices.device)
-    return made.scatter_(-1, indices.long().unsqueeze(-1), 1)
+    result = torch.zeros((*indices.shape, n), dtype=arithmetic.dtype(name), device=indices.device)
+    return result.scatter_(-1, indices.long().unsqueeze(-1), 1)
 
 
 def gelu(x: Tensor, approximate: bool) -> Tensor:
@@ -125,6 +126,7 @@ def dropout(x: Tensor, mask: Tensor, keep: float) -> Tensor:
 
 def adam(rows: Sequence[Any], step: Tensor, rate: Any, betas: tuple[float, float], eps: float) -> Any:
     params, grads, *means = zip(*rows, strict=True)
+    # subclasses do not come through the kernel as themselves, and it was tried on these devices
     if type(params[0]) not in (torch.Tensor, torch.nn.Parameter, Symbol) or not (step.is_cpu or step.is_cuda):
         return NotImplemented
     if _fused_adam is None or _transformation() is not None:

@@ -21,19 +21,22 @@ def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
     if mask is None:
         return xp.matmul(nn.softmax(scores, len(scores.shape) - 1), v)
     least = float(xp.finfo(scores.dtype).min)  # with -inf, a query without keys would have gradients of NaN
+    # a query without keys has equal weights here, and zeros below
     weights = nn.softmax(xp.where(mask, scores, least), len(scores.shape) - 1)
     return xp.matmul(xp.where(mask, weights, 0.0), v)
 
 
 def batch_norm(nn: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float) -> Any:
     xp = array_namespace(x)
-    mean, variance, weight, bias = (
-        part if part is None else xp.reshape(part, (1, -1, *(1,) * (len(x.shape) - 2)))
-        for part in (mean, variance, weight, bias)
-    )
-    root = xp.sqrt(xp.add(variance, eps))
-    made = xp.multiply(xp.subtract(x, mean), xp.reciprocal(root) if weight is None else xp.divide(weight, root))
-    return made if bias is None else xp.add(made, bias)
+    beside = (1, -1, *[1] * (len(x.shape) - 2))
+
+    def of_channels(vector: Any) -> Any:
+        return xp.reshape(vector, beside)
+
+    root = xp.sqrt(xp.add(of_channels(variance), eps))
+    scale = xp.reciprocal(root) if weight is None else xp.divide(of_channels(weight), root)
+    result = xp.multiply(xp.subtract(x, of_channels(mean)), scale)
+    return result if bias is None else xp.add(result, of_channels(bias))
 
 
 def binary_cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
@@ -41,7 +44,8 @@ def binary_cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
     is_positive = xp.greater(logits, 0.0)  # `abs` and `maximum` have other gradients at 0
     small = xp.where(is_positive, xp.negative(logits), logits)
     above = xp.where(is_positive, logits, 0.0)
-    return xp.add(xp.subtract(above, xp.multiply(logits, labels)), xp.log1p(xp.exp(small)))
+    apart = xp.subtract(above, xp.multiply(logits, labels))
+    return xp.add(apart, xp.log1p(xp.exp(small)))
 
 
 def cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
@@ -59,15 +63,19 @@ def embedding(nn: Any, indices: Any, table: Any) -> Any:
 def gelu(nn: Any, x: Any, approximate: bool) -> Any:
     xp = array_namespace(x)
     if not approximate:
-        return xp.multiply(0.5, xp.multiply(x, xp.add(1.0, nn.erf(xp.multiply(x, sqrt(0.5))))))
+        part = xp.add(1.0, nn.erf(xp.multiply(x, sqrt(0.5))))
+        return xp.multiply(0.5, xp.multiply(x, part))
+    # Hendrycks and Gimpel, 2016, https://arxiv.org/abs/1606.08415
     inner = xp.add(x, xp.multiply(0.044715, xp.multiply(x, xp.multiply(x, x))))
+    # 0.5 * (1 + tanh(z)) is sigmoid(2 * z)
     return xp.multiply(x, nn.sigmoid(xp.multiply(sqrt(8 / pi), inner)))
 
 
 def layer_norm(nn: Any, x: Any, weight: Any, bias: Any, eps: float) -> Any:
     xp = array_namespace(x)
+    # not E(x * x) - E(x) ** 2, which loses all digits where the mean is large
     apart = xp.subtract(x, xp.mean(x, axis=-1, keepdims=True))
     variance = xp.mean(xp.multiply(apart, apart), axis=-1, keepdims=True)
-    made = xp.divide(apart, xp.sqrt(xp.add(variance, eps)))
-    made = made if weight is None else xp.multiply(made, weight)
-    return made if bias is None else xp.add(made, bias)
+    result = xp.divide(apart, xp.sqrt(xp.add(variance, eps)))
+    result = result if weight is None else xp.multiply(result, weight)
+    return result if bias is None else xp.add(result, bias)

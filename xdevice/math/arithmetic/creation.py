@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices, floats
-from xdevice.base.dtypes import host_dtype
+from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.core import registry
 from xdevice.errors import DTypeError, ShapeError, SharingError, shown
 from xdevice.tensors import conversion, creation, verbs
 from xdevice.tensors.refusals import require_dtype
 
 from . import dtypes
-from .ground import NUMBERS, Ground, shape_of
+from .checks import NUMBERS, Checks, Room, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,14 +25,13 @@ if TYPE_CHECKING:
     Shape = int | Sequence[int]
 
 
-class Creation:
+class Creation(Room):
     """Functions that make tensors of a shape, of numbers, or like other tensors."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._backend = ground.backend
-        self._kernels = ground.kernels
-        self._spread = ground.fused(self._along_axes)
+    def __init__(self, checks: Checks) -> None:
+        super().__init__(checks)
+        self._backend = checks.backend
+        self._spread = checks.fused(self._along_axes)
 
     # of values
 
@@ -40,24 +39,25 @@ class Creation:
         if not self._is_mine(obj):
             if copy is False:
                 raise SharingError("asarray(copy=False) takes a tensor of the backend; anything else is copied")
-            return creation.tensor_of(self._backend, obj, device, None if dtype is None else self._ground.dtype(dtype))
-        x = self._ground.tensor(obj, "asarray")
-        made = x if dtype is None else self._ground.cast(x, self._ground.held(self._ground.dtype(dtype)))
-        made = made if device is None else verbs.to_device(made, device)
-        if copy is False and made is not x:
+            return creation.tensor_of(self._backend, obj, device, None if dtype is None else dtype_name(dtype))
+        x = self._checks.tensor(obj, "asarray")
+        result = x if dtype is None else self._checks.cast(x, self._checks.supported(dtype_name(dtype)))
+        result = result if device is None else verbs.to_device(result, device)
+        # a cast and a move both copy
+        if copy is False and result is not x:
             raise SharingError("asarray(copy=False) cannot change dtype or device without a copy")
-        return self._kernels.copy(made) if copy and made is x else made
+        return self._kernels.copy(result) if copy and result is x else result
 
     def _is_mine(self, x: Any) -> bool:
-        found = registry.kind_of(type(registry.as_array(x)))
-        return found is not None and found[0] is self._backend
+        owned = registry.kind_of(type(registry.as_array(x)))
+        return owned is not None and owned.backend is self._backend
 
     def from_dlpack(self, x: Any, /, *, device: object = None, copy: bool | None = None) -> Any:
-        made = conversion.convert(x, self._backend.name, copy=copy)
+        result = conversion.convert(x, self._backend.name, copy=copy)
         if device is None:
-            return made
-        moved = verbs.to_device(made, device)
-        if copy is False and moved is not made:
+            return result
+        moved = verbs.to_device(result, device)
+        if copy is False and moved is not result:
             raise SharingError("from_dlpack(copy=False) cannot change the device without a copy")
         return moved
 
@@ -80,7 +80,7 @@ class Creation:
         return self._filled(shape, 0, self._named(dtype, floats.usual()), device)
 
     def _named(self, dtype: Any, default: str) -> str:
-        return self._ground.held(default if dtype is None else self._ground.dtype(dtype))
+        return self._checks.supported(default if dtype is None else dtype_name(dtype))
 
     def _filled(self, shape: Shape, value: Any, name: str, device: object) -> Any:
         place = self._place(name, device)
@@ -94,13 +94,13 @@ class Creation:
     # like another
 
     def full_like(self, x: Any, /, fill_value: complex, *, dtype: Any = None, device: object = None) -> Any:
-        x = self._ground.tensor(x, "full_like")
+        x = self._checks.tensor(x, "full_like")
         if type(fill_value) not in NUMBERS:
             fill_value = creation.item(fill_value)
-        name = self._named(dtype, self._ground.name(x))
+        name = self._named(dtype, self._checks.name(x))
         dtypes.require_fits(fill_value, name)
         if device is not None:
-            return self._filled(self._ground.known(x, "full_like"), fill_value, name, device)
+            return self._filled(self._checks.known(x, "full_like"), fill_value, name, device)
         return self._kernels.full_like(x, fill_value, name)
 
     def empty_like(self, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
@@ -123,9 +123,12 @@ class Creation:
             raise ShapeError("arange takes a step other than 0")
         start, stop, step = _plain(start), _plain(stop), _plain(step)
         first, last = (0, start) if stop is None else (start, stop)
+        # by the standard three ints give integers, and one float gives floats
         default = "int64" if all(isinstance(x, int) for x in (first, last, step)) else floats.usual()
         name = self._named(dtype, default)
+        # the ceiling of the quotient, exact for ints of any size
         number = max(0, -int((first - last) // step))
+        # each is computed from the start, so that no error adds up
         if default != "int64":
             return self._placed(first + step * numpy.arange(number, dtype="float64"), name, device)
         for value in (first, first + step * (number - 1)) if number else ():
@@ -168,22 +171,23 @@ class Creation:
     def meshgrid(self, *arrays: Any, indexing: str = "xy") -> list[Any]:
         if indexing not in ("xy", "ij"):
             raise ShapeError(f"meshgrid: indexing is 'xy' or 'ij', not {shown(indexing)}")
-        tensors = [self._ground.tensor(x, "meshgrid") for x in arrays]
+        tensors = [self._checks.tensor(x, "meshgrid") for x in arrays]
         if any(len(x.shape) != 1 for x in tensors):
             raise ShapeError(f"meshgrid takes vectors, not the shapes {[shape_of(x) for x in tensors]}")
         if tensors:
-            self._ground.require_one_device("meshgrid", *tensors)
-            tensors = self._ground.promoted(tensors)
+            self._checks.require_one_device("meshgrid", *tensors)
+            tensors = self._checks.promoted(tensors)
         places = list(range(len(tensors)))
+        # in this order the first two axes are exchanged
         if indexing == "xy":
             places[:2] = reversed(places[:2])
         shape = [0] * len(tensors)
         for place, x in zip(places, tensors, strict=True):
-            (shape[place],) = self._ground.known(x, "meshgrid")
+            (shape[place],) = self._checks.known(x, "meshgrid")
         return list(self._spread(tuple(tensors), tuple(places), tuple(shape)))
 
-    def _along_axes(self, *given: Any) -> list[Any]:
-        *tensors, places, shape = given
+    def _along_axes(self, *arguments: Any) -> list[Any]:
+        *tensors, places, shape = arguments
         rows = [(*(1,) * place, shape[place], *(1,) * (len(shape) - place - 1)) for place in places]
         pairs = zip(tensors, rows, strict=True)
         return [self._kernels.broadcast_to(self._kernels.reshape(x, row), shape) for x, row in pairs]
@@ -197,49 +201,47 @@ class Creation:
     def _triangle(self, function: str, x: Any, inside: Any, k: int) -> Any:
         import numpy
 
-        x = self._ground.tensor(x, function)
-        shape = self._ground.known(x, function)
+        x = self._checks.tensor(x, function)
+        shape = self._checks.known(x, function)
         if len(shape) < 2:
             raise ShapeError(f"{function} takes two dimensions or more, not the shape {shape}")
         if hasattr(self._kernels, function):
             return getattr(self._kernels, function)(x, k)
         rows, columns = numpy.ogrid[: shape[-2], : shape[-1]]
-        mask = self._ground.constant(inside(rows, columns), x)
-        return self._kernels.where(mask, x, self._kernels.number(0, self._ground.name(x), x))
+        # not by a product with ones, which would make NaN of infinity
+        mask = self._checks.constant(inside(rows, columns), x)
+        return self._kernels.where(mask, x, self._kernels.number(0, self._checks.name(x), x))
 
 
-class Types:
-    """The functions of the Python Array API standard that convert dtypes or tell about them."""
-
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+class Types(Room):
+    """The functions of the Python Array API standard that convert dtypes or describe them."""
 
     def astype(self, x: Any, dtype: Any, /, *, copy: bool = True, device: object = None) -> Any:
-        x = self._ground.tensor(x, "astype")
-        made = self._ground.cast(x, self._ground.held(self._ground.dtype(dtype)))
-        made = self._ground.kernels.copy(made) if copy and made is x else made
-        return made if device is None else verbs.to_device(made, devices.parse(device))
+        x = self._checks.tensor(x, "astype")
+        result = self._checks.cast(x, self._checks.supported(dtype_name(dtype)))
+        result = self._checks.kernels.copy(result) if copy and result is x else result
+        return result if device is None else verbs.to_device(result, devices.parse(device))
 
     def can_cast(self, from_: Any, to: Any, /) -> bool:
-        return dtypes.can_cast(self._name(from_), self._ground.dtype(to))
+        return dtypes.can_cast(self._name(from_), dtype_name(to))
 
     def finfo(self, type: Any, /) -> dtypes.FInfo:
         name = self._name(type)
         if dtypes.kind_of(name) not in "fc":
             raise DTypeError(f"finfo takes a dtype of floats, not {name}; iinfo is for integers")
-        return dtypes.floats(name, self._ground.kernels.dtype(floats.PARTS.get(name, name)))
+        return dtypes.floats(name, self._checks.kernels.dtype(floats.PARTS.get(name, name)))
 
     def iinfo(self, type: Any, /) -> dtypes.IInfo:
         name = self._name(type)
         if dtypes.kind_of(name) not in "iu":
             raise DTypeError(f"iinfo takes a dtype of integers, not {name}; finfo is for floats")
-        return dtypes.integers(name, self._ground.kernels.dtype(name))
+        return dtypes.integers(name, self._checks.kernels.dtype(name))
 
     def isdtype(self, dtype: Any, kind: Any) -> bool:
-        name = self._ground.dtype(dtype)
+        name = dtype_name(dtype)
         if isinstance(kind, tuple):
             return any(self.isdtype(dtype, one) for one in kind)
-        return dtypes.is_dtype(name, kind) if isinstance(kind, str) else name == self._ground.dtype(kind)
+        return dtypes.is_dtype(name, kind) if isinstance(kind, str) else name == dtype_name(kind)
 
     def result_type(self, *arrays_and_dtypes: Any) -> Any:
         names = [self._name(x) for x in arrays_and_dtypes if not _is_number(x)]
@@ -249,13 +251,13 @@ class Types:
         for other in names[1:]:
             name = dtypes.promoted(name, other)
         for x in arrays_and_dtypes:
-            name = self._ground.held(dtypes.with_number(name, x)) if _is_number(x) else name
-        return self._ground.kernels.dtype(name)
+            name = self._checks.supported(dtypes.with_number(name, x)) if _is_number(x) else name
+        return self._checks.kernels.dtype(name)
 
     def _name(self, x: Any) -> str:
         if registry.kind_of(type(registry.as_array(x))) is not None:
-            return self._ground.name(self._ground.tensor(x, "this function"))
-        return self._ground.dtype(x)
+            return self._checks.name(self._checks.tensor(x, "this function"))
+        return dtype_name(x)
 
 
 def _plain(x: Any) -> Any:

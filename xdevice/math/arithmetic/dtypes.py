@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from xdevice.base import floats as asked
+from xdevice.base import floats as float_dtypes
 from xdevice.base.dtypes import DTYPES, FLOATS, host_dtype
 from xdevice.errors import DTypeError, shown
 
@@ -48,10 +48,12 @@ def promoted(first: str, second: str) -> str:
     kinds = kind_of(first), kind_of(second)
     low, high = sorted((first, second), key=lambda name: (_KINDS[kind_of(name)], _bits(name)))
     if "c" in kinds:
+        # a complex number has the precision of the wider one
         return "complex128" if "float64" in (low, high) or "complex128" in (low, high) else high
     if _KINDS[kinds[0]] != _KINDS[kinds[1]]:
         return high
     if kinds == ("f", "f"):
+        # float16 and bfloat16: neither holds all values of the other
         return "float32" if _bits(low) == _bits(high) else high
     return _of_integers(low, high)
 
@@ -65,8 +67,8 @@ def with_number(name: str, value: complex) -> str:
     if isinstance(value, int):
         return "int64"
     if isinstance(value, float):
-        return asked.usual()
-    return "complex128" if name in ("float64", "complex128") else asked.usual("complex64")
+        return float_dtypes.usual()
+    return "complex128" if name in ("float64", "complex128") else float_dtypes.usual("complex64")
 
 
 def require_fits(value: complex, name: str) -> None:
@@ -123,10 +125,11 @@ def floats(name: str, dtype: object = None) -> FInfo:
     import ml_dtypes
     import numpy
 
-    real = asked.PARTS.get(name, name)
-    found = (ml_dtypes.finfo if real == "bfloat16" else numpy.finfo)(host_dtype(real))
-    eps, largest, least, smallest = map(float, (found.eps, found.max, found.min, found.smallest_normal))
-    return FInfo(found.bits, eps, largest, least, smallest, dtype)
+    real = float_dtypes.PARTS.get(name, name)
+    # NumPy knows no bfloat16
+    limits = (ml_dtypes.finfo if real == "bfloat16" else numpy.finfo)(host_dtype(real))
+    eps, largest, least, smallest = map(float, (limits.eps, limits.max, limits.min, limits.smallest_normal))
+    return FInfo(limits.bits, eps, largest, least, smallest, dtype)
 
 
 def integers(name: str, dtype: object = None) -> IInfo:
@@ -140,6 +143,7 @@ def _of_integers(low: str, high: str) -> str:
         return high
     bits = _bits(low if kind_of(low) == "u" else high)
     signed = _bits(high if kind_of(low) == "u" else low)
+    # there is no signed integer of 128 bits
     if bits == 64:
         raise DTypeError(f"{low} and {high} have no common integer dtype; cast one: xp.astype(x, xp.int64)")
     return f"int{max(signed, 2 * bits)}"

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from xdevice.errors import ArgumentError, NotATensorError, ShapeError, shown
 from xdevice.math.contract.arithmetic import EINSUM
 
+from .checks import Checks
 from .dtypes import REAL_FLOATING
-from .ground import Ground
-from .namespace import ground_of
+from .namespace import checks_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,23 +49,24 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
     """
     if not tensors:
         raise NotATensorError("einsum takes tensors behind the subscripts")
-    ground = ground_of(tensors[0], "einsum")
-    if not hasattr(ground.kernels, EINSUM):
-        raise ground.backend.unsupported("einsum", "use xp.tensordot, or sums of products")
-    given = ground.operands("einsum", REAL_FLOATING, [ground.tensor(x, "einsum") for x in tensors])
-    ground.require_one_device("einsum", *given)
-    shapes = [ground.known(x, "einsum") for x in given]
+    checks = checks_of(tensors[0], "einsum")
+    if not hasattr(checks.kernels, EINSUM):
+        raise checks.backend.unsupported("einsum", "use xp.tensordot, or sums of products")
+    operands = checks.operands("einsum", REAL_FLOATING, [checks.tensor(x, "einsum") for x in tensors])
+    checks.require_one_device("einsum", *operands)
+    shapes = [checks.known(x, "einsum") for x in operands]
     terms, result = _written_out(subscripts, shapes)
-    plain = [_diagonal(ground, x, term) for x, term in zip(given, terms, strict=True)]
+    plain = [_diagonal(checks, x, term) for x, term in zip(operands, terms, strict=True)]
     names = ["".join(dict.fromkeys(term)) for term in terms]
-    made = None
+    product = None
+    # frameworks disagree about operands without axes, so these are multiplied below
     if any(names):
         factors = [x for x, name in zip(plain, names, strict=True) if name]
-        made = ground.kernels.einsum(f"{','.join(filter(None, names))}->{result}", factors)
+        product = checks.kernels.einsum(f"{','.join(filter(None, names))}->{result}", factors)
     for x, name in zip(plain, names, strict=True):
         if not name:
-            made = ground.kernels.copy(x) if made is None else ground.kernels.multiply(made, x)
-    return made
+            product = checks.kernels.copy(x) if product is None else checks.kernels.multiply(product, x)
+    return product
 
 
 def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
@@ -77,6 +78,7 @@ def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[li
     terms = inputs.split(",")
     if len(terms) != len(shapes):
         raise ArgumentError(f"einsum: {text!r} is for {len(terms)} tensors, and there are {len(shapes)}")
+    # axes that `...` stands for are named by letters that the text leaves over
     free = [letter for letter in ascii_letters if letter not in text]
     more = [len(shape) - len(term.replace("...", "")) for term, shape in zip(terms, shapes, strict=True)]
     for term, shape, count in zip(terms, shapes, more, strict=True):
@@ -100,6 +102,7 @@ def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[li
 
 
 def _require_lengths(text: str, terms: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> None:
+    # some frameworks broadcast an axis of length 1, others raise
     lengths: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
         for letter, length in zip(term, shape, strict=True):
@@ -108,7 +111,7 @@ def _require_lengths(text: str, terms: Sequence[str], shapes: Sequence[tuple[int
                 raise ShapeError(f"einsum: {name} in {text!r} is {lengths[letter]} and {length} in {list(shapes)}")
 
 
-def _diagonal(ground: Ground, x: Any, term: str) -> Any:
+def _diagonal(checks: Checks, x: Any, term: str) -> Any:
     """The diagonal of the axes whose letter is there twice."""
     name = "".join(dict.fromkeys(term))
     if name == term:
@@ -116,6 +119,4 @@ def _diagonal(ground: Ground, x: Any, term: str) -> Any:
     import numpy as np
 
     places = np.arange(np.prod(x.shape, dtype="int64")).reshape(tuple(x.shape))
-    places = np.einsum(f"{term}->{name}", places)
-    taken = ground.kernels.take(ground.kernels.reshape(x, (-1,)), ground.constant(places.ravel(), x), 0)
-    return ground.kernels.reshape(taken, places.shape)
+    return checks.gathered(x, np.einsum(f"{term}->{name}", places))

@@ -6,13 +6,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.core import registry
 from xdevice.errors import DTypeError, XDeviceError, shown
 from xdevice.math.contract.arithmetic import SETTLED
 
 from . import dtypes
+from .checks import NUMBERS, Checks
 from .dtypes import ANY, BITS, BOOL, COMPLEX, FLOATING, INTEGER, NUMERIC, REAL, REAL_FLOATING
-from .ground import NUMBERS, Ground
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +32,7 @@ ROUNDING: Final = ("ceil", "floor", "round", "trunc")
 """Functions that leave integers as they are."""
 
 TESTING: Final = {"isfinite": True, "isinf": False, "isnan": False}
-"""Functions that test each element, and the answer that each gives for any integer."""
+"""Functions that test each element, and what each gives for any integer."""
 
 BINARY: Final = {
     **dict.fromkeys(("add", "multiply", "pow", "subtract"), NUMERIC),
@@ -48,23 +47,22 @@ BINARY: Final = {
 }
 
 
-def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
+def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
     """The elementwise functions, by name."""
-    kernels = ground.kernels
-    made = {name: _unary(ground, name, kinds, getattr(kernels, name)) for name, kinds in UNARY.items()}
+    kernels = checks.kernels
+    table = {name: _unary(checks, name, kinds) for name, kinds in UNARY.items()}
     for name in ROUNDING:
-        made[name] = _unary(ground, name, REAL, getattr(kernels, name), INTEGER, kernels.copy)
-    for name, told in TESTING.items():
-        answer = partial(_all_alike, kernels, told)
-        made[name] = _unary(ground, name, NUMERIC, getattr(kernels, name), INTEGER, answer)
-    made |= {name: _binary(ground, name, kinds, getattr(kernels, name)) for name, kinds in BINARY.items()}
-    made["pow"] = _pow(ground, made["pow"])
-    made["clip"] = _clip(ground)
-    made["positive"] = _unary(ground, "positive", NUMERIC, _itself)
+        table[name] = _unary(checks, name, REAL, apart=INTEGER, other=kernels.copy)
+    for name, answer in TESTING.items():
+        table[name] = _unary(checks, name, NUMERIC, apart=INTEGER, other=partial(_all_alike, kernels, answer))
+    table |= {name: _binary(checks, name, kinds) for name, kinds in BINARY.items()}
+    table["pow"] = _pow(checks, table["pow"])
+    table["clip"] = _clip(checks)
+    table["positive"] = _unary(checks, "positive", NUMERIC, _itself)
     for name in ("conj", "real"):
-        made[name] = _unary(ground, name, NUMERIC, _itself, COMPLEX, getattr(kernels, name, None))
-    made["imag"] = _unary(ground, "imag", COMPLEX, getattr(kernels, "imag", _itself))
-    return made
+        table[name] = _unary(checks, name, NUMERIC, _itself, COMPLEX, getattr(kernels, name, None))
+    table["imag"] = _unary(checks, "imag", COMPLEX)
+    return table
 
 
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -81,89 +79,82 @@ def _all_alike(kernels: Any, value: bool, x: Any) -> Any:
 
 
 def _unary(
-    ground: Ground, name: str, kinds: str, kernel: Callable[[Any], Any], apart: str = "", other: Any = None
+    checks: Checks,
+    name: str,
+    kinds: str,
+    kernel: Callable[[Any], Any] | None = None,
+    apart: str = "",
+    other: Any = None,
 ) -> Callable[..., Any]:
-    """A function of one tensor: `kernel`, but `other` for dtypes of the kinds that `apart` names."""
-    mine, layout, dense = ground.mine, ground.layout, ground.dense
-    usual: Any = None
-    aside: Any = None  # the dtypes of the last calls of `kernel` and of `other`
+    """A function of one tensor: `kernel`, or that of the adapter, but `other` for dtypes of the kinds that `apart`
+    names."""
+    # written without a lock: whichever thread comes first, the entry of a dtype is the same
+    kernels: dict[Any, Callable[[Any], Any]] = {}  # for the dtypes seen so far
 
     def unary(x: Any, /) -> Any:
-        nonlocal usual, aside
-        if type(x) in mine and (not layout or getattr(x, layout) is dense):
-            dtype = x.dtype
-            try:
-                if dtype is usual:
-                    return kernel(x)
-                if dtype is aside:
-                    return other(x)
-            except Exception:
-                ground.require_fit(name, x)
-                raise
-        x = ground.require(x, kinds, name)
-        if dtypes.kind_of(ground.name(x)) in apart:
-            aside = x.dtype
-            return other(x)
-        usual = x.dtype
-        return kernel(x)
+        if checks.is_plain(x):
+            known = kernels.get(x.dtype)
+            if known is not None:
+                try:
+                    return known(x)
+                except Exception:
+                    checks.require_fit(name, x)
+                    raise
+        x = checks.require(x, kinds, name)
+        kernels[x.dtype] = chosen = choose(x)
+        return chosen(x)
+
+    def choose(x: Any) -> Callable[[Any], Any]:
+        if dtypes.kind_of(checks.name(x)) in apart:
+            return other  # type: ignore[no-any-return]
+        return kernel or checks.kernel(name, x.dtype)
 
     return _named(unary, name)
 
 
-def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    places = registry.probes
-    mine, looks, allowed = ground.mine, ground.looks, set[Any]()
-    layout, dense = ground.layout, ground.dense
-    settled = getattr(ground.kernels, SETTLED, _itself)
-    takes_number = name in ground.kernels.TAKE_NUMBERS
-    # type and dtype of the last call, and the kernel for them: looking for a dtype in a set takes Paddle and TensorFlow
-    # a microsecond; one tuple, because threads call this at once
-    last: tuple[Any, Any, Callable[[Any, Any], Any]] = None, None, kernel
+def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
+    """A function of two tensors, or of a tensor and a number: the adapter's kernel."""
+    settled = getattr(checks.kernels, SETTLED, _itself)
+    takes_number = name in checks.kernels.TAKE_NUMBERS
+    # written without a lock, as in `_unary`
+    kernels: dict[Any, Callable[[Any, Any], Any]] = {}  # for the dtypes seen so far
 
     def binary(x1: Any, x2: Any, /) -> Any:
-        nonlocal last
-        cls, (kind, usual, direct) = type(x1), last
         try:
-            if (
-                cls is kind is type(x2)
-                and x1.dtype is usual is x2.dtype
-                and (not layout or getattr(x1, layout) is dense is getattr(x2, layout))
-            ):
-                if looks and ((place := places.get(cls)) is None or place(x1) is not place(x2)):
-                    ground.require_one_device(name, x1, x2)
-                made = direct(x1, x2)
-                return made if type(made) is cls else settled(made)
-            if cls in mine and (dtype := x1.dtype) in allowed and ground.is_dense(x1):
-                if type(x2) in mine and x2.dtype is dtype and ground.is_dense(x2):
-                    if looks:
-                        ground.require_one_device(name, x1, x2)
+            dtype = x1.dtype if checks.is_plain(x1) else None  # read once, which takes Paddle 0.4 us
+            kernel = kernels.get(dtype)
+            if kernel is not None:
+                if checks.is_plain(x2) and x2.dtype is dtype:
+                    if checks.looks:
+                        checks.require_one_device(name, x1, x2)
                     return settled(kernel(x1, x2))
-                if takes_number and type(x2) is float and dtypes.kind_of(ground.dtype(dtype)) == "f":
+                if takes_number and type(x2) is float and dtypes.kind_of(checks.name(x1)) == "f":
                     return kernel(x1, x2)
-            x1, x2 = ground.operands(name, kinds, (x1, x2))
-            last = type(x1), x1.dtype, ground.kernel(name, x1.dtype)
-            allowed.add(x1.dtype)
+            x1, x2 = checks.operands(name, kinds, (x1, x2))
+            kernels[x1.dtype] = kernel = checks.kernel(name, x1.dtype)
             return settled(kernel(x1, x2))
+        # the checks have said what is wrong
         except XDeviceError:
             raise
         except Exception:
-            ground.require_fit(name, x1, x2)
+            checks.require_fit(name, x1, x2)
             raise
 
     return _named(binary, name)
 
 
-def _pow(ground: Ground, power: Callable[..., Any]) -> Callable[..., Any]:
+def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
     def pow(x1: Any, x2: Any, /) -> Any:
-        if type(x2) is int and x2 < 0 and dtypes.kind_of(ground.name(ground.tensor(x1, "pow"))) != "f":
+        # the frameworks differ here, and no integer is right
+        if type(x2) is int and x2 < 0 and dtypes.kind_of(checks.name(checks.tensor(x1, "pow"))) != "f":
             raise DTypeError(f"pow of integers to the power of {x2} is not an integer; xp.astype(x, xp.float32) first")
         return power(x1, x2)
 
     return pow
 
 
-def _clip(ground: Ground) -> Callable[..., Any]:
-    kernels, own = ground.kernels, getattr(ground.kernels, "clip", None)
+def _clip(checks: Checks) -> Callable[..., Any]:
+    kernels, own = checks.kernels, getattr(checks.kernels, "clip", None)
 
     def bound(value: Any, name: str) -> Any:
         if value is None:
@@ -176,17 +167,18 @@ def _clip(ground: Ground) -> Callable[..., Any]:
             raise DTypeError(
                 f"clip of {name} at {shown(value)}: bounds must be of the kind of the tensor; cast it first"
             )
-        value = ground.tensor(value, "clip")
-        if dtypes.kind_of(ground.name(value)) != dtypes.kind_of(name):
-            raise DTypeError(f"clip of {name} at bounds of {ground.name(value)}: they must be of one kind; cast one")
-        return ground.cast(value, name)
+        value = checks.tensor(value, "clip")
+        if dtypes.kind_of(checks.name(value)) != dtypes.kind_of(name):
+            raise DTypeError(f"clip of {name} at bounds of {checks.name(value)}: they must be of one kind; cast one")
+        return checks.cast(value, name)
 
     def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
-        x = ground.require(x, REAL, "clip")
+        x = checks.require(x, REAL, "clip")
         if min is None and max is None:
             return kernels.copy(x)
-        name = ground.name(x)
+        name = checks.name(x)
         low, high = bound(min, name), bound(max, name)
+        # the adapters' own take numbers; bounds that are tensors have to broadcast
         if own is not None and not hasattr(low, "dtype") and not hasattr(high, "dtype"):
             return own(x, low, high)
         x = x if low is None else bounded(kernels.maximum, x, low, name)
@@ -194,13 +186,13 @@ def _clip(ground: Ground) -> Callable[..., Any]:
 
     def bounded(kernel: Callable[[Any, Any], Any], x: Any, value: Any, name: str) -> Any:
         if type(value) in NUMBERS:
-            value = ground.number(value, name, x)
-        elif ground.looks:
-            ground.require_one_device("clip", x, value)
+            value = checks.number(value, name, x)
+        elif checks.looks:
+            checks.require_one_device("clip", x, value)
         try:
             return kernel(x, value)
         except Exception:
-            ground.require_fit("clip", x, value)
+            checks.require_fit("clip", x, value)
             raise
 
     return clip

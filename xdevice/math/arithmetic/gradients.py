@@ -32,11 +32,6 @@ inside: ContextVar[bool] = ContextVar("xdevice_gradients", default=False)
 
 known: dict[type, Backend] = {}
 """The backend of each type of tensor that has been a parameter so far."""
-_are_floats: set[Any] = set()
-"""The frameworks' own dtype objects for the dtypes in `FLOATS`, as far as they have been seen."""
-_usual: Any = None
-"""The entry of `_are_floats` that was seen last. It is compared first, because finding a dtype in a set takes Paddle
-5 us."""
 
 
 def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
@@ -141,14 +136,14 @@ def _stopped(leaves: list[Any]) -> list[Any]:
     stopped = []
     has_tensor = False
     for x in leaves:
-        found = registry.kind_of(type(x))
-        if found is not None and found.kind == "model":
-            held = found.backend.tensor_of(x)
-            if held is None:
+        owned = registry.kind_of(type(x))
+        if owned is not None and owned.kind == "model":
+            tensor = owned.backend.tensor_of(x)
+            if tensor is None:
                 raise NotATensorError(f"stop_gradient takes tensors, not a {type(x).__qualname__}, which is a model")
-            x = held
-        has_tensor |= found is not None
-        stopped.append(x if found is None else found.backend.stop_gradient(x))
+            x = tensor
+        has_tensor |= owned is not None
+        stopped.append(x if owned is None else owned.backend.stop_gradient(x))
     if not has_tensor:
         raise NotATensorError(f"stop_gradient takes tensors, and there is none in {shown(leaves)}")
     return stopped
@@ -166,11 +161,11 @@ def _differentiated(
         if has_aux:
             loss, aux = _parted(loss)
             others.append(trees.Tree(aux))
-        if known.get(type(loss)) is not backend or loss.dtype is not _usual or len(loss.shape):
-            loss = registry.as_array(loss)
-            _require_loss(loss, backend)
+        loss = registry.as_array(loss)
+        _require_loss(loss, backend)
         return loss, others[0].leaves if has_aux else []
 
+    # adapters let gradients flow on through the result only if somebody may ask for them
     nested = inside.get()
     token = inside.set(True)
     try:
@@ -199,9 +194,8 @@ def parameters(walk: Walked, name: str, has_floats: bool = False) -> tuple[Backe
     backend = known.get(next(iter(kinds.values()))) if len(kinds) == 1 else None
     if backend is None or backend.refusal is not None:
         return _parameters_one_by_one(walk, name, has_floats)
-    for x in leaves if has_floats else ():
-        if not ((x.dtype is _usual or x.dtype in _are_floats) and backend.is_dense(x)):
-            return _parameters_one_by_one(walk, name, has_floats)
+    if has_floats and not (_are_floats(leaves) and all(map(backend.is_dense, leaves))):
+        return _parameters_one_by_one(walk, name, has_floats)
     return backend, leaves
 
 
@@ -210,25 +204,26 @@ def _parameters_one_by_one(walk: Walked, name: str, has_floats: bool) -> tuple[B
     tree, backend = trees.Tree(None, walk=walk), None
     leaves = []
     for i, x in enumerate(tree.leaves):
-        found = registry.kind_of(type(x))
-        if found is not None and found.kind == "model":
-            x = found.backend.tensor_of(x)
-        if found is None or x is None:
+        owned = registry.kind_of(type(x))
+        if owned is not None and owned.kind == "model":
+            x = owned.backend.tensor_of(x)
+        if owned is None or x is None:
             raise _no_parameter(name, tree, i)
         if backend is None:
-            backend = found.backend
-        elif found.backend is not backend:
-            raise two_backends(f"{name}{tree.path(0)}", backend, f"{name}{tree.path(i)}", found.backend)
-        if has_floats and not _is_float(x.dtype):
+            backend = owned.backend
+        elif owned.backend is not backend:
+            raise two_backends(f"{name}{tree.path(0)}", backend, f"{name}{tree.path(i)}", owned.backend)
+        if has_floats and dtype_name(x.dtype) not in FLOATS:
             raise DTypeError(
                 f"{name}{tree.path(i)} is {dtype_name(x.dtype)}, and only {', '.join(FLOATS)} have gradients; pass it "
                 "as another argument of the function"
             )
-        if found.kind == "tensor":
+        if owned.kind == "tensor":
             if has_floats and not backend.is_dense(x):
                 raise backend.unsupported(
                     f"gradients of {name}{tree.path(i)}, which is not dense", "make it dense first"
                 )
+            # symbols are not noted: they belong to one trace
             known[type(x)] = backend
         leaves.append(x)
     if backend is None:
@@ -238,9 +233,9 @@ def _parameters_one_by_one(walk: Walked, name: str, has_floats: bool) -> tuple[B
 
 def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
     x = tree.leaves[i]
-    found = registry.kind_of(type(x))
+    owned = registry.kind_of(type(x))
     how = "pass it as another argument of the function"
-    if found is not None:
+    if owned is not None:
         how = "put its parameters into a dict"
     elif isinstance(x, int | float):
         how += ", or make a parameter of it: xdevice.tensor"
@@ -257,13 +252,13 @@ def two_backends(name: str, backend: Backend, other: str, owner: Backend) -> Arg
     )
 
 
-def _is_float(dtype: Any) -> bool:
-    global _usual
-    if dtype not in _are_floats:
-        if dtype_name(dtype) not in FLOATS:
-            return False
-        _are_floats.add(dtype)
-    _usual = dtype
+def _are_floats(tensors: list[Any]) -> bool:
+    last: Any = None
+    for x in tensors:
+        if x.dtype is not last:  # telling what a dtype is takes Paddle a microsecond
+            last = x.dtype
+            if dtype_name(last) not in FLOATS:
+                return False
     return True
 
 
@@ -277,19 +272,20 @@ def _parted(result: Any) -> tuple[Any, Any]:
 
 
 def _require_loss(loss: Any, backend: Backend) -> None:
-    found = registry.kind_of(type(loss))
-    if found is None or found.kind == "model":
+    owned = registry.kind_of(type(loss))
+    if owned is None or owned.kind == "model":
         raise NotATensorError(
             f"the function gave {shown(loss)} of type {type(loss).__qualname__}, expected its loss: a tensor of one "
             "float, computed from the parameters"
         )
-    if found.backend is not backend:
+    if owned.backend is not backend:
         raise ArgumentError(
-            f"the function gave a loss of {found.backend.name}, and its parameters are of {backend.name}; what goes "
+            f"the function gave a loss of {owned.backend.name}, and its parameters are of {backend.name}; what goes "
             "through NumPy or another framework has no gradient"
         )
-    if not _is_float(loss.dtype):
-        raise DTypeError(f"the function gave a loss of {dtype_name(loss.dtype)}, expected one of {', '.join(FLOATS)}")
+    dtype = dtype_name(loss.dtype)
+    if dtype not in FLOATS:
+        raise DTypeError(f"the function gave a loss of {dtype}, expected one of {', '.join(FLOATS)}")
     rank = _rank(loss)
     if rank:
         raise ShapeError(
@@ -301,6 +297,7 @@ def _rank(x: Any) -> int | None:
     """How many dimensions a tensor has; None if that is not known while a function is traced."""
     try:
         return len(x.shape)
+    # TensorFlow's shapes without a rank raise
     except ValueError:
         return None
 

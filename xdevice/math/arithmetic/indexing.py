@@ -14,9 +14,9 @@ from xdevice.math.contract.arithmetic import PUT
 from xdevice.tensors.creation import to_numpy
 
 from . import dtypes
+from .checks import NUMBERS, Checks, shape_of
 from .dtypes import NUMERIC, REAL
-from .ground import NUMBERS, Ground, shape_of
-from .namespace import array_namespace, ground_of
+from .namespace import array_namespace, checks_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,35 +82,36 @@ class Where:
 
 def _changed(x: Any, index: Any, values: Any, what: str) -> Any:
     function = f"at(x)[...].{what}"
-    ground = ground_of(x, function)
-    x = ground.tensor(x, function) if what == "set" else ground.require(x, NUMERIC, function)
-    shape = ground.known(x, function)
-    values = _values(ground, x, values, function)
-    own = ground.known(values, function)
-    places, chosen = ground.backend.eagerly(lambda: _places(shape, index, own, function))
+    checks = checks_of(x, function)
+    x = checks.tensor(x, function) if what == "set" else checks.require(x, NUMERIC, function)
+    shape = checks.known(x, function)
+    values = _values(checks, x, values, function)
+    own = checks.known(values, function)
+    places, chosen = checks.backend.eagerly(lambda: _places(shape, index, own, function))
     if not places.size:
-        return ground.kernels.copy(x)
-    flat, values = (ground.kernels.reshape(part, (-1,)) for part in (x, values))
+        return checks.kernels.copy(x)
+    flat, values = (checks.kernels.reshape(part, (-1,)) for part in (x, values))
+    # the last value for a place counts, so the others are dropped before they are written
     if what == "set":
-        places, chosen = ground.backend.eagerly(lambda: _last(places, chosen))
-        values = _taken(ground, values, chosen)
+        places, chosen = checks.backend.eagerly(lambda: _last(places, chosen))
+        values = _taken(checks, values, chosen)
     else:
-        places, values = _summed(ground, places, _taken(ground, values, chosen))
-        values = ground.kernels.add(_taken(ground, flat, places), values)
-    return ground.kernels.reshape(_put(ground, flat, places, values), shape)
+        places, values = _summed(checks, places, _taken(checks, values, chosen))
+        values = checks.kernels.add(_taken(checks, flat, places), values)
+    return checks.kernels.reshape(_put(checks, flat, places, values), shape)
 
 
-def _values(ground: Ground, x: Any, values: Any, function: str) -> Any:
-    name = ground.name(x)
+def _values(checks: Checks, x: Any, values: Any, function: str) -> Any:
+    name = checks.name(x)
     if type(values) in NUMBERS:
         if dtypes.with_number(name, values) != name:
             raise DTypeError(f"{function}: {shown(values)} does not go into a tensor of {name}; cast the tensor first")
-        return ground.number(values, name, x)
-    values = ground.tensor(values, function)
-    if not dtypes.can_cast(ground.name(values), name):
-        raise DTypeError(f"{function}: {ground.name(values)} does not go into a tensor of {name}; cast one of them")
-    ground.require_one_device(function, x, values)
-    return ground.cast(values, name)
+        return checks.number(values, name, x)
+    values = checks.tensor(values, function)
+    if not dtypes.can_cast(checks.name(values), name):
+        raise DTypeError(f"{function}: {checks.name(values)} does not go into a tensor of {name}; cast one of them")
+    checks.require_one_device(function, x, values)
+    return checks.cast(values, name)
 
 
 def _places(shape: tuple[int, ...], index: Any, own: tuple[int, ...], function: str) -> tuple[Places, Places]:
@@ -140,12 +141,12 @@ def _pointed(shape: tuple[int, ...], index: Any, function: str) -> Any:
 
 def _read(part: Any) -> Any:
     """A part of an index as NumPy takes it."""
-    found = registry.kind_of(type(part))
-    if found is None:
+    owned = registry.kind_of(type(part))
+    if owned is None:
         return part
-    if found.kind == "symbol":
+    if owned.kind == "symbol":
         raise UnsupportedError(
-            f"at: an index that {found.backend.name} traces has no values yet; name the place outside, or use xp.where"
+            f"at: an index that {owned.backend.name} traces has no values yet; name the place outside, or use xp.where"
         )
     return to_numpy(part)
 
@@ -160,57 +161,54 @@ def _last(places: Places, chosen: Places) -> tuple[Places, Places]:
     return places[kept], chosen[kept]
 
 
-def _summed(ground: Ground, places: Places, values: Any) -> tuple[Places, Any]:
+def _summed(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
     """Each place once, with the sum of the values for it: neighbours are added until none belong together."""
     import numpy as np
 
+    # in pairs, so that the error grows with the logarithm of their number
     order = np.argsort(places, kind="stable")
-    places, values = places[order], _taken(ground, values, order)
+    places, values = places[order], _taken(checks, values, order)
     while (places[1:] == places[:-1]).any():
         starts = np.r_[True, places[1:] != places[:-1]]
         count = np.arange(places.size)
         is_first = (count - np.maximum.accumulate(np.where(starts, count, 0))) % 2 == 0
         second = count[is_first] + 1
         second[np.r_[is_first, True][second]] = places.size  # without a partner: the zero behind all
-        nothing = ground.kernels.full_like(_taken(ground, values, count[:1]), 0, ground.name(values))
-        others = ground.kernels.concat([values, nothing], 0)
-        values = ground.kernels.add(_taken(ground, values, count[is_first]), _taken(ground, others, second))
+        nothing = checks.kernels.full_like(_taken(checks, values, count[:1]), 0, checks.name(values))
+        others = checks.kernels.concat([values, nothing], 0)
+        values = checks.kernels.add(_taken(checks, values, count[is_first]), _taken(checks, others, second))
         places = places[is_first]
     return places, values
 
 
-def _taken(ground: Ground, x: Any, places: Places) -> Any:
+def _taken(checks: Checks, x: Any, places: Places) -> Any:
     if places.size == x.shape[0] and (places[1:] > places[:-1]).all():
         return x  # all of them, in order
-    return ground.kernels.take(x, ground.constant(places, x), 0)
+    return checks.kernels.take(x, checks.constant(places, x), 0)
 
 
-def _put(ground: Ground, x: Any, places: Places, values: Any) -> Any:
+def _put(checks: Checks, x: Any, places: Places, values: Any) -> Any:
     """The vector `x` with other values at some places, each of which is named once."""
-    put = getattr(ground.kernels, PUT, None)
+    # without it: from both, one behind the other, each element is taken from where it is now
+    put = getattr(checks.kernels, PUT, None)
     if put is not None:
-        return put(x, ground.constant(places, x), values)
+        return put(x, checks.constant(places, x), values)
     import numpy as np
 
     source = np.arange(x.shape[0])
     source[places] = x.shape[0] + np.arange(places.size)
-    return ground.kernels.take(ground.kernels.concat([x, values], 0), ground.constant(source, x), 0)
+    return checks.kernels.take(checks.kernels.concat([x, values], 0), checks.constant(source, x), 0)
 
 
-def elements(ground: Ground, x: Any, index: Any) -> Any:
+def elements(checks: Checks, x: Any, index: Any) -> Any:
     """`x[index]` by NumPy's rules, on every backend; slices and ints need no values of the host."""
     if is_sliced(index):
-        return _sliced(ground, x, index if isinstance(index, tuple) else (index,))
+        return _sliced(checks, x, index if isinstance(index, tuple) else (index,))
     import numpy as np
 
-    shape = ground.known(x, "x[...]")
-    places = ground.backend.eagerly(lambda: np.asarray(_pointed(shape, index, "x[...]")))
-    flat = ground.kernels.reshape(x, (-1,))
-    if places.size:
-        found = ground.kernels.take(flat, ground.constant(places.ravel(), x), 0)
-    else:
-        found = ground.kernels.sliced(flat, 0, 0, 0)
-    return ground.kernels.reshape(found, places.shape)
+    shape = checks.known(x, "x[...]")
+    places = checks.backend.eagerly(lambda: np.asarray(_pointed(shape, index, "x[...]")))
+    return checks.gathered(x, places)
 
 
 def is_sliced(index: Any) -> bool:
@@ -223,7 +221,7 @@ def _is_int(part: Any) -> bool:
     return isinstance(part, int) and not isinstance(part, bool)
 
 
-def _sliced(ground: Ground, x: Any, parts: tuple[Any, ...]) -> Any:
+def _sliced(checks: Checks, x: Any, parts: tuple[Any, ...]) -> Any:
     named = sum(part is not None and part is not ... for part in parts)
     others = len(x.shape) - named
     if others < 0 or sum(part is ... for part in parts) > 1:
@@ -231,30 +229,32 @@ def _sliced(ground: Ground, x: Any, parts: tuple[Any, ...]) -> Any:
     axis = 0
     for part in parts:
         if part is None:
-            x = ground.kernels.expand_dims(x, axis)
+            x = checks.kernels.expand_dims(x, axis)
         elif part is not ...:
-            x = _along(ground, x, axis, part)
+            x = _along(checks, x, axis, part)
         axis += others if part is ... else int(not _is_int(part))
     return x
 
 
-def _along(ground: Ground, x: Any, axis: int, part: slice | int) -> Any:
+def _along(checks: Checks, x: Any, axis: int, part: slice | int) -> Any:
     """The elements that a part of an index names along an axis."""
+    # spares a kernel
     if part == slice(None):
         return x
-    length = ground.known(x, "x[...]")[axis]
+    length = checks.known(x, "x[...]")[axis]
     if not isinstance(part, slice):
         if not -length <= part < length:
             raise IndexError(f"x[...] of the shape {shape_of(x)}: there is no index {part} in the axis {axis}")
-        return ground.kernels.squeeze(ground.kernels.sliced(x, axis, part % length, part % length + 1), (axis,))
+        return checks.kernels.squeeze(checks.kernels.sliced(x, axis, part % length, part % length + 1), (axis,))
     start, stop, step = part.indices(length)
     if not range(start, stop, step):
-        return ground.kernels.sliced(x, axis, 0, 0)
+        return checks.kernels.sliced(x, axis, 0, 0)
+    # `sliced` has no steps, and PyTorch has none that are negative
     if step == 1:
-        return ground.kernels.sliced(x, axis, start, stop)
+        return checks.kernels.sliced(x, axis, start, stop)
     import numpy as np
 
-    return ground.kernels.take(x, ground.constant(np.arange(start, stop, step), x), axis)
+    return checks.kernels.take(x, checks.constant(np.arange(start, stop, step), x), axis)
 
 
 def top_k(x: Any, k: int) -> tuple[Any, Any]:
@@ -276,9 +276,9 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
         >>> xdevice.to_numpy(values).tolist(), xdevice.to_numpy(indices).tolist()
         ([[3.0, 3.0, 2.0]], [[1, 3, 2]])
     """
-    ground = ground_of(x, "top_k")
-    x = ground.require(x, REAL, "top_k")
-    length = ground.known(x, "top_k")[-1:]
+    checks = checks_of(x, "top_k")
+    x = checks.require(x, REAL, "top_k")
+    length = checks.known(x, "top_k")[-1:]
     if not length:
         raise ShapeError("top_k is along the last axis, and a tensor without dimensions has none")
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= length[0]:
@@ -286,5 +286,5 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
     import numpy as np
 
     xp = array_namespace(x)
-    chosen = xp.take(xp.argsort(x, descending=True), ground.constant(np.arange(k), x), axis=-1)
+    chosen = xp.take(xp.argsort(x, descending=True), checks.constant(np.arange(k), x), axis=-1)
     return xp.take_along_axis(x, chosen, axis=-1), chosen

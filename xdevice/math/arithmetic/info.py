@@ -9,7 +9,7 @@ from xdevice.base.devices import Device
 from xdevice.tensors import creation
 
 from . import dtypes
-from .ground import Ground
+from .checks import Checks
 
 STANDARD: Final = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "complex64",
@@ -21,13 +21,13 @@ STANDARD: Final = (
 class Info:
     """What the standard's `__array_namespace_info__` gives."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._backend = ground.backend
+    def __init__(self, checks: Checks) -> None:
+        self._checks = checks
+        self._backend = checks.backend
 
     def capabilities(self) -> dict[str, Any]:
         return {
-            "boolean indexing": self._ground.kernels.TAKES_MASKS,
+            "boolean indexing": self._checks.kernels.TAKES_MASKS,
             "data-dependent shapes": True,
             "max dimensions": self._backend.most_axes,
         }
@@ -40,14 +40,14 @@ class Info:
 
     def default_dtypes(self, *, device: object = None) -> dict[str, Any]:
         names = {"real floating": floats.usual(), "complex floating": floats.usual("complex64")}
-        names |= dict.fromkeys(("integral", "indexing"), self._ground.held("int64"))
+        names |= dict.fromkeys(("integral", "indexing"), self._checks.supported("int64"))
         there = self._names(device)
-        return {kind: self._ground.kernels.dtype(name) for kind, name in names.items() if name in there}
+        return {kind: self._checks.kernels.dtype(name) for kind, name in names.items() if name in there}
 
     def dtypes(self, *, device: object = None, kind: str | tuple[str, ...] | None = None) -> dict[str, Any]:
         kinds = ("bool", "numeric") if kind is None else (kind,) if isinstance(kind, str) else kind
         names = [name for name in self._names(device) if any(dtypes.is_dtype(name, one) for one in kinds)]
-        return {name: self._ground.kernels.dtype(name) for name in names}
+        return {name: self._checks.kernels.dtype(name) for name in names}
 
     def _names(self, device: object) -> list[str]:
         place = creation.place_for(self._backend, device)

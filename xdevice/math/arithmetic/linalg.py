@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xdevice.errors import ArgumentError, DTypeError, ShapeError, shown
 
+from .checks import NUMBERS, Checks, broadcast_shape, shape_of
 from .dtypes import FLOATING, NUMERIC
-from .ground import NUMBERS, Ground, broadcast_shape, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,35 +42,38 @@ class SVDResult(NamedTuple):
     Vh: Any
 
 
+def _of_square(function: str) -> Callable[..., Any]:
+    def factor(self: LinearAlgebra, x: Any, /) -> Any:
+        return self._factor(function, x, True)
+
+    return factor
+
+
 class LinearAlgebra:
     """The functions of `xp.linalg`; `matmul`, `matrix_transpose`, `tensordot` and `vecdot` are those of `xp`."""
 
-    def __init__(self, ground: Ground, xp: Any) -> None:
-        self._ground = ground
+    def __init__(self, checks: Checks, xp: Any) -> None:
+        self._checks = checks
         self._xp = xp
-        self._product = ground.fused(self._of_parts)
-        self._power = ground.fused(self._of_factors)
-        self._inverse = ground.fused(self._of_svd)
-        self._rank = ground.fused(self._of_values)
-        self._length = ground.fused(self._of_squares)
+        # each is one program where the framework makes programs, and its gradient too
+        self._product = checks.fused(self._of_parts)
+        self._power = checks.fused(self._of_factors)
+        self._inverse = checks.fused(self._of_svd)
+        self._rank = checks.fused(self._of_values)
+        self._length = checks.fused(self._of_squares)
 
     # factorizations
 
     def cholesky(self, x: Any, /, *, upper: bool = False) -> Any:
-        made = self._factor("cholesky", x, True)
-        return self._adjoint(made) if upper else made
+        result = self._factor("cholesky", x, True)
+        return self._adjoint(result) if upper else result
 
-    def det(self, x: Any, /) -> Any:
-        return self._factor("det", x, True)
+    det = _of_square("det")
+    eigvalsh = _of_square("eigvalsh")
+    inv = _of_square("inv")
 
     def eigh(self, x: Any, /) -> EighResult:
         return EighResult(*self._factor("eigh", x, True))
-
-    def eigvalsh(self, x: Any, /) -> Any:
-        return self._factor("eigvalsh", x, True)
-
-    def inv(self, x: Any, /) -> Any:
-        return self._factor("inv", x, True)
 
     def qr(self, x: Any, /, *, mode: str = "reduced") -> QRResult:
         if mode not in ("reduced", "complete"):
@@ -81,21 +84,23 @@ class LinearAlgebra:
         return SlogdetResult(*self._factor("slogdet", x, True))
 
     def solve(self, x1: Any, x2: Any, /) -> Any:
-        x1, x2 = self._ground.operands("linalg.solve", FLOATING, (x1, x2))
-        self._ground.require_one_device("linalg.solve", x1, x2)
+        x1, x2 = self._checks.operands("linalg.solve", FLOATING, (x1, x2))
+        self._checks.require_one_device("linalg.solve", x1, x2)
         kernel, x1 = self._kernel("solve"), self._matrix(x1, "solve", True)
         shapes = shape_of(x1), shape_of(x2)
+        # by the standard only one dimension is a vector; NumPy before 2.0 took more for vectors
         is_vector = len(shapes[1]) == 1
         if not shapes[1] or shapes[1][-1 if is_vector else -2] != shapes[0][-1]:
             raise ShapeError(f"linalg.solve: {shapes[0]} and {shapes[1]} do not fit")
         x2 = self._xp.expand_dims(x2, axis=1) if is_vector else x2
         batch = broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
-        x1, x2 = (
-            x if shape[:-2] == batch else self._xp.broadcast_to(x, (*batch, *shape[-2:]))
-            for x, shape in ((x, shape_of(x)) for x in (x1, x2))
-        )
-        made = kernel(x1, x2)
-        return self._xp.squeeze(made, axis=-1) if is_vector else made
+        result = kernel(*[self._stacked(x, batch) for x in (x1, x2)])
+        return self._xp.squeeze(result, axis=-1) if is_vector else result
+
+    def _stacked(self, x: Any, batch: tuple[Any, ...]) -> Any:
+        """Matrices, broadcast to a stack of this shape."""
+        shape = shape_of(x)
+        return x if shape[:-2] == batch else self._xp.broadcast_to(x, (*batch, *shape[-2:]))
 
     def svd(self, x: Any, /, *, full_matrices: bool = True) -> SVDResult:
         return SVDResult(*self._factor("svd", x, False, bool(full_matrices)))
@@ -108,16 +113,16 @@ class LinearAlgebra:
         return kernel(self._matrix(x, function, is_square), *settings)
 
     def _kernel(self, function: str) -> Callable[..., Any]:
-        found: Callable[..., Any] | None = getattr(self._ground.kernels.linalg, function, None)
-        if found is None:
-            raise self._ground.backend.unsupported(
+        kernel: Callable[..., Any] | None = getattr(self._checks.kernels.linalg, function, None)
+        if kernel is None:
+            raise self._checks.backend.unsupported(
                 f"linalg.{function}", 'compute it with another: xdevice.convert(x, "numpy")'
             )
-        return found
+        return kernel
 
     def _matrix(self, x: Any, function: str, is_square: bool = False) -> Any:
-        x = self._ground.require(x, FLOATING, f"linalg.{function}")
-        name, shape = self._ground.name(x), shape_of(x)
+        x = self._checks.require(x, FLOATING, f"linalg.{function}")
+        name, shape = self._checks.name(x), shape_of(x)
         if name not in HELD:
             raise DTypeError(f"linalg.{function} takes {', '.join(HELD)}, not {name}; cast it by xp.astype")
         if len(shape) < 2 or (is_square and shape[-1] != shape[-2]):
@@ -128,18 +133,19 @@ class LinearAlgebra:
 
     def matrix_power(self, x: Any, n: int, /) -> Any:
         x, n = self._matrix(x, "matrix_power", True), index(n)
+        # also for a matrix that has no inverse
         if n == 0:
-            shape = self._ground.known(x, "linalg.matrix_power")
-            one = self._xp.eye(shape[-1], dtype=x.dtype, device=self._ground.backend.device_of(x))
+            shape = self._checks.known(x, "linalg.matrix_power")
+            one = self._xp.eye(shape[-1], dtype=x.dtype, device=self._checks.backend.device_of(x))
             return self._xp.broadcast_to(one, shape)
         return self._power((x if n > 0 else self.inv(x),), abs(n))
 
     def _of_factors(self, x: Any, n: int) -> Any:
-        made = None
+        result = None
         while n:
-            made = (x if made is None else self._xp.matmul(made, x)) if n % 2 else made
+            result = (x if result is None else self._xp.matmul(result, x)) if n % 2 else result
             x, n = (self._xp.matmul(x, x) if n > 1 else x), n // 2
-        return made
+        return result
 
     def matrix_rank(self, x: Any, /, *, rtol: Any = None) -> Any:
         return self._rank(*self._with_rtol("matrix_rank", x, rtol))
@@ -154,20 +160,23 @@ class LinearAlgebra:
         xp = self._xp
         u, values, vh = self.svd(x, full_matrices=False)
         counts = self._counts(values, x, rtol)
+        # the inner `where` keeps the gradient of what does not count from being NaN
         inverse = xp.where(counts, xp.reciprocal(xp.where(counts, values, 1.0)), 0.0)
-        return xp.matmul(self._adjoint(vh), xp.multiply(xp.expand_dims(inverse, axis=-1), self._adjoint(u)))
+        scaled = xp.multiply(xp.expand_dims(inverse, axis=-1), self._adjoint(u))
+        return xp.matmul(self._adjoint(vh), scaled)
 
     def _with_rtol(self, function: str, x: Any, rtol: Any) -> tuple[Any, ...]:
         """The arguments of a fused function: `rtol` is a setting of it if it is a number, and else a tensor."""
         x = self._matrix(x, function)
         if rtol is None or type(rtol) in NUMBERS:
             return (x,), rtol
-        self._ground.require_one_device(f"linalg.{function}", x, self._ground.tensor(rtol, f"linalg.{function}"))
+        self._checks.require_one_device(f"linalg.{function}", x, self._checks.tensor(rtol, f"linalg.{function}"))
         return ((x, rtol),)
 
     def _counts(self, values: Any, x: Any, rtol: Any) -> Any:
         """Which singular values count: those above `rtol` times the largest."""
         xp, shape = self._xp, shape_of(x)
+        # there is no largest of no values
         if 0 in shape:
             return xp.zeros_like(values, dtype=xp.bool)
         if rtol is None:
@@ -181,27 +190,31 @@ class LinearAlgebra:
     # products and sums
 
     def cross(self, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-        x1, x2 = self._ground.operands("linalg.cross", NUMERIC, (x1, x2))
-        self._ground.require_one_device("linalg.cross", x1, x2)
+        x1, x2 = self._checks.operands("linalg.cross", NUMERIC, (x1, x2))
+        self._checks.require_one_device("linalg.cross", x1, x2)
         shorter = min(len(x1.shape), len(x2.shape))
-        place = self._ground.axis(axis, shorter, "linalg.cross") - shorter if axis < 0 else axis
-        lengths = [shape_of(x)[self._ground.axis(place, len(x.shape), "linalg.cross")] for x in (x1, x2)]
+        place = self._checks.axis(axis, shorter, "linalg.cross") - shorter if axis < 0 else axis
+        lengths = [shape_of(x)[self._checks.axis(place, len(x.shape), "linalg.cross")] for x in (x1, x2)]
         if lengths != [3, 3]:
             raise ShapeError(f"linalg.cross takes axes of 3 elements, not {shape_of(x1)} and {shape_of(x2)}")
+        # the adapters' own take one shape
         x1, x2 = (x1, x2) if shape_of(x1) == shape_of(x2) else self._xp.broadcast_arrays(x1, x2)
         place %= len(x1.shape)
-        own = getattr(self._ground.kernels, "cross", None)
+        own = getattr(self._checks.kernels, "cross", None)
         return own(x1, x2, place) if own else self._product((x1, x2), place)
 
     def _of_parts(self, x1: Any, x2: Any, place: int) -> Any:
         multiply, subtract = self._xp.multiply, self._xp.subtract
         a, b = (self._xp.unstack(x, axis=place) for x in (x1, x2))
-        parts = [subtract(multiply(a[i], b[j]), multiply(a[j], b[i])) for i, j in ((1, 2), (2, 0), (0, 1))]
-        return self._xp.stack(parts, axis=place)
+
+        def part(i: int, j: int) -> Any:
+            return subtract(multiply(a[i], b[j]), multiply(a[j], b[i]))
+
+        return self._xp.stack([part(1, 2), part(2, 0), part(0, 1)], axis=place)
 
     def diagonal(self, x: Any, /, *, offset: int = 0) -> Any:
-        x, kernels = self._ground.tensor(x, "linalg.diagonal"), self._ground.kernels
-        shape = self._ground.known(x, "linalg.diagonal")
+        x, kernels = self._checks.tensor(x, "linalg.diagonal"), self._checks.kernels
+        shape = self._checks.known(x, "linalg.diagonal")
         if len(shape) < 2:
             raise ShapeError(f"linalg.diagonal takes matrices, not the shape {shape}")
         if hasattr(kernels, "diagonal"):
@@ -210,10 +223,10 @@ class LinearAlgebra:
 
         places = np.arange(shape[-2] * shape[-1]).reshape(shape[-2:]).diagonal(offset)
         flat = kernels.reshape(x, (*shape[:-2], shape[-2] * shape[-1]))
-        return kernels.take(flat, self._ground.constant(places, x), len(shape) - 2)
+        return kernels.take(flat, self._checks.constant(places, x), len(shape) - 2)
 
     def outer(self, x1: Any, x2: Any, /) -> Any:
-        x1, x2 = self._ground.operands("linalg.outer", NUMERIC, (x1, x2))
+        x1, x2 = self._checks.operands("linalg.outer", NUMERIC, (x1, x2))
         if len(x1.shape) != 1 or len(x2.shape) != 1:
             raise ShapeError(f"linalg.outer takes vectors, not the shapes {shape_of(x1)} and {shape_of(x2)}")
         return self._xp.multiply(self._xp.expand_dims(x1, axis=1), x2)
@@ -230,18 +243,18 @@ class LinearAlgebra:
         if ord in (1, -1, math.inf, -math.inf):
             axis = -2 if abs(ord) == 1 else -1
             sums = xp.sum(xp.abs(x), axis=axis, keepdims=True)
-            made = (xp.max if ord > 0 else xp.min)(sums, axis=-3 - axis, keepdims=True)
-            return made if keepdims else xp.squeeze(made, axis=(-2, -1))
+            result = (xp.max if ord > 0 else xp.min)(sums, axis=-3 - axis, keepdims=True)
+            return result if keepdims else xp.squeeze(result, axis=(-2, -1))
         reduce = {"nuc": xp.sum, 2: xp.max, -2: xp.min}.get(ord)
         if reduce is None:
             raise ArgumentError(
                 f"linalg.matrix_norm: there is no norm {shown(ord)}; ord is 'fro', 'nuc', or +-1, 2, inf"
             )
-        made = reduce(self.svdvals(x), axis=-1, keepdims=keepdims)
-        return xp.expand_dims(made, axis=-1) if keepdims else made
+        result = reduce(self.svdvals(x), axis=-1, keepdims=keepdims)
+        return xp.expand_dims(result, axis=-1) if keepdims else result
 
     def vector_norm(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Any:
-        xp, x = self._xp, self._ground.require(x, FLOATING, "linalg.vector_norm")
+        xp, x = self._xp, self._checks.require(x, FLOATING, "linalg.vector_norm")
         if ord == 2:
             return self._root(x, axis, keepdims, "vector_norm")
         size = xp.abs(x)
@@ -251,15 +264,17 @@ class LinearAlgebra:
             return xp.sum(xp.astype(xp.not_equal(x, 0.0), size.dtype), axis=axis, keepdims=keepdims)
         if ord == 1:
             return xp.sum(size, axis=axis, keepdims=keepdims)
+        # for any other order the definition itself
         return xp.pow(xp.sum(xp.pow(size, float(ord)), axis=axis, keepdims=keepdims), 1 / ord)
 
     def _root(self, x: Any, axis: Axis, keepdims: bool, function: str) -> Any:
         """The root of the sum of squares."""
-        axes = self._ground.axes(axis, len(x.shape), f"linalg.{function}")
-        own = getattr(self._ground.kernels, "norm", None)
+        axes = self._checks.axes(axis, len(x.shape), f"linalg.{function}")
+        own = getattr(self._checks.kernels, "norm", None)
         return own(x, axes, bool(keepdims)) if own and axes else self._length((x,), axes, bool(keepdims))
 
     def _of_squares(self, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
         xp = self._xp
-        size = xp.abs(x) if self._ground.name(x).startswith("complex") else x
+        # squares of real numbers need no `abs`, whose gradient at 0 is not defined
+        size = xp.abs(x) if self._checks.name(x).startswith("complex") else x
         return xp.sqrt(xp.sum(xp.square(size), axis=axes, keepdims=keepdims))

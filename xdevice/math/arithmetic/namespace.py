@@ -13,12 +13,12 @@ from xdevice.errors import ArgumentError, UnsupportedError
 from xdevice.math.contract.arithmetic import FFT, HOST, LINALG
 
 from . import elementwise, reducing
+from .checks import NUMBERS, Checks
 from .creation import Creation, Types
-from .doors import Door, Doors
 from .fft import Fourier
-from .ground import NUMBERS, Ground
 from .info import STANDARD, Info
 from .linalg import LinearAlgebra
+from .lookup import Functions, Lookup
 from .manipulation import Manipulation
 from .reducing import Reducing
 from .sets import Sets
@@ -40,26 +40,26 @@ class Namespace:
 
     __array_api_version__ = VERSION
 
-    def __init__(self, ground: Ground) -> None:
-        functions = {**elementwise.functions(ground), **reducing.functions(ground)}
-        for room in (Creation(ground), Manipulation(ground), Reducing(ground), Sets(ground), Types(ground)):
+    def __init__(self, checks: Checks) -> None:
+        functions = {**elementwise.functions(checks), **reducing.functions(checks)}
+        for room in (Creation(checks), Manipulation(checks), Reducing(checks), Sets(checks), Types(checks)):
             functions |= _functions(room)
-        del functions["reduced"]
-        self.__name__ = f"array_namespace of {ground.backend.name}"
-        self._backend = ground.backend
+        self.__name__ = f"array_namespace of {checks.backend.name}"
+        self._backend = checks.backend
         vars(self).update(functions)
         vars(self).update(CONSTANTS)
-        vars(self).update({name: ground.kernels.dtype(name) for name in STANDARD if name in ground.backend.dtypes})
-        self.__array_namespace_info__ = partial(Info, ground)
-        if hasattr(ground.kernels, LINALG):
+        vars(self).update({name: checks.kernels.dtype(name) for name in STANDARD if name in checks.backend.dtypes})
+        self.__array_namespace_info__ = partial(Info, checks)
+        if hasattr(checks.kernels, LINALG):
             shared = {name: functions[name] for name in ("matmul", "matrix_transpose", "tensordot", "vecdot")}
-            self.linalg = SimpleNamespace(**_functions(LinearAlgebra(ground, self)), **shared)
-        if hasattr(ground.kernels, FFT):
-            self.fft = SimpleNamespace(**_functions(Fourier(ground, self)))
+            self.linalg = SimpleNamespace(**_functions(LinearAlgebra(checks, self)), **shared)
+        if hasattr(checks.kernels, FFT):
+            self.fft = SimpleNamespace(**_functions(Fourier(checks, self)))
 
     def __getattr__(self, name: str) -> Any:
         if name in (*STANDARD, "fft", "linalg"):
             backend = self._backend.name
+            # `hasattr` has to say no, and a caller has to read why
             raise NotOfferedError(
                 f"{backend} does not support {name}; compute it with another backend: xdevice.convert(x, {HOST!r})"
             )
@@ -77,7 +77,7 @@ def _functions(room: object) -> dict[str, Callable[..., Any]]:
     methods of the object that holds them."""
     methods = {name: method for name, method in vars(type(room)).items() if not name.startswith("_")}
     for name, method in methods.items():
-        method.__qualname__ = name  # what an error for a wrong keyword says
+        method.__name__ = method.__qualname__ = name  # what an error for a wrong keyword says
     return {name: update_wrapper(partial(method, room), getattr(room, name)) for name, method in methods.items()}
 
 
@@ -103,45 +103,46 @@ def array_namespace(*xs: Any) -> Any:
         6.0
     """
     if len(xs) == 1:
-        found = _seen.get(type(xs[0]))
-        if found is not None and found.backend.refusal is None:
-            if found.enter is not None:
-                found.enter()
-            return found.namespace
-    door: _Entrance | None = None
+        known = _seen.get(type(xs[0]))
+        if known is not None and known.backend.refusal is None:
+            if known.enter is not None:
+                known.enter()
+            return known.namespace
+    functions: _ArrayFunctions | None = None
     for x in xs:
         if x is None or type(x) in NUMBERS:
             continue
-        other = _doors.find(x, "array_namespace")
-        if door is not None and other is not door:
-            name = door.backend.name
+        other = _lookup.find(x, "array_namespace")
+        if functions is not None and other is not functions:
+            name = functions.backend.name
             raise ArgumentError(
                 f"these tensors are of {name} and of {other.backend.name}; xdevice.convert(x, {name!r}) makes one of "
                 f"{name}"
             )
-        door = other
-    if door is None:
-        door = _doors.of(selection.current())
-    if door.enter is not None:
-        door.enter()
-    return door.namespace
+        functions = other
+    if functions is None:
+        # only numbers: the selected backend
+        functions = _lookup.of(selection.current())
+    if functions.enter is not None:
+        functions.enter()
+    return functions.namespace
 
 
-def ground_of(x: Any, function: str) -> Ground:
-    """The ground of the backend that the tensor `x` belongs to, with this thread prepared for its kernels."""
-    door = _seen.get(type(x))
-    if door is None or door.backend.refusal is not None:
-        door = _doors.find(x, function)
-    if door.enter is not None:
-        door.enter()
-    return door.ground
+def checks_of(x: Any, function: str) -> Checks:
+    """The checks of the backend that the tensor `x` belongs to, with this thread prepared for its kernels."""
+    functions = _seen.get(type(x))
+    if functions is None or functions.backend.refusal is not None:
+        functions = _lookup.find(x, function)
+    if functions.enter is not None:
+        functions.enter()
+    return functions.checks
 
 
-class _Entrance(Door):
-    def __init__(self, ground: Ground) -> None:
-        super().__init__(ground)
-        self.namespace = Namespace(ground)
+class _ArrayFunctions(Functions):
+    def __init__(self, checks: Checks) -> None:
+        super().__init__(checks)
+        self.namespace = Namespace(checks)
 
 
-_doors: Final = Doors(_Entrance)
-_seen: Final = _doors.seen
+_lookup: Final = Lookup(_ArrayFunctions)
+_seen: Final = _lookup.seen

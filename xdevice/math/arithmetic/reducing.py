@@ -7,12 +7,13 @@ import math
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from xdevice.core import registry
+from xdevice.base.dtypes import dtype_name
 from xdevice.errors import ArgumentError, ShapeError, shown
+from xdevice.math.contract.arithmetic import SKIPS_NAN
 
 from . import dtypes
+from .checks import NUMBERS, Checks, Room, broadcast_shape, shape_of, with_lengths
 from .dtypes import ANY, BOOL, INTEGER, NUMERIC, REAL, REAL_FLOATING
-from .ground import NUMBERS, Ground, broadcast_shape, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,38 +21,34 @@ if TYPE_CHECKING:
     Axis = int | tuple[int, ...] | None
 
 
-def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
+def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
     """The functions of this module that are made for fast calls, by name."""
-    made = {"matmul": _matmul(ground), "sum": _sum(ground)}
-    for name, function in made.items():
+    table = {"matmul": _matmul(checks), "sum": _sum(checks)}
+    for name, function in table.items():
         function.__qualname__ = name  # what an error for a wrong keyword says
-    return made
+    return table
 
 
-def _matmul(ground: Ground) -> Callable[..., Any]:
-    kernel, looks, places = ground.kernels.matmul, ground.looks, registry.probes
-    layout, dense = ground.layout, ground.dense
-    last: tuple[Any, Any, Callable[[Any, Any], Any]] = None, None, kernel
+def _matmul(checks: Checks) -> Callable[..., Any]:
+    # written without a lock, as in `elementwise`
+    kernels: dict[Any, Callable[[Any, Any], Any]] = {}  # for the dtypes seen so far
 
     def matmul(x1: Any, x2: Any, /) -> Any:
-        nonlocal last
-        kind, usual, direct = last
-        if (
-            type(x1) is kind is type(x2)
-            and x1.dtype is usual is x2.dtype
-            and (not layout or getattr(x1, layout) is dense is getattr(x2, layout))
-        ):
-            if looks and ((place := places.get(kind)) is None or place(x1) is not place(x2)):
-                ground.require_one_device("matmul", x1, x2)
-            try:  # before the shapes are checked, which takes as long as a small product
-                return direct(x1, x2)
-            except Exception:  # the checks below say why, or the kernel raises it again
-                pass
-        x1, x2 = ground.operands("matmul", NUMERIC, (x1, x2))
-        ground.require_one_device("matmul", x1, x2)
+        if checks.is_plain(x1) and checks.is_plain(x2):
+            dtype = x1.dtype  # read once, which takes Paddle 0.4 us
+            kernel = kernels.get(dtype)
+            if kernel is not None and x2.dtype is dtype:
+                if checks.looks:
+                    checks.require_one_device("matmul", x1, x2)
+                try:  # before the shapes are checked, which takes as long as a small product
+                    return kernel(x1, x2)
+                except Exception:  # the checks below say why, or the kernel raises it again
+                    pass
+        x1, x2 = checks.operands("matmul", NUMERIC, (x1, x2))
+        checks.require_one_device("matmul", x1, x2)
         _require_fit(x1, x2)
-        last = type(x1), x1.dtype, ground.kernel("matmul", x1.dtype)
-        return _product(ground, x1, x2)
+        kernels[x1.dtype] = checks.kernel("matmul", x1.dtype)
+        return _product(checks, x1, x2)
 
     return matmul
 
@@ -65,95 +62,102 @@ def _require_fit(x1: Any, x2: Any) -> None:
         raise ShapeError(f"matmul: {shapes[0]} and {shapes[1]} do not fit: {inner[0]} is not {inner[1]}")
 
 
-def _product(ground: Ground, x1: Any, x2: Any) -> Any:
+def _product(checks: Checks, x1: Any, x2: Any) -> Any:
     """The product of two matrices. A vector counts as a matrix of one row or one column, and its axis of length 1 is
     dropped from the result."""
-    kernels, vectors = ground.kernels, (len(x1.shape) == 1, len(x2.shape) == 1)
+    # the frameworks disagree about vectors beside stacks of matrices
+    kernels, vectors = checks.kernels, (len(x1.shape) == 1, len(x2.shape) == 1)
     x1 = kernels.expand_dims(x1, 0) if vectors[0] else x1
     x2 = kernels.expand_dims(x2, 1) if vectors[1] else x2
     broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
-    made = kernels.matmul(x1, x2)
-    ndim = len(made.shape)
+    result = kernels.matmul(x1, x2)
+    ndim = len(result.shape)
     gone = (ndim - 2,) * vectors[0] + (ndim - 1,) * vectors[1]
-    return kernels.squeeze(made, gone) if gone else made
+    return kernels.squeeze(result, gone) if gone else result
 
 
-def _sum(ground: Ground) -> Callable[..., Any]:
-    mine, kernel, layout, dense = ground.mine, ground.kernels.sum, ground.layout, ground.dense
-    reduced = Reducing(ground).reduced
-    usual: Any = None
+def _sum(checks: Checks) -> Callable[..., Any]:
+    reduced = Reducing(checks)._reduced
+    kernels: dict[Any, Callable[..., Any]] = {}  # for floats seen so far, whose sums have the dtype of the tensor
 
     def sum(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Any:
-        nonlocal usual
-        is_plain = axis is None and dtype is None and not keepdims
-        if is_plain and type(x) in mine and x.dtype is usual and (not layout or getattr(x, layout) is dense):
+        is_whole = axis is None and dtype is None and not keepdims
+        kernel = kernels.get(x.dtype) if is_whole and checks.is_plain(x) else None
+        if kernel is not None:
             try:
                 return kernel(x, None, False)
             except Exception:
-                ground.require_fit("sum", x)
+                checks.require_fit("sum", x)
                 raise
-        x = ground.require(x, ANY, "sum")
-        if dtypes.kind_of(ground.name(x)) == "f":
-            usual = x.dtype
+        x = checks.require(x, ANY, "sum")
+        if dtypes.kind_of(checks.name(x)) == "f":
+            kernels[x.dtype] = checks.kernel("sum", x.dtype)
         return reduced("sum", x, axis, dtype, keepdims)
 
     return sum
 
 
-class Reducing:
+def _reduction(function: str, method: str) -> Callable[..., Any]:
+    """A function of the standard's that only has axes, as a call of a method of `Reducing`."""
+
+    def reduction(self: Reducing, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
+        return getattr(self, method)(function, x, axis, keepdims)
+
+    return reduction
+
+
+class Reducing(Room):
     """Functions that reduce tensors, or put their elements into another order."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._kernels = ground.kernels
-        self._spread = ground.fused(self._of_squares)
-        self._differences = ground.fused(self._of_neighbours)
-        self._truth = ground.fused(self._of_bools)
-        self._counted = ground.fused(self._of_ones)
-        self._first = ground.fused(self._of_extremes)
+    def __init__(self, checks: Checks) -> None:
+        super().__init__(checks)
+        self._spread = checks.fused(self._of_squares)
+        self._differences = checks.fused(self._of_neighbours)
+        self._truth = checks.fused(self._of_bools)
+        self._counted = checks.fused(self._of_ones)
+        self._first = checks.fused(self._of_extremes)
 
     # statistics
 
-    def reduced(self, function: str, x: Any, axis: Axis, dtype: Any, keepdims: bool) -> Any:
+    def _reduced(self, function: str, x: Any, axis: Axis, dtype: Any, keepdims: bool) -> Any:
         """Computes `sum` or `prod`. Bools and integers are computed as int64, or as uint64 if they are unsigned."""
-        ground = self._ground
-        x = ground.cast(x, self._accumulated(function, x, dtype))
-        axes = ground.axes(axis, len(x.shape), function)
+        checks = self._checks
+        x = checks.cast(x, self._accumulated(function, x, dtype))
+        axes = checks.axes(axis, len(x.shape), function)
         if not axes:
             return self._kernels.copy(x)
-        return ground.cast(getattr(self._kernels, function)(x, axes, bool(keepdims)), ground.name(x))
+        return checks.cast(getattr(self._kernels, function)(x, axes, bool(keepdims)), checks.name(x))
 
     def _accumulated(self, function: str, x: Any, dtype: Any) -> str:
         if dtype is not None:
-            wanted = self._ground.held(self._ground.dtype(dtype))
+            wanted = self._checks.supported(dtype_name(dtype))
             if wanted == "bool":
-                raise self._ground.refused(function, NUMERIC, wanted)
+                raise self._checks.refused(function, NUMERIC, wanted)
             return wanted
-        name = self._ground.name(x)
-        if dtypes.kind_of(name) == "u" and "uint64" in self._ground.backend.dtypes:
-            return self._ground.held("uint64")
-        return self._ground.held("int64") if dtypes.kind_of(name) in "biu" else name
+        name = self._checks.name(x)
+        if dtypes.kind_of(name) == "u" and "uint64" in self._checks.backend.dtypes:
+            return self._checks.supported("uint64")
+        return self._checks.supported("int64") if dtypes.kind_of(name) in "biu" else name
 
     def prod(self, x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Any:
-        return self.reduced("prod", self._ground.require(x, ANY, "prod"), axis, dtype, keepdims)
+        return self._reduced("prod", self._checks.require(x, ANY, "prod"), axis, dtype, keepdims)
 
-    def max(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
-        return self._extreme("max", x, axis, keepdims)
-
-    def min(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
-        return self._extreme("min", x, axis, keepdims)
+    max = _reduction("max", "_extreme")
+    min = _reduction("min", "_extreme")
 
     def _extreme(self, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
-        x = self._ground.require(x, REAL, function)
+        x = self._checks.require(x, REAL, function)
         shape = shape_of(x)
-        axes = self._ground.axes(axis, len(shape), function)
+        axes = self._checks.axes(axis, len(shape), function)
         if 0 in shape and any(shape[one] == 0 for one in axes):
             raise ShapeError(f"{function} of no elements does not exist: the shape is {shape}, the axis {axis}")
         return getattr(self._kernels, function)(x, axes, bool(keepdims)) if axes else self._kernels.copy(x)
 
-    def mean(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
-        x = self._ground.require(x, dtypes.FLOATING, "mean")
-        axes = self._ground.axes(axis, len(x.shape), "mean")
+    mean = _reduction("mean", "_average")
+
+    def _average(self, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
+        x = self._checks.require(x, dtypes.FLOATING, function)
+        axes = self._checks.axes(axis, len(x.shape), function)
         return self._kernels.mean(x, axes, bool(keepdims)) if axes else self._kernels.copy(x)
 
     def var(self, x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Any:
@@ -163,8 +167,8 @@ class Reducing:
         return self._variance("std", x, axis, correction, keepdims)
 
     def _variance(self, function: str, x: Any, axis: Axis, correction: float, keepdims: bool) -> Any:
-        x = self._ground.require(x, REAL_FLOATING, function)
-        axes = self._ground.axes(axis, len(x.shape), function)
+        x = self._checks.require(x, REAL_FLOATING, function)
+        axes = self._checks.axes(axis, len(x.shape), function)
         return self._spread((x,), function, axes, float(correction), bool(keepdims))
 
     def _of_squares(self, x: Any, function: str, axes: tuple[int, ...], correction: float, keepdims: bool) -> Any:
@@ -177,12 +181,13 @@ class Reducing:
 
     def _left(self, x: Any, axes: tuple[int, ...], correction: float) -> Any:
         """The divisor of a variance: the number of elements less `correction`, and at least 0."""
-        ground, kernels, name = self._ground, self._kernels, self._ground.name(x)
+        checks, kernels, name = self._checks, self._kernels, self._checks.name(x)
         lengths = [shape_of(x)[one] for one in axes]
         if None not in lengths:
+            # as NumPy does: a divisor of 0 gives infinity or NaN
             left = float(max(math.prod(lengths) - correction, 0))
             return left if "divide" in kernels.TAKE_NUMBERS else kernels.number(left, name, x)
-        left = kernels.subtract(ground.length(x, axes, name), kernels.number(correction, name, x))
+        left = kernels.subtract(checks.length(x, axes, name), kernels.number(correction, name, x))
         return kernels.maximum(left, kernels.number(0.0, name, x))
 
     def cumulative_sum(
@@ -196,63 +201,65 @@ class Reducing:
         return self._cumulated("cumulative_prod", 1, x, axis, dtype, include_initial)
 
     def _cumulated(self, function: str, initial: int, x: Any, axis: int | None, dtype: Any, has_initial: bool) -> Any:
-        ground, kernels = self._ground, self._kernels
-        x = ground.require(x, NUMERIC, function)
+        checks, kernels = self._checks, self._kernels
+        x = checks.require(x, NUMERIC, function)
         shape = shape_of(x)
         if axis is None and len(shape) != 1:
             raise ShapeError(f"{function} of the shape {shape} needs an axis")
-        place = ground.axis(0 if axis is None else axis, len(shape), function)
+        place = checks.axis(0 if axis is None else axis, len(shape), function)
         name = self._accumulated(function, x, dtype)
-        x = ground.cast(x, name)
-        total = ground.cast(getattr(kernels, function)(x, place), name) if 0 not in shape else kernels.copy(x)
+        x = checks.cast(x, name)
+        # some frameworks add up integers in a wider dtype
+        total = checks.cast(getattr(kernels, function)(x, place), name) if 0 not in shape else kernels.copy(x)
         if not has_initial:
             return total
-        shape = ground.known(x, f"{function} with include_initial")
-        first = kernels.broadcast_to(kernels.number(initial, name, x), (*shape[:place], 1, *shape[place + 1 :]))
+        shape = checks.known(x, f"{function} with include_initial")
+        first = kernels.broadcast_to(kernels.number(initial, name, x), with_lengths(shape, place, 1))
         return kernels.concat([first, total], place)
 
     def diff(self, x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
-        ground, kernels = self._ground, self._kernels
-        x = ground.require(x, NUMERIC, "diff")
-        place = ground.axis(axis, len(x.shape), "diff")
+        checks, kernels = self._checks, self._kernels
+        x = checks.require(x, NUMERIC, "diff")
+        place = checks.axis(axis, len(x.shape), "diff")
         if index(n) < 0:
             raise ArgumentError(f"diff takes an n of 0 or more, not {n}")
-        parts = [ground.require(part, NUMERIC, "diff") for part in (prepend, x, append) if part is not None]
+        parts = [checks.require(part, NUMERIC, "diff") for part in (prepend, x, append) if part is not None]
         if len(parts) > 1:
-            ground.require_one_device("diff", *parts)
-            x = kernels.concat(ground.promoted(parts), place)
-        length = ground.known(x, "diff")[place]
+            checks.require_one_device("diff", *parts)
+            x = kernels.concat(checks.promoted(parts), place)
+        length = checks.known(x, "diff")[place]
         return self._differences((x,), place, length, min(index(n), length))
 
     def _of_neighbours(self, x: Any, place: int, length: int, times: int) -> Any:
         kernels = self._kernels
+        # each round leaves one element less
         for last in range(length - 1, length - 1 - times, -1):
             x = kernels.subtract(kernels.sliced(x, place, 1, last + 1), kernels.sliced(x, place, 0, last))
         return x
 
     # truth
 
-    def all(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
-        return self._true("all", x, axis, keepdims)
-
-    def any(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
-        return self._true("any", x, axis, keepdims)
+    all = _reduction("all", "_true")
+    any = _reduction("any", "_true")
 
     def _true(self, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
-        x = self._ground.tensor(x, function)
-        axes = self._ground.axes(axis, len(x.shape), function)
+        x = self._checks.tensor(x, function)
+        axes = self._checks.axes(axis, len(x.shape), function)
         return self._truth((x,), function, axes, bool(keepdims))
 
     def _of_bools(self, x: Any, function: str, axes: tuple[int, ...], keepdims: bool) -> Any:
-        x = self._ground.cast(x, "bool")
+        # not all frameworks take the truth of numbers
+        x = self._checks.cast(x, "bool")
         return getattr(self._kernels, function)(x, axes, keepdims) if axes else self._kernels.copy(x)
 
-    def count_nonzero(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
-        x = self._ground.tensor(x, "count_nonzero")
-        return self._counted((x,), self._ground.axes(axis, len(x.shape), "count_nonzero"), bool(keepdims))
+    count_nonzero = _reduction("count_nonzero", "_count")
+
+    def _count(self, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
+        x = self._checks.tensor(x, function)
+        return self._counted((x,), self._checks.axes(axis, len(x.shape), function), bool(keepdims))
 
     def _of_ones(self, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-        return self.reduced("sum", self._ground.cast(x, "bool"), axes, None, keepdims)
+        return self._reduced("sum", self._checks.cast(x, "bool"), axes, None, keepdims)
 
     # places
 
@@ -264,60 +271,71 @@ class Reducing:
 
     def _place(self, function: str, x: Any, axis: int | None, keepdims: bool) -> Any:
         """The index of the first extreme element (by `argmax` or `argmin`), or of the first NaN if there is one."""
-        x = self._ground.require(x, REAL, function)
+        x = self._checks.require(x, REAL, function)
         shape = shape_of(x)
-        place = None if axis is None else self._ground.axis(axis, len(shape), function)
+        place = None if axis is None else self._checks.axis(axis, len(shape), function)
         if 0 in (shape if place is None else (shape[place],)):
             raise ShapeError(f"{function} of no elements does not exist: the shape is {shape}, the axis {axis}")
         return self._first((x,), function, place, bool(keepdims))
 
     def _of_extremes(self, x: Any, function: str, place: int | None, keepdims: bool) -> Any:
-        ground, kernels = self._ground, self._kernels
+        checks, kernels = self._checks, self._kernels
         flat = kernels.reshape(x, (-1,)) if place is None else x
-        found = ground.cast(getattr(kernels, function)(flat, place or 0), ground.held("int64"))
+        places = checks.cast(self._first_extreme(function, flat, place or 0), checks.supported("int64"))
         if not keepdims:
-            return found
-        return kernels.reshape(found, (1,) * len(x.shape)) if place is None else kernels.expand_dims(found, place)
+            return places
+        return kernels.reshape(places, (1,) * len(x.shape)) if place is None else kernels.expand_dims(places, place)
+
+    def _first_extreme(self, function: str, x: Any, axis: int) -> Any:
+        kernels = self._kernels
+        places = getattr(kernels, function)(x, axis)
+        if dtypes.kind_of(self._checks.name(x)) != "f" or not getattr(kernels, SKIPS_NAN, False):
+            return places
+        is_nan = kernels.isnan(x)
+        first = kernels.argmax(kernels.astype(is_nan, "int32"), axis)
+        return kernels.where(kernels.any(is_nan, (axis,), False), first, places)
 
     def where(self, condition: Any, x1: Any, x2: Any, /) -> Any:
-        condition = self._ground.require(condition, BOOL, "where")
+        condition = self._checks.require(condition, BOOL, "where")
         if type(x1) in NUMBERS and type(x2) in NUMBERS:
+            # two numbers promote as the elements of a list do
             name = dtypes.with_number(dtypes.with_number("bool", x1), x2)
-            x1, x2 = (self._ground.number(x, self._ground.held(name), condition) for x in (x1, x2))
+            x1, x2 = (self._checks.number(x, self._checks.supported(name), condition) for x in (x1, x2))
         else:
-            x1, x2 = self._ground.operands("where", ANY, (x1, x2))
-        if self._ground.looks:
-            self._ground.require_one_device("where", condition, x1, x2)
+            x1, x2 = self._checks.operands("where", ANY, (x1, x2))
+        if self._checks.looks:
+            self._checks.require_one_device("where", condition, x1, x2)
         try:
             return self._kernels.where(condition, x1, x2)
         except Exception:
-            self._ground.require_fit("where", condition, x1, x2)
+            self._checks.require_fit("where", condition, x1, x2)
             raise
 
     def take(self, x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
-        ground = self._ground
-        x, indices = ground.tensor(x, "take"), ground.require(indices, INTEGER, "take")
-        ground.require_one_device("take", x, indices)
+        checks = self._checks
+        x, indices = checks.tensor(x, "take"), checks.require(indices, INTEGER, "take")
+        checks.require_one_device("take", x, indices)
         ndim = len(x.shape)
         if axis is None and ndim != 1:
             raise ShapeError(f"take from the shape {shape_of(x)} needs an axis")
         if len(indices.shape) != 1:
             raise ShapeError(f"take takes a vector of indices, not the shape {shape_of(indices)}")
-        place = ground.axis(0 if axis is None else axis, ndim, "take")
+        place = checks.axis(0 if axis is None else axis, ndim, "take")
         return self._kernels.take(x, self._checked(x, indices, place, "take"), place)
 
     def take_along_axis(self, x: Any, indices: Any, /, *, axis: int = -1) -> Any:
-        ground, kernels = self._ground, self._kernels
-        x, indices = ground.tensor(x, "take_along_axis"), ground.require(indices, INTEGER, "take_along_axis")
-        ground.require_one_device("take_along_axis", x, indices)
+        checks, kernels = self._checks, self._kernels
+        x, indices = checks.tensor(x, "take_along_axis"), checks.require(indices, INTEGER, "take_along_axis")
+        checks.require_one_device("take_along_axis", x, indices)
         shape, wanted = shape_of(x), shape_of(indices)
         if len(shape) != len(wanted):
             raise ShapeError(f"take_along_axis takes two shapes of as many dimensions, not {shape} and {wanted}")
-        place = ground.axis(axis, len(shape), "take_along_axis")
-        others = broadcast_shape((*shape[:place], 1, *shape[place + 1 :]), (*wanted[:place], 1, *wanted[place + 1 :]))
-        wide = (*others[:place], shape[place], *others[place + 1 :])
+        place = checks.axis(axis, len(shape), "take_along_axis")
+        others = broadcast_shape(with_lengths(shape, place, 1), with_lengths(wanted, place, 1))
+        wide = with_lengths(others, place, shape[place])
+        # the standard broadcasts the other axes, and the frameworks do not, or do so differently
         x = x if wide == shape else kernels.broadcast_to(x, wide)
-        wide = (*others[:place], wanted[place], *others[place + 1 :])
+        wide = with_lengths(others, place, wanted[place])
         indices = indices if wide == wanted else kernels.broadcast_to(indices, wide)
         return kernels.take_along_axis(x, self._checked(x, indices, place, "take_along_axis"), place)
 
@@ -325,16 +343,15 @@ class Reducing:
         """The indices, with negative ones counted from the front. Raises `IndexError` for indices outside the axis,
         which frameworks answer differently. While a function is traced the indices have no values, and are not
         checked."""
-        ground, kernels, length = self._ground, self._kernels, shape_of(x)[axis]
-        name = ground.name(indices)
-        whole = name if name in ("int32", "int64") else ground.held("int64")  # which all frameworks take
-        found = registry.kind_of(type(indices))
-        if found is None or found[1] != "tensor":
-            indices = ground.cast(indices, whole)
-            along = ground.length(x, (axis,), whole) if length is None else ground.number(length, whole, indices)
-            is_negative = kernels.less(indices, ground.number(0, whole, indices))
+        checks, kernels, length = self._checks, self._kernels, shape_of(x)[axis]
+        name = checks.name(indices)
+        whole = name if name in ("int32", "int64") else checks.supported("int64")  # which all frameworks take
+        if not checks.has_values(indices):
+            indices = checks.cast(indices, whole)
+            along = checks.length(x, (axis,), whole) if length is None else checks.number(length, whole, indices)
+            is_negative = kernels.less(indices, checks.number(0, whole, indices))
             return kernels.where(is_negative, kernels.add(indices, along), indices)
-        values = ground.backend.peek(indices)
+        values = checks.backend.peek(indices)
         unsigned = values.view(values.dtype.str.replace("i", "u"))  # what is negative is in the upper half there
         if values.size and int(unsigned.max()) >= min(length, 1 << (8 * values.itemsize - 1)):
             low, high = int(values.min()), int(values.max())
@@ -342,38 +359,39 @@ class Reducing:
                 wrong = low if low < -length else high
                 raise IndexError(f"{function}: there is no index {wrong} in an axis of {length}")
             if low < 0:
-                return ground.constant((values + (values < 0) * length).astype(whole, copy=False), indices)
-        return ground.cast(indices, whole)
+                return checks.constant((values + (values < 0) * length).astype(whole, copy=False), indices)
+        return checks.cast(indices, whole)
 
     def argsort(self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
-        ground = self._ground
-        x = ground.require(x, REAL, "argsort")
-        place = ground.axis(axis, len(x.shape), "argsort") if len(x.shape) else 0
-        name = ground.held("int64")
+        checks = self._checks
+        x = checks.require(x, REAL, "argsort")
+        place = checks.axis(axis, len(x.shape), "argsort") if len(x.shape) else 0
+        name = checks.supported("int64")
         if not len(x.shape) or 0 in shape_of(x):
             return self._kernels.full_like(x, 0, name)
-        return ground.cast(self._kernels.argsort(x, place, bool(descending)), name)
+        return checks.cast(self._kernels.argsort(x, place, bool(descending)), name)
 
     def searchsorted(self, x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Any:
-        ground = self._ground
-        x1, x2 = ground.operands("searchsorted", REAL, (x1, x2))
-        ground.require_one_device("searchsorted", x1, x2)
+        checks = self._checks
+        x1, x2 = checks.operands("searchsorted", REAL, (x1, x2))
+        checks.require_one_device("searchsorted", x1, x2)
         if len(x1.shape) != 1:
             raise ShapeError(f"searchsorted takes a sorted vector, not the shape {shape_of(x1)}")
         if side not in ("left", "right"):
             raise ArgumentError(f"searchsorted: side is 'left' or 'right', not {shown(side)}")
-        shape = ground.known(x2, "searchsorted")
+        shape = checks.known(x2, "searchsorted")
+        # kernels are promised a vector that is sorted
         if sorter is not None:
             x1 = self.take(x1, sorter)
         if 0 in shape or 0 in shape_of(x1):
-            return self._kernels.full_like(x2, 0, ground.held("int64"))
+            return self._kernels.full_like(x2, 0, checks.supported("int64"))
         places = self._kernels.searchsorted(x1, self._kernels.reshape(x2, (-1,)), side)
-        return ground.cast(self._kernels.reshape(places, shape), ground.held("int64"))
+        return checks.cast(self._kernels.reshape(places, shape), checks.supported("int64"))
 
     def sort(self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
-        ground = self._ground
-        x = ground.require(x, REAL, "sort")
-        place = ground.axis(axis, len(x.shape), "sort") if len(x.shape) else 0
+        checks = self._checks
+        x = checks.require(x, REAL, "sort")
+        place = checks.axis(axis, len(x.shape), "sort") if len(x.shape) else 0
         if not len(x.shape) or 0 in shape_of(x):
             return self._kernels.copy(x)
         return self._kernels.sort(x, place, bool(descending))

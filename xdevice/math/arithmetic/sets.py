@@ -6,12 +6,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from xdevice.core import registry
 from xdevice.errors import ShapeError
 from xdevice.math.contract.gradients import Gradients
-from xdevice.tensors import refusals
 
-from .ground import Ground
+from .checks import Checks, Room
 
 
 class UniqueAllResult(NamedTuple):
@@ -31,24 +29,25 @@ class UniqueInverseResult(NamedTuple):
     inverse_indices: Any
 
 
-class Sets:
+class Sets(Room):
     """The functions of a namespace that find elements."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        own = getattr(ground.backend.value_and_grad, "__func__", None)
+    def __init__(self, checks: Checks) -> None:
+        super().__init__(checks)
+        # the contract's default, which raises, says that a backend has no gradients
+        own = getattr(checks.backend.value_and_grad, "__func__", None)
         self._has_gradients = own is not Gradients.value_and_grad
 
     def nonzero(self, x: Any, /) -> tuple[Any, ...]:
         import numpy as np
 
-        x = self._known("nonzero", x)
+        x = self._checks.tensor(x, "nonzero")
+        self._checks.require_values(x, "the tensor of nonzero")
         if not len(x.shape):
             raise ShapeError("nonzero takes one dimension or more, not a tensor without dimensions")
-        if hasattr(self._ground.kernels, "nonzero"):
-            return tuple(self._ground.kernels.nonzero(x))
-        values = self._ground.backend.peek(x)
-        return tuple(self._ground.constant(places, x) for places in np.nonzero(values))
+        if hasattr(self._checks.kernels, "nonzero"):
+            return tuple(self._checks.kernels.nonzero(x))
+        return tuple(self._checks.constant(places, x) for places in np.nonzero(self._checks.backend.peek(x)))
 
     def unique_all(self, x: Any, /) -> UniqueAllResult:
         return UniqueAllResult(*self._unique("unique_all", x, True, True, True))
@@ -66,24 +65,19 @@ class Sets:
         """The elements, and what else is asked for."""
         import numpy as np
 
-        x = self._known(function, x)
-        kernels, values = self._ground.kernels, self._ground.backend.peek(x)
+        kernels, x = self._checks.kernels, self._checks.tensor(x, function)
+        self._checks.require_values(x, f"the tensor of {function}")
+        values = self._checks.backend.peek(x)
+        # gradients flow through `take`, and not through values that come from the host
         takes = has_places or self._has_gradients
         wanted: Any = {"return_index": takes, "return_inverse": has_inverse, "return_counts": has_counts}
-        found = np.unique(values.ravel(), equal_nan=False, **wanted)
-        elements, *others = found if isinstance(found, tuple) else (found,)
-        made = [self._ground.constant(part.ravel(), x) for part in others]
+        parts = np.unique(values.ravel(), equal_nan=False, **wanted)
+        elements, *others = parts if isinstance(parts, tuple) else (parts,)
+        tensors = [self._checks.constant(part.ravel(), x) for part in others]
         if has_inverse:
-            made[takes] = kernels.reshape(made[takes], values.shape)
+            # NumPy 2.0 and others give it in different shapes
+            tensors[takes] = kernels.reshape(tensors[takes], values.shape)
         if not takes:
-            return [self._ground.constant(elements, x), *made]
-        elements = kernels.take(kernels.reshape(x, (-1,) if values.size else (0,)), made[0], 0)
-        return [elements, *made[0 if has_places else 1 :]]
-
-    def _known(self, function: str, x: Any) -> Any:
-        """`x` as a tensor, with values."""
-        x = self._ground.tensor(x, function)
-        found = registry.kind_of(type(x))
-        if found is None or found[1] != "tensor":
-            raise refusals.traced(self._ground.backend, f"the tensor of {function}")
-        return x
+            return [self._checks.constant(elements, x), *tensors]
+        elements = kernels.take(kernels.reshape(x, (-1,) if values.size else (0,)), tensors[0], 0)
+        return [elements, *tensors[0 if has_places else 1 :]]

@@ -21,9 +21,9 @@ from xdevice.errors import ArgumentError, DTypeError, ShapeError, SharingError, 
 from xdevice.math.contract.arithmetic import HOST
 from xdevice.tensors import creation, verbs
 
-from .ground import NUMBERS, Ground, shape_of
+from .checks import NUMBERS, Checks, shape_of
 from .indexing import at, elements, is_sliced
-from .namespace import VERSION, Namespace, array_namespace, ground_of
+from .namespace import VERSION, Namespace, array_namespace, checks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,21 +69,21 @@ def standard_array(x: Any) -> Any:
     if isinstance(x, Array):
         return x
     x = registry.as_array(x)
-    ground = ground_of(x, "standard_array")
-    return Array(ground, ground.tensor(x, "standard_array"))
+    checks = checks_of(x, "standard_array")
+    return Array(checks, checks.tensor(x, "standard_array"))
 
 
 class Array:
     """The standard's array object: a tensor, with the operators and methods that the standard asks for."""
 
-    __slots__ = ("_base", "_ground", "_held", "_index", "_seen")
+    __slots__ = ("_base", "_checks", "_index", "_seen", "_tensor")
 
     __array_ufunc__ = None  # so that NumPy's arrays and scalars leave operators to this class
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, ground: Ground, tensor: Any, base: Array | None = None, index: Any = None) -> None:
-        self._ground = ground
-        self._held = tensor
+    def __init__(self, checks: Checks, tensor: Any, base: Array | None = None, index: Any = None) -> None:
+        self._checks = checks
+        self._tensor = tensor
         self._base = base
         self._index = index
         self._seen = None if base is None else base.tensor
@@ -91,14 +91,15 @@ class Array:
     @property
     def tensor(self) -> Any:
         """The backend's tensor: of a view, what its base now holds there."""
+        # a view follows what is written into its base
         if self._base is not None and self._seen is not self._base.tensor:
             self._seen = self._base.tensor
-            self._held = elements(self._ground, self._seen, self._index)
-        return self._held
+            self._tensor = elements(self._checks, self._seen, self._index)
+        return self._tensor
 
     def _write(self, tensor: Any) -> None:
         if self._base is None:
-            self._held = tensor
+            self._tensor = tensor
         else:
             self._base._write(at(self._base.tensor)[self._index].set(tensor))
 
@@ -109,11 +110,11 @@ class Array:
 
     @property
     def dtype(self) -> Any:
-        return self._ground.kernels.dtype(self._ground.name(self.tensor))
+        return self._checks.kernels.dtype(self._checks.name(self.tensor))
 
     @property
     def device(self) -> Any:
-        return self._ground.backend.device_of(self.tensor)
+        return self._checks.backend.device_of(self.tensor)
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -143,16 +144,16 @@ class Array:
         if api_version not in (None, *VERSIONS):
             raise ArgumentError(f"there is no version {shown(api_version)} here; expected one of {', '.join(VERSIONS)}")
         inner = array_namespace(self.tensor)
-        found = _namespaces.get(inner)
-        if found is None:
-            made = Wrapped(self._ground, inner, f"{inner.__name__} of standard arrays")
-            found = _namespaces.setdefault(inner, made)
-        return found
+        wrapped = _namespaces.get(inner)
+        if wrapped is None:
+            result = Wrapped(self._checks, inner, f"{inner.__name__} of standard arrays")
+            wrapped = _namespaces.setdefault(inner, result)
+        return wrapped
 
     def to_device(self, device: object, /, *, stream: None = None) -> Array:
         if stream is not None:
             raise UnsupportedError("to_device takes no stream; xdevice.Stream has streams")
-        return Array(self._ground, verbs.to_device(self.tensor, device))
+        return Array(self._checks, verbs.to_device(self.tensor, device))
 
     def __dlpack__(
         self,
@@ -173,7 +174,7 @@ class Array:
         return (dlpack.CPU, 0) if self.device is CPU else dlpack.Lent(self._capsule(False)).device
 
     def _capsule(self, copy: bool) -> Any:
-        backend = self._ground.backend
+        backend = self._checks.backend
         if not backend.shares(self.device):
             raise SharingError(f"other frameworks cannot see the memory of {self.device} of {backend.name}")
         x = backend.detached(self.tensor)
@@ -217,19 +218,21 @@ class Array:
 
     def __getitem__(self, index: Any) -> Array:
         index = _bare(index)
-        found = elements(self._ground, self.tensor, index)
-        if not is_sliced(index) or not len(found.shape):
-            return Array(self._ground, found)
-        return Array(self._ground, found, self, index)
+        part = elements(self._checks, self.tensor, index)
+        # NumPy's views are of slices, and its elements are values
+        if not is_sliced(index) or not len(part.shape):
+            return Array(self._checks, part)
+        return Array(self._checks, part, self, index)
 
     def __setitem__(self, index: Any, values: Any) -> None:
         self._write(at(self.tensor)[_bare(index)].set(_bare(values)))
 
-    def _become(self, made: Array) -> Array:
-        here, there = (f"{self._ground.name(x.tensor)} of the shape {x.shape}" for x in (self, made))
+    def _become(self, result: Array) -> Array:
+        here, there = (f"{self._checks.name(x.tensor)} of the shape {x.shape}" for x in (self, result))
+        # in place neither shape nor dtype may change
         if here != there:
             raise DTypeError(f"an operator in place would make {there} of {here}; write x = x + y in place of x += y")
-        self._write(made.tensor)
+        self._write(result.tensor)
         return self
 
 
@@ -244,6 +247,7 @@ def _of_two(function: str, reflected: bool = False) -> Callable[[Array, Any], An
     def operator(self: Array, other: Any) -> Any:
         if not isinstance(other, Array):
             other = _bare(other)
+            # so that Python tries the operator of the other operand
             if type(other) not in NUMBERS:
                 return NotImplemented
         computed = getattr(self.__array_namespace__(), function)
@@ -256,8 +260,8 @@ def _in_place(function: str) -> Callable[[Array, Any], Any]:
     compute = _of_two(function)
 
     def operator(self: Array, other: Any) -> Any:
-        made = compute(self, other)
-        return made if made is NotImplemented else self._become(made)
+        result = compute(self, other)
+        return result if result is NotImplemented else self._become(result)
 
     return operator
 
@@ -281,20 +285,20 @@ _give_operators()
 class Wrapped:
     """A namespace whose functions take and give `Array`s. Its names are those of the namespace of tensors."""
 
-    def __init__(self, ground: Ground, inner: Any, name: str) -> None:
+    def __init__(self, checks: Checks, inner: Any, name: str) -> None:
         self.__name__ = name
-        self._ground = ground
+        self._checks = checks
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        if isinstance(found, SimpleNamespace):
-            found = Wrapped(self._ground, found, f"{self.__name__}.{name}")
-        elif isinstance(found, FunctionType | partial) and not name.startswith("_"):
-            found = _wrapped(self._ground, found)
-            found = _keeping(found) if name == "asarray" else found
-        setattr(self, name, found)
-        return found
+        value = getattr(self._inner, name)
+        if isinstance(value, SimpleNamespace):
+            value = Wrapped(self._checks, value, f"{self.__name__}.{name}")
+        elif isinstance(value, FunctionType | partial) and not name.startswith("_"):
+            value = _wrapped(self._checks, value)
+            value = _keeping(value) if name == "asarray" else value
+        setattr(self, name, value)
+        return value
 
     def __dir__(self) -> list[str]:
         return [name for name in dir(self._inner) if not name.startswith("_")]
@@ -306,11 +310,11 @@ class Wrapped:
 _namespaces: dict[Namespace, Wrapped] = {}
 
 
-def _wrapped(ground: Ground, function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapped(checks: Checks, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def computed(*args: Any, **settings: Any) -> Any:
-        made = function(*map(_bare, args), **{name: _bare(value) for name, value in settings.items()})
-        return _dressed(ground, made)
+        result = function(*map(_bare, args), **{name: _bare(value) for name, value in settings.items()})
+        return _dressed(checks, result)
 
     return computed
 
@@ -322,10 +326,10 @@ def _keeping(asarray: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(asarray)
     def kept(obj: Any, /, *, dtype: Any = None, **settings: Any) -> Any:
         if isinstance(obj, Array):
-            made = asarray(obj, dtype=dtype, **settings)
-            return obj if made.tensor is obj.tensor else made
-        found = registry.kind_of(type(obj))
-        if dtype is None and found is not None and found.backend.name == HOST:
+            result = asarray(obj, dtype=dtype, **settings)
+            return obj if result.tensor is obj.tensor else result
+        owned = registry.kind_of(type(obj))
+        if dtype is None and owned is not None and owned.backend.name == HOST:
             name = dtype_name(obj.dtype)
             dtype = name if creation.supports(name, settings.get("device")) else None
         return asarray(obj, dtype=dtype, **settings)
@@ -343,10 +347,10 @@ def _bare(value: Any) -> Any:
     return value if registry.as_array(value) is value else value.item()
 
 
-def _dressed(ground: Ground, made: Any) -> Any:
-    if isinstance(made, tuple | list):
-        make: Any = getattr(made, "_make", type(made))  # a named tuple takes its parts one by one
-        return make([_dressed(ground, part) for part in made])
-    made = registry.as_array(made)
-    found = registry.kind_of(type(made))
-    return made if found is None else Array(ground, made)
+def _dressed(checks: Checks, result: Any) -> Any:
+    if isinstance(result, tuple | list):
+        make: Any = getattr(result, "_make", type(result))  # a named tuple takes its parts one by one
+        return make([_dressed(checks, part) for part in result])
+    result = registry.as_array(result)
+    owned = registry.kind_of(type(result))
+    return result if owned is None else Array(checks, result)

@@ -71,6 +71,7 @@ class Rows:
         for other, container in others.items():
             columns.append(self._beside(other, flatten(container)))
         tensors = [*chain(*columns)]
+        # asked once for all tensors, which are mostly in one place
         cls, *more = {*map(type, tensors)}
         self._is_together = not more and cls in registry.probes and len(self._backend.devices_of(cls, tensors)) == 1
         """Whether these are tensors of one type and on one device. Symbols of a traced function have no device."""
@@ -89,18 +90,19 @@ class Rows:
         backend, leaves = parameters(walk, name)
         if backend is not self._backend:
             raise two_backends(self._name, self._backend, name, backend)
+        # mostly the keys are the same, in the same order
         return leaves if have_same_keys(self.walk, walk) else self._paired(name, Tree(None, walk=walk), leaves)
 
     def _paired(self, name: str, other: Tree, leaves: list[Any]) -> list[Any]:
-        places, found = self.tree.paths(), other.paths()
-        by_place = dict(zip(found, leaves, strict=True))
+        places, others = self.tree.paths(), other.paths()
+        by_place = dict(zip(others, leaves, strict=True))
         for i, place in enumerate(places):
             if place not in by_place:
                 raise ContainerError(
                     f"{self._name}{self.tree.path(i)} has no {_one(name)}: {name} and {self._name} differ in structure"
                 )
-        if len(found) > len(places):
-            i = next(i for i, place in enumerate(found) if place not in places)
+        if len(others) > len(places):
+            i = next(i for i, place in enumerate(others) if place not in places)
             raise ContainerError(f"{name}{other.path(i)} has no parameter: {self._name} and {name} differ in structure")
         return [by_place[place] for place in places]
 
@@ -124,6 +126,7 @@ class Rows:
 
     def changed(self, rule: Callable[..., tuple[Any, ...]]) -> Rows:
         """Returns the rows that a rule makes of these."""
+        # the container and its tree stay the same
         new = copy(self)
         new._rows = self.applied(rule)
         return new
@@ -137,38 +140,39 @@ class Rows:
         if kernel is None:
             return None
         dtype = self.leaves[0].dtype
+        # as the kernels in `STEPS` are promised
         if dtype_name(dtype) != "float32" or any(x.dtype is not dtype for row in self._rows for x in row):
             return None
         return partial(kernel, self._rows)
 
-    def rebuilt(self, new: Sequence[Any]) -> Any:
+    def rebuilt(self, parameters: Sequence[Any]) -> Any:
         """Returns the container with new parameters. Raises an error for one that cannot be in the place of the old."""
-        made = list(new)
+        leaves = list(parameters)
         for i, x in enumerate(self.leaves):
-            one = made[i]
-            if known.get(type(one)) is not self._backend or one.shape != x.shape or one.dtype is not x.dtype:
-                made[i] = self._checked(x, one, i)
-        return rebuild(self.walk, made)
+            new = leaves[i]
+            if known.get(type(new)) is not self._backend or new.shape != x.shape or new.dtype is not x.dtype:
+                leaves[i] = self._checked(x, new, i)
+        return rebuild(self.walk, leaves)
 
-    def _checked(self, x: Any, made: Any, i: int) -> Any:
-        """Returns `made`, what the rule returned for parameter `x`. Raises an error if it cannot be the new
+    def _checked(self, x: Any, new: Any, i: int) -> Any:
+        """Returns `new`, what the rule returned for parameter `x`. Raises an error if it cannot be the new
         parameter."""
-        made = registry.as_array(made)
-        found = registry.kind_of(type(made))
+        new = registry.as_array(new)
+        owned = registry.kind_of(type(new))
         where = f"{self._name}{self.tree.path(i)}"
-        if found is None or found.backend is not self._backend or found.kind == "model":
+        if owned is None or owned.backend is not self._backend or owned.kind == "model":
             raise NotATensorError(
-                f"the rule gave {shown(made)} of type {type(made).__qualname__} for {where}, expected the new "
+                f"the rule gave {shown(new)} of type {type(new).__qualname__} for {where}, expected the new "
                 f"parameter as a tensor of {self._backend.name}"
             )
-        if made.shape != x.shape:
-            raise ShapeError(f"the rule gave the shape {tuple(made.shape)} for {where}, which has {tuple(x.shape)}")
-        if made.dtype != x.dtype:
+        if new.shape != x.shape:
+            raise ShapeError(f"the rule gave the shape {tuple(new.shape)} for {where}, which has {tuple(x.shape)}")
+        if new.dtype != x.dtype:
             raise DTypeError(
-                f"the rule gave {dtype_name(made.dtype)} for {where}, which is {dtype_name(x.dtype)}; the "
+                f"the rule gave {dtype_name(new.dtype)} for {where}, which is {dtype_name(x.dtype)}; the "
                 "functions of array_namespace keep the dtype beside numbers of Python"
             )
-        return made
+        return new
 
 
 def _one(name: str) -> str:

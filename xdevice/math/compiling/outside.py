@@ -1,8 +1,14 @@
 """What a function reads beside its arguments: global variables, those of functions around it, defaults.
 
-The list of what may be read is closed: numbers, texts, tensors, plain functions and classes of the program, and dicts,
-lists, tuples and sets of these. Their changes are seen. Everything else is refused, except what a library holds under
-a name of its own, which is taken not to change.
+The list of what may be read is closed:
+
+| value | its changes |
+|---|---|
+| numbers, texts, tensors, dtypes, devices | are another value of the variable, which is seen |
+| dicts, lists, sets and tuples of what is in this table | are seen: the parts are compared at each call |
+| plain functions and classes of the program | are seen: code, defaults, and what they read in turn |
+| what Python, a framework or an installed package has under a name of its own | do not count |
+| everything else | cannot be seen, so it is refused by name |
 """
 
 from __future__ import annotations
@@ -55,8 +61,9 @@ class Outside:
     whose changes could not be seen."""
 
     def __init__(self, functions: Iterable[Any]) -> None:
-        self._seen: dict[int, Any] = {}  # the values themselves, so that no `id` is used again
+        self._visited: dict[int, Any] = {}  # the values themselves, so that no `id` is used again
         self._watched: list[tuple[Callable[[], Iterable[Any]], list[Any], Sequence[str]]] = []
+        """Functions that read values, what they gave first, and the names of these values."""
         functions = list(functions)
         self._own = {str(getattr(function, "__module__", "")).partition(".")[0] for function in functions}
         for function in functions:
@@ -72,9 +79,10 @@ class Outside:
         return ""
 
     def _visit(self, value: Any, name: str) -> None:
-        if value is _GONE or id(value) in self._seen:
+        if value is _GONE or id(value) in self._visited:
             return
-        self._seen[id(value)] = value
+        self._visited[id(value)] = value
+        # by text: what they read cannot be told from the code
         if any(value is one for one in _LOOKS_UP):
             raise _unseen(name, value)
         cls = type(value)
@@ -84,35 +92,35 @@ class Outside:
             for part in value:
                 self._visit(part, name)
         elif cls in _CONTAINERS:
-            self._watch_parts(partial(_parts, value), name)
+            self._watch(partial(_parts, value), name)
         elif cls is FunctionType:
             self._visit_function(value, name)
         elif isinstance(value, type) and is_of_library(cls.__module__):
-            self._watch_parts(partial(_said_by, value), value.__qualname__)
+            self._watch(partial(_read_in_class, value), value.__qualname__)
         elif not _is_tensor(value):
             raise _unseen(name, value)
 
     def _visit_function(self, function: FunctionType, name: str) -> None:
         if function.__dict__.keys() - {"__wrapped__"}:
             raise _unseen(name, function, " with attributes")
-        space = function.__globals__
-        module = space.get("__name__", "")
+        variables = function.__globals__
+        module = variables.get("__name__", "")
         if module.partition(".")[0] == "xdevice":
-            self._visit_given(function, name)
+            self._visit_wrapped(function, name)
             return
-        self._watch_parts(partial(_PARTS_OF_A_FUNCTION, function), f"a default of {name}")
+        self._watch(partial(_PARTS_OF_A_FUNCTION, function), f"a default of {name}")
         if cells := function.__closure__:
-            self._watch(lambda: map(_in_cell, cells), function.__code__.co_freevars)
+            self._watch(lambda: map(_in_cell, cells), *function.__code__.co_freevars)
         if is_of_library(module, self._own):  # it was made around others, which are in its cells
             return
         names = sorted(_names(function.__code__))
-        self._watch(lambda: map(space.get, names, repeat(_GONE)), names)
-        for one in names:
-            if one not in space:  # maybe a function of Python, an attribute, or a module that is imported inside
-                self._visit(vars(builtins).get(one, _GONE), one)
-                self._visit(sys.modules.get(one, _GONE), one)
+        self._watch(lambda: map(variables.get, names, repeat(_GONE)), *names)
+        for unbound in names:
+            if unbound not in variables:  # a function of Python, an attribute, or a module that is imported inside
+                self._visit(vars(builtins).get(unbound, _GONE), unbound)
+                self._visit(sys.modules.get(unbound, _GONE), unbound)
 
-    def _visit_given(self, function: FunctionType, name: str) -> None:
+    def _visit_wrapped(self, function: FunctionType, name: str) -> None:
         """Visits the functions of the program that a function of xdevice was made around. The rest of its closure is
         xdevice's own, such as the kernels of a backend, and does not change."""
         self._visit(vars(function).get("__wrapped__", _GONE), name)
@@ -120,16 +128,13 @@ class Outside:
             if isinstance(value, FunctionType) and not is_of_library(value.__globals__.get("__name__"), self._own):
                 self._visit(value, name)
 
-    def _watch(self, read: Callable[[], Iterable[Any]], names: Sequence[str]) -> None:
+    def _watch(self, read: Callable[[], Iterable[Any]], *names: str) -> None:
+        """Notes the values that `read` gives now, and what can be read in them. One name is that of all of them."""
         values = [*read()]
+        if len(names) != len(values):
+            names *= max(len(values), 1)
         self._watched.append((read, values, names))
-        for value, name in zip(values, names, strict=True):
-            self._visit(value, name)
-
-    def _watch_parts(self, read: Callable[[], Iterable[Any]], name: str) -> None:
-        values = [*read()]
-        self._watched.append((read, values, [name] * max(len(values), 1)))
-        for value in values:
+        for value, name in zip(values, names, strict=False):
             self._visit(value, name)
 
 
@@ -144,6 +149,7 @@ def is_constant(value: Any, own: Container[str] = ()) -> bool:
     if isinstance(value, partial | MethodType):
         function = value.func if isinstance(value, partial) else value.__func__
         return getattr(function, "__module__", "").startswith(_OF_NAMESPACES)
+    # functions of C have no variables; a bound one may change what it is bound to
     if isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, type | ModuleType | None):
         return True
     module, name = getattr(value, "__module__", None) or cls.__module__, getattr(value, "__name__", "")
@@ -154,6 +160,7 @@ def is_constant(value: Any, own: Container[str] = ()) -> bool:
 
 def is_of_library(module: Any, own: Container[str] = ()) -> bool:
     """Whether a module is part of Python, of xdevice, of a framework or of an installed package."""
+    # asked by name: the module need not be imported for it
     root = str(module).partition(".")[0]
     if root in sys.stdlib_module_names or root.startswith("xdevice"):
         return True
@@ -161,6 +168,7 @@ def is_of_library(module: Any, own: Container[str] = ()) -> bool:
         return True
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     is_installed = file.startswith(_INSTALLED) or "site-packages" in file or "dist-packages" in file
+    # the package of the compiled function itself is a program, even where it is installed
     return is_installed and root not in own
 
 
@@ -172,27 +180,31 @@ def _unseen(name: str, value: Any, more: str = "") -> UnsupportedError:
 
 
 def _is_tensor(value: Any) -> bool:
-    found = registry.kind_of(type(value))
-    return found is not None and found.kind != "model" and not found.backend.is_host_only
+    owned = registry.kind_of(type(value))
+    return owned is not None and owned.kind != "model" and not owned.backend.is_host_only
 
 
 def _parts(container: Any) -> list[Any]:
     return [*container, *container.values()] if type(container) is dict else [*container]
 
 
-def _said_by(cls: type) -> list[Any]:
-    """What a class and its bases say that can be read by name: functions and other values."""
-    parts: list[Any] = []
-    for base in cls.__mro__:
-        for name, stored in () if is_of_library(base.__module__) else vars(base).items():
-            held = (getattr(stored, name) for name in ("fget", "__func__", "func") if hasattr(stored, name))
-            value = next(held, stored)
-            if isinstance(value, FunctionType):
-                is_read = name not in _GENERATED and not is_of_library(value.__globals__.get("__name__"))
-            else:
-                is_read = not name.startswith("__") and not hasattr(type(value), "__get__")
-            parts += [value] if is_read else []
-    return parts
+def _read_in_class(cls: type) -> list[Any]:
+    """What can be read by name in a class and its bases: functions and other values."""
+    bases = [base for base in cls.__mro__ if not is_of_library(base.__module__)]
+    values = ((name, _unwrapped(value)) for base in bases for name, value in vars(base).items())
+    return [value for name, value in values if _is_read(name, value)]
+
+
+def _unwrapped(value: Any) -> Any:
+    """The function in a property, a class method or the like."""
+    inner = (getattr(value, name) for name in ("fget", "__func__", "func") if hasattr(value, name))
+    return next(inner, value)
+
+
+def _is_read(name: str, value: Any) -> bool:
+    if isinstance(value, FunctionType):
+        return name not in _GENERATED and not is_of_library(value.__globals__.get("__name__"))
+    return not name.startswith("__") and not hasattr(type(value), "__get__")
 
 
 def _in_cell(cell: Any) -> Any:
@@ -205,7 +217,7 @@ def _in_cell(cell: Any) -> Any:
 def _names(code: CodeType) -> set[str]:
     """Returns all names that code, and that of functions in it, looks up: of variables, of attributes, of modules."""
     names = set(code.co_names)
-    return names.union(*(_names(one) for one in code.co_consts if isinstance(one, CodeType)))
+    return names.union(*[_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)])
 
 
 def _is_dtype(value: Any) -> bool:
@@ -220,6 +232,7 @@ def _is_dtype(value: Any) -> bool:
 
 def random_states() -> Any:
     """Returns what Python's and NumPy's own generators draw next."""
+    # not imported for this
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return random.getstate()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from xdevice.containers.trees import Walked
 
-    Given = tuple[tuple[Any, ...], dict[str, Any]]
+    Call = tuple[tuple[Any, ...], dict[str, Any]]
     Build = Callable[[Iterator[Any]], Any]
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -83,8 +83,8 @@ def compile(function: F) -> F:
 class _Arguments:
     """The arguments of one call, sorted into tensors and the rest. Raises what is wrong with them."""
 
-    def __init__(self, given: Given) -> None:
-        self.walk = trees.flatten(given)
+    def __init__(self, call: Call) -> None:
+        self.walk = trees.flatten(call)
         self.backend: Backend | None = None
         self.tensors: list[Any] = []
         self.places: list[int] = []
@@ -112,12 +112,12 @@ class _Arguments:
 
     def _owner_of(self, x: Any) -> tuple[Backend | None, Any]:
         """Returns the backend of a tensor or of a variable, and the tensor in it; None for what is neither."""
-        found = registry.kind_of(type(x))
-        if found is None:
+        owned = registry.kind_of(type(x))
+        if owned is None:
             return None, x
-        self.has_symbols |= found.kind == "symbol"
-        value = found.backend.tensor_of(x) if found.kind == "model" else x
-        return (None, x) if value is None else (found.backend, value)
+        self.has_symbols |= owned.kind == "symbol"
+        value = owned.backend.tensor_of(x) if owned.kind == "model" else x
+        return (None, x) if value is None else (owned.backend, value)
 
     def _require_fixed(self, i: int, x: Any) -> None:
         if not _is_fixed(x):
@@ -146,7 +146,7 @@ class _Arguments:
         if not all(map(self.backend.is_dense, self.tensors)):
             raise self.backend.unsupported("compiled functions of tensors that are not dense", "make them dense first")
 
-    def put(self, tensors: list[Any]) -> Given:
+    def put(self, tensors: list[Any]) -> Call:
         """Returns args and kwargs anew, with other tensors in the places of those that there are."""
         leaves = list(self.walk[1])
         for i, x in zip(self.places, tensors, strict=True):
@@ -162,12 +162,14 @@ class _Pattern:
         assert arguments.backend is not None
         root, leaves, _ = arguments.walk
         self.backend: Backend = arguments.backend
+        # their variables count as those of the compiled function do
         self.code: list[Any] = [x for x in leaves if isinstance(x, FunctionType | type)] + _classes(root)
         """The functions and classes among the arguments, and the classes of their containers."""
         self.numbers = [x for x in leaves if type(x) is int]
         self._places = arguments.places
         self._fixed = [(i, x) for i, x in enumerate(leaves) if i not in set(self._places)]
         self._kinds = [*map(type, leaves)]
+        # a variable is an argument, and its tensor is looked for each time
         is_plain = all(leaves[i] is x for i, x in zip(self._places, arguments.tensors, strict=True))
         try:
             self._read = _reader(root[4][0]) if is_plain and root is not None else None
@@ -175,10 +177,11 @@ class _Pattern:
         except LookupError:
             self._read = None
 
-    def find(self, given: Given) -> list[Any] | None:
+    def find(self, call: Call) -> list[Any] | None:
         """Returns the tensors in arguments of this pattern; None if they have another, or that is not sure."""
         leaves: list[Any] = []
-        args, kwargs = given
+        args, kwargs = call
+        # what this pattern does not know for sure is looked at closely by `_Arguments`
         if self._read is None or self._read(args, leaves):
             return None
         if self._read_keywords is None:
@@ -236,27 +239,31 @@ class _Programs:
         self._count = 0
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given, pattern = (args, kwargs), self._last
-        tensors = None if pattern is None else pattern.find(given)
+        call, pattern = (args, kwargs), self._last
+        tensors = None if pattern is None else pattern.find(call)
         if pattern is None or tensors is None or pattern.backend.refusal is not None:
-            arguments = _Arguments(given)
+            arguments = _Arguments(call)
             tensors = arguments.tensors
             if arguments.has_symbols:
                 return self._function(*args, **kwargs)  # a compiler around this one compiles it
+            # the same object each time, because programs are kept by it
             self._last = pattern = self._patterns.get((*arguments.structure,)) or _Pattern(arguments)
         backend = pattern.backend
-        device = backend.common_device(tensors) or _Arguments(given).device()
+        device = backend.common_device(tensors) or _Arguments(call).device()
+        # the adapter has no compiler
         if getattr(backend.compile, "__func__", None) is Compiling.compile:
             return self._function(*args, **kwargs)
+        # a function may ask for the device of the block and for the selected backend
         key = pattern, device, scopes.current(), selection.current()
         program = self._made.get(key)
+        # what the function reads elsewhere was written into the program
         if program is None or program.outside.has_changed():
-            arguments = _Arguments(given)
+            arguments = _Arguments(call)
             arguments.device()
             arguments.require_dense()
             self._patterns[(*arguments.structure,)] = pattern
             self._made[key] = program = _Program(self._function, pattern, device)
-        result = program.run(given, tensors)
+        result = program.run(call, tensors)
         if program.is_new:
             program.is_new = False
             self._warn(pattern.numbers)
@@ -264,6 +271,7 @@ class _Programs:
 
     def _warn(self, numbers: list[int]) -> None:
         self._count += 1
+        # said once, where it begins to be many
         if self._count != _MANY:
             return
         name = getattr(self._function, "__qualname__", shown(self._function))
@@ -296,26 +304,27 @@ class _Program:
         self._now = local()  # the arguments of the call that may be tracing
         self._compiled = pattern.backend.compile(self._trace, device)
 
-    def run(self, given: Given, tensors: list[Any]) -> Any:
-        self._now.given = given
+    def run(self, call: Call, tensors: list[Any]) -> Any:
+        self._now.call = call
         try:
-            made = self._compiled(tensors)
+            result = self._compiled(tensors)
         except DeviceMismatchError:
-            _Arguments(given).device()
+            _Arguments(call).device()
             raise
         finally:
-            del self._now.given
-        if made is None:
-            args, kwargs = given
+            del self._now.call
+        if result is None:
+            args, kwargs = call
             return self._function(*args, **kwargs)
-        build, tensors = made
+        build, tensors = result
         return build(iter(tensors))
 
     def _trace(self, tensors: list[Any]) -> tuple[Build, list[Any]]:
-        args, kwargs = given = _Arguments(self._now.given).put(tensors)
-        before, random = trees.flatten(given)[1], random_states()
+        args, kwargs = call = _Arguments(self._now.call).put(tensors)
+        before, random = trees.flatten(call)[1], random_states()
         result = self._function(*args, **kwargs)
-        after = trees.flatten(given)[1]
+        after = trees.flatten(call)[1]
+        # a program would not repeat it
         if len(before) != len(after) or any(x is not y for x, y in zip(before, after, strict=True)):
             raise self._backend.unsupported(
                 "compiling a function that changes a container among its arguments", "return a new container"
@@ -326,6 +335,7 @@ class _Program:
                 f"compiling a function that changes {changed}: it would do so once, while it is traced",
                 "return the new value",
             )
+        # compared by value: drawing is seen wherever it happens
         if random_states() != random:
             raise self._backend.unsupported(
                 "compiling a function that draws random numbers: they would be the same at each call",
@@ -342,8 +352,8 @@ class _Program:
         walk = trees.flatten(result)
         tensors, places, leaves = [], [], list(walk[1])
         for i, x in enumerate(walk[1]):
-            found = registry.kind_of(type(x))
-            if found is not None and found.backend is self._backend and found.kind != "model":
+            owned = registry.kind_of(type(x))
+            if owned is not None and owned.backend is self._backend and owned.kind != "model":
                 tensors.append(x)
                 places.append(i)
                 leaves[i] = None  # else the template would keep the compiler's symbols
@@ -377,6 +387,7 @@ def _builder(template: Walked, places: list[int]) -> Build:
             return lambda tensors: dict(zip(names, tensors))  # noqa: B905  # the rest is for others
         return lambda tensors: dict(zip(names, [part(tensors) for part in parts], strict=True))
 
+    # there is more than tensors in it
     if len(places) < len(template[1]):
         return rebuild
     try:

@@ -143,6 +143,10 @@ LEAVE: Final = "leave"
 """An optional function, called at the end of a pytest test for every backend: it undoes `ENTER` in the calling
 thread."""
 
+SKIPS_NAN: Final = "SKIPS_NAN"
+"""An optional attribute of the namespace: if it is True, `argmax` and `argmin` may pass over NaN, and the core looks
+for it."""
+
 SETTLED: Final = "settled"
 """An optional function that the core calls with the result of a kernel of two tensors, if the result is of another type
 than they are. It returns the result as a tensor."""

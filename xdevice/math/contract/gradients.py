@@ -9,6 +9,9 @@ from xdevice.contract.primitives import Primitives
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Call = Callable[[list[Any]], tuple[Any, list[Any]]]
+    Outcome = tuple[Any, list[Any], list[Any]]
+
 
 class Gradients(Primitives):
     """The capability of computing gradients as return values: the user's tensors keep their flags (`requires_grad`) and
@@ -16,9 +19,7 @@ class Gradients(Primitives):
 
     needs: ClassVar[tuple[str, ...]] = ("value_and_grad",)
 
-    def value_and_grad(
-        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
-    ) -> tuple[Any, list[Any], list[Any]]:
+    def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         """Calls `call` once, on tensors that stand for `leaves`. The leaves are dense tensors of floats, or symbols.
         `call` returns a loss, which is one float, and a list of anything. The method returns the loss, the gradient of
         the loss for each leaf, and that list. A gradient is dense, with the leaf's shape, dtype and device. It is None

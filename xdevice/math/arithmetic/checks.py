@@ -1,8 +1,7 @@
-"""`Ground`: the checks of tensors, dtypes, devices, shapes and axes that all functions of a namespace use."""
+"""`Checks`: the checks of tensors, dtypes, devices, shapes and axes that all functions of a namespace use."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from operator import index
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from xdevice.errors import (
 )
 from xdevice.math.contract.arithmetic import DENSE, FUSED, HOST, ONE_DEVICE, PLACES, WIDER
 from xdevice.tensors.creation import listed, to_numpy
-from xdevice.tensors.refusals import operators_compute_elsewhere
+from xdevice.tensors.refusals import operators_compute_elsewhere, traced
 
 from . import dtypes
 
@@ -42,43 +41,43 @@ def _widened(kernels: Any) -> Any:
     wider = getattr(kernels, WIDER, None)
     if wider is None:
         return kernels
-    made = SimpleNamespace(**{name: getattr(kernels, name) for name in dir(kernels)})
+    widened = SimpleNamespace(**{name: getattr(kernels, name) for name in dir(kernels)})
     for name, instead in wider.items():
-        setattr(made, name, _wide(kernels, name, instead))
-    return made
+        setattr(widened, name, _wide(kernels, name, instead))
+    return widened
 
 
 def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[..., Any]:
-    kernel, gives_places, first = getattr(kernels, function), function in PLACES, int(function == "where")
-    usual: Any = None
+    """A kernel that computes the dtypes in `wider` in those beside them there."""
+    kernel = getattr(kernels, function)
+    first = int(function == "where")  # its condition comes before its operands
 
-    def computed(*given: Any) -> Any:
-        nonlocal usual
-        dtype = given[first].dtype
-        if dtype is usual:
-            return kernel(*given)
+    def computed(*arguments: Any) -> Any:
+        dtype = arguments[first].dtype
         name = dtype_name(dtype)
-        if name not in wider:
-            usual = dtype
-            return kernel(*given)
-        if wider[name] == HOST:
-            return _on_host(kernels, function, given)
-        made = kernel(*(kernels.astype(x, wider[name]) if getattr(x, "dtype", None) == dtype else x for x in given))
-        return made if gives_places or dtype_name(made.dtype) != wider[name] else kernels.astype(made, name)
+        wide = wider.get(name)
+        if wide is None:
+            return kernel(*arguments)
+        if wide == HOST:
+            return _on_host(kernels, function, arguments)
+        result = kernel(*[kernels.astype(x, wide) if getattr(x, "dtype", None) == dtype else x for x in arguments])
+        is_wide = function not in PLACES and dtype_name(result.dtype) == wide
+        return kernels.astype(result, name) if is_wide else result
 
     return computed
 
 
-def _on_host(kernels: Any, function: str, given: Sequence[Any]) -> Any:
+def _on_host(kernels: Any, function: str, arguments: Sequence[Any]) -> Any:
     import numpy as np
 
     host = registry.load(HOST).namespace()
-    values = [to_numpy(x) if hasattr(x, "dtype") else x for x in given]
-    made = np.asarray(getattr(host, function)(*values), order="C")  # ascontiguousarray adds an axis where there is none
-    return kernels.constant(made, given[0])
+    values = [to_numpy(x) if hasattr(x, "dtype") else x for x in arguments]
+    result = getattr(host, function)(*values)
+    # `ascontiguousarray` would add an axis where there is none
+    return kernels.constant(np.asarray(result, order="C"), arguments[0])
 
 
-class Ground:
+class Checks:
     """One backend with its kernels (the functions of its adapter), and the checks that all functions of the namespace
     use."""
 
@@ -96,16 +95,12 @@ class Ground:
         """The attribute that tells whether a tensor is dense, and how; "" if that is not asked before a fast call."""
         self.may_be_sparse: set[type] = set()
         """The types in `mine` whose tensors may be sparse, so that each tensor has to be asked."""
-        self._names: dict[Any, str] = {}
-        self._usual: dict[str, Any] = {}
-        """For the kinds that functions take, the dtype that was taken last: telling what it is takes five times as long
-        as comparing it."""
 
     def kernel(self, name: str, dtype: Any) -> Callable[..., Any]:
         """The kernel of a name for tensors of one dtype: the adapter's own, unless that dtype is computed in a wider
         one."""
         own = self.backend.namespace()
-        is_widened = self.dtype(dtype) in getattr(own, WIDER, {}).get(name, ())
+        is_widened = dtype_name(dtype) in getattr(own, WIDER, {}).get(name, ())
         return getattr(self.kernels if is_widened else own, name)  # type: ignore[no-any-return]
 
     # tensors
@@ -117,65 +112,67 @@ class Ground:
             if type(x) in self.may_be_sparse and not self.backend.is_dense(x):
                 raise self._sparse(x)
             return x
+        # NumPy's scalars of float64 and complex128 are numbers of Python, too, and count as arrays
         if isinstance(x, NUMBERS) and not hasattr(x, "dtype"):
             raise NotATensorError(
                 f"{function} takes tensors of {self.backend.name}, not the number {shown(x)}; xp.asarray(...) makes one"
             )
         x = registry.as_array(x)
-        found = registry.kind_of(type(x))
-        if found is None:
+        owned = registry.kind_of(type(x))
+        if owned is None:
             raise NotATensorError(
                 f"{function} takes tensors of {self.backend.name}, not {shown(x)} of type {type(x).__qualname__}; "
                 "xp.asarray makes one of numbers and of lists"
             )
-        if found[0] is not self.backend:
+        if owned.backend is not self.backend:
             raise ArgumentError(
-                f"{function} of {self.backend.name}'s namespace was given a tensor of {found[0].name}; "
+                f"{function} of {self.backend.name}'s namespace was given a tensor of {owned.backend.name}; "
                 f"xdevice.convert(x, {self.backend.name!r}) makes one of {self.backend.name}"
             )
-        if found[1] == "model":
-            held = self.backend.tensor_of(x)
-            if held is None:
-                raise NotATensorError(f"{function} takes tensors, not a {type(x).__qualname__}, which is a model")
-            return held
-        if found[1] == "tensor" and not self.backend.is_dense(x):
-            raise self._sparse(x)
-        if found[1] == "tensor" and hasattr(self.kernels, "require"):
-            self.kernels.require(x)
+        if owned.kind == "model":
+            return self._tensor_of_variable(x, function)
+        if owned.kind == "tensor":
+            self._require_known(x)
         self.mine.add(type(x))
-        if found[1] == "tensor" and type(self.backend).is_dense is not Backend.is_dense:
-            self.may_be_sparse.add(type(x))
         return x
 
-    def is_dense(self, x: Any) -> bool:
-        """Whether a tensor of this backend is dense, where that is to be asked before a fast call."""
-        return not self.layout or getattr(x, self.layout) is self.dense
+    def _tensor_of_variable(self, x: Any, function: str) -> Any:
+        tensor = self.backend.tensor_of(x)
+        if tensor is None:
+            raise NotATensorError(f"{function} takes tensors, not a {type(x).__qualname__}, which is a model")
+        return tensor
+
+    def _require_known(self, x: Any) -> None:
+        """Raises if the first tensor of a type is not one that kernels take."""
+        if not self.backend.is_dense(x):
+            raise self._sparse(x)
+        # an adapter may refuse tensors in a state that its kernels do not take
+        if hasattr(self.kernels, "require"):
+            self.kernels.require(x)
+        if type(self.backend).is_dense is not Backend.is_dense:
+            self.may_be_sparse.add(type(x))
+
+    def is_plain(self, x: Any) -> bool:
+        """Whether `x` is of a type that has been seen to be a tensor of this backend, and as dense as a fast call
+        requires."""
+        return type(x) in self.mine and (not self.layout or getattr(x, self.layout) is self.dense)
 
     def _sparse(self, x: Any) -> UnsupportedError:
         return self.backend.unsupported(f"arithmetic for a {type(x).__name__} that is not dense", "make it dense")
 
     def name(self, x: Any) -> str:
         """The name of a tensor's dtype."""
-        return self.dtype(x.dtype)
+        return dtype_name(x.dtype)
 
-    def dtype(self, dtype: Any) -> str:
-        """The name of a dtype."""
-        try:
-            return self._names[dtype]
-        except (KeyError, TypeError):
-            name = dtype_name(dtype)
-        with suppress(TypeError):  # the dtype may have no hash
-            self._names[dtype] = name
-        return name
-
-    def held(self, name: str) -> str:
-        """The dtype in which this backend now holds the dtype `name`: `name` itself, or int32 for int64 on JAX without
-        64 bits. Raises `DTypeError` if it holds none."""
+    def supported(self, name: str) -> str:
+        """The dtype by which this backend now represents the dtype `name`: `name` itself, or int32 for int64 on JAX
+        without 64 bits. Raises `DTypeError` if there is none."""
         if name not in self.backend.dtypes:
             raise DTypeError(f"{self.backend.name} has no {name}; it has {', '.join(sorted(self.backend.dtypes))}")
         refusal = self.backend.dtype_refusal(name)
         if refusal is None:
             return name
+        # JAX without 64 bits has int32 wherever the standard asks for int64, such as for indices
         if name == "int64":
             return "int32"
         raise DTypeError(f"{self.backend.name} has no {name} here: {refusal}")
@@ -186,25 +183,22 @@ class Ground:
         cls = type(x)
         if cls not in self.mine or (cls in self.may_be_sparse and not self.backend.is_dense(x)):
             x = self.tensor(x, function)
-        dtype = x.dtype
-        if dtype is self._usual.get(kinds):
-            return x
-        name = self.dtype(dtype)
+        name = dtype_name(x.dtype)
         if dtypes.kind_of(name) not in kinds:
             raise self.refused(function, kinds, name)
-        self._usual[kinds] = dtype
         return x
 
-    def refused(self, function: str, kinds: str, *given: str) -> DTypeError:
+    def refused(self, function: str, kinds: str, *names: str) -> DTypeError:
+        """The error for dtypes of a kind that a function does not take."""
         to = {dtypes.BOOL: "xp.bool", dtypes.INTEGER: "xp.int64"}.get(kinds, "xp.float32")
-        if set(given) == {"bool"} and kinds not in (dtypes.FLOATING, dtypes.REAL_FLOATING):
+        if set(names) == {"bool"} and kinds not in (dtypes.FLOATING, dtypes.REAL_FLOATING):
             to = "xp.int64"
-        said = " and ".join(dict.fromkeys(given))
-        return DTypeError(f"{function} takes {dtypes.WORDS[kinds]}, not {said}; xp.astype(x, {to}) casts it")
+        refused = " and ".join(dict.fromkeys(names))
+        return DTypeError(f"{function} takes {dtypes.WORDS[kinds]}, not {refused}; xp.astype(x, {to}) casts it")
 
     def cast(self, x: Any, name: str) -> Any:
         """`x` cast to the dtype `name`; `x` itself if it has that dtype."""
-        return x if self.name(x) == name else self.kernels.astype(x, self.held(name))
+        return x if self.name(x) == name else self.kernels.astype(x, self.supported(name))
 
     def operands(self, function: str, kinds: str, values: Sequence[Any]) -> list[Any]:
         """The operands as tensors of one common dtype. A value may be a number of Python, or a tensor of another
@@ -216,11 +210,12 @@ class Ground:
         if self.looks:
             self.require_one_device(function, *[x for x in tensors if type(x) not in NUMBERS])
         dtype = first.dtype
-        if dtype is self._usual.get(kinds) and all([getattr(x, "dtype", None) is dtype for x in tensors]):  # noqa: C419
-            return tensors
-        name = self.common(tensors, first)
+        is_uniform = all([getattr(x, "dtype", None) is dtype for x in tensors])  # noqa: C419  # half as long
+        name = dtype_name(dtype) if is_uniform else self.common(tensors, first)
         if dtypes.kind_of(name) not in kinds:
-            raise self.refused(function, kinds, *(self.name(x) for x in tensors if type(x) not in NUMBERS))
+            raise self.refused(function, kinds, *[self.name(x) for x in tensors if type(x) not in NUMBERS])
+        if is_uniform:
+            return tensors
         return [self.number(x, name, first) if type(x) in NUMBERS else self.cast(x, name) for x in tensors]
 
     def promoted(self, tensors: Sequence[Any]) -> list[Any]:
@@ -239,7 +234,8 @@ class Ground:
                 name = dtypes.promoted(name, self.name(x))
         for x in tensors:
             if type(x) in NUMBERS:
-                name = self.held(dtypes.with_number(name, x))
+                # numbers come last: only their kind counts, beside the common dtype of all tensors
+                name = self.supported(dtypes.with_number(name, x))
         return name
 
     def number(self, value: complex, name: str, like: Any) -> Any:
@@ -251,9 +247,19 @@ class Ground:
 
     def constant(self, array: np.ndarray[Any, Any], like: Any) -> Any:
         """The values of an array that nobody else writes into, as a tensor on the device of `like`."""
+        # what NumPy computes on the host is int64 also where the backend has none
         if array.dtype == "int64":
-            array = array.astype(self.held("int64"), copy=False)
+            array = array.astype(self.supported("int64"), copy=False)
         return self.kernels.constant(array, like)
+
+    def gathered(self, x: Any, places: np.ndarray[Any, Any]) -> Any:
+        """The elements of `x` at places that are counted in the flat tensor, in the shape of `places`."""
+        flat = self.kernels.reshape(x, (-1,))
+        if places.size:
+            elements = self.kernels.take(flat, self.constant(places.ravel(), x), 0)
+        else:
+            elements = self.kernels.sliced(flat, 0, 0, 0)
+        return self.kernels.reshape(elements, places.shape)
 
     def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function(*tensors, *settings)` as a function of a tuple of tensors and of settings: one program, where the
@@ -261,37 +267,50 @@ class Ground:
         fuse = getattr(self.kernels, FUSED, None)
         return fuse(function) if fuse else lambda tensors, *settings: function(*tensors, *settings)
 
+    # values
+
+    def has_values(self, x: Any) -> bool:
+        """Whether `x` is a tensor, and no symbol of a function that is traced."""
+        owned = registry.kind_of(type(x))
+        return owned is not None and owned.kind == "tensor"
+
+    def require_values(self, x: Any, words: str) -> None:
+        """Raises `UnsupportedError` for a symbol; `words` name it in the error."""
+        if not self.has_values(x):
+            raise traced(self.backend, words)
+
     # devices
 
     def require_one_device(self, function: str, *values: Any) -> None:
         """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no device, and tensors that
         are spread over several devices are left to the framework."""
+        # there is one device
         if self.backend.is_host_only:
             return
         try:
             if self.are_together(values):
                 return
-            held = [x for x in values if type(x) in registry.probes]
-            places = [self.backend.operand_device(x) for x in held]
+            tensors = [x for x in values if type(x) in registry.probes]
+            devices = [self.backend.operand_device(x) for x in tensors]
         except UnsupportedError:
             return
-        for place, x in zip(places, held, strict=True):
-            if place is not places[0]:
+        for device, x in zip(devices, tensors, strict=True):
+            if device is not devices[0]:
                 raise DeviceMismatchError(
-                    f"{function}: a tensor of the shape {shape_of(x)} is on {place}, and one before it of the shape "
-                    f"{shape_of(held[0])} on {places[0]}; xdevice.to_device(x, {str(places[0])!r}) moves it"
+                    f"{function}: a tensor of the shape {shape_of(x)} is on {device}, and one before it of the shape "
+                    f"{shape_of(tensors[0])} on {devices[0]}; xdevice.to_device(x, {str(devices[0])!r}) moves it"
                     f"{operators_compute_elsewhere(self.backend)}"
                 )
 
     def are_together(self, values: Sequence[Any]) -> bool:
         """Whether these are tensors of one type and on one device. If not, they may still fit."""
         cls = type(values[0])
-        place = registry.probes.get(cls)
-        if place is None:
+        device_of = registry.probes.get(cls)
+        if device_of is None:
             return False
-        first = place(values[0])
+        first = device_of(values[0])
         for x in values[1:]:  # noqa: SIM110  # a third of the time of all(...)
-            if type(x) is not cls or place(x) is not first:
+            if type(x) is not cls or device_of(x) is not first:
                 return False
         return True
 
@@ -322,6 +341,7 @@ class Ground:
         ones = self.kernels.full_like(x, 1, name)
         counts = self.cast(self.kernels.sum(ones, tuple(axes), False), name)
         left = len(x.shape) - len(axes)
+        # all counts are equal, so any of them does
         return self.kernels.max(counts, tuple(range(left)), False) if left else counts
 
     def axis(self, axis: Any, ndim: int, function: str) -> int:
@@ -342,10 +362,18 @@ class Ground:
             return tuple(range(ndim))
         if type(axis) is int:
             return (self.axis(axis, ndim, function),)
-        found = [self.axis(one, ndim, function) for one in listed(axis)]
-        if len(set(found)) != len(found):
+        axes = [self.axis(one, ndim, function) for one in listed(axis)]
+        if len(set(axes)) != len(axes):
             raise ShapeError(f"{function}: an axis is named twice in {shown(axis)}")
-        return tuple(sorted(found))
+        return tuple(sorted(axes))
+
+
+class Room:
+    """Functions of a namespace that belong together: a namespace has the public methods of several rooms."""
+
+    def __init__(self, checks: Checks) -> None:
+        self._checks = checks
+        self._kernels = checks.kernels
 
 
 def shape_of(x: Any) -> tuple[Any, ...]:
@@ -354,6 +382,11 @@ def shape_of(x: Any) -> tuple[Any, ...]:
     if isinstance(shape, tuple) and -1 not in shape:
         return tuple(shape)
     return tuple([None if length is None or length < 0 else length for length in shape])
+
+
+def with_lengths(shape: tuple[Any, ...], axis: int, *lengths: int | None) -> tuple[Any, ...]:
+    """The shape with other lengths in the place of one axis."""
+    return (*shape[:axis], *lengths, *shape[axis + 1 :])
 
 
 def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -367,6 +400,7 @@ def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
         others = {length for length in sizes if length != 1}
         if len(others - {None}) > 1:
             raise ShapeError(f"the shapes {', '.join(map(str, shapes))} do not broadcast together")
+        # a length that is known says more than None
         result.append(next(iter(sorted(others, key=lambda length: length is None)), 1))
     return tuple(result)
 

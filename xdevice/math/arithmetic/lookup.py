@@ -1,0 +1,67 @@
+"""`Lookup`: finds a backend's functions by the type of a tensor, for `array_namespace` and `xdevice.nn`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from xdevice.core import registry
+from xdevice.errors import NotATensorError, shown
+
+from .checks import Checks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.contract import Backend
+
+
+class Functions:
+    """The functions of one backend. If `enter` is not None, each thread has to call it before it computes with them."""
+
+    def __init__(self, checks: Checks) -> None:
+        self.checks = checks
+        self.backend = checks.backend
+        self.enter: Callable[[], None] | None = getattr(checks.kernels, "enter", None)
+
+
+F = TypeVar("F", bound=Functions)
+
+_all_checks: dict[str, Checks] = {}
+
+
+class Lookup(Generic[F]):
+    """The `Functions` of one sort (for `array_namespace` or for `xdevice.nn`): one for each backend, made by `make`."""
+
+    def __init__(self, make: Callable[[Checks], F]) -> None:
+        self._make = make
+        self._made: dict[str, F] = {}
+        self.seen: dict[type, F] = {}
+        """Those by the types of the tensors seen so far: a fast lookup, valid while the `refusal` of the backend is
+        None."""
+
+    def of(self, backend: Backend) -> F:
+        """The `Functions` of a backend, made when it is first asked for."""
+        functions = self._made.get(backend.name)
+        # another backend may have been registered under this name
+        if functions is None or functions.backend is not backend:
+            functions = self._made[backend.name] = backend.eagerly(lambda: self._make(_checks(backend)))
+        return functions
+
+    def find(self, x: Any, function: str) -> F:
+        """The `Functions` of the backend that `x` belongs to. Raises `NotATensorError` if `x` is neither a tensor nor
+        a variable."""
+        owned = registry.kind_of(type(registry.as_array(x)))
+        if owned is None or (owned.kind == "model" and owned.backend.tensor_of(x) is None):
+            raise NotATensorError(f"{function} takes tensors, not {shown(x)} of type {type(x).__qualname__}")
+        functions = self.of(owned.backend)
+        # of a model's type, each object has to be asked whether it is a variable
+        if owned.kind != "model":
+            self.seen[type(x)] = functions
+        return functions
+
+
+def _checks(backend: Backend) -> Checks:
+    checks = _all_checks.get(backend.name)
+    if checks is None or checks.backend is not backend:
+        checks = _all_checks[backend.name] = Checks(backend)
+    return checks
