@@ -20,7 +20,6 @@ _STEPS: Final = {
     "fftn": ("fft", "fft"), "ifftn": ("ifft", "ifft"), "irfftn": ("irfft", "ifft"), "rfftn": ("rfft", "fft"),
 }  # fmt: skip
 """The transforms along several axes, and those that they are along the last axis and along the others."""
-_ALONG_ONE: Final = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
 _OF_REAL: Final = ("rfft", "ihfft", "rfftn")
 _TO_REAL: Final = ("irfft", "hfft", "irfftn")
 _COMPLEX: Final = {"float64": "complex128", "complex128": "complex128"}
@@ -60,8 +59,16 @@ class Fourier:
         self._xp = xp
         self._transformed = checks.fused(self._of_kernel)
 
-    fft, ifft, rfft, irfft, hfft, ihfft = map(_along_one_axis, _ALONG_ONE)
-    fftn, ifftn, rfftn, irfftn = map(_along_axes, _STEPS)
+    fft = _along_one_axis("fft")
+    ifft = _along_one_axis("ifft")
+    rfft = _along_one_axis("rfft")
+    irfft = _along_one_axis("irfft")
+    hfft = _along_one_axis("hfft")
+    ihfft = _along_one_axis("ihfft")
+    fftn = _along_axes("fftn")
+    ifftn = _along_axes("ifftn")
+    rfftn = _along_axes("rfftn")
+    irfftn = _along_axes("irfftn")
 
     def _transform(self, function: str, x: Any, lengths: Sequence[Any], axes: tuple[int, ...], norm: str) -> Any:
         """What `function` gives for these lengths along the axes; None is the length that `x` has there."""
