@@ -29,7 +29,6 @@ with importing():
     from .blocking import TorchBlocking
     from .conversion import TorchConversion
     from .models import TorchModels
-    from .prefetch import TorchPrefetch
     from .private import private
     from .replicas import TorchReplicas
     from .streams import TorchStreams
@@ -79,7 +78,7 @@ def _is_exporting() -> bool:
     return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()  # not in 2.6
 
 
-class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, TorchPrefetch, TorchBlocking, Backend):
+class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, TorchBlocking, Backend):
     name = "torch"
     modules = ("torch",)
     minimum = (2, 6)

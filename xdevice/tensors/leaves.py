@@ -87,12 +87,6 @@ def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
     return another(backend, x, backend.copy_model(x, target) if kind == "model" else backend.copy(x, target), "copying")
 
 
-def stage(backend: Backend, x: Any, target: Device) -> Any:
-    made = backend.stage(x, target)
-    # what nobody can write into may be given back
-    return another(backend, x, made, "prefetching") if made is x and backend.can_write(x) else made
-
-
 def another(backend: Backend, x: Any, made: Any, verb: str) -> Any:
     """Returns `made`, what was made of `x`. Raises `UnsupportedError` if it is `x`: a user's class may return itself as
     its copy."""
