@@ -237,7 +237,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
 
     def memory(self, device: Device) -> Memory:
         if device.kind != "gpu" or self.virtual:
-            return Memory(None, None, None, None)
+            return Memory()
         free, total = mx.context.gpu_memory_info(device.index)
         return Memory(int(total), int(free), None, None)
 

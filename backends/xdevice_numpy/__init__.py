@@ -124,7 +124,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     # memory
 
     def memory(self, device: Device) -> Memory:
-        return Memory(None, None, None, None)
+        return Memory()
 
     # floats of a parity run
 

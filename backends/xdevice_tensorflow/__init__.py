@@ -252,7 +252,7 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
         try:
             found = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
         except ValueError:  # on a CPU, memory is counted only by the allocators of oneDNN and BFC
-            return Memory(None, None, None, None)
+            return Memory()
         return Memory(None, None, found["current"], found["peak"])
 
     def reset_peak(self, device: Device) -> None:
