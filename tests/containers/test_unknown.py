@@ -354,6 +354,7 @@ def test_an_object_that_holds_a_model_is_named_unless_that_moves_too(backend, th
     with pytest.raises(xdevice.NotATensorError, match=r"its \.model, a "):
         xdevice.to_device(inside, there)
     assert xdevice.device_of(net) is xdevice.cpu()
+    assert xdevice.to_numpy(batch)["trainer"] is inside  # a model is not among what is read
     moved = xdevice.to_device([inside, net, ones(backend)], there)  # as it says
     assert moved[0] is inside
     assert moved[1] is inside.model is net
