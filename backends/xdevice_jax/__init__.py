@@ -227,14 +227,6 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         way = Way(lambda x: _one_level(x)[0], lambda old, children: _one_level(old)[1].unflatten(children))
         return way._replace(dense="make it dense first: x.todense()") if _is_sparse(x) else way
 
-    # copying in the background
-
-    def stage(self, x: Any, device: Device) -> jax.Array:
-        if not isinstance(x, jax.Array):
-            return self.from_numpy(x, device)
-        require_values(x)
-        return x if x.sharding.device_set == {self.to_native(device)} else self.move(x, device)
-
     # memory
 
     def memory(self, device: Device) -> Memory:

@@ -50,7 +50,6 @@ from .blocking import MxnetBlocking
 from .conversion import MxnetConversion
 from .models import MxnetModels
 from .operators import at_once
-from .prefetch import MxnetPrefetch
 from .private import private
 from .replicas import MxnetReplicas
 
@@ -91,7 +90,7 @@ class _Buffers(threading.local):
 _buffers = _Buffers()
 
 
-class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetPrefetch, MxnetBlocking, Backend):
+class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, Backend):
     name = "mxnet"
     modules = ("mxnet",)
     private_names = private
@@ -238,7 +237,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetPrefetch, M
 
     def memory(self, device: Device) -> Memory:
         if device.kind != "gpu" or self.virtual:
-            return Memory(None, None, None, None)
+            return Memory()
         free, total = mx.context.gpu_memory_info(device.index)
         return Memory(int(total), int(free), None, None)
 

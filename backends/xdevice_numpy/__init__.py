@@ -116,11 +116,6 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     def is_dense(self, x: np.ndarray[Any, Any]) -> bool:
         return not isinstance(x, np.ma.MaskedArray)
 
-    # copying in the background
-
-    def stage(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
-        return np.array(x, copy=True, subok=True)
-
     # asynchrony
 
     def blocking(self) -> AbstractContextManager[Any]:
@@ -129,7 +124,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     # memory
 
     def memory(self, device: Device) -> Memory:
-        return Memory(None, None, None, None)
+        return Memory()
 
     # floats of a parity run
 

@@ -42,7 +42,6 @@ with importing(own_symbols_after="tensorflow"), virtual_devices.importing(virtua
     from .conversion import PaddleConversion
     from .memory import PaddleMemory
     from .models import PaddleModels
-    from .prefetch import PaddlePrefetch
     from .replicas import PaddleReplicas
     from .streams import PaddleStreams
 
@@ -65,7 +64,7 @@ _uniform = private["paddle._C_ops.uniform"]
 
 
 class PaddleBackend(
-    PaddleConversion, PaddleModels, PaddleReplicas, PaddleStreams, PaddlePrefetch, PaddleBlocking, PaddleMemory, Backend
+    PaddleConversion, PaddleModels, PaddleReplicas, PaddleStreams, PaddleBlocking, PaddleMemory, Backend
 ):
     name = "paddle"
     modules = ("paddle",)

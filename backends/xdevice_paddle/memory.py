@@ -33,11 +33,11 @@ class PaddleMemory(Primitives):
         if device.kind != "gpu":
             return Memory(None, None, _allocated(_KIND, 0), _peak(_KIND, 0))
         if self._gpu not in ("gpu", virtual_devices.KIND):
-            return Memory(None, None, None, None)  # Paddle counts the memory of GPUs only
+            return Memory()  # Paddle counts the memory of GPUs only
         index = device.index
         if virtual_devices.registered():
             if not _COUNTS_PLUGINS:
-                return Memory(None, None, None, None)
+                return Memory()
             name = virtual_devices.name_of(device)
             return Memory(None, None, paddle.device.memory_allocated(name), paddle.device.max_memory_allocated(name))
         if driver.is_there():

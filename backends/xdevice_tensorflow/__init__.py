@@ -44,7 +44,6 @@ with importing():
     from .conversion import COMPOSITES, TensorflowConversion
     from .models import TensorflowModels
     from .placing import moved
-    from .prefetch import TensorflowPrefetch
     from .private import private
     from .replicas import TensorflowReplicas
     from .runtime import HERE, address, is_started
@@ -63,9 +62,7 @@ _AUTOGRAPH, _RULES = private.place("tensorflow.python.autograph.core.config.CONV
 _Rule = private.get("tensorflow.python.autograph.core.config.DoNotConvert")
 
 
-class TensorflowBackend(
-    TensorflowConversion, TensorflowModels, TensorflowReplicas, TensorflowPrefetch, TensorflowBlocking, Backend
-):
+class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplicas, TensorflowBlocking, Backend):
     name = "tensorflow"
     private_names = private
     modules = ("tensorflow", "keras")
@@ -255,7 +252,7 @@ class TensorflowBackend(
         try:
             found = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
         except ValueError:  # on a CPU, memory is counted only by the allocators of oneDNN and BFC
-            return Memory(None, None, None, None)
+            return Memory()
         return Memory(None, None, found["current"], found["peak"])
 
     def reset_peak(self, device: Device) -> None:

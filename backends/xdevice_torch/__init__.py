@@ -25,11 +25,9 @@ with importing():
     import_apart("triton._C.libtriton", beside="tensorflow")
     import torch
 
-    from . import accelerators, batches, conversion, staging
-    from .blocking import TorchBlocking
+    from . import accelerators, conversion, staging
     from .conversion import TorchConversion
     from .models import TorchModels
-    from .prefetch import TorchPrefetch
     from .private import private
     from .replicas import TorchReplicas
     from .streams import TorchStreams
@@ -79,7 +77,7 @@ def _is_exporting() -> bool:
     return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()  # not in 2.6
 
 
-class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, TorchPrefetch, TorchBlocking, Backend):
+class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Backend):
     name = "torch"
     modules = ("torch",)
     minimum = (2, 6)
@@ -215,7 +213,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, To
             if device.kind == "meta" or self.virtual:
                 return [x.to(native) for x in tensors]
             if device.kind == "gpu" and self._gpu == "cuda" and _PLAIN.issuperset(map(type, tensors)):
-                return batches.sent(tensors, native, lambda x: self.move(x, device))
+                return staging.sent(tensors, native, lambda x: self.move(x, device))
         except NotImplementedError:
             pass  # `move` below fails for the same tensor, with an error that names it
         return super().move_all(tensors, device)
@@ -246,6 +244,15 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, To
     def wait(self, x: torch.Tensor) -> None:
         staging.arrive(x)
         self.synchronize(self.device_of(x))
+
+    def blocking(self) -> AbstractContextManager[Any]:
+        self._refuse_lazy()
+        # the CPU, and CUDA with CUDA_LAUNCH_BLOCKING, compute synchronously
+        if self._gpus == self.virtual or self._blocks:
+            return nullcontext()
+        from .blocking import blocking
+
+        return blocking(self)
 
     # values
 
@@ -315,7 +322,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, To
 
     def memory(self, device: Device) -> Memory:
         if device.kind != "gpu" or self.virtual:
-            return Memory(None, None, None, None)
+            return Memory()
         if self._gpu == "mps":
             return Memory(torch.mps.recommended_max_memory(), None, torch.mps.current_allocated_memory(), None)
         names = ("mem_get_info", "memory_allocated", "max_memory_allocated")

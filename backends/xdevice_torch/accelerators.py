@@ -20,7 +20,6 @@ import torch
 
 from xdevice.base import devices
 from xdevice.base.dtypes import SHORT_FLOATS
-from xdevice.contract.accelerators import choose
 
 from .private import private
 
@@ -44,6 +43,8 @@ it), HPU by the documents of Gaudi."""
 def detect() -> tuple[str, int]:
     """Returns PyTorch's name for the device type of `gpu:i`, and how many such devices there are: "cuda" and 0 if there
     is no accelerator."""
+    from xdevice.contract.accelerators import choose
+
     current = _current()
     counts = {name: _count(name) for name in dict.fromkeys(filter(None, (current, *_BUILT_IN)))}
     name = choose("torch", [name for name, count in counts.items() if count], words, current) or "cuda"

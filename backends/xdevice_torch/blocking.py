@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from xdevice.contract.blocking import Blocking
 from xdevice.contract.patching import Shared
 
 from .modes import Mode, put_on
 from .private import private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from xdevice.contract.primitives import Primitives
@@ -43,17 +40,6 @@ class _Wait(Mode):
         return result
 
 
-class TorchBlocking(Blocking):
-    _gpus: int
-    _blocks: bool
-    """Whether CUDA blocks by itself, because CUDA_LAUNCH_BLOCKING was set before CUDA was started."""
-    _refuse_lazy: Callable[[], None]
-    """Raises an error if PyTorch's lazy device was started: nobody can wait for its work."""
-
-    def blocking(self) -> AbstractContextManager[Any]:
-        self._refuse_lazy()
-        # the CPU, and CUDA with CUDA_LAUNCH_BLOCKING, compute synchronously
-        if self._gpus == self.virtual or self._blocks:
-            return nullcontext()
-        private.require("blocking")
-        return _waited.on(lambda: put_on(_Wait(self)))
+def blocking(backend: Primitives) -> AbstractContextManager[Any]:
+    private.require("blocking")
+    return _waited.on(lambda: put_on(_Wait(backend)))

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 import zipfile
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -27,10 +29,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from xdevice.contract import Way
 from xdevice.contract.models import Models
-from xdevice.contract.stored import GradientWatch
 from xdevice.errors import FileFormatError, NotBuiltError, UnsupportedError
 
-from . import extra_state, staging, tensordicts
+from . import staging
 from .private import private
 from .trees import leaves, replaced
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract.primitives import Primitives
+    from xdevice.contract.stored import GradientWatch
 
 _KEPT = frozenset(vars(Module()))
 """The names of the attributes that every `Module` has."""
@@ -51,7 +53,13 @@ _INSTEAD_OF_EXPORTED: Final = (
     "its graph names devices: torch.export.passes.move_to_device_pass(program, device) makes another one"
 )
 
-_watch: Final = GradientWatch(lambda p, told: p.register_post_accumulate_grad_hook(lambda _: told()))
+
+@cache
+def _gradient_watch() -> GradientWatch:
+    from xdevice.contract.stored import GradientWatch
+
+    return GradientWatch(lambda p, report: p.register_post_accumulate_grad_hook(lambda _: report()))
+
 
 _own_apply = private.field("torch.nn.Module._apply")
 _APPLY: Final = private["torch.nn.Module._apply"]
@@ -297,9 +305,11 @@ def _packed(backend: Primitives) -> Way:
 
 
 class TorchModels(Models):
+    _places: dict[torch.device, Device]
+
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        for name, variable in held(model):
-            yield name, self.device_of(variable)
+        places = self._places
+        return [(name, places[variable.device]) for name, variable in held(model)]
 
     def require_built(self, model: Any) -> None:
         for name, variable in held(model):
@@ -317,8 +327,9 @@ class TorchModels(Models):
                 )
             if torch.nn.parameter.is_lazy(value):
                 raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
-        has_extra = any(name.endswith(extra_state.NAME) for name in state)
-        lost = extra_state.lost(model, state) if has_extra else None
+        from . import extra_state
+
+        lost = extra_state.lost(model, state)
         if lost is not None:
             raise self.unsupported(f"{lost} of this model, which no set_extra_state() would load", "write that method")
         return state.items()
@@ -363,7 +374,7 @@ class TorchModels(Models):
         return [(name, p, p.grad) for name, p in model.named_parameters() if p.requires_grad]
 
     def watch_gradients(self, variables: list[torch.Tensor], ready: Callable[[int, Any], None]) -> Callable[[], None]:
-        return _watch.watch(variables, ready)
+        return _gradient_watch().watch(variables, ready)
 
     def container_way(self, x: Any) -> Way | None:
         """Says how to walk or move a packed sequence, a TensorDict, a storage, a future, an exported program, or an
@@ -374,9 +385,12 @@ class TorchModels(Models):
             return None
         if isinstance(x, torch.UntypedStorage | torch.TypedStorage | torch.jit.Future):
             return Way(tensors=_inside)
-        collection = tensordicts.container_way(x, self)
-        if collection is not None:
-            return collection
+        if "tensordict" in sys.modules:
+            from . import tensordicts
+
+            collection = tensordicts.container_way(x, self)
+            if collection is not None:
+                return collection
         modules = {base.__module__ for base in type(x).__mro__}
         if _CACHES in modules:
             return Way()

@@ -15,13 +15,11 @@ import torch
 from torch.autograd.forward_ad import unpack_dual
 from torch.overrides import TorchFunctionMode
 
-from xdevice.cuda import ring
-
 from .private import private
 from .trees import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
 
@@ -71,6 +69,10 @@ def has_modes() -> bool:
 
 
 def _is_staged(x: torch.Tensor, native: torch.device) -> bool:
+    if not x.is_cuda and native.type != "cuda":
+        return False
+    from xdevice.cuda import ring
+
     if x.is_cuda and native.type == "cpu":
         return x.numel() * x.element_size() >= TO_HOST and ring.is_measured() and not _is_recorded(x.device)
     if x.is_cpu and native.type == "cuda":
@@ -106,11 +108,15 @@ def _through_ring(source: torch.Tensor, native: torch.device) -> torch.Tensor | 
 
 
 def _to_host(source: torch.Tensor, made: torch.Tensor) -> bool:
+    from xdevice.cuda import ring
+
     stream = torch.cuda.current_stream(source.device).cuda_stream
     return ring.to_host(source, source.data_ptr(), made, made.data_ptr(), made.nbytes, stream)
 
 
 def _to_gpu(owner: Any, address: int, made: torch.Tensor) -> bool:
+    from xdevice.cuda import ring
+
     stream = torch.cuda.current_stream(made.device).cuda_stream
     return ring.to_gpu(owner, address, made, made.data_ptr(), made.nbytes, stream)
 
@@ -118,9 +124,11 @@ def _to_gpu(owner: Any, address: int, made: torch.Tensor) -> bool:
 def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | None:
     """Copies a NumPy array to a GPU through the ring. Returns None if the caller has to copy the array in another
     way."""
-    if native.type != "cuda" or values.nbytes < TO_GPU or not ring.is_measured() or not values.flags.c_contiguous:
+    if native.type != "cuda" or values.nbytes < TO_GPU or not values.flags.c_contiguous:
         return None
-    if has_modes() or _is_recorded(native):
+    from xdevice.cuda import ring
+
+    if not ring.is_measured() or has_modes() or _is_recorded(native):
         return None
     made = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name), device=native)
     return made if _to_gpu(values, values.ctypes.data, made) else None
@@ -134,6 +142,37 @@ class OfModules(TorchFunctionMode):
         if func is torch.Tensor.to and not kwargs and isinstance(args[1], torch.device) and not any(args[2:]):
             through = moved(*args[:2])
         return func(*args, **(kwargs or {})) if through is None else through
+
+
+# many tensors
+
+_SMALL: Final = 1 << 20
+"""The size in bytes up to which tensors are sent with one wait for all, which was measured to be faster."""
+
+
+def sent(
+    tensors: Sequence[torch.Tensor], gpu: torch.device, move: Callable[[torch.Tensor], torch.Tensor]
+) -> list[torch.Tensor]:
+    """Copies tensors to a CUDA device with one wait for all, and returns the copies. `x.to(gpu)` waits for each: 100
+    tensors of 16 bytes took 1.39 ms to an H200 that way, and 0.89 ms with one wait.
+
+    Large tensors, and those that are not on the host, are moved by `move`. When this returns, all tensors have been
+    read, so that pinned ones may be overwritten."""
+    *first, last = tensors
+    try:
+        there = [x.cuda(gpu, non_blocking=True) if _is_small(x) else move(x) for x in first]
+        if _is_small(last):
+            return [*there, last.cuda(gpu)]  # this one call waits for all, in half the time of stream.synchronize()
+        there.append(move(last))
+    except BaseException:
+        torch.cuda.current_stream(gpu).synchronize()
+        raise
+    torch.cuda.current_stream(gpu).synchronize()
+    return there
+
+
+def _is_small(x: torch.Tensor) -> bool:
+    return x.is_cpu and x.layout is torch.strided and x.nbytes <= _SMALL
 
 
 # copies in the background

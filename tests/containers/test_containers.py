@@ -1,4 +1,5 @@
-"""The verbs on containers, against one reference of what they mean: on every backend, in containers made by hypothesis.
+"""The verbs on containers, against one reference of what they mean: on every backend, in containers made by hypothesis;
+then, on NumPy, what single containers keep.
 
 A plan says how a container is nested: a key stands for a leaf, a pair of a kind and further plans for a container of
 that kind. Built with tensors it is what a verb is given; built with what should have become of them, what it must give.
@@ -20,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import xdevice
+from xdevice.containers import trees
 
 Point = collections.namedtuple("Point", ["x", "y"])
 
@@ -38,13 +40,24 @@ class SlottedBase:
 @dataclasses.dataclass
 class Plain(SlottedBase):
     x: Any
-    y: Any
+    y: Any = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Frozen:
     x: Any
     y: Any = dataclasses.field(init=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Slotted:
+    __slots__ = ("x", "y")
+    x: Any
+    y: Any
+
+
+class MyTuple(tuple):
+    __slots__ = ()
 
 
 class MyDict(dict):
@@ -113,10 +126,12 @@ KINDS = {
     "UserList": Kind(lambda x, y: collections.UserList([x, y]), _by_index),
     "deque": Kind(lambda x, y: collections.deque([x, y], maxlen=2), _by_index),
     "tuple": Kind(lambda x, y: (x, y), _by_index),
+    "tuple of its own": Kind(lambda x, y: MyTuple((x, y)), _by_index),
     "namedtuple": Kind(Point, _by_index),
     "namedtuple of its own": Kind(lambda x, y: Checked(both=(x, y)), _by_index),
     "dataclass": Kind(Plain, _by_attribute),
     "frozen dataclass": Kind(_frozen, _by_attribute),
+    "dataclass of slots": Kind(Slotted, _by_attribute),
     "SimpleNamespace": Kind(lambda x, y: types.SimpleNamespace(x=x, y=y), _by_attribute),
     "partial": Kind(lambda x, y: functools.partial(Plain, x, y=y), lambda p: (p.args[0], p.keywords["y"])),
     "slice": Kind(lambda x, y: slice(x, None, y), lambda s: (s.start, s.step)),
@@ -275,6 +290,12 @@ def check_copy_to(world: World, plan: Any, target: xdevice.Device) -> None:
     assert all(world.is_right(key, value, world.places.get(key, target)) for key, value in held(plan, x, x))
 
 
+def check_paths(world: World, plan: Any) -> None:
+    x = built(plan, world.leaves)
+    for leaf in trees.leaves(x) if not keys_of(plan) & set(UNKNOWN) else ():
+        assert eval(f"x{leaf.path}", {"x": x}) is leaf.value
+
+
 def check_comparing(world: World, plan: Any) -> None:
     x = built(plan, world.leaves)
     places = world.where(plan)
@@ -312,6 +333,7 @@ def run(backend: str, names: list[str], data: st.DataObject) -> None:
         plan = data.draw(plans((*TENSORS, *OTHERS, *more, *(MODELS if has_models else ()))))
         places = {key: place for key, place in data.draw(places_of(names)).items() if key in keys_of(plan)}
         target = data.draw(st.sampled_from([xdevice.device(name) for name in names]))
+        check_paths(World(places), plan)
         check_comparing(World(places), plan)
         check_copy_to(World(places), plan, target)
         check_to_device(World(places), plan, target)
@@ -334,3 +356,245 @@ def test_containers_on_the_cpu_and_two_gpus(backend: str, data: st.DataObject) -
         if xdevice.num_gpus() < 2:
             pytest.skip(f"{backend} has {xdevice.num_gpus()} of two GPUs")
     run(backend, ["cpu:0", "gpu:0", "gpu:1"], data)
+
+
+# single containers
+
+SHARED = np.arange(3.0)
+
+
+def test_sets_are_containers():
+    class Token:
+        pass
+
+    token = Token()
+    moved = trees.map_leaves({"s": {token}, "f": frozenset([token])}, lambda values: [3 for _ in values])
+    assert moved == {"s": {3}, "f": frozenset([3])}
+
+
+def test_attributes_beside_the_fields_are_kept():
+    thing = Plain(SHARED)
+    thing.note = "added later"
+    copied = xdevice.copy_to(thing, "cpu")
+    assert copied.note == "added later"
+    assert copied.x is not SHARED
+
+
+def test_a_container_that_cannot_be_rebuilt_is_named():
+    class Stubborn(frozenset):
+        def __new__(cls, one, two):
+            return super().__new__(cls, [one, two])
+
+    stubborn = Stubborn(1, 2)
+    assert xdevice.copy_to([stubborn], "cpu")[0] is stubborn
+    with pytest.raises(xdevice.ContainerError, match="Stubborn"):
+        trees.map_leaves([stubborn], lambda values: [0 for _ in values])
+
+
+def test_a_tuple_with_a_constructor_of_its_own_is_rebuilt():
+    class Twice(tuple):
+        def __new__(cls, only):
+            return super().__new__(cls, [only, only])
+
+    twice = Twice(SHARED)
+    twice.note = "kept"
+    copied = xdevice.copy_to([twice], "cpu")[0]
+    assert type(copied) is Twice
+    assert copied.note == "kept"
+    assert copied[0] is copied[1] is not SHARED
+
+
+def test_other_mappings_are_rebuilt():
+    class Frozenish(collections.abc.Mapping):
+        def __init__(self, data):
+            self.data = dict(data)
+
+        def __getitem__(self, key):
+            return self.data[key]
+
+        def __iter__(self):
+            return iter(self.data)
+
+        def __len__(self):
+            return len(self.data)
+
+    copied = xdevice.copy_to(Frozenish({"x": SHARED}), "cpu")
+    assert type(copied) is Frozenish
+    assert copied["x"] is not SHARED
+    assert (copied["x"] == SHARED).all()
+
+
+@pytest.mark.parametrize("cycle", ["list", "dict", "dataclass"])
+def test_cycles_are_refused(cycle):
+    inner = {"list": [], "dict": {}, "dataclass": Plain(None)}[cycle]
+    if cycle == "list":
+        inner.append({"again": inner})
+    elif cycle == "dict":
+        inner["again"] = (inner,)
+    else:
+        inner.x = [inner]
+    for verb in (xdevice.to_device, xdevice.copy_to):
+        with pytest.raises(xdevice.ContainerError, match="contains itself"):
+            verb(inner, "cpu")
+    with pytest.raises(xdevice.ContainerError, match="contains itself"):
+        xdevice.device_of(inner)
+    with pytest.raises(xdevice.ContainerError, match="contains itself"):
+        xdevice.to_numpy(inner)
+
+
+def test_classes_and_generators_pass_through():
+    things = [Plain, int, (n for n in range(3)), np.float32, range(3), b"bytes"]
+    assert xdevice.to_device(things, "cpu") is things
+
+
+def test_empty_and_tensorless_containers():
+    for container in ([], {}, (), [1, "a", None], {"x": {}}):
+        assert xdevice.to_device(container, "cpu") is container
+    with pytest.raises(xdevice.NotATensorError, match="holds no tensor"):
+        xdevice.device_of([1, 2])
+    assert xdevice.same_device([], {})
+    assert xdevice.check_same_device([1]) is None
+
+
+class Base:
+    __slots__ = ("hidden",)
+
+
+@dataclasses.dataclass
+class OnSlots(Base):
+    x: object
+
+
+class Row(collections.namedtuple("Row", ["x", "y"])):
+    pass
+
+
+class Sum(collections.namedtuple("Sum", ["x", "total"])):
+    __slots__ = ()
+
+    def __new__(cls, x):
+        return super().__new__(cls, x, 3)
+
+
+class Named(dict):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.extra = SHARED
+
+
+class Linked(dict):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.__dict__ = self
+
+
+class Described(collections.abc.Mapping):
+    """Has more than its items, which a constructor of the items alone cannot know."""
+
+    def __init__(self, data, size=0):
+        self.data, self.size = dict(data), size
+
+    def __getitem__(self, key):
+        return self.data[key]
+
+    def __iter__(self):
+        return iter(self.data)
+
+    def __len__(self):
+        return len(self.data)
+
+
+def test_slots_of_a_base_are_kept_and_copied():
+    thing = OnSlots(SHARED)
+    thing.hidden = [SHARED]
+    copied = xdevice.copy_to(thing, "cpu")
+    assert copied.hidden[0] is copied.x is not SHARED
+
+
+def test_namedtuples_with_attributes_or_constructors_are_rebuilt():
+    row = Row(SHARED, 1)
+    row.note = {"x": SHARED}
+    copied = xdevice.copy_to(row, "cpu")
+    assert type(copied) is Row
+    assert copied.note["x"] is copied.x is not SHARED
+    total = xdevice.copy_to(Sum(SHARED), "cpu")
+    assert type(total) is Sum
+    assert total.total == 3
+    assert total.x is not SHARED
+
+
+def test_attributes_of_dicts_and_lists_are_walked():
+    named, listed = Named(y=SHARED), MyList([1])
+    listed.extra, listed.note = (SHARED,), "kept"
+    copied = xdevice.copy_to([named, listed], "cpu")
+    assert copied[0].extra is copied[0]["y"] is copied[1].extra[0] is not SHARED
+    assert copied[1].note == "kept"
+    assert [leaf.path for leaf in trees.leaves([named, listed])] == ["[0]['y']", "[0].extra", "[1][0]", "[1].extra[0]"]
+
+
+def test_attributes_of_an_ordered_dict_are_kept_and_walked():
+    ordered = collections.OrderedDict(x=SHARED)
+    ordered.note, ordered.y = "kept", SHARED
+    for made in (xdevice.copy_to(ordered, "cpu"), xdevice.to_device([ordered, np.ones(1)], "cpu")[0]):
+        assert type(made) is collections.OrderedDict
+        assert made.note == "kept"
+        assert made.y is made["x"]
+    assert xdevice.copy_to(ordered, "cpu").y is not SHARED
+    assert xdevice.to_numpy(ordered).note == "kept"
+    assert xdevice.split_batch(ordered, ["cpu"])[0].note == "kept"
+    assert [leaf.path for leaf in trees.leaves(ordered)] == ["['x']", ".y"]
+
+
+def test_a_dict_whose_attributes_are_its_items_stays_so():
+    linked = Linked(x=SHARED)
+    copied = xdevice.copy_to(linked, "cpu")
+    assert type(copied) is Linked
+    assert copied.x is copied["x"] is not SHARED
+    copied.x = 3
+    assert copied["x"] == 3
+    assert linked.x is SHARED
+
+
+def test_namespaces_chain_maps_and_views():
+    space = types.SimpleNamespace(x=SHARED, n=1)
+    copied = xdevice.copy_to(space, "cpu")
+    assert type(copied) is types.SimpleNamespace
+    assert copied.x is not SHARED
+    assert copied.n == 1
+
+    chain = collections.ChainMap({"x": 1}, {"x": SHARED, "y": SHARED})
+    copied = xdevice.copy_to(chain, "cpu")
+    assert type(copied) is collections.ChainMap
+    assert [list(part) for part in copied.maps] == [["x"], ["x", "y"]]
+    assert copied["y"] is copied.maps[1]["x"] is not SHARED
+
+    held = {"x": SHARED, "n": 1}
+    assert xdevice.device_of(held.values()) is xdevice.cpu()
+    copied = xdevice.copy_to(held.values(), "cpu")
+    assert type(copied) is list
+    assert copied[0] is not SHARED
+    assert xdevice.copy_to(held.items(), "cpu")[1] == ("n", 1)
+    views = [held.values(), held.keys()]
+    assert xdevice.to_device(views, "cpu") is views
+
+
+def test_a_mapping_that_would_lose_something_is_named():
+    assert xdevice.copy_to(Described({"x": SHARED}), "cpu")["x"] is not SHARED
+    with pytest.raises(xdevice.ContainerError, match=r"Described .*its size would be lost"):
+        xdevice.copy_to(Described({"x": SHARED}, 3), "cpu")
+
+
+def test_return_types_of_c_are_rebuilt():
+    import time
+
+    now = time.localtime()
+    moved = trees.map_leaves([now], lambda values: [value + 0.5 for value in values])[0]
+    assert type(moved) is time.struct_time
+    assert moved.tm_hour == now.tm_hour + 0.5
+    assert trees.leaves(now)[0].path == ".tm_year"
+
+
+def test_paths_and_names_of_leaves():
+    thing = {"a": [Point(1, Plain(2))], 3: types.MappingProxyType({"k": 4})}
+    assert [leaf.path for leaf in trees.leaves(thing)] == ["['a'][0].x", "['a'][0].y.x", "['a'][0].y.y", "[3]['k']"]
+    assert trees.Tree(thing).paths()[1] == ("a", 0, "y", "x")

@@ -354,6 +354,7 @@ def test_an_object_that_holds_a_model_is_named_unless_that_moves_too(backend, th
     with pytest.raises(xdevice.NotATensorError, match=r"its \.model, a "):
         xdevice.to_device(inside, there)
     assert xdevice.device_of(net) is xdevice.cpu()
+    assert xdevice.to_numpy(batch)["trainer"] is inside  # a model is not among what is read
     moved = xdevice.to_device([inside, net, ones(backend)], there)  # as it says
     assert moved[0] is inside
     assert moved[1] is inside.model is net
@@ -643,20 +644,19 @@ def test_the_maps_and_vectors_of_pyrsistent_and_frozendict(there_of_torch):
     pyrsistent = pytest.importorskip("pyrsistent")
     frozendict = pytest.importorskip("frozendict")
     x = ones(xdevice.backend("torch"))
-    for made in (pyrsistent.pmap({"a": x, "n": 3}), frozendict.frozendict(a=x, n=3)):
-        hash(made)
-        for verb in (xdevice.to_device, xdevice.copy_to):
-            moved = verb([made], there_of_torch)[0]
-            assert type(moved) is type(made)
-            assert moved["n"] == 3
-            assert hash(moved) != hash(made)
-            assert xdevice.device_of(moved["a"]) is there_of_torch
-        assert made["a"] is x
-    moved = xdevice.to_device(pyrsistent.pset([x]), there_of_torch)
-    assert [xdevice.device_of(inside) for inside in moved.add(3).remove(3)] == [there_of_torch]
-    for made in (pyrsistent.pvector, pyrsistent.plist, pyrsistent.pbag, pyrsistent.pdeque):
-        assert_seen([made([x])], xdevice.backend("torch"), there_of_torch)
-        assert_refused([made([x])], there_of_torch, r"xdevice\.register")
+    frozen = frozendict.frozendict(a=x, n=3)
+    hash(frozen)
+    for verb in (xdevice.to_device, xdevice.copy_to):
+        moved = verb([frozen], there_of_torch)[0]
+        assert type(moved) is type(frozen)
+        assert moved["n"] == 3
+        assert hash(moved) != hash(frozen)
+        assert xdevice.device_of(moved["a"]) is there_of_torch
+    assert frozen["a"] is x
+    named = [made([x]) for made in (pyrsistent.pset, pyrsistent.pvector, pyrsistent.plist, pyrsistent.pbag)]
+    for persistent in (*named, pyrsistent.pdeque([x]), pyrsistent.pmap({"a": x})):
+        assert_seen([persistent], xdevice.backend("torch"), there_of_torch)
+        assert_refused([persistent], there_of_torch, r"xdevice\.register")
 
 
 def test_structs_of_msgspec(there_of_torch):

@@ -26,10 +26,10 @@ FORBIDDEN = UNTELLING | AVOIDED - MEANT_OTHERWISE
 
 CEILINGS = {
     "cli": 0,
-    "device layer": 231,
+    "device layer": 216,
     "distributed": 1,
     "math": 11,
-    "performance": 0,
+    "performance": 3,
     "port": 0,
     "testing": 0,
     "twins": 30,

@@ -4,7 +4,6 @@ object's code."""
 from __future__ import annotations
 
 import copy
-import gc
 import types
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
@@ -12,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base.devices import Device
 from xdevice.core import registry
-from xdevice.errors import UnsupportedError
+from xdevice.errors import ContainerError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _PLAIN: Final = (bool, int, float, str, bytes)
-_slots: dict[int, tuple[str, ...]] = {}
 
 members: Final[Any] = type.__dict__["__dict__"].__get__
 """Returns what a class itself defines, without its bases. `vars` would call code of its metaclass, which may raise."""
@@ -30,31 +28,35 @@ class Attribute(str):
     __slots__ = ()
 
 
+@registry.kept_by_type
 def slots(cls: type) -> tuple[str, ...]:
     """Returns the names of the slots of a class and its bases, as `setattr` takes them."""
-    found = _slots.get(id(cls))
-    if found is None:
-        bases = [members(base) for base in cls.__mro__ if "__slots__" in members(base)]
-        found = tuple(n for base in bases for n, value in base.items() if type(value) is types.MemberDescriptorType)
-        registry.remember(_slots, cls, found)
-    return found
+    bases = [members(base) for base in cls.__mro__ if "__slots__" in members(base)]
+    return tuple(name for base in bases for name, value in base.items() if type(value) is types.MemberDescriptorType)
+
+
+def attribute_dict(x: Any) -> Any:
+    """Returns the `__dict__` of an object, None if it has none. Raises `ContainerError` if a property hides it."""
+    try:
+        return object.__getattribute__(x, "__dict__")
+    except AttributeError:
+        return None
+    except Exception as error:
+        name = type(x).__qualname__
+        raise ContainerError(
+            f"the __dict__ of a {name} cannot be read ({type(error).__name__}: {error}); say what is in it: "
+            f"xdevice.register({name}, flatten=..., rebuild=...)"
+        ) from error
 
 
 def attributes(x: Any) -> dict[str, Any]:
     """Returns what is in the slots and the `__dict__` of an object, by name."""
-    found = {}
+    values = {}
     for name in slots(type(x)):
         with suppress(Exception):  # not set
-            found[name] = object.__getattribute__(x, name)
-    try:
-        own = object.__getattribute__(x, "__dict__")
-    except AttributeError:
-        return found
-    except Exception:  # a property of its own hides it
-        own = {"__dict__": gc.get_referents(x)}
-    if type(own) is dict:
-        found.update(own)
-    return found
+            values[name] = object.__getattribute__(x, name)
+    own = attribute_dict(x)
+    return values | own if type(own) is dict else values  # an AttrDict is its own `__dict__`: these are its items
 
 
 def first_lost(old: Any, new: Any) -> str:
@@ -82,9 +84,9 @@ def put(new: Any, name: str, value: Any) -> None:
 
 def read(x: Any) -> tuple[list[Any], list[Any]]:
     named = [field.name for field in fields(x)] if is_dataclass(x) else ()
-    found = {name: getattr(x, name) for name in named if hasattr(x, name)}
-    found.update((name, value) for name, value in attributes(x).items() if name not in found)
-    return [Attribute(name) for name in found], list(found.values())
+    of_fields = {name: getattr(x, name) for name in named if hasattr(x, name)}
+    values = of_fields | attributes(x) | of_fields  # the fields come first, and as their properties give them
+    return list(map(Attribute, values)), list(values.values())
 
 
 def write(x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:

@@ -163,36 +163,27 @@ def _write_frozen(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _make_with(x: Any, forms: Sequence[Any], items: Sequence[Any]) -> Any:
-    """Returns a container of the type of `x` with these items. It is made by the type's constructor, or by the function
-    that would unpickle `x`, whichever takes the items as they are."""
+    """Returns a container of the type of `x` with these items, which the type's constructor takes in one of the
+    forms."""
     reasons = []
-    for make in filter(None, (type(x), _find_unpickler(x))):
-        for form in forms:
-            new, reason = _attempt(make, form, x, items)
-            if not reason:
-                return new
-            reasons.append(reason)
+    for form in forms:
+        new, reason = _attempt(form, x, items)
+        if not reason:
+            return new
+        reasons.append(reason)
     raise ContainerError(reasons[0])
 
 
-def _attempt(make: Any, form: Any, x: Any, items: Sequence[Any]) -> tuple[Any, str]:
-    """Returns what `make(form)` gives, and why that cannot stand for `x`: an empty text if it can."""
+def _attempt(form: Any, x: Any, items: Sequence[Any]) -> tuple[Any, str]:
+    """Returns what the constructor makes of a form, and why that cannot stand for `x`: an empty text if it can."""
     try:
-        new = make(form)
+        new = type(x)(form)
         if type(new) is not type(x) or not _holds(new, items):
             return None, "what it is made of does not come out again"
         lost = first_lost(x, new)
     except Exception as error:
         return None, str(error) or type(error).__name__
     return new, f"its {lost} would be lost" if lost else ""
-
-
-def _find_unpickler(x: Any) -> Any:
-    try:
-        make, given, *_ = x.__reduce_ex__(4)
-    except Exception:  # it cannot be pickled
-        return None
-    return make if len(given) == 1 else None
 
 
 def _holds(new: Any, items: Sequence[Any]) -> bool:

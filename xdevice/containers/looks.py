@@ -1,7 +1,8 @@
 """Finds what an object holds: what is in its slots and its `__dict__`, and the items of the containers in these.
 
 None of the object's code is called, not even a property, so what the object computes is not found. What an object keeps
-in C is found if it tells Python's garbage collector of it.
+in C is found if its type reports it to Python's garbage collector, as Python asks of all types. Refusing every object
+that may keep something in C would refuse locks, loggers, open files and random generators in a batch.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xdevice.core import registry
 from xdevice.errors import ContainerError, UnsupportedError, shown
 
-from .attributes import attributes, members, slots
+from .attributes import attribute_dict, attributes, members
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,8 +33,7 @@ program."""
 _DEEPEST: Final = 16
 """How many levels of plain containers `_is_plain` looks through: a container that contains itself has no end."""
 
-_POINTER: Final = tuple.__itemsize__
-_HAS_REFERENTS: Final = 1 << 14  # Py_TPFLAGS_HAVE_GC
+_IS_COLLECTED: Final = 1 << 14  # Py_TPFLAGS_HAVE_GC
 _VIEWS: Final[tuple[Any, ...]] = (type({}.keys()), type({}.values()), type({}.items()))
 _LISTS: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque, *_VIEWS)
 PLAIN: Final = frozenset(map(id, (type(None), bool, int, float, complex, str, bytes)))
@@ -55,9 +55,6 @@ _FIELDS: Final[dict[type, tuple[str, ...]]] = {
     types.MethodWrapperType: ("__self__",),
 }
 """What objects of these types hold under names that are neither slots nor in a `__dict__`."""
-
-_empty: dict[int, bool] = {}
-_views: dict[int, _View] = {}
 
 
 class Inner(NamedTuple):
@@ -81,8 +78,8 @@ class _View(NamedTuple):
     """Where objects of a type can hold other objects; found out once for each type."""
 
     is_proxy: bool
-    is_closed: bool
-    has_attributes: bool
+    is_open: bool
+    """Whether no list or table above says all that objects of the type hold, so that the collector is asked."""
     base: Any
     fields: tuple[str, ...]
 
@@ -112,34 +109,15 @@ def has_method(cls: type, name: str) -> bool:
     return callable(next((members(base)[name] for base in cls.__mro__ if name in members(base)), None))
 
 
+@registry.kept_by_type
 def can_hold(cls: type) -> bool:
-    """Whether objects of a type may hold other objects, such that these can be found."""
-    found = _empty.get(id(cls))
-    if found is None:
-        found = issubclass(cls, _NEVER) or not (
-            issubclass(cls, (*_LISTS, dict, *_FIELDS)) or cls.__dictoffset__ or slots(cls) or is_closed(cls)
-        )
-        registry.remember(_empty, cls, found)
-    return not found
+    """Whether objects of a type may hold other objects: those that may take part in garbage collection."""
+    return bool(cls.__flags__ & _IS_COLLECTED) and not issubclass(cls, _NEVER)
 
 
-def is_closed(cls: type) -> bool:
-    """Whether objects of a type keep other objects in C: they take part in garbage collection, and have more memory
-    than slots and `__dict__` need. False for a type with both `__call__` and `__get__`: its objects are functions,
-    which are not searched."""
-    if not cls.__flags__ & _HAS_REFERENTS or (has_method(cls, "__call__") and has_method(cls, "__get__")):
-        return False
-    return any(map(_adds_memory, cls.__mro__[:-1]))
-
-
-def _adds_memory(cls: Any) -> bool:
-    base = cls.__base__
-    if base is None:
-        return False
-    named = sum(type(value) is types.MemberDescriptorType for value in members(cls).values())
-    named += cls.__dictoffset__ > 0 and not base.__dictoffset__
-    named += cls.__weakrefoffset__ > 0 and not base.__weakrefoffset__
-    return bool(cls.__basicsize__ - base.__basicsize__ > named * _POINTER or cls.__itemsize__ != base.__itemsize__)
+def _is_function(cls: type) -> bool:
+    """Whether objects of a type are functions, such as Cython's, which lead to the whole program."""
+    return has_method(cls, "__call__") and has_method(cls, "__get__")
 
 
 def is_proxy(cls: type) -> bool:
@@ -202,15 +180,11 @@ def _too_large(x: Any) -> ContainerError:
     )
 
 
+@registry.kept_by_type
 def _view(cls: type) -> _View:
-    found = _views.get(id(cls))
-    if found is None:
-        base = next((base for base in (dict, *_LISTS) if issubclass(cls, base)), None)
-        fields = next((names for base, names in _FIELDS.items() if issubclass(cls, base)), ())
-        is_shut = base is None and not fields and is_closed(cls)
-        found = _View(is_proxy(cls), is_shut, bool(cls.__dictoffset__ or slots(cls)), base, fields)
-        registry.remember(_views, cls, found)
-    return found
+    base = next((base for base in (dict, *_LISTS) if issubclass(cls, base)), None)
+    fields = next((names for base, names in _FIELDS.items() if issubclass(cls, base)), ())
+    return _View(is_proxy(cls), base is None and not fields and not _is_function(cls), base, fields)
 
 
 def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -228,10 +202,13 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
     elif view.base is not None:
         yield from _number("[{}]", list(view.base.__iter__(x)))
     yield from ((f".{name}", "", getattr(x, name)) for name in view.fields)
-    own = attributes(x) if view.has_attributes else {}
+    try:
+        own, named = attributes(x), [attribute_dict(x)]
+    except ContainerError:  # a property hides its `__dict__`, which it reports below
+        own, named = {}, []
     yield from ((f".{name}", "", value) for name, value in own.items() if id(type(value)) not in PLAIN)
-    if view.is_closed:
-        known = {*map(id, own.values()), id(getattr(x, "__dict__", None))} if own else ()
+    if view.is_open:
+        known = set(map(id, chain(named, own.values())))
         yield from (("", "", inner) for inner in gc.get_referents(x) if id(inner) not in known)
 
 

@@ -132,7 +132,7 @@ class Stranger:
             return "make another one there, and give it the state of this one: new.load_state_dict(old.state_dict())"
         if cls.__module__ == "builtins" or cls is looks.MappingKeys or registry.owner_of(cls) is not None:
             return inside
-        if looks.is_closed(cls):
+        if not all(one.path.startswith(".") for one in self.held):  # it is in none of its attributes
             return f"{inside}, or say how: xdevice.register({cls.__qualname__}, flatten=..., rebuild=...)"
         return f"call xdevice.register({cls.__qualname__}) to have its attributes walked, {other}"
 

@@ -9,7 +9,6 @@ A capability is a part of the contract that an adapter may leave out. Those of t
 | `models.Models` | the framework's own models and optimizers, moved and copied |
 | `replicas.Replicas` | several devices in one process |
 | `streams.Streams` | streams and events |
-| `prefetch.Prefetch` | copies in the background |
 | `blocking.Blocking` | waiting after each operation |
 
 Each product lists its own in its folder `contract`, as `CAPABILITIES`. An adapter has a folder for each product too,
@@ -36,13 +35,12 @@ from xdevice.errors import ContractError
 from .blocking import Blocking
 from .conversion import Conversion
 from .models import Models
-from .prefetch import Prefetch
 from .primitives import Kind, Primitives
 from .replicas import Replicas
 from .streams import Streams
 
 CAPABILITIES: Final[tuple[type[Primitives], ...]] = (
-    Conversion, Models, Replicas, Streams, Prefetch, Blocking,
+    Conversion, Models, Replicas, Streams, Blocking,
 )  # fmt: skip
 """Those of the device layer."""
 
@@ -52,7 +50,7 @@ PRODUCTS: Final = ("math", "performance", "twins", "distributed", "virtual", "te
 _extending = threading.RLock()
 
 
-class Backend(Models, Conversion, Replicas, Streams, Prefetch, Blocking):
+class Backend(Models, Conversion, Replicas, Streams, Blocking):
     """One framework, as xdevice sees it. The class of an adapter inherits from `Backend`, and usually also from classes
     of the adapter's own, one for each capability (optional part of the contract) that the framework has."""
 

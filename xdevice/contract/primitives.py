@@ -51,11 +51,11 @@ VIRTUAL_GPU = DeviceInfo("virtual GPU (host memory)", None)
 class Memory(NamedTuple):
     """Bytes of a device's memory; None where the framework does not tell."""
 
-    total: int | None
-    free: int | None
-    allocated: int | None
+    total: int | None = None
+    free: int | None = None
+    allocated: int | None = None
     """The bytes that this process has allocated through the framework."""
-    peak: int | None
+    peak: int | None = None
     """The most that `allocated` has been since the start or `reset_peak`."""
     pinned: int = 0
     """Page-locked bytes of the host that xdevice keeps for copies to and from GPUs; only asked of the CPU."""

@@ -25,10 +25,12 @@ TYPE_CHECKING = False  # importing typing would take a third of the time of `imp
 if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib.metadata import EntryPoint
-    from typing import Any, Final
+    from typing import Any, Final, TypeVar
 
     from xdevice.contract import Backend
     from xdevice.contract.backend import Owned
+
+    _Fact = TypeVar("_Fact")
 
 GROUP: Final = "xdevice.backends"
 
@@ -340,6 +342,20 @@ def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:
 
     facts[id(cls)] = fact
     finalize(cls, facts.pop, id(cls), None).atexit = False
+
+
+def kept_by_type(learn: Callable[[type], _Fact]) -> Callable[[type], _Fact]:
+    """Decorates a function of a type: what it returned for a type is returned again, for as long as the type lives.
+    `functools.cache` would keep the types alive, and cannot take those whose metaclass refuses to be hashed."""
+    facts: dict[int, _Fact] = {}
+
+    def look_up(cls: type) -> _Fact:
+        if id(cls) not in facts:
+            remember(facts, cls, learn(cls))
+        return facts[id(cls)]
+
+    look_up.__doc__ = learn.__doc__
+    return look_up
 
 
 def forget_types() -> None:

@@ -12,8 +12,6 @@ from xdevice.core import registry, selection
 from xdevice.tensors.contents import owned
 from xdevice.tensors.refusals import refuse_non_container, traced
 
-from .streams import Event, Stream
-
 
 def sync(*targets: object) -> None:
     """Waits until work is done, and raises the errors of asynchronous work.
@@ -51,9 +49,6 @@ def _sync_one(target: object) -> None:
     if isinstance(target, Backend):
         registry.load(target.name).synchronize(None)
         return
-    if isinstance(target, Stream | Event):
-        target.sync()
-        return
     target = registry.as_array(target)
     found = registry.kind_of(type(target))
     if found is not None:
@@ -63,6 +58,11 @@ def _sync_one(target: object) -> None:
     if is_named or (registry.owner_of(type(target)) is not None and not trees.is_container(target)):
         backend = selection.current()
         backend.synchronize(backend.require(devices.parse(target)))
+        return
+    from .streams import Event, Stream
+
+    if isinstance(target, Stream | Event):
+        target.sync()
         return
     refuse_non_container(target, "wait for")
     for backend, kind, x in owned(target):

@@ -288,7 +288,10 @@ class _Producer(workers.Worker):
             return value
         self._enter(backend, stack)
         owners[backend.name] = backend
-        return leaves.stage(backend, value, self._place)
+        copied = backend.stage(value, self._place)
+        if copied is value and backend.can_write(value):  # what nobody can write into may be given back
+            return leaves.another(backend, value, copied, "prefetching")
+        return copied
 
     def _refuse_elsewhere(self, backend: Backend, model: Any, path: Callable[[], str]) -> None:
         """Raises `UnsupportedError` for a model that is not on the device: it would move in place while the consumer

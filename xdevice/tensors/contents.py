@@ -178,9 +178,15 @@ class _Sorted:
             stranger = tree.stranger(i) if cls not in PLAIN else None
             if stranger is not None:
                 self.strangers.append((i, stranger))
-        if any(found is not None and found.backend.is_host_only for found in kinds.values()):
+        backends = {backend for _, _, backend, _ in self.owned}
+        binding = {backend for backend in backends if backend.is_host_only or _may_be_bound(backend)}
+        if any(backend.is_host_only for backend in binding):
             self._set_objects_apart()
-        data = {id(value) for _, value, backend, kind in self.owned if _is_data(value, backend, kind)}
+        data = {
+            id(value)
+            for _, value, backend, kind in self.owned
+            if backend in binding and (backend.is_host_only or (kind == "tensor" and backend.is_host_bound(value)))
+        }
         is_alone = not self.strangers and all(id(value) in data for _, value, _, _ in self.owned)
         self.data = set() if is_alone else data
         """The `id`s of what can only be on the host, and stands beside tensors that can be elsewhere."""
@@ -296,14 +302,17 @@ class _Sorted:
             if id(value) in done or (kind == "tensor" and not is_data):
                 continue
             place = backend.devices()[0] if is_data else target
-            if kind == "model" and not is_copy:
-                undo.append(partial(leaves.take_back, backend, value, list(backend.model_devices(value))))
-            if kind == "model" and not is_copy and backend.is_all_on(value, place):
+            moves_model = kind == "model" and not is_copy
+            if moves_model and backend.is_all_on(value, place):
                 done[id(value)] = value
                 continue
             parts = list(backend.model_parts(value)) if kind == "model" and len(self.owned) > 1 else []
             self._kept += parts
-            done[id(value)] = one(backend, kind, value, place)
+            if moves_model:
+                undo.append(partial(leaves.take_back, backend, value, list(backend.model_devices(value))))
+                done[id(value)] = leaves.move_model(backend, value, place)
+            else:
+                done[id(value)] = one(backend, kind, value, place)
             if parts:
                 _pair(backend, parts, done[id(value)], done)
         return done
@@ -317,8 +326,10 @@ class _Sorted:
                     undo.append(partial(note, text=said))
 
 
-def _is_data(x: Any, backend: Backend, kind: str) -> bool:
-    return backend.is_host_only or (kind == "tensor" and backend.is_host_bound(x))
+def _may_be_bound(backend: Backend) -> bool:
+    """Whether tensors of a backend may have to stay on the host. Few backends have such, and asking for each tensor
+    takes a tenth of the move."""
+    return type(backend).is_host_bound is not Backend.is_host_bound
 
 
 def _is_model(leaf: _Owned) -> bool:
@@ -353,9 +364,7 @@ def _locate(
                 if len(here) == 1 and place is target:
                     continue
                 some = [] if len(here) == 1 else [x for x in some if not leaves.is_on(backend, x, place)]
-        # few backends have tensors that must stay on the host, and asking for each tensor takes a tenth of the move
-        has_bound = may_be_bound and type(backend).is_host_bound is not Backend.is_host_bound
-        if has_bound and any(map(backend.is_host_bound, some)):
+        if may_be_bound and _may_be_bound(backend) and any(map(backend.is_host_bound, some)):
             return None
         if some or place is not target:  # hardware that `target` names is checked even if nothing moves
             _require(backend, target, x, leaf)

@@ -37,15 +37,18 @@ def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
         return x if is_on(backend, x, target) else another(backend, x, backend.move(x, target), "moving")
     if kind == "symbol":
         return backend.move(x, target)
-    if backend.is_all_on(x, target):
-        return x
-    before = list(backend.model_devices(x))
+    return x if backend.is_all_on(x, target) else move_model(backend, x, target)
+
+
+def move_model(backend: Backend, model: Any, target: Device) -> Any:
+    """Moves a model that is not on the device as a whole. One whose move fails is moved back."""
+    before = list(backend.model_devices(model))
     try:
-        moved = backend.move_model(x, target)
+        moved = backend.move_model(model, target)
     except BaseException as error:
-        take_back(backend, x, before, error)
+        take_back(backend, model, before, error)
         raise
-    return x if moved is None else moved
+    return model if moved is None else moved
 
 
 def take_back(backend: Backend, model: Any, before: list[tuple[str, Device]], error: BaseException) -> None:
@@ -85,12 +88,6 @@ def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
     if kind == "symbol":
         return backend.copy(x, target)
     return another(backend, x, backend.copy_model(x, target) if kind == "model" else backend.copy(x, target), "copying")
-
-
-def stage(backend: Backend, x: Any, target: Device) -> Any:
-    made = backend.stage(x, target)
-    # what nobody can write into may be given back
-    return another(backend, x, made, "prefetching") if made is x and backend.can_write(x) else made
 
 
 def another(backend: Backend, x: Any, made: Any, verb: str) -> Any:

@@ -1,4 +1,4 @@
-"""Tasks side by side and transfers on JAX, which records no work: its programs are what `jax.jit` makes."""
+"""What JAX adds for the product `performance`. It records no work: its programs are what `jax.jit` makes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 from xdevice.performance.contract.graphs import Graphs
 
 from .parallel import JaxParallel
+from .prefetch import JaxPrefetch
 from .transfers import JaxTransfers
 
 
@@ -14,4 +15,4 @@ class JaxGraphs(Graphs):
     compiler = "jax.jit"
 
 
-MIXINS: Final = (JaxGraphs, JaxParallel, JaxTransfers)
+MIXINS: Final = (JaxGraphs, JaxParallel, JaxPrefetch, JaxTransfers)

@@ -1,4 +1,4 @@
-"""Tasks side by side and transfers on MXNet, which records no work."""
+"""Tasks side by side, copies in the background and transfers on MXNet, which records no work."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 from xdevice.performance.contract.graphs import Graphs
 
 from .parallel import MxnetParallel
+from .prefetch import MxnetPrefetch
 from .transfers import MxnetTransfers
 
 
@@ -14,4 +15,4 @@ class MxnetGraphs(Graphs):
     compiler = "net.hybridize()"
 
 
-MIXINS: Final = (MxnetGraphs, MxnetParallel, MxnetTransfers)
+MIXINS: Final = (MxnetGraphs, MxnetParallel, MxnetPrefetch, MxnetTransfers)

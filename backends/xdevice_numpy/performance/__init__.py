@@ -1,15 +1,25 @@
-"""Transfers on NumPy, of which there are none."""
+"""Copies of arrays, and transfers on NumPy, of which there are none."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from xdevice.performance.contract.prefetch import Prefetch
 from xdevice.performance.contract.transfers import Transfer, Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+
+    from xdevice.base.devices import Device
+
+
+class NumpyPrefetch(Prefetch):
+    def stage(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
+        return np.array(x, copy=True, subok=True)
 
 
 class NumpyTransfers(Transfers):
@@ -17,4 +27,4 @@ class NumpyTransfers(Transfers):
         return nullcontext()  # NumPy has no devices, so nothing is transferred
 
 
-MIXINS: Final = (NumpyTransfers,)
+MIXINS: Final = (NumpyPrefetch, NumpyTransfers)

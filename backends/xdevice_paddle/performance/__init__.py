@@ -1,4 +1,4 @@
-"""Tasks side by side and transfers on Paddle, which records no work."""
+"""Tasks side by side, copies in the background and transfers on Paddle, which records no work."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 from xdevice.performance.contract.graphs import Graphs
 
 from .parallel import PaddleParallel
+from .prefetch import PaddlePrefetch
 from .transfers import PaddleTransfers
 
 
@@ -14,4 +15,4 @@ class PaddleGraphs(Graphs):
     compiler = "paddle.jit.to_static"
 
 
-MIXINS: Final = (PaddleGraphs, PaddleParallel, PaddleTransfers)
+MIXINS: Final = (PaddleGraphs, PaddleParallel, PaddlePrefetch, PaddleTransfers)

@@ -1,4 +1,4 @@
-"""Threads and transfers on TensorFlow, which records no work: `tf.function` makes its programs."""
+"""What TensorFlow adds for the product `performance`. It records no work: `tf.function` makes its programs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tensorflow as tf
 from xdevice.performance.contract.graphs import Graphs
 from xdevice.performance.contract.parallel import Parallel
 
+from .prefetch import TensorflowPrefetch
 from .transfers import TensorflowTransfers
 
 if TYPE_CHECKING:
@@ -27,4 +28,4 @@ class TensorflowParallel(Parallel):
         return (lambda: tf.device(place)) if place else nullcontext
 
 
-MIXINS: Final = (TensorflowGraphs, TensorflowParallel, TensorflowTransfers)
+MIXINS: Final = (TensorflowGraphs, TensorflowParallel, TensorflowPrefetch, TensorflowTransfers)

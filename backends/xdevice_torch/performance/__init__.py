@@ -1,4 +1,4 @@
-"""Graphs, tasks side by side and transfers on PyTorch."""
+"""Graphs, tasks side by side, copies in the background and transfers on PyTorch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Final
 
 from .graphs import TorchGraphs
 from .parallel import TorchParallel
+from .prefetch import TorchPrefetch
 from .transfers import TorchTransfers
 
-MIXINS: Final = (TorchGraphs, TorchParallel, TorchTransfers)
+MIXINS: Final = (TorchGraphs, TorchParallel, TorchPrefetch, TorchTransfers)

@@ -1,4 +1,5 @@
-"""What `performance` adds to the contract of an adapter: graphs, tasks side by side, and seeing transfers."""
+"""What `performance` adds to the contract of an adapter: graphs, tasks side by side, copies in the
+background, and seeing transfers."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from typing import Final
 
 from .graphs import Graphs
 from .parallel import Parallel
+from .prefetch import Prefetch
 from .transfers import Transfers
 
-CAPABILITIES: Final = (Graphs, Parallel, Transfers)
+CAPABILITIES: Final = (Graphs, Parallel, Prefetch, Transfers)

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from xdevice.contract.prefetch import Prefetch
-
-from .conversion import COMPOSITES
+from xdevice.performance.contract.prefetch import Prefetch
+from xdevice_tensorflow.conversion import COMPOSITES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

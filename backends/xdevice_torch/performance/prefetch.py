@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from xdevice.base.dtypes import BITS_AS
-from xdevice.contract.prefetch import Prefetch
-
-from . import staging
+from xdevice.performance.contract.prefetch import Prefetch
+from xdevice_torch import staging
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .primitives import Primitives
+from xdevice.contract.primitives import Primitives
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

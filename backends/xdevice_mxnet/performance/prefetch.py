@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
-from xdevice.contract.prefetch import Prefetch
 from xdevice.contract.replicas import Replicas
-
-from . import semantics, staging
+from xdevice.performance.contract.prefetch import Prefetch
+from xdevice_mxnet import semantics, staging
 
 if TYPE_CHECKING:
     from xdevice.base.devices import Device

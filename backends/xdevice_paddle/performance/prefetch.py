@@ -18,10 +18,9 @@ import paddle
 from paddle.io.dataloader.collate import default_collate_fn, default_convert_fn
 
 from xdevice.base import devices
-from xdevice.contract.prefetch import Prefetch
-
-from . import copying, staging
-from .private import private
+from xdevice.performance.contract.prefetch import Prefetch
+from xdevice_paddle import copying, staging
+from xdevice_paddle.private import private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,21 @@
+"""Copies arrays to a device for `xdevice.prefetch` and `xdevice.load`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from xdevice.performance.contract.prefetch import Prefetch
+from xdevice_jax.conversion import require_values
+
+if TYPE_CHECKING:
+    from xdevice.base.devices import Device
+
+
+class JaxPrefetch(Prefetch):
+    def stage(self, x: Any, device: Device) -> Any:
+        if not isinstance(x, jax.Array):
+            return self.from_numpy(x, device)
+        require_values(x)
+        return x if x.sharding.device_set == {self.to_native(device)} else self.move(x, device)
