@@ -61,18 +61,18 @@ def measure(path: Path) -> None:
     for grade in GRADES:
         sum_so_far += grades[grade]
         shares.append(f"{grade} {100 * sum_so_far / asked:.1f} %" if asked else grade)
-    lines = sum(len(cell) for unit in made.units for cell in [_lines(unit)])
-    print(f"{path} @ {commit(path)}: {len(made.units)} modules, {lines} lines, {len(made.unreadable)} not read")
+    lines = sum(len(cell) for module in made.modules for cell in [_lines(module)])
+    print(f"{path} @ {commit(path)}: {len(made.modules)} modules, {lines} lines, {len(made.unreadable)} not read")
     print(f"  {len(made.sites)} sites: " + ", ".join(f"{count} {name}" for name, count in sorted(verdicts.items())))
     print(f"  of {asked} that are not neutral: " + ", ".join(shares))
     print(f"  {seconds:.1f} s, {lines / seconds:.0f} lines a second")
     check(made)
 
 
-def _lines(unit: engine.Unit) -> set[int]:
+def _lines(module: sources.PythonModule) -> set[int]:
     import ast
 
-    return {node.lineno for node in ast.walk(unit.tree) if hasattr(node, "lineno")}
+    return {node.lineno for node in ast.walk(module.tree) if hasattr(node, "lineno")}
 
 
 def check(made: engine.Examined) -> None:

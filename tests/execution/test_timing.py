@@ -396,7 +396,7 @@ def test_where_a_stream_is_made(listed):
 def test_prefetch_keeps_its_stream_for_the_next_one_and_shares_it_with_nobody(listed, monkeypatch):
     from xdevice.performance import prefetch as prefetching
 
-    monkeypatch.setattr(prefetching, "_kept_streams", {})
+    monkeypatch.setattr(prefetching, "_idle_streams", {})
     new_stream, made = listed.new_stream, []
     monkeypatch.setattr(listed, "new_stream", lambda device: made.append(device) or new_stream(device))
     for _ in range(3):

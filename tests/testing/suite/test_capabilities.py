@@ -22,6 +22,7 @@ LACKS = {
     "numpy": [
         *("Gradients", "Models", "Layers", "Operations", "Calls", "Optimizers", "Streams", "Graphs", "Compiling"),
         "Parallel",
+        "Processes",
     ],
 }
 

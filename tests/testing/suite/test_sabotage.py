@@ -219,12 +219,12 @@ def labels_are_said_to_be_refused_that_are_not(adapter, patch, suite):
         return original(logits, adapter.from_numpy(known, xdevice.device_of(labels)))
 
     patch.setattr(kernels, "cross_entropy", clipped)
-    patch.setattr(nn._doors.of(adapter), "refuses", lambda labels: True)  # which remembers what the adapter has
+    patch.setattr(nn._lookup.of(adapter), "refuses", lambda labels: True)  # which remembers what the adapter has
 
 
 @caught_by(*LAYERS)
 def the_ends_of_labels_are_those_of_the_first(adapter, patch, suite):
-    patch.setattr(nn._doors.of(adapter), "ends", lambda indices: [int(adapter.to_numpy(indices)[0])] * 2)
+    patch.setattr(nn._lookup.of(adapter), "ends", lambda indices: [int(adapter.to_numpy(indices)[0])] * 2)
 
 
 # gradients
