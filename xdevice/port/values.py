@@ -138,5 +138,6 @@ def _merge_tuples(value: Value) -> Value:
             rest.add(atom)
             continue
         items = atom.subject
-        merged[len(items)] = tuple(map(union, items, merged.get(len(items), items)))
+        others = merged.get(len(items))
+        merged[len(items)] = items if others is None else tuple(map(union, items, others))
     return frozenset(rest).union(*map(tuple_of, merged.values()))
