@@ -38,7 +38,7 @@ def test_a_name_that_is_gone_is_reported_by_capability(unpinned, tmp_path, monke
     assert told.startswith(f"{title}, NumPy {np.__version__}, Python 3.")
     [tour] = [line for line in lines if line.startswith(f"{title}: the tour failed: ")]
     assert error in tour
-    [random_numbers] = [line for line in lines if line.startswith(f"{title}: random numbers failed: ")]
+    [random_numbers] = [line for line in lines if line.startswith(f"{title}: random number checks failed: ")]
     assert f"test_random_numbers_are_uniform_below_one[cpu:0] ({error}), and 1 more" in random_numbers
 
 
@@ -46,7 +46,7 @@ def test_a_crash_is_reported_by_capability(unpinned, tmp_path, monkeypatch):
     sabotage("numpy.random.random_sample = lambda shape: os.abort()", tmp_path, monkeypatch)
     at = "tests/testing/suite/test_conformance.py::TestNumpy"
     [(capability, how)] = unpinned.checks([at, "-k", "random_numbers or test_keeps_the_contract"])
-    assert capability == "random numbers"
+    assert capability == "random number checks"
     assert "crashed" in how
 
 
