@@ -21,8 +21,8 @@ class GradientWatch:
 
     def watch(self, variables: list[Any], ready: Callable[[int, Any], None]) -> Callable[[], None]:
         for i, variable in enumerate(variables):
-            known = self._hooked.get(id(variable))
-            if known is None or known() is not variable:
+            reference = self._hooked.get(id(variable))
+            if reference is None or reference() is not variable:
                 self._hook(variable)
             self._listeners[id(variable)] = i, ready
 
@@ -35,10 +35,10 @@ class GradientWatch:
     def _hook(self, variable: Any) -> None:
         key, alive = id(variable), weakref.ref(variable)
 
-        def told() -> None:
-            listener, found = self._listeners.get(key), alive()
-            if listener is not None and found is not None:
-                listener[1](listener[0], found.grad)
+        def on_gradient() -> None:
+            listener, parameter = self._listeners.get(key), alive()
+            if listener is not None and parameter is not None:
+                listener[1](listener[0], parameter.grad)
 
-        self._add_hook(variable, told)
+        self._add_hook(variable, on_gradient)
         self._hooked[key] = alive
