@@ -58,8 +58,8 @@ class _Finder(MetaPathFinder):
         vars(copy).update(_GONE)
 
         def import_(name: str, *args: Any, **kwargs: Any) -> ModuleType:
-            found = builtins.__import__(name, *args, **kwargs)
-            return copy if found is numpy else found
+            module = builtins.__import__(name, *args, **kwargs)
+            return copy if module is numpy else module
 
         self._builtins = {**vars(builtins), "__import__": import_}
 

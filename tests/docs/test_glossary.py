@@ -26,7 +26,7 @@ FORBIDDEN = UNTELLING | AVOIDED - MEANT_OTHERWISE
 
 CEILINGS = {
     "cli": 0,
-    "device layer": 92,
+    "device layer": 0,
     "distributed": 1,
     "math": 11,
     "performance": 3,

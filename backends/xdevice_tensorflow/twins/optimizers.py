@@ -115,7 +115,7 @@ class TensorflowOptimizers(Optimizers):
             is_free = not _use_weight_decay(optimizer)(variable)
             own = {**settings, "constraint": _constraint(variable)} | ({"weight_decay": 0.0} if is_free else {})
             state = {slot: of[place] for slot, of in numbers.items()}
-            parameters.append(terms.Parameter(parts.held(variable), own, state))
+            parameters.append(terms.Parameter(parts.tf_variable(variable), own, state))
         return terms.Optimizer(
             kind, type(optimizer).__name__, settings, tuple(parameters), {**_NAMES[kind], **_COMMON_NAMES}
         )
