@@ -573,7 +573,7 @@ def _by_function(path: str, function: Any) -> Layer:
         return _TABLE.read(path, function) or ops.activation(path, "linear")
     if str(getattr(function, "__module__", "")).partition(".")[0] not in _PACKAGES:
         return ops.plain(path, ops.OTHER, type=name)
-    defaults = {name: known.default for name, known in inspect.signature(function).parameters.items()}
+    defaults = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
     taken: dict[str, object] = {to: defaults[name] for name, to in _TAKES.items() if name in defaults}
     if ops.function_name(name) == "leaky_relu":
         taken = {"slope": taken.get("slope", taken.get("alpha"))}
