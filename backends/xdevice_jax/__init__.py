@@ -2,11 +2,11 @@
 
 The rules that it must keep, and the facts behind them (measured on jax 0.7.1 and 0.11.2):
 
-- `jax.devices()` starts every runtime, after which no forked child can use JAX. So unstarted.py counts the devices as
-  long as JAX has not been started.
+- `jax.devices()` starts every runtime, after which no forked child can use JAX (jax-ml/jax#18852). So unstarted.py
+  counts the devices as long as JAX has not been started.
 - `device_put` of a NumPy array to the CPU aliases the array if its memory is at a multiple of 64 bytes, even with
-  `may_alias=False`. `device_put` of a replicated array aliases the shard on the target device. So a copy is made
-  before.
+  `may_alias=False` (jax-ml/jax#37830). `device_put` of a replicated array aliases the shard on the target device. So a
+  copy is made before.
 - `device_put` of an array in `pinned_host` memory to its own device raises a ValueError, unless `may_alias=False` is
   passed.
 - JAX's own functions make uncommitted arrays, which silently follow other operands to their devices. The arrays that

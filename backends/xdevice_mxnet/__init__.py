@@ -219,7 +219,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         _refuse_long(shape)
         semantics.creating()
         with mx.util.np_shape(True):
-            # MXNet sometimes draws 1.0: one number in 4,000 in float16, in ten million in float32
+            # MXNet sometimes draws 1.0: one number in 4,000 in float16, in ten million in float32 (apache/mxnet#20651)
             return mx.np.random.uniform(size=shape, dtype=dtype, ctx=self.to_native(device)) % 1
 
     def tracing(self) -> str | None:

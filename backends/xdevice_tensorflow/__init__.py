@@ -4,7 +4,8 @@ calls), written with TensorFlow's functions.
 The rules that it must keep, and the facts behind them:
 
 - The device of a tensor is where its memory is, as `backing_device` says: an int32 tensor "on" GPU:0 may have its
-  memory on the CPU. `_copy` puts every dtype on the device that it is told; a `tf.device` scope does not.
+  memory on the CPU (tensorflow/tensorflow#46833). `_copy` puts every dtype on the device that it is told; a `tf.device`
+  scope does not (tensorflow/tensorflow#34071).
 - Between two CPUs `_copy` shares the memory, and on one device `tf.identity` does (measured on 2.21). So `DeepCopy`
   makes a copy there, which has no gradient of its own.
 - `tf.device(...)` objects are opaque and stateful, so the native devices are strings. Soft placement silently turns
@@ -226,7 +227,7 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         with self.scope(device):
-            # not tf.cast, which converts Python's numbers to float32 or int32 first
+            # not tf.cast, which converts Python's numbers to float32 or int32 first (tensorflow/tensorflow#64548)
             x = tf.fill(shape, tf.constant(bool(value) if dtype == "bool" else value, dtype))
         return self._settled(x, device)
 

@@ -297,6 +297,7 @@ class TensorflowModels(Models):
         weights = parts.weights(model)
         for name, variable in weights:
             # the variable's device, not its memory's, which for int32 "on" a GPU is always on the host
+            # (tensorflow/tensorflow#59803)
             yield name, self._place(variable.device)
         for _, key, value in () if weights else parts.constants(model):
             yield str(key), self.device_of(value)
