@@ -81,7 +81,7 @@ class Stranger:
         for target in {place for _, place in self._find_places()}:
             try:
                 arrived = find(self._let_move(self._duplicate(), target), None)
-            except Exception:  # it cannot go there, which is told where it is moved
+            except Exception:  # it cannot go there: moving it raises the error
                 continue
             places = arrived._find_places() if arrived is not None else []
             moved = {_attribute(path) for path, place in places if place is target}
