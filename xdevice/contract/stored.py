@@ -14,7 +14,8 @@ class GradientWatch:
     removing the hooks of ResNet-50 took 0.8 ms a step with PyTorch 2.13, and Paddle cannot remove them."""
 
     def __init__(self, add_hook: Callable[[Any, Callable[[], None]], object]) -> None:
-        """`add_hook(variable, told)` asks the framework to call `told()` when the variable's gradient is stored."""
+        """`add_hook(variable, on_gradient)` asks the framework to call `on_gradient()` when the variable's gradient is
+        stored."""
         self._add_hook = add_hook
         self._hooked: dict[int, weakref.ref[Any]] = {}
         self._listeners: dict[int, tuple[int, Callable[[int, Any], None]]] = {}
