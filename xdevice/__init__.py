@@ -38,10 +38,10 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     module = import_module(f"xdevice.{_LAZY[name]}")
-    found = globals()[name] = module if _LAZY[name] == name else getattr(module, name)  # this function takes 1 us
-    if type(found) is type(__getattr__):
-        found.__module__ = "xdevice"  # what help, pickles and tracebacks of a user's program should say
-    return found
+    value = globals()[name] = module if _LAZY[name] == name else getattr(module, name)  # this function takes 1 us
+    if type(value) is type(__getattr__):
+        value.__module__ = "xdevice"  # what help, pickles and tracebacks of a user's program should say
+    return value
 
 
 def __dir__() -> list[str]:

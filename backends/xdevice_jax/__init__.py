@@ -2,11 +2,11 @@
 
 The rules that it must keep, and the facts behind them (measured on jax 0.7.1 and 0.11.2):
 
-- `jax.devices()` starts every runtime, after which no forked child can use JAX. So unstarted.py counts the devices as
-  long as JAX has not been started.
+- `jax.devices()` starts every runtime, after which no forked child can use JAX (jax-ml/jax#18852). So unstarted.py
+  counts the devices as long as JAX has not been started.
 - `device_put` of a NumPy array to the CPU aliases the array if its memory is at a multiple of 64 bytes, even with
-  `may_alias=False`. `device_put` of a replicated array aliases the shard on the target device. So a copy is made
-  before.
+  `may_alias=False` (jax-ml/jax#37830). `device_put` of a replicated array aliases the shard on the target device. So a
+  copy is made before.
 - `device_put` of an array in `pinned_host` memory to its own device raises a ValueError, unless `may_alias=False` is
   passed.
 - JAX's own functions make uncommitted arrays, which silently follow other operands to their devices. The arrays that
@@ -46,7 +46,7 @@ with importing():
 
     from . import accelerators, staging, unstarted
     from .blocking import JaxBlocking
-    from .conversion import JaxConversion, held, require_values
+    from .conversion import JaxConversion, require_values, stored_dtype
     from .private import private
     from .replicas import JaxReplicas
 
@@ -101,9 +101,9 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
             return {"cpu": 1, "gpu": self.virtual}.get(kind, 0)
         natives = self._natives
         if natives is None:
-            found = None if unstarted.is_started() else unstarted.count(kind)
-            if found is not None:
-                return found
+            count = None if unstarted.is_started() else unstarted.count(kind)
+            if count is not None:
+                return count
             natives = self._start()
         return len(natives[kind])
 
@@ -182,7 +182,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> jax.Array:
-        native, dtype = self.to_native(device), held(name_of(array.dtype), array)
+        native, dtype = self.to_native(device), stored_dtype(name_of(array.dtype), array)
         if staging.is_put(array, native):
             return staging.put(np.asarray(array, dtype=dtype, order="C"), native)
         own = np.array(array, dtype=dtype, copy=True, order="C")
@@ -201,14 +201,14 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
             raise self.unsupported(f"reading {x.dtype} as a NumPy array", "read jax.random.key_data(x)") from error
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> jax.Array:
-        own = held(dtype, np.asarray(value))
+        own = stored_dtype(dtype, np.asarray(value))
         if self.tracing() is not None:  # a program for one device has no part that is bound to another
             return self._made(lambda: jnp.full(shape, value, own), device)
         with np.errstate(over="ignore"):
             return _filling(self.to_native(device))(shape, np.asarray(value).astype(own), own)
 
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> jax.Array:
-        own = held(dtype)
+        own = stored_dtype(dtype)
         key = "draw outside and pass the numbers in, or a key: jax.random.uniform(key, shape)"
         self.refuse_if_frozen("rand", key)
         seed = np.random.randint(2**32, dtype=np.uint32)
@@ -337,11 +337,11 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
 
 def _alive(native: Any) -> int:
     """Returns how many bytes on a device are used by all arrays that exist."""
-    found = 0
+    size = 0
     for x in jax.live_arrays(accelerators.name_of(native)):
         if native in x.sharding.device_set:
-            found += sum(part.data.nbytes for part in x.addressable_shards if part.device == native)
-    return found
+            size += sum(part.data.nbytes for part in x.addressable_shards if part.device == native)
+    return size
 
 
 def _is_sparse(x: Any) -> bool:

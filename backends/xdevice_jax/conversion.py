@@ -46,7 +46,7 @@ def require_values(x: jax.Array) -> None:
         )
 
 
-def held(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.dtype[Any]:
+def stored_dtype(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.dtype[Any]:
     """Returns the dtype in which JAX holds values of `dtype`. If 64-bit is off, that is a 32-bit dtype for 64-bit
     integers; raises `DTypeError` if one of `values` does not fit into it, and for 64-bit floats."""
     if jax.config.jax_enable_x64:
@@ -81,7 +81,7 @@ class JaxConversion(Conversion):
     def from_buffer(self, array: np.ndarray[Any, Any]) -> jax.Array:
         if array.dtype.isbuiltin == 2:  # bfloat16 and 8-bit floats, which NumPy does not export
             return jax.device_put(array, self.to_native(devices.CPU))
-        if array.itemsize >= 8 and held(array.dtype.name, array) != array.dtype:
+        if array.itemsize >= 8 and stored_dtype(array.dtype.name, array) != array.dtype:
             return self.from_numpy(array, devices.CPU)
         return jax.dlpack.from_dlpack(array)
 

@@ -47,8 +47,8 @@ class JaxReplicas(Replicas):
         rest = iter(tensors)
         first = next(rest)
         wide = "float32" if first.dtype.name in _SHORT else first.dtype
-        found: jax.Array = add_up(first.astype(wide), (x.astype(wide) for x in rest), mean)
-        return found.astype(first.dtype)
+        total: jax.Array = add_up(first.astype(wide), (x.astype(wide) for x in rest), mean)
+        return total.astype(first.dtype)
 
     def all_reduce(self, tensors: list[jax.Array], mean: bool) -> list[jax.Array]:
         for x in tensors:
@@ -72,8 +72,8 @@ def by_collectives(arrays: list[jax.Array], natives: tuple[Any, ...], mean: bool
     reduce, sharding = _reduction(natives, mean)
     spread = (len(natives) * shards[0].shape[0], *shards[0].shape[1:])
     reduced = reduce(jax.make_array_from_single_device_arrays(spread, sharding, shards))
-    found = {shard.device: shard.data for shard in reduced.addressable_shards}
-    return [found[native] if shape else found[native].reshape(()) for native in natives]
+    by_device = {shard.device: shard.data for shard in reduced.addressable_shards}
+    return [by_device[native] if shape else by_device[native].reshape(()) for native in natives]
 
 
 @lru_cache(32)
@@ -81,8 +81,8 @@ def _reduction(natives: tuple[Any, ...], mean: bool) -> tuple[Callable[[jax.Arra
     mesh = Mesh(np.array(natives), ("replica",))
 
     def one(x: jax.Array) -> jax.Array:
-        found: jax.Array = jax.lax.psum(x, "replica")
-        return (found / len(natives)).astype(x.dtype) if mean else found
+        total: jax.Array = jax.lax.psum(x, "replica")
+        return (total / len(natives)).astype(x.dtype) if mean else total
 
     function = shard_map(one, mesh=mesh, in_specs=_SPREAD, out_specs=_SPREAD)
     return jax.jit(function), NamedSharding(mesh, _SPREAD)

@@ -74,15 +74,15 @@ def is_put(values: np.ndarray[Any, Any], native: Any) -> bool:
 def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
     """Returns an array on a GPU with the values of a NumPy array in C order, which may be changed as soon as this
     returns. Uses the ring for large arrays if that is faster."""
-    made = _room(values, native) if values.nbytes >= TO_GPU else None
-    if made is not None and ring.to_gpu(
-        values, values.ctypes.data, made, made.unsafe_buffer_pointer(), values.nbytes, None
+    room = _room(values, native) if values.nbytes >= TO_GPU else None
+    if room is not None and ring.to_gpu(
+        values, values.ctypes.data, room, room.unsafe_buffer_pointer(), values.nbytes, None
     ):
-        return made
-    made = jax.device_put(values, native)
-    if isinstance(made, jax.core.Tracer):  # a traced function has a constant here, whose values are read later
+        return room
+    array = jax.device_put(values, native)
+    if isinstance(array, jax.core.Tracer):  # a traced function has a constant here, whose values are read later
         return jax.device_put(values.copy(), native)
-    return made.block_until_ready()
+    return array.block_until_ready()
 
 
 def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
@@ -94,14 +94,14 @@ def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
         _seen.add(key)
         return None
     kept, room = _ahead.__dict__.pop("room", (None, None))
-    made = room if kept == key and room is not None else jnp.empty(values.shape, values.dtype, device=native)
+    array = room if kept == key and room is not None else jnp.empty(values.shape, values.dtype, device=native)
     if threading.current_thread() is not threading.main_thread():
         # a thread of `prefetch`: allocated now, the memory for its next batch is there before JAX computes on this one
         _ahead.room = key, jnp.empty(values.shape, values.dtype, device=native)
-    if isinstance(made, jax.core.Tracer):
+    if isinstance(array, jax.core.Tracer):
         return None
-    made.block_until_ready()
-    return made if _is_plain(made, "gpu") else None
+    array.block_until_ready()
+    return array if _is_plain(array, "gpu") else None
 
 
 def moved(x: jax.Array, native: Any) -> jax.Array | None:

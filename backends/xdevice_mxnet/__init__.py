@@ -73,8 +73,8 @@ def _count_gpus() -> int:
     if not mx.runtime.Features().is_enabled("CUDA"):
         return 0
     # MXNet's own count initialises CUDA, which no forked child could use then
-    found = nvidia.count()
-    return int(mx.context.num_gpus()) if found is None else found
+    count = nvidia.count()
+    return int(mx.context.num_gpus()) if count is None else count
 
 
 class _Buffers(threading.local):
@@ -192,10 +192,10 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
         _refuse_long(array.shape)
         semantics.creating()
-        context = self.to_native(device)
+        native = self.to_native(device)
         with mx.util.np_shape(True):
-            staged = staging.put(array, context, self)
-            return mx.np.array(array, dtype=array.dtype, ctx=context) if staged is None else staged
+            staged = staging.put(array, native, self)
+            return mx.np.array(array, dtype=array.dtype, ctx=native) if staged is None else staged
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         with mx.util.np_shape(True):
@@ -219,7 +219,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         _refuse_long(shape)
         semantics.creating()
         with mx.util.np_shape(True):
-            # MXNet sometimes draws 1.0: one number in 4,000 in float16, in ten million in float32
+            # MXNet sometimes draws 1.0: one number in 4,000 in float16, in ten million in float32 (apache/mxnet#20651)
             return mx.np.random.uniform(size=shape, dtype=dtype, ctx=self.to_native(device)) % 1
 
     def tracing(self) -> str | None:
@@ -257,10 +257,10 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
             raise self.unsupported(
                 "moves inside a hybridized block, whose graph runs on one device", "move its inputs before it is called"
             )
-        context = self.to_native(device)
+        native = self.to_native(device)
         with mx.util.np_shape(True):
-            staged = stage(x, context, self)
-            new = x.copyto(context) if staged is None else staged
+            staged = stage(x, native, self)
+            new = x.copyto(native) if staged is None else staged
             # while MXNet records, the copy is part of the graph; otherwise it is a variable, as `x` is
             if x.grad is not None and not mx.autograd.is_recording():
                 new.attach_grad()
@@ -279,8 +279,8 @@ def _builds_graph(frame: FrameType) -> bool:
     """Whether a frame is a block's `hybrid_forward` with symbols and `mx.sym`, its F, for arguments."""
     if frame.f_code.co_name != "hybrid_forward":
         return False
-    given = (value if isinstance(value, list | tuple) else (value,) for value in frame.f_locals.values())
-    return any(x is mx.sym or isinstance(x, mx.sym.Symbol) for values in given for x in values)
+    arguments = (value if isinstance(value, list | tuple) else (value,) for value in frame.f_locals.values())
+    return any(x is mx.sym or isinstance(x, mx.sym.Symbol) for values in arguments for x in values)
 
 
 def _refuse_long(shape: tuple[int, ...]) -> None:

@@ -67,5 +67,5 @@ class MxnetConversion(Conversion):
             x.wait_to_read()  # the error of failed work comes out here, and not where it would be taken for another one
             try:
                 return Lent(mx.nd.to_dlpack_for_read(x.as_nd_ndarray())).seen_by_numpy()
-            except mx.MXNetError:  # a convolution that has run keeps its weight in a layout of oneDNN's
+            except mx.MXNetError:  # a convolution that has run keeps its weight in oneDNN's layout (apache/mxnet#16143)
                 return self.to_numpy(x)

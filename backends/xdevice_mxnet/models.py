@@ -45,13 +45,13 @@ _reset_store = private.field("mxnet.gluon.Trainer._reset_kvstore")
 def places(model: Any) -> Iterator[tuple[str, Any]]:
     """Yields name and context (device) of each variable; of a parameter on several devices, once for each device."""
     if isinstance(model, Trainer):
-        yield from ((f"contexts[{i}]", context) for i, context in enumerate(trainers.contexts(model)))
+        yield from ((f"contexts[{i}]", native) for i, native in enumerate(trainers.contexts(model)))
         own = trainers.parameters(model)
         for index, state in trainers.updater(model).states.items():
             yield from ((f"state of {own[index].name}", array.ctx) for array in trainers.arrays(state))
         return
     for name, parameter in _parameters(model):
-        yield from ((name, context) for context in _contexts(name, parameter))
+        yield from ((name, native) for native in _contexts(name, parameter))
 
 
 def variables(model: Any) -> Iterator[tuple[str, Any]]:
@@ -85,44 +85,44 @@ def _unshaped(name: str) -> NotBuiltError:
     return NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
 
 
-def move(model: Any, context: Any) -> None:
+def move(model: Any, native: Any) -> None:
     """Moves the parameters of a model, and the state of the Trainers to which they belong. Of a Trainer that is given
     itself, only the state is moved."""
     if isinstance(model, Trainer):
         _refuse_own_store(model)
-        _require_parameters(model, context)
-        _move_state(model, [context] * len(trainers.parameters(model)), [context])
+        _require_parameters(model, native)
+        _move_state(model, [native] * len(trainers.parameters(model)), [native])
         return
-    moving = [parameter for name, parameter in _parameters(model) if _contexts(name, parameter) != [context]]
-    own = {id(found): found for found in map(_trainer, moving) if found is not None}.values()
+    moving = [parameter for name, parameter in _parameters(model) if _contexts(name, parameter) != [native]]
+    own = {id(trainer): trainer for trainer in map(_trainer, moving) if trainer is not None}.values()
     for trainer in own:
         _refuse_own_store(trainer)
     for parameter in moving:
-        _place(parameter, parameter, context)
+        _place(parameter, parameter, native)
     for trainer in own:
         _follow(trainer)
     if moving and isinstance(model, Block):
         model.apply(_forget_compiled)
 
 
-def copied(model: Any, context: Any) -> Any:
+def copied(model: Any, native: Any) -> Any:
     """Returns a copy of a model on a context, with its values and gradients, but not attached to a Trainer. Parameters
     that are shared in the model are shared in the copy."""
     memo: dict[int, Any] = {}
     for name, parameter in _parameters(model):
         _contexts(name, parameter)
         memo[id(_trainer(parameter))] = None
-        memo[id(parameter)] = _copied(parameter, context)
+        memo[id(parameter)] = _copied(parameter, native)
     if isinstance(model, Block):
         model.apply(lambda block: _spare_compiled(block, memo))
     with mx.util.np_shape(True):
         return copy.deepcopy(model, memo)
 
 
-def _copied(parameter: Any, context: Any) -> Any:
+def _copied(parameter: Any, native: Any) -> Any:
     new = copy.copy(parameter)
     _trainer.set(new, None)
-    _place(new, parameter, context)
+    _place(new, parameter, native)
     return new
 
 
@@ -141,26 +141,26 @@ def _contexts(name: str, parameter: Any) -> list[Any]:
         ) from error
 
 
-def _place(parameter: Any, source: Any, context: Any) -> None:
-    """Puts `parameter` on `context`, with the values and the gradient of `source`, which may be `parameter` itself."""
+def _place(parameter: Any, source: Any, native: Any) -> None:
+    """Puts `parameter` on `native`, with the values and the gradient of `source`, which may be `parameter` itself."""
     arrays = _arrays(source)
     if arrays is None or len(arrays) > 1:
-        _reset(parameter, context)
+        _reset(parameter, native)
         return
     gradient = source.grad() if source.grad_req != "null" else None
     with _kind_of(arrays[0]):
-        _put(parameter)(arrays[0], [context])
+        _put(parameter)(arrays[0], [native])
         if gradient is not None:
             gradient.copyto(parameter.grad())
             _is_fresh.set(_arrays(parameter)[0], _is_fresh(arrays[0]))
 
 
-def _reset(parameter: Any, context: Any) -> None:
+def _reset(parameter: Any, native: Any) -> None:
     """Puts a parameter on a context by MXNet's `reset_ctx`. A deferred initialization stays deferred, replicas on
     several devices are averaged, and gradients become zero."""
     arrays = _arrays(parameter)
     with _kind_of(arrays[0] if arrays else None):
-        parameter.reset_ctx(context)
+        parameter.reset_ctx(native)
 
 
 @contextmanager
@@ -196,14 +196,14 @@ def _refuse_own_store(trainer: Any) -> None:
         tuple(trainers.arrays(state))  # raises for state that cannot be moved
 
 
-def _require_parameters(trainer: Any, context: Any) -> None:
-    """Raises `UnsupportedError` for a Trainer with parameters that are not on `context`. They could not be moved with
+def _require_parameters(trainer: Any, native: Any) -> None:
+    """Raises `UnsupportedError` for a Trainer with parameters that are not on `native`. They could not be moved with
     the Trainer, because it does not know the blocks whose compiled graphs a move has to delete."""
     for parameter in trainers.parameters(trainer):
         places = _contexts(parameter.name, parameter)
-        if places != [context]:
+        if places != [native]:
             raise UnsupportedError(
-                f"mxnet cannot move a Trainer to {context} while its parameter {parameter.name} is on "
+                f"mxnet cannot move a Trainer to {native} while its parameter {parameter.name} is on "
                 f"{', '.join(map(str, places))}; move the model, xdevice.to_device(net, ...): its Trainer moves with it"
             )
 
@@ -231,18 +231,18 @@ def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) ->
         trainers.updaters.set(trainer, [own])
 
 
-def _state_on(state: Any, context: Any) -> Any:
+def _state_on(state: Any, native: Any) -> Any:
     if isinstance(state, mx.nd.NDArray):
-        return state if state.ctx == context else state.copyto(context)
+        return state if state.ctx == native else state.copyto(native)
     if isinstance(state, list | tuple):
-        return type(state)(_state_on(part, context) for part in state)
+        return type(state)(_state_on(part, native) for part in state)
     return state  # None or a number: `trainers.arrays` has raised for anything else
 
 
 class MxnetModels(Models):
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        for name, context in places(model):
-            place = self.from_native(context)
+        for name, native in places(model):
+            place = self.from_native(native)
             assert place is not None
             yield name, place
 

@@ -26,8 +26,8 @@ _GONE = {"bool": bool, "int": int, "float": float, "complex": complex, "object":
 
 @contextmanager
 def restored(package: str) -> Iterator[None]:
-    """A block in which to import `package` (MXNet), so that it finds the names that NumPy has removed. Raises
-    ImportError for NumPy 2, with which MXNet cannot work."""
+    """A block in which to import `package` (MXNet), so that it finds the names that NumPy has removed
+    (apache/mxnet#21165). Raises ImportError for NumPy 2, with which MXNet cannot work."""
     if not hasattr(numpy, "PZERO"):
         raise ImportError(f"{package} 1.9 needs numpy below 2, and this is {numpy.__version__}: pip install 'numpy<2'")
     if importlib.util.find_spec("distutils") is None:
@@ -58,8 +58,8 @@ class _Finder(MetaPathFinder):
         vars(copy).update(_GONE)
 
         def import_(name: str, *args: Any, **kwargs: Any) -> ModuleType:
-            found = builtins.__import__(name, *args, **kwargs)
-            return copy if found is numpy else found
+            module = builtins.__import__(name, *args, **kwargs)
+            return copy if module is numpy else module
 
         self._builtins = {**vars(builtins), "__import__": import_}
 

@@ -41,13 +41,13 @@ def operator(family: str, *words: str, own: Callable[..., Any] | None = None) ->
         for x in arrays:
             if type(x) is not _Array:
                 return otherwise(*arrays, **settings)
-        count, made, number, types = len(arrays), _Handles(), c_int(), _Types()
+        count, outputs, number, types = len(arrays), _Handles(), c_int(), _Types()
         handles = (_Handle * count)(*[x.handle for x in arrays])
-        given = _texts(tuple(settings), tuple(map(str, settings.values())))
+        texts = _texts(tuple(settings), tuple(map(str, settings.values())))
         _check(library.MXImperativeInvokeEx(
-            handle, c_int(count), handles, byref(number), byref(made), *given, byref(types)
+            handle, c_int(count), handles, byref(number), byref(outputs), *texts, byref(types)
         ))  # fmt: skip
-        return _Array(_Handle(made[0]))
+        return _Array(_Handle(outputs[0]))
 
     return call
 
@@ -63,11 +63,11 @@ def gradients(loss: Any, inputs: list[Any]) -> list[Any]:
     where that is not dense."""
     if any(type(x) is not _Array for x in inputs):
         return list(mx.autograd.grad(loss, inputs))
-    made, types, count = _Handles(), _Types(), len(inputs)
+    outputs, types, count = _Handles(), _Types(), len(inputs)
     handles = (_Handle * count)(*[x.handle for x in inputs])
     _check(library.MXAutogradBackwardEx(
-        1, byref(loss.handle), ctypes.c_void_p(), count, handles, 0, 0, 1, byref(made), byref(types)
+        1, byref(loss.handle), ctypes.c_void_p(), count, handles, 0, 0, 1, byref(outputs), byref(types)
     ))  # fmt: skip
     if any(types[i] for i in range(count)):
         raise UnsupportedError("mxnet does not support sparse gradients here; leave sparse_grad=True out")
-    return [_Array(_Handle(made[i])) for i in range(count)]
+    return [_Array(_Handle(outputs[i])) for i in range(count)]

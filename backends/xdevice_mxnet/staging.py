@@ -34,43 +34,43 @@ def read(x: Any, backend: Replicas) -> np.ndarray[Any, Any] | None:
     return staging.read(x, _address(x, backend), x.shape, host_dtype(dtype_name(x.dtype)))
 
 
-def put(values: np.ndarray[Any, Any], context: Any, backend: Replicas) -> Any | None:
+def put(values: np.ndarray[Any, Any], native: Any, backend: Replicas) -> Any | None:
     """Returns an array on a GPU with the values of a NumPy array, copied through the ring; None if MXNet has to copy
     them."""
-    if context.device_type != "gpu" or values.nbytes < LEAST or not values.flags.c_contiguous:
+    if native.device_type != "gpu" or values.nbytes < LEAST or not values.flags.c_contiguous:
         return None
     if values.dtype.name not in backend.dtypes or not ring.is_measured():
         return None
-    made = mx.np.empty(values.shape, dtype=values.dtype, ctx=context)
-    return made if _to_gpu(values, values.ctypes.data, made, backend) else None
+    array = mx.np.empty(values.shape, dtype=values.dtype, ctx=native)
+    return array if _to_gpu(values, values.ctypes.data, array, backend) else None
 
 
-def moved(x: Any, context: Any, backend: Replicas) -> Any | None:
+def moved(x: Any, native: Any, backend: Replicas) -> Any | None:
     """Returns a copy on a GPU of an array on the host, or the reverse, made through the ring; None if MXNet has to copy
     it."""
-    from_kind, to_kind = ("cpu", "gpu") if context.device_type == "gpu" else ("gpu", "cpu")
-    if context.device_type != to_kind or mx.autograd.is_recording() or not _is_staged(x, from_kind, backend):
+    from_kind, to_kind = ("cpu", "gpu") if native.device_type == "gpu" else ("gpu", "cpu")
+    if native.device_type != to_kind or mx.autograd.is_recording() or not _is_staged(x, from_kind, backend):
         return None
-    made = mx.np.empty(x.shape, dtype=x.dtype, ctx=context)
+    copy = mx.np.empty(x.shape, dtype=x.dtype, ctx=native)
     if to_kind == "gpu":
-        is_done = _to_gpu(x, _address(x, backend), made, backend)
+        is_done = _to_gpu(x, _address(x, backend), copy, backend)
     else:
-        source, target = _address(x, backend), _address(made, backend)
-        is_done = bool(source and target) and ring.to_host(x, source, made, target, _size(x), None)
+        source, target = _address(x, backend), _address(copy, backend)
+        is_done = bool(source and target) and ring.to_host(x, source, copy, target, _size(x), None)
     if not is_done:
         return None
-    return made if isinstance(x, mx.np.ndarray) else made.as_nd_ndarray()
+    return copy if isinstance(x, mx.np.ndarray) else copy.as_nd_ndarray()
 
 
-def _to_gpu(owner: Any, source: int, made: Any, backend: Replicas) -> bool:
-    target = _address(made, backend)
-    return bool(source and target) and ring.to_gpu(owner, source, made, target, _size(made), None)
+def _to_gpu(owner: Any, source: int, array: Any, backend: Replicas) -> bool:
+    target = _address(array, backend)
+    return bool(source and target) and ring.to_gpu(owner, source, array, target, _size(array), None)
 
 
 def _address(x: Any, backend: Replicas) -> int:
     """Waits for an array, and returns the address of its memory; 0 if MXNet does not tell the address."""
-    found = backend.memory_of(x)
-    return 0 if found is None else found[0]
+    memory = backend.memory_of(x)
+    return 0 if memory is None else memory[0]
 
 
 def _is_staged(x: Any, kind: str, backend: Replicas) -> bool:

@@ -62,8 +62,8 @@ def steps(optimizer: Any) -> dict[Any, int]:
     """Returns how many steps each parameter has taken, by its index: the greatest of the counts that an optimizer keeps
     for each device."""
     latest: dict[Any, int] = {}
-    for seen in counts(optimizer).values():
-        for index, count in seen.items():
+    for of_device in counts(optimizer).values():
+        for index, count in of_device.items():
             latest[index] = max(count, latest.get(index, 0))
     return latest
 

@@ -48,5 +48,5 @@ def _count_gpus() -> int:
     if not paddle.is_compiled_with_cuda():
         return 0
     # Paddle's own count initialises CUDA, which no forked child could use then
-    found = None if paddle.is_compiled_with_rocm() else nvidia.count()
-    return int(paddle.device.cuda.device_count()) if found is None else found
+    count = None if paddle.is_compiled_with_rocm() else nvidia.count()
+    return int(paddle.device.cuda.device_count()) if count is None else count

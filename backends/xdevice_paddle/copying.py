@@ -60,8 +60,8 @@ def relocate(x: paddle.Tensor, place: Any) -> None:
 
 
 def copy_to(x: paddle.Tensor, place: Any, is_blocking: bool = True) -> paddle.Tensor:
-    made: paddle.Tensor = _copy_to(paddle.Tensor)(x, place, is_blocking)
-    return made
+    copy: paddle.Tensor = _copy_to(paddle.Tensor)(x, place, is_blocking)
+    return copy
 
 
 def _by_layer(x: paddle.Tensor, place: Any) -> paddle.Tensor:

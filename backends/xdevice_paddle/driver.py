@@ -74,10 +74,10 @@ def _context(index: int) -> ctypes.c_void_p:
     """Returns the context that the CUDA runtime, and so Paddle, uses on a GPU. Creates it if there is none; it is never
     released."""
     call("cuInit", 0)
-    device, context = ctypes.c_int(), ctypes.c_void_p()
+    device, primary = ctypes.c_int(), ctypes.c_void_p()
     call("cuDeviceGet", ctypes.byref(device), index)
-    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-    return context
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(primary), device)
+    return primary
 
 
 @cache

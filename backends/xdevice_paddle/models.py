@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 _register_backward_hook = private.field("paddle.Tensor._register_backward_hook")
 _strategy = private.field("paddle.DataParallel._strategy")
 _optimizer = private.field("paddle.Model._optimizer")
-_watch: Final = GradientWatch(lambda p, told: _register_backward_hook(p)(told))
+_watch: Final = GradientWatch(lambda p, hook: _register_backward_hook(p)(hook))
 
 
-def held(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
+def named_tensors(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
     if isinstance(model, paddle.nn.Layer):
         yield from model.named_parameters()
         # an LSTM has a buffer without memory, and so without a device
-        yield from (found for found in model.named_buffers() if has_memory(found[1]))
+        yield from (buffer for buffer in model.named_buffers() if has_memory(buffer[1]))
         return
     for kind, state in optimizers.state(model).items():
         for name, value in state.items():
@@ -48,9 +48,9 @@ def require_known(optimizer: Any, backend: Models) -> None:
     """Raises `UnsupportedError` for an optimizer that has tensors in attributes other than Paddle's own for state,
     parameters and settings (numbers, or tensors on the host), because they would not be moved or saved. LBFGS has some
     in its `state`."""
-    known = {id(x) for kept in optimizers.kept(optimizer) for x in _tensors(kept)}
+    ids = {id(x) for kept in optimizers.kept(optimizer) for x in _tensors(kept)}
     for name, value in vars(optimizer).items():
-        if any(id(x) not in known for x in _tensors(value)):
+        if any(id(x) not in ids for x in _tensors(value)):
             raise backend.unsupported(
                 f"a {type(optimizer).__name__} that keeps tensors in its {name}",
                 "move it before its first step; of its state, save state_dict() yourself",
@@ -69,7 +69,7 @@ def move(model: Any, device: Device, backend: Models) -> None:
     if not isinstance(model, paddle.nn.Layer):
         require_known(model, backend)
     moving = []
-    for name, variable in held(model):
+    for name, variable in named_tensors(model):
         gradient = variable.grad
         if gradient is not None and not gradient.is_dense():
             raise backend.unsupported(f"moving the sparse gradient of {name}", "call clear_grad() first")
@@ -91,9 +91,9 @@ def copied(model: paddle.nn.Layer, device: Device, backend: Models) -> paddle.nn
 def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
     layers = [model, *model.sublayers()]
     # the strategy of a DataParallel cannot be copied, and never changes: the copy shares it
-    told = [_strategy(layer) for layer in layers if isinstance(layer, paddle.DataParallel)]
+    strategies = [_strategy(layer) for layer in layers if isinstance(layer, paddle.DataParallel)]
     try:
-        return copy.deepcopy(model, {id(strategy): strategy for strategy in told})
+        return copy.deepcopy(model, {id(strategy): strategy for strategy in strategies})
     except (TypeError, RuntimeError) as error:
         raise backend.unsupported(
             f"copying this {type(model).__name__} ({error})",
@@ -111,7 +111,7 @@ def _owned(model: paddle.Model) -> dict[str, Any]:
 
 class PaddleModels(Models):
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        for name, variable in held(model):
+        for name, variable in named_tensors(model):
             yield name, self.device_of(variable)
 
     def variables(self, model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
@@ -169,6 +169,6 @@ class PaddleModels(Models):
 
         def tensors(x: Any) -> Iterator[tuple[str, Any]]:
             for name, part in _owned(x).items():
-                yield from ((f".{name}.{inner}", variable) for inner, variable in held(part))
+                yield from ((f".{name}.{inner}", variable) for inner, variable in named_tensors(part))
 
         return Way(move=moved, copy=no_copy, tensors=tensors)

@@ -62,7 +62,7 @@ def make(optimizer: Any, parameters: list[Any]) -> None:
 
 
 def parameters_of(optimizer: Any) -> list[Any]:
-    found: list[Any] = []
+    parameters: list[Any] = []
     for group in parameter_list(optimizer):
-        found += group["params"] if isinstance(group, dict) else [group]
-    return found
+        parameters += group["params"] if isinstance(group, dict) else [group]
+    return parameters

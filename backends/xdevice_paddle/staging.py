@@ -47,8 +47,8 @@ def put(values: np.ndarray[Any, Any], place: Any, dtypes: Container[str]) -> pad
         return None
     if values.dtype.name not in dtypes or not _is_possible():
         return None
-    made = _empty(list(values.shape), getattr(paddle, values.dtype.name), place)
-    return made if _to_gpu(values, values.ctypes.data, made, place) else None
+    tensor = _empty(list(values.shape), getattr(paddle, values.dtype.name), place)
+    return tensor if _to_gpu(values, values.ctypes.data, tensor, place) else None
 
 
 def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
@@ -58,8 +58,8 @@ def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
         return None
     if not _is_possible():
         return None
-    made = _empty(x.shape, x.dtype, place)
-    return _flagged(made, x) if _to_gpu(x, x.data_ptr(), made, place) else None
+    copy = _empty(x.shape, x.dtype, place)
+    return _flagged(copy, x) if _to_gpu(x, x.data_ptr(), copy, place) else None
 
 
 def wait(place: Any) -> None:
@@ -73,10 +73,10 @@ def moved(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
     gpu = _gpu(place)
     if gpu is None:
         return _on_host(x) if is_host(place) else None
-    made = to_gpu(x, gpu)
-    if made is not None:
+    copy = to_gpu(x, gpu)
+    if copy is not None:
         wait(gpu)
-    return made
+    return copy
 
 
 def is_host(place: Any) -> bool:
@@ -86,9 +86,9 @@ def is_host(place: Any) -> bool:
 def _on_host(x: paddle.Tensor) -> paddle.Tensor | None:
     if not _is_read(x):
         return None
-    made = _empty(x.shape, x.dtype, paddle.CPUPlace())
-    is_done = ring.to_host(x, x.data_ptr(), made, made.data_ptr(), size(x), _stream(_gpu(x.place)))
-    return _flagged(made, x) if is_done else None
+    copy = _empty(x.shape, x.dtype, paddle.CPUPlace())
+    is_done = ring.to_host(x, x.data_ptr(), copy, copy.data_ptr(), size(x), _stream(_gpu(x.place)))
+    return _flagged(copy, x) if is_done else None
 
 
 def _gpu(place: Any) -> Any | None:
@@ -99,13 +99,13 @@ def _gpu(place: Any) -> Any | None:
     return place if isinstance(place, paddle.CUDAPlace) else None
 
 
-def _flagged(made: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
-    made.name, made.persistable = x.name, x.persistable
-    return made
+def _flagged(copy: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
+    copy.name, copy.persistable = x.name, x.persistable
+    return copy
 
 
-def _to_gpu(owner: Any, source: int, made: paddle.Tensor, place: Any) -> bool:
-    return ring.to_gpu(owner, source, made, made.data_ptr(), size(made), _stream(place))
+def _to_gpu(owner: Any, source: int, target: paddle.Tensor, place: Any) -> bool:
+    return ring.to_gpu(owner, source, target, target.data_ptr(), size(target), _stream(place))
 
 
 def _stream(place: Any) -> int:

@@ -4,7 +4,8 @@ calls), written with TensorFlow's functions.
 The rules that it must keep, and the facts behind them:
 
 - The device of a tensor is where its memory is, as `backing_device` says: an int32 tensor "on" GPU:0 may have its
-  memory on the CPU. `_copy` puts every dtype on the device that it is told; a `tf.device` scope does not.
+  memory on the CPU (tensorflow/tensorflow#46833). `_copy` puts every dtype on the device that it is told; a `tf.device`
+  scope does not (tensorflow/tensorflow#34071).
 - Between two CPUs `_copy` shares the memory, and on one device `tf.identity` does (measured on 2.21). So `DeepCopy`
   makes a copy there, which has no gradient of its own.
 - `tf.device(...)` objects are opaque and stateful, so the native devices are strings. Soft placement silently turns
@@ -96,9 +97,9 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
     # devices
 
     def count(self, kind: str) -> int:
-        found = self._counts.get(kind)
-        if found is not None:
-            return found
+        count = self._counts.get(kind)
+        if count is not None:
+            return count
         name = accelerators.kind() if kind == "gpu" else kind.upper()
         if is_started():
             self._counts[kind] = sum(map(_is_here, tf.config.list_logical_devices(name)))
@@ -226,7 +227,7 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         with self.scope(device):
-            # not tf.cast, which converts Python's numbers to float32 or int32 first
+            # not tf.cast, which converts Python's numbers to float32 or int32 first (tensorflow/tensorflow#64548)
             x = tf.fill(shape, tf.constant(bool(value) if dtype == "bool" else value, dtype))
         return self._settled(x, device)
 
@@ -250,10 +251,10 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
 
     def memory(self, device: Device) -> Memory:
         try:
-            found = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
+            usage = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
         except ValueError:  # on a CPU, memory is counted only by the allocators of oneDNN and BFC
             return Memory()
-        return Memory(None, None, found["current"], found["peak"])
+        return Memory(None, None, usage["current"], usage["peak"])
 
     def reset_peak(self, device: Device) -> None:
         try:
@@ -281,22 +282,22 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
         )
 
     def _place(self, name: str) -> Device:
-        found = self._places.get(name)
-        if found is None:
+        device = self._places.get(name)
+        if device is None:
             here = name
             if is_started():  # in a cluster this process has another job than the one in the names of virtual GPUs
                 here = name.replace(f"{address()}/device:", HERE, 1)
             try:
-                found = devices.parse(here)
-                is_other = found.kind == "gpu" and not self.virtual and f":{accelerators.kind()}:" not in here
-                if is_other or found.kind not in self.kinds:
+                device = devices.parse(here)
+                is_other = device.kind == "gpu" and not self.virtual and f":{accelerators.kind()}:" not in here
+                if is_other or device.kind not in self.kinds:
                     raise DeviceError(f"gpu:i is {accelerators.kind()} here")
             except DeviceError as error:
                 raise self.unsupported(
                     f"an xdevice.Device for {name!r}", "move what is on this process's own CPUs and GPUs only"
                 ) from error
-            found = self._places[name] = devices.plain(found)
-        return found
+            device = self._places[name] = devices.plain(device)
+        return device
 
     def _device_of_composite(self, x: Any) -> Device:
         parts = tf.nest.flatten(x, expand_composites=True)

@@ -23,9 +23,9 @@ IS_NVIDIA_OR_AMD: Final = tf.test.is_built_with_cuda() or tf.test.is_built_with_
 def kind() -> str:
     """Returns TensorFlow's name for the device type of `gpu:i`: "GPU" if there is no accelerator."""
     names = sorted({one.device_type for one in tf.config.list_physical_devices()} - _NO_GPU)
-    found = choose("tensorflow", names, _words, "GPU") or "GPU"
-    devices.HARDWARE.update(word for word in [found.lower()] if word != "gpu")
-    return found
+    device_type = choose("tensorflow", names, _words, "GPU") or "GPU"
+    devices.HARDWARE.update(word for word in [device_type.lower()] if word != "gpu")
+    return device_type
 
 
 def words() -> frozenset[str]:

@@ -103,9 +103,9 @@ def _capturing(handles: set[int]) -> tuple[list[Any], bool]:
     pipeline uses one of these functions."""
     everything = gc.get_objects()
     kinds = {cls for cls in set(map(type, everything)) if issubclass(cls, (_Trace, _Stage))}
-    found = [one for one in everything if type(one) in kinds]
-    traces = [one for one in found if isinstance(one, _Trace) and not handles.isdisjoint(map(id, _captures(one)))]
-    return traces, any(one.function is trace for one in found if isinstance(one, _Stage) for trace in traces)
+    candidates = [one for one in everything if type(one) in kinds]
+    traces = [one for one in candidates if isinstance(one, _Trace) and not handles.isdisjoint(map(id, _captures(one)))]
+    return traces, any(one.function is trace for one in candidates if isinstance(one, _Stage) for trace in traces)
 
 
 def _captures(trace: Any) -> list[Any]:
@@ -213,8 +213,8 @@ def _copied(value: Any, memo: _Memo) -> Any:
 def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
     """Returns a function of the copied model: `function` itself, or, if its closure refers to parts of the old model, a
     new function whose closure refers to the parts of the copy."""
-    held = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
-    if not any(id(getattr(value, "__self__", value)) in memo for value in held):
+    values = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+    if not any(id(getattr(value, "__self__", value)) in memo for value in values):
         return function
     cells = tuple(CellType(_copied(cell.cell_contents, memo)) for cell in function.__closure__ or ())
     new = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
@@ -257,7 +257,7 @@ def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
             renewed = {key: _renewed(key, memo, keys) for key in value}
             if list(renewed) != list(renewed.values()):
                 items = value.items() if isinstance(value, dict) else ()
-                content = {renewed[key]: held for key, held in items} or set(renewed.values())
+                content = {renewed[key]: entry for key, entry in items} or set(renewed.values())
                 value.clear()
                 value.update(content)
 
@@ -294,11 +294,12 @@ class TensorflowModels(Models):
         def _refuse_models_here(self) -> None: ...
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        found = parts.weights(model)
-        for name, variable in found:
+        weights = parts.weights(model)
+        for name, variable in weights:
             # the variable's device, not its memory's, which for int32 "on" a GPU is always on the host
+            # (tensorflow/tensorflow#59803)
             yield name, self._place(variable.device)
-        for _, key, value in () if found else parts.constants(model):
+        for _, key, value in () if weights else parts.constants(model):
             yield str(key), self.device_of(value)
 
     def is_all_on(self, model: Any, device: Device) -> bool:
@@ -325,7 +326,7 @@ class TensorflowModels(Models):
         return parts.built(model)
 
     def tensor_of(self, model: Any) -> Any | None:
-        variable = parts.held(model) if isinstance(model, keras.Variable) else model
+        variable = parts.tf_variable(model) if isinstance(model, keras.Variable) else model
         if not isinstance(variable, tf.Variable):
             return None
         with tf.device(variable.device):  # otherwise the value would be read to the device of the scope

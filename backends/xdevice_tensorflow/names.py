@@ -41,16 +41,18 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
                 "the optimizer has no state yet; build it first: optimizer.build(model.trainable_variables)"
             )
         # by number, as in Keras's own files: the paths contain those of the parameters, which differ between processes
-        owned_by_optimizer: list[tuple[str, Any]] = [(str(i), parts.held(x)) for i, x in enumerate(model.variables)]
+        owned_by_optimizer: list[tuple[str, Any]] = [
+            (str(i), parts.tf_variable(x)) for i, x in enumerate(model.variables)
+        ]
         return owned_by_optimizer
     owned = parts.built(model, without=_NO_STATE)
     if isinstance(model, keras.Metric):
-        return _unique((variable.name, parts.held(variable)) for variable in model.variables)
-    found = list(_walk(model, "", ()))
-    reached = {id(variable) for _, variable in found}
-    names = {id(parts.held(part)): part.path for part in owned if isinstance(part, keras.Variable)}
+        return _unique((variable.name, parts.tf_variable(variable)) for variable in model.variables)
+    named = list(_walk(model, "", ()))
+    reached = {id(variable) for _, variable in named}
+    names = {id(parts.tf_variable(part)): part.path for part in owned if isinstance(part, keras.Variable)}
     missed = [part for part in owned if isinstance(part, tf.Variable) and id(part) not in reached]
-    return _unique([*found, *((names.get(id(part), part.name.partition(":")[0]), part) for part in missed)])
+    return _unique([*named, *((names.get(id(part), part.name.partition(":")[0]), part) for part in missed)])
 
 
 def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
@@ -61,7 +63,7 @@ def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
     if isinstance(thing, tf.Variable):
         yield name, thing
     elif isinstance(thing, keras.Variable):
-        yield name, parts.held(thing)
+        yield name, parts.tf_variable(thing)
     elif not isinstance(thing, _NO_STATE):
         prefix = f"{name}/" if name else ""
         for inner, child in _children(thing):
@@ -71,19 +73,19 @@ def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
 def layers(model: Any) -> Iterator[tuple[str, keras.Layer]]:
     """Yields path and layer of every layer of a model, once. The path is the one in the names of the layer's variables,
     with dots instead of slashes."""
-    seen: set[int] = set()
-    return ((name.replace("/", "."), layer) for name, layer in _layers(model, "", seen))
+    visited: set[int] = set()
+    return ((name.replace("/", "."), layer) for name, layer in _layers(model, "", visited))
 
 
-def _layers(thing: Any, name: str, seen: set[int]) -> Iterator[_Named]:
-    if id(thing) in seen or isinstance(thing, (tf.Variable, keras.Variable, *_NO_STATE)):
+def _layers(thing: Any, name: str, visited: set[int]) -> Iterator[_Named]:
+    if id(thing) in visited or isinstance(thing, (tf.Variable, keras.Variable, *_NO_STATE)):
         return
-    seen.add(id(thing))
+    visited.add(id(thing))
     if isinstance(thing, keras.Layer):
         yield name, thing
     prefix = f"{name}/" if name else ""
     for inner, child in _children(thing):
-        yield from _layers(child, prefix + inner, seen)
+        yield from _layers(child, prefix + inner, visited)
 
 
 def _children(thing: Any) -> Iterable[_Named]:
@@ -125,12 +127,12 @@ def _lasting(layer: keras.Layer) -> str:
     return base if is_numbered else str(layer.name)
 
 
-def _unique(found: Iterable[_Named]) -> list[_Named]:
+def _unique(named: Iterable[_Named]) -> list[_Named]:
     """Returns the pairs with unique names: a name that an earlier pair has gets a number appended."""
 
     taken: set[str] = set()
     unique = []
-    for name, value in found:
+    for name, value in named:
         free, number = name, 0
         while free in taken:
             number += 1

@@ -34,7 +34,7 @@ _MADE_LATER = (keras.optimizers.Optimizer, keras.Metric)
 _BUILDS_NOTHING = (keras.Layer.build, keras.Model.build, keras.Sequential.build)
 
 
-def held(variable: Any) -> tf.Variable | None:
+def tf_variable(variable: Any) -> tf.Variable | None:
     """Returns the `tf.Variable` in a Keras variable, or itself; None if it has none yet. It is looked for, because the
     public `value` is cast inside a layer of mixed precision."""
     if isinstance(variable, tf.Variable):
@@ -49,18 +49,18 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
 
 
 def _named(parts: list[Any]) -> list[tuple[str, tf.Variable]]:
-    names = {id(held(part)): part.path for part in parts if isinstance(part, keras.Variable)}
-    found = [part for part in parts if isinstance(part, tf.Variable)]
-    return [(names.get(id(variable), variable.name.partition(":")[0]), variable) for variable in found]
+    names = {id(tf_variable(part)): part.path for part in parts if isinstance(part, keras.Variable)}
+    tf_variables = [part for part in parts if isinstance(part, tf.Variable)]
+    return [(names.get(id(variable), variable.name.partition(":")[0]), variable) for variable in tf_variables]
 
 
 def weights(model: Any) -> list[tuple[str, tf.Variable]]:
     """Returns the variables that say on which device a model is. Those of metrics and optimizers count only if the
     model has no others, because `fit` makes them on the default device."""
-    found = built(model, without=_MADE_LATER)
-    if not any(isinstance(part, tf.Variable) for part in found):
+    parts = built(model, without=_MADE_LATER)
+    if not any(isinstance(part, tf.Variable) for part in parts):
         return variables(model)
-    return _named(found)
+    return _named(parts)
 
 
 def constants(model: Any) -> list[tuple[Any, Any, Any]]:
@@ -80,13 +80,13 @@ def traced(model: Any) -> list[Any]:
 
 
 def _attributes(model: Any) -> Iterator[tuple[Any, Any, Any]]:
-    seen: set[int] = set()
+    visited: set[int] = set()
     holders = [vars(part) for part in owned(model) if isinstance(part, _OWNING)]
     while holders:
         holder = holders.pop()
-        if id(holder) in seen:
+        if id(holder) in visited:
             continue
-        seen.add(id(holder))
+        visited.add(id(holder))
         for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
             if isinstance(value, dict | list):
                 holders.append(value)
@@ -105,26 +105,26 @@ def built(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
 def owned(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
     """Returns everything that a model owns (layers, variables, optimizers, ...) once, in the order of the attributes.
     Objects of the types in `without` are left out, with what they own."""
-    found: list[Any] = []
-    seen: dict[int, Any] = {}
+    parts: list[Any] = []
+    visited: dict[int, Any] = {}
     stack = [model]
     while stack:
         thing = stack.pop()
-        if id(thing) in seen:
+        if id(thing) in visited:
             continue
         role = _role(thing.__class__)
         if role is None or (isinstance(thing, without) and thing is not model):
             continue
-        seen[id(thing)] = thing
+        visited[id(thing)] = thing
         if role in ("leaf", "owner"):
-            found.append(thing)
+            parts.append(thing)
         children: Iterable[Any] = ()
         if role == "owner":
             children = _children(thing)
         elif role != "leaf":
             children = thing.values() if role == "dict" else thing
         stack.extend(reversed(list(children)))
-    return found
+    return parts
 
 
 @functools.lru_cache(1024)
@@ -136,11 +136,11 @@ def _role(cls: type) -> str | None:
 def _children(owner: Any) -> list[Any]:
     """Returns the attributes of an object, without what it does not own: traced functions, which Keras makes anew when
     it needs them, or the model's variables, to which an optimizer only refers."""
-    found = [value for name, value in vars(owner).items() if name not in TRACES]
+    values = [value for name, value in vars(owner).items() if name not in TRACES]
     if not isinstance(owner, keras.optimizers.Optimizer):
-        return found
+        return values
     own = set(map(id, owner.variables))
-    return [value for value in found if not (isinstance(value, list) and _has_others(value, own))]
+    return [value for value in values if not (isinstance(value, list) and _has_others(value, own))]
 
 
 def _has_others(values: list[Any], own: set[int]) -> bool:

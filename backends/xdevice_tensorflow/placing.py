@@ -40,7 +40,7 @@ def placed(kernel: Callable[..., Any]) -> Callable[..., Any]:
         if _is_one_device() or (place := getattr(x, "backing_device", None)) is None:  # traced tensors have no device
             return kernel(x, *rest)
         with tf.device(place):
-            made = kernel(x, *rest)
-        return made if getattr(made, "backing_device", place) == place else moved(made, place)
+            result = kernel(x, *rest)
+        return result if getattr(result, "backing_device", place) == place else moved(result, place)
 
     return run

@@ -44,14 +44,14 @@ def by_nccl(tensors: list[Any], natives: tuple[str, ...], mean: bool) -> list[An
 def _reduction(natives: tuple[str, ...], dtype: Any, mean: bool) -> Callable[..., Any]:
     @tf.function(input_signature=[tf.TensorSpec(None, dtype)] * len(natives), autograph=False)  # type: ignore[untyped-decorator]
     def reduce(*tensors: Any) -> list[Any]:
-        found = []
+        totals = []
         for x, native in zip(tensors, natives, strict=True):
             with tf.device(native):
                 total = tf.raw_ops.NcclAllReduce(
                     input=x, reduction="sum", num_devices=len(natives), shared_name="xdevice"
                 )
-                found.append(total / len(natives) if mean else total)
-        return found
+                totals.append(total / len(natives) if mean else total)
+        return totals
 
     return reduce
 
@@ -96,8 +96,8 @@ class TensorflowReplicas(Replicas):
         wide = tf.float32 if first.dtype in _SHORT else first.dtype
         place = self.device_of(first)
         with self.scope(place):
-            found = add_up(tf.cast(first, wide), (tf.cast(x, wide) for x in rest), mean)
-            result = tf.stop_gradient(tf.cast(found, first.dtype))
+            total = add_up(tf.cast(first, wide), (tf.cast(x, wide) for x in rest), mean)
+            result = tf.stop_gradient(tf.cast(total, first.dtype))
         # int32 is added on the host: its kernel for GPUs takes host memory
         return result if self.device_of(result) is place else self.move(result, place)
 

@@ -65,13 +65,13 @@ def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> An
     if values.dtype.name not in _ON_GPUS or backend.virtual or not tf.executing_eagerly() or not ring.is_measured():
         return None
     with backend.scope(device):
-        made = tf.raw_ops.Empty(shape=values.shape, dtype=tf.as_dtype(values.dtype))
-    if backend.device_of(made) is not device:
+        tensor = tf.raw_ops.Empty(shape=values.shape, dtype=tf.as_dtype(values.dtype))
+    if backend.device_of(tensor) is not device:
         return None
-    backend.finish(made)
-    lent = Lent(backend.export(made))
-    is_done = ring.to_gpu(values, values.ctypes.data, made, lent.address, values.nbytes, None)
-    return made if is_done else None
+    backend.finish(tensor)
+    lent = Lent(backend.export(tensor))
+    is_done = ring.to_gpu(values, values.ctypes.data, tensor, lent.address, values.nbytes, None)
+    return tensor if is_done else None
 
 
 def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
@@ -79,18 +79,18 @@ def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
     if device.kind != "gpu" or x.dtype.name not in _ON_GPUS or _size(x) < MOVED:
         return None
     place = backend.device_of(x)
-    made = put(backend.to_numpy(x), device, backend) if place.kind == "cpu" else None
-    if made is None:
+    copy = put(backend.to_numpy(x), device, backend) if place.kind == "cpu" else None
+    if copy is None:
         return None
 
     if not x.dtype.is_floating:
-        return made
+        return copy
 
     def back(gradient: Any) -> Any:
         return backend.move(gradient, place) if hasattr(gradient, "backing_device") else gradient
 
     with backend.scope(device):  # `custom_gradient` passes what it gets through an operation
-        return tf.custom_gradient(lambda x: (made, back))(x)
+        return tf.custom_gradient(lambda x: (copy, back))(x)
 
 
 def _size(x: Any) -> int:

@@ -4,7 +4,8 @@ The rules that it must keep:
 
 - A copy passes `copy=True`, because `x.to(d)` returns `x` itself if `x` is on the device `d` already.
 - Nothing is copied with `non_blocking=True`, because the result of a device-to-host copy then holds garbage until
-  somebody waits. The exception are tensors that nobody can read before the copy has ended (staging.py).
+  somebody waits (pytorch/pytorch#140296). The exception are tensors that nobody can read before the copy has ended
+  (staging.py).
 - Counting GPUs starts no CUDA context.
 """
 
@@ -257,7 +258,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> torch.Tensor:
-        # torch.tensor refuses negative strides
+        # torch.tensor refuses negative strides (pytorch/pytorch#92680)
         straight = array if array.flags.c_contiguous else array.copy()
         native, name = self.to_native(device), name_of(array.dtype)
         staged = staging.array(straight, native)
@@ -353,6 +354,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
 
     def after_fork(self) -> None:
         # OpenMP's threads do not survive a fork, and the first parallel loop in the child would wait for them
+        # (pytorch/pytorch#41197)
         torch.set_num_threads(1)
 
     def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:

@@ -26,8 +26,8 @@ def lost(model: Module, names: Mapping[str, object]) -> str | None:
     """Returns the first of these names of a state dict that is the extra state of a module without a `set_extra_state`,
     so that nothing could load it; None if there is none."""
     extra = [name for name in names if name.rpartition(".")[2] == NAME]
-    known = _takers(model) if extra else {}
-    return next((name for name in extra if name not in known), None)
+    takers = _takers(model) if extra else {}
+    return next((name for name in extra if name not in takers), None)
 
 
 def take(model: Module, state: Mapping[str, torch.Tensor]) -> None:

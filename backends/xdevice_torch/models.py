@@ -67,22 +67,22 @@ _NODES: Final = private["torch.utils._pytree.SUPPORTED_NODES"]
 _set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # virtual GPUs replace the property
 
 
-def held(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields name and tensor of everything that moves with a module or an optimizer. A module without tensors that says
     where it is yields an empty tensor on that device."""
     if not isinstance(model, Module):
         for number, state in enumerate(_states(model)):
             yield from _tensors(state, f"state[{number}]")
         return
-    found: set[int] = set()
+    ids: set[int] = set()
     for name, x in (*model.named_parameters(), *model.named_buffers()):
-        found.add(id(x))
+        ids.add(id(x))
         yield name, x
     for name, x in _moved_by_itself(model):
-        if id(x) not in found:
-            found.add(id(x))
+        if id(x) not in ids:
+            ids.add(id(x))
             yield name, x
-    if not found and isinstance(device := _own_device(model), torch.device):
+    if not ids and isinstance(device := _own_device(model), torch.device):
         yield "device", torch.empty(0, device=device)
 
 
@@ -211,7 +211,7 @@ def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
             places.setdefault(id(buffer), []).append((module, name))
-    return [found for found in places.values() if len(found) > 1]
+    return [group for group in places.values() if len(group) > 1]
 
 
 class _MovingState:
@@ -246,8 +246,8 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
     """Raises `UnsupportedError` for an optimizer that has tensors, or another optimizer, as attributes, because these
     would not be moved."""
     parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    known = ("state", "param_groups", "defaults")  # a learning rate in them may be a tensor, which is not moved
-    own = {name: value for name, value in vars(optimizer).items() if name not in known}
+    names = ("state", "param_groups", "defaults")  # a learning rate in them may be a tensor, which is not moved
+    own = {name: value for name, value in vars(optimizer).items() if name not in names}
     for x in leaves(own):
         if isinstance(x, torch.Tensor | torch.optim.Optimizer) and id(x) not in parameters:
             raise UnsupportedError(
@@ -271,8 +271,8 @@ def _refuse_unknown(key: str, value: Any) -> None:
 
 
 def _exported(x: Any) -> list[tuple[str, Any]]:
-    held = {"state_dict": x.state_dict, "constants": x.constants}
-    return [(f".{name}[{key!r}]", value) for name, inside in held.items() for key, value in inside.items()]
+    dicts = {"state_dict": x.state_dict, "constants": x.constants}
+    return [(f".{name}[{key!r}]", value) for name, inside in dicts.items() for key, value in inside.items()]
 
 
 def _inside(x: Any) -> list[tuple[str, Any]]:
@@ -309,10 +309,10 @@ class TorchModels(Models):
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         places = self._places
-        return [(name, places[variable.device]) for name, variable in held(model)]
+        return [(name, places[variable.device]) for name, variable in named_tensors(model)]
 
     def require_built(self, model: Any) -> None:
-        for name, variable in held(model):
+        for name, variable in named_tensors(model):
             if torch.nn.parameter.is_lazy(variable):
                 raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
 

@@ -86,8 +86,8 @@ class TorchReplicas(Replicas):
         first = next(rest)
         dtype = _SIGNED.get(first.dtype, first.dtype)
         start = _seen_as(dtype, first).to(torch.float32 if dtype in _SHORT else dtype, copy=True)
-        found: torch.Tensor = add_up(start, (_seen_as(dtype, x) for x in rest), mean)
-        return _seen_as(first.dtype, found.to(dtype))
+        total: torch.Tensor = add_up(start, (_seen_as(dtype, x) for x in rest), mean)
+        return _seen_as(first.dtype, total.to(dtype))
 
     def all_reduce(self, tensors: list[torch.Tensor], mean: bool) -> list[torch.Tensor]:
         if not is_for_nccl(tensors):

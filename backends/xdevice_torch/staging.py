@@ -100,25 +100,25 @@ class _Move(torch.autograd.Function):
 
 
 def _through_ring(source: torch.Tensor, native: torch.device) -> torch.Tensor | None:
-    made = torch.empty_like(source, device=native)  # dense, with the strides that `to` gives
-    if source.stride() != made.stride():
+    copy = torch.empty_like(source, device=native)  # dense, with the strides that `to` gives
+    if source.stride() != copy.stride():
         source = torch.empty_like(source).copy_(source)
-    is_done = _to_host(source, made) if source.is_cuda else _to_gpu(source, source.data_ptr(), made)
-    return made if is_done else None
+    is_done = _to_host(source, copy) if source.is_cuda else _to_gpu(source, source.data_ptr(), copy)
+    return copy if is_done else None
 
 
-def _to_host(source: torch.Tensor, made: torch.Tensor) -> bool:
+def _to_host(source: torch.Tensor, target: torch.Tensor) -> bool:
     from xdevice.cuda import ring
 
     stream = torch.cuda.current_stream(source.device).cuda_stream
-    return ring.to_host(source, source.data_ptr(), made, made.data_ptr(), made.nbytes, stream)
+    return ring.to_host(source, source.data_ptr(), target, target.data_ptr(), target.nbytes, stream)
 
 
-def _to_gpu(owner: Any, address: int, made: torch.Tensor) -> bool:
+def _to_gpu(owner: Any, address: int, target: torch.Tensor) -> bool:
     from xdevice.cuda import ring
 
-    stream = torch.cuda.current_stream(made.device).cuda_stream
-    return ring.to_gpu(owner, address, made, made.data_ptr(), made.nbytes, stream)
+    stream = torch.cuda.current_stream(target.device).cuda_stream
+    return ring.to_gpu(owner, address, target, target.data_ptr(), target.nbytes, stream)
 
 
 def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | None:
@@ -130,8 +130,8 @@ def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | 
 
     if not ring.is_measured() or has_modes() or _is_recorded(native):
         return None
-    made = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name), device=native)
-    return made if _to_gpu(values, values.ctypes.data, made) else None
+    tensor = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name), device=native)
+    return tensor if _to_gpu(values, values.ctypes.data, tensor) else None
 
 
 class OfModules(TorchFunctionMode):
@@ -188,19 +188,19 @@ def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
         return x.to(native, non_blocking=True) if x.is_pinned() else None
     if not x.is_cuda or native.type != "cpu" or (x.requires_grad and torch.is_grad_enabled()) or _is_recorded(x.device):
         return None
-    made = x.to(native, non_blocking=True)  # in page-locked memory
+    copy = x.to(native, non_blocking=True)  # in page-locked memory
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(x.device))
-    return arriving(made, event.synchronize)
+    return arriving(copy, event.synchronize)
 
 
 def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
     """Returns a tensor that stands for `values`, and calls `wait` before anybody reads them."""
-    made: torch.Tensor = _make_wrapper(
+    wrapper: torch.Tensor = _make_wrapper(
         _arriving_type(), values.shape, strides=values.stride(), dtype=values.dtype, device=values.device
     )
-    vars(made)[_COMING] = values, wait
-    return made
+    vars(wrapper)[_COMING] = values, wait
+    return wrapper
 
 
 def arrive(x: torch.Tensor) -> torch.Tensor:

@@ -29,7 +29,7 @@ def replaced(kind: type, function: Callable[[Any], Any], tree: Any) -> Any:
         return tree._make(parts) if hasattr(tree, "_make") else type(tree)(parts)
     if not isinstance(tree, dict | list):
         return tree
-    made = copy.copy(tree)
+    new = copy.copy(tree)
     for key, inside in tree.items() if isinstance(tree, dict) else enumerate(tree):
-        made[key] = replaced(kind, function, inside)
-    return made
+        new[key] = replaced(kind, function, inside)
+    return new

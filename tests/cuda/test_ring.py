@@ -189,7 +189,7 @@ def test_a_few_bytes_without_a_stream_come_at_once_and_make_no_ring(driver):
     driver.streams[place.stream.value].append(lambda: pytest.fail("they have waited for a large copy"))
     assert down(gpu, made, None)
     assert (made == gpu).all()
-    assert ring.held() == 0
+    assert ring.pinned_bytes() == 0
     driver.streams[place.stream.value].clear()
     driver.failing = 1
     assert not down(gpu, made, None)
@@ -262,7 +262,7 @@ def test_what_is_not_the_memory_of_a_gpu_is_left_alone(driver):
     driver.kind = 1
     assert not up(values, gpu)
     assert not gpu.any()
-    assert ring.held() == 0
+    assert ring.pinned_bytes() == 0
 
 
 def test_a_stream_that_each_thread_has_its_own_of_is_left_to_the_framework(driver):
@@ -275,15 +275,15 @@ def test_the_memory_is_as_much_as_is_said():
 
 
 def test_the_memory_is_one_small_block_and_can_be_given_back(driver):
-    assert ring.held() == 0
+    assert ring.pinned_bytes() == 0
     values, gpu = random(8), driver.array(WHOLE)
     for _ in range(2):
         assert up(values, gpu)
-        assert ring.held() == sum(memory.nbytes for memory in driver.host.values()) == SLOT * ring.SLOTS
+        assert ring.pinned_bytes() == sum(memory.nbytes for memory in driver.host.values()) == SLOT * ring.SLOTS
         before = {thread.name for thread in threading.enumerate()}
         assert "xdevice-ring" in before
         ring.free()
-        assert ring.held() == 0
+        assert ring.pinned_bytes() == 0
         assert not driver.host
         assert "xdevice-ring" not in {thread.name for thread in threading.enumerate()}
         driver.finish(STREAM)
@@ -326,10 +326,10 @@ def test_a_child_of_a_fork_begins_without_a_ring(driver):
     child = os.fork()
     if child == 0:
         try:
-            right = ring.held() == 0 and up(values, gpu)
+            right = ring.pinned_bytes() == 0 and up(values, gpu)
             driver.finish(STREAM)
             os._exit(0 if right and (gpu == values).all() else 1)
         finally:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
-    assert ring.held() == SLOT * ring.SLOTS
+    assert ring.pinned_bytes() == SLOT * ring.SLOTS

@@ -26,13 +26,13 @@ FORBIDDEN = UNTELLING | AVOIDED - MEANT_OTHERWISE
 
 CEILINGS = {
     "cli": 0,
-    "device layer": 216,
-    "distributed": 1,
-    "math": 11,
-    "performance": 3,
+    "device layer": 0,
+    "distributed": 0,
+    "math": 0,
+    "performance": 0,
     "port": 0,
     "testing": 0,
-    "twins": 30,
+    "twins": 0,
     "virtual": 0,
 }
 """How many values of each product have a forbidden name. Whoever renames some lowers the number; it is never raised."""

@@ -147,11 +147,11 @@ class Named(Device):
 
 def named(word: str, index: int = 0) -> Device:
     """Returns `gpu:index`, named by a word of `HARDWARE`."""
-    made = object.__new__(Named)
+    device = object.__new__(Named)
     plain = of("gpu", index)
     for name, value in (("kind", "gpu"), ("index", index), ("_text", str(plain)), ("plain", plain), ("word", word)):
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(device, name, value)
+    return device
 
 
 def plain(device: Device) -> Device:
@@ -168,33 +168,33 @@ spelled: Final[dict[str, Device]] = {}
 
 def of(kind: str, index: int = 0) -> Device:
     """Returns the `Device` of a kind and an index. Adapters use it. It does not check that the kind is known."""
-    found = _interned.get((kind, index))
-    return found if found is not None else _intern(kind, index)
+    device = _interned.get((kind, index))
+    return device if device is not None else _intern(kind, index)
 
 
 def _intern(kind: str, index: int) -> Device:
-    made = object.__new__(Device)
-    object.__setattr__(made, "kind", kind)
-    object.__setattr__(made, "index", index)
-    object.__setattr__(made, "_text", f"{kind}:{index}")
+    device = object.__new__(Device)
+    object.__setattr__(device, "kind", kind)
+    object.__setattr__(device, "index", index)
+    object.__setattr__(device, "_text", f"{kind}:{index}")
     if index >= _MOST_KEPT:
-        return _intern_weakly(made)
+        return _intern_weakly(device)
     # setdefault is atomic: of two threads that come here at once, both get the first one's
-    return _interned.setdefault((kind, index), made)
+    return _interned.setdefault((kind, index), device)
 
 
 _weakly: Any = None
 _lock = allocate_lock()
 
 
-def _intern_weakly(made: Device) -> Device:
+def _intern_weakly(device: Device) -> Device:
     global _weakly
     with _lock:
         if _weakly is None:
             from weakref import WeakValueDictionary
 
             _weakly = WeakValueDictionary()
-        first: Device = _weakly.setdefault((made.kind, made.index), made)
+        first: Device = _weakly.setdefault((device.kind, device.index), device)
         return first
 
 
@@ -239,10 +239,10 @@ def _parse_text(text: str) -> Device:
             f"{shown(text)} is not a device: there is no kind {shown(name)}{_nearest(name)}; accepted: {_ACCEPTED}"
         )
     index = int(match["index"] or match["ordinal"] or 0)
-    found = of(name, index) if name in KINDS else named(name, index)
-    if len(spelled) < 1024 and found.index < _MOST_KEPT:
-        spelled[text] = found
-    return found
+    device = of(name, index) if name in KINDS else named(name, index)
+    if len(spelled) < 1024 and device.index < _MOST_KEPT:
+        spelled[text] = device
+    return device
 
 
 def _nearest(name: str) -> str:
@@ -253,10 +253,10 @@ def _nearest(name: str) -> str:
 
 
 def _parse_native(spec: object) -> Device:
-    found = answers.from_native(spec)
-    if found is None:
+    device = answers.from_native(spec)
+    if device is None:
         raise DeviceError(f"{shown(spec)} of type {type(spec).__qualname__} is not a device; accepted: {_ACCEPTED}")
-    return found
+    return device
 
 
 if hasattr(os, "register_at_fork"):  # in a forked child, the thread that would release the lock does not exist

@@ -92,10 +92,10 @@ def dtype_name(dtype: object) -> str:
 
 def host_dtype(name: str) -> np.dtype[Any]:
     """Returns NumPy's dtype for a name; for "bfloat16" and 8-bit floats it is that of ml_dtypes."""
-    found = _host_dtypes.get(name)
-    if found is None:
-        found = _host_dtypes[name] = _host_dtype(name)
-    return found
+    dtype = _host_dtypes.get(name)
+    if dtype is None:
+        dtype = _host_dtypes[name] = _host_dtype(name)
+    return dtype
 
 
 def _host_dtype(name: str) -> np.dtype[Any]:

@@ -94,13 +94,13 @@ def write(x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
         new = object.__new__(type(x))
     except TypeError:  # its memory is laid out by C
         new = copy.copy(x)
-    given = dict(zip(map(str, keys), children, strict=True))
-    for name, child in given.items():
-        put(new, name, _gone_along(name, child, x, given) if name.endswith("device") else child)
+    values = dict(zip(map(str, keys), children, strict=True))
+    for name, child in values.items():
+        put(new, name, _gone_along(name, child, x, values) if name.endswith("device") else child)
     return new
 
 
-def _gone_along(name: str, noted: Any, x: Any, given: dict[str, Any]) -> Any:
+def _gone_along(name: str, noted: Any, x: Any, values: dict[str, Any]) -> Any:
     """Returns the value for an attribute in which an object notes a device: if the tensors that the attribute is about
     were on that device and have moved, their new device, otherwise the old value. `device` is about all tensors of the
     object, `some_device` about those whose names begin with `some`."""
@@ -108,11 +108,11 @@ def _gone_along(name: str, noted: Any, x: Any, given: dict[str, Any]) -> Any:
     place = owner.from_native(noted) if owner is not None else noted
     before, prefix = attributes(x), name.removesuffix("device").strip("_")
     moves = set()
-    for other, child in given.items():
-        found = registry.kind_of(type(child))
-        if other.startswith(prefix) and found is not None and found.kind == "tensor" and owner in (None, found.backend):
+    for other, child in values.items():
+        owned = registry.kind_of(type(child))
+        if other.startswith(prefix) and owned is not None and owned.kind == "tensor" and owner in (None, owned.backend):
             with suppress(UnsupportedError):  # a traced tensor has no device
-                moves.add((found.backend.device_of(before[other]), found.backend.device_of(child)))
+                moves.add((owned.backend.device_of(before[other]), owned.backend.device_of(child)))
     if type(place) is not Device or len(moves) != 1 or not all(was is place for was, _ in moves):
         return noted
     return owner.to_native(moves.pop()[1]) if owner is not None else moves.pop()[1]

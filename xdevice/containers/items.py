@@ -54,15 +54,17 @@ def _find_beside(x: Any) -> dict[str, Any]:
     items of the container under another name, and what a framework notes beside the items of its own containers."""
     if registry.owner_of(type(x)) is not None:
         return {}
-    found = attributes(x)
+    beside = attributes(x)
     if isinstance(x, UserDict | UserList):
-        del found["data"]
-    if not found:
+        del beside["data"]
+    if not beside:
         return {}
     if isinstance(x, dict | UserDict):
-        found = {name: value for name, value in found.items() if name not in x or x[name] is not value}
+        beside = {name: value for name, value in beside.items() if name not in x or x[name] is not value}
     return {
-        name: value for name, value in found.items() if looks.known_kind(type(value)) is not None or looks.search(value)
+        name: value
+        for name, value in beside.items()
+        if looks.known_kind(type(value)) is not None or looks.search(value)
     }
 
 
@@ -77,8 +79,12 @@ def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Childre
     names, children = list(keys), list(values)
     if PLAIN.issuperset(map(id, map(type, names))):
         return names, children
-    found = looks.MappingKeys(names)
-    return (names, children) if strangers.find(found, None) is None else ([*names, _KEYS], [*children, found])
+    mapping_keys = looks.MappingKeys(names)
+    return (
+        (names, children)
+        if strangers.find(mapping_keys, None) is None
+        else ([*names, _KEYS], [*children, mapping_keys])
+    )
 
 
 def _read_keyed(x: Any) -> tuple[Names, Children]:
@@ -137,10 +143,10 @@ def _write_stored(x: Any, keys: Names, children: Children) -> Any:
     cls = type(x)
     base: Any = OrderedDict if issubclass(cls, OrderedDict) else dict
     new = base.__new__(cls)  # raises for one with more in C
-    given = dict(zip(keys, children, strict=True))
-    dict.update(new, {key: given[key] for key in dict.keys(x)})
+    by_key = dict(zip(keys, children, strict=True))
+    dict.update(new, {key: by_key[key] for key in dict.keys(x)})
     for name, value in attributes(x).items():
-        put(new, name, given.get(Attribute(name), value) if name not in dict.keys(x) else value)
+        put(new, name, by_key.get(Attribute(name), value) if name not in dict.keys(x) else value)
     return new
 
 
@@ -153,10 +159,10 @@ def _read_frozen(x: Any) -> tuple[Names, Children]:
 
 
 def _write_frozen(x: Any, keys: Names, children: Children) -> Any:
-    given = [(key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS]
-    items = [(key, child) for key, child in given if type(key) is not Attribute]
+    pairs = [(key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS]
+    items = [(key, child) for key, child in pairs if type(key) is not Attribute]
     new = _make_with(x, [items] if len(dict(items)) < len(items) else [dict(items), items], items)
-    for key, child in given:
+    for key, child in pairs:
         if type(key) is Attribute:
             put(new, key, child)
     return new
@@ -190,16 +196,16 @@ def _holds(new: Any, items: Sequence[Any]) -> bool:
     """Whether `new` has these items. Keys may be equal ones, and a mapping may have replaced a value that is no tensor
     by one of the same type; a set may have another order."""
     if isinstance(new, Mapping):
-        found = list(new.items())
-        return len(found) == len(items) and all(
+        pairs = list(new.items())
+        return len(pairs) == len(items) and all(
             (key is old or key == old) and _is_as(value, child)
-            for (key, value), (old, child) in zip(found, items, strict=True)
+            for (key, value), (old, child) in zip(pairs, items, strict=True)
         )
     return {id(one) for one in new} == {id(one) for one in items}
 
 
-def _is_as(found: Any, given: Any) -> bool:
-    return found is given or (type(found) is type(given) and registry.kind_of(type(given)) is None)
+def _is_as(new: Any, old: Any) -> bool:
+    return new is old or (type(new) is type(old) and registry.kind_of(type(old)) is None)
 
 
 def _write_copied(x: Any, keys: Names, children: Children) -> Any:

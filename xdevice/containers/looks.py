@@ -143,7 +143,7 @@ def seen_class(x: Any) -> type:
 
 
 def _search(x: Any) -> Iterator[Inner]:
-    seen = {id(x)}
+    visited = {id(x)}
     # no recursion: a list may be linked by thousands of objects
     way: list[tuple[str, Any, Iterator[Any]]] = [("", "", _children(x))]
     while way:
@@ -151,15 +151,15 @@ def _search(x: Any) -> Iterator[Inner]:
             cls = type(child)
             if id(cls) in PLAIN:
                 continue
-            found = known_kind(cls)
-            inside = _objects(child, found) if found is not None else None
-            if found is not None and inside is None:
+            owned = known_kind(cls)
+            inside = _objects(child, owned) if owned is not None else None
+            if owned is not None and inside is None:
                 steps = [*((form, key) for form, key, _ in way[1:]), (form, key)]
-                yield Inner("".join(_code(*step) for step in steps), child, *found)
-            elif (inside is not None or can_hold(cls)) and id(child) not in seen:
-                if len(seen) == _MOST:
+                yield Inner("".join(_code(*step) for step in steps), child, *owned)
+            elif (inside is not None or can_hold(cls)) and id(child) not in visited:
+                if len(visited) == _MOST:
                     raise _too_large(x)
-                seen.add(id(child))
+                visited.add(id(child))
                 way.append((form, key, _children(child if inside is None else inside)))
                 break
         else:
@@ -208,8 +208,8 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
         own, named = {}, []
     yield from ((f".{name}", "", value) for name, value in own.items() if id(type(value)) not in PLAIN)
     if view.is_open:
-        known = set(map(id, chain(named, own.values())))
-        yield from (("", "", inner) for inner in gc.get_referents(x) if id(inner) not in known)
+        listed = set(map(id, chain(named, own.values())))
+        yield from (("", "", inner) for inner in gc.get_referents(x) if id(inner) not in listed)
 
 
 def _number(form: str, values: list[Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -229,11 +229,11 @@ def _is_plain(values: list[Any]) -> bool:
     return False
 
 
-def _objects(x: Any, found: Owned | None) -> Any:
+def _objects(x: Any, owned: Owned | None) -> Any:
     """Returns the Python objects that a NumPy array is made of; None for an array of numbers, and for anything else."""
-    if found is None or not found.backend.is_host_only:
+    if owned is None or not owned.backend.is_host_only:
         return None
-    way = found.backend.container_way(x)
+    way = owned.backend.container_way(x)
     return way.flatten(x) if way is not None and way.flatten is not None else None
 
 

@@ -38,11 +38,11 @@ object."""
 class Stranger:
     """An object that is neither tensor, model nor container, with the tensors and models found in it."""
 
-    def __init__(self, x: Any, way: Way | None, held: list[Inner]) -> None:
+    def __init__(self, x: Any, way: Way | None, parts: list[Inner]) -> None:
         self.x = x
         self.way = way
-        self.held = held
-        self.mover = None if way is not None else _mover(x, held)
+        self.parts = parts
+        self.mover = None if way is not None else _mover(x, parts)
         """The backend of the framework to whose devices the object's own method moves it; None if it has none."""
 
     @property
@@ -52,21 +52,21 @@ class Stranger:
     def places(self) -> list[tuple[str, Device]]:
         """Returns name and device of each tensor in the object, and of each variable of its models. Tensors that the
         object's own method leaves where they are do not count."""
-        found = self._find_places()
-        if self.mover is None or len({place for _, place in found}) < 2:
-            return found
+        places = self._find_places()
+        if self.mover is None or len({place for _, place in places}) < 2:
+            return places
         staying = self._look_up_staying()
-        return [(path, place) for path, place in found if _attribute(path) not in staying]
+        return [(path, place) for path, place in places if _attribute(path) not in staying]
 
     def _find_places(self) -> list[tuple[str, Device]]:
-        found = []
-        for path, value, backend, kind in self.held:
+        places = []
+        for path, value, backend, kind in self.parts:
             if kind == "tensor":
-                found.append((path, backend.device_of(value)))
+                places.append((path, backend.device_of(value)))
             elif kind == "model":
                 with suppress(NotBuiltError):  # a model that is not built: its variables will be made where it is used
-                    found += [(f"{path}.{name}".rstrip("."), place) for name, place in backend.model_devices(value)]
-        return found
+                    places += [(f"{path}.{name}".rstrip("."), place) for name, place in backend.model_devices(value)]
+        return places
 
     def _look_up_staying(self) -> frozenset[str]:
         cls = type(self.x)
@@ -81,11 +81,11 @@ class Stranger:
         for target in {place for _, place in self._find_places()}:
             try:
                 arrived = find(self._let_move(self._duplicate(), target), None)
-            except Exception:  # it cannot go there, which is told where it is moved
+            except Exception:  # it cannot go there: moving it raises the error
                 continue
-            seen = arrived._find_places() if arrived is not None else []
-            moved = {_attribute(path) for path, place in seen if place is target}
-            staying.update(_attribute(path) for path, _ in seen if _attribute(path) not in moved)
+            places = arrived._find_places() if arrived is not None else []
+            moved = {_attribute(path) for path, place in places if place is target}
+            staying.update(_attribute(path) for path, _ in places if _attribute(path) not in moved)
         return frozenset(staying) if {_attribute(path) for path, _ in self._find_places()} - staying else frozenset()
 
     def is_on(self, target: Device) -> bool:
@@ -97,15 +97,15 @@ class Stranger:
 
     def without(self, models: Collection[int]) -> Stranger:
         """Returns a `Stranger` for the same object without the models of these `id`s, which are moved by themselves."""
-        return Stranger(self.x, self.way, [one for one in self.held if id(one.value) not in models])
+        return Stranger(self.x, self.way, [one for one in self.parts if id(one.value) not in models])
 
     def has_tensors(self) -> bool:
         """Whether the object moves itself, or holds tensors (a single variable is one) and not only models."""
-        return self.moves or any(one.kind != "model" or _is_variable(one.backend, one.value) for one in self.held)
+        return self.moves or any(one.kind != "model" or _is_variable(one.backend, one.value) for one in self.parts)
 
     def require(self, target: Device) -> None:
         """Raises `DeviceNotFoundError` if a framework whose tensors are in the object does not have this device."""
-        for backend in {held.backend for held in self.held}:
+        for backend in {part.backend for part in self.parts}:
             backend.require(target)
 
     def refusal(self, path: str, target: Device) -> ContainerError:
@@ -124,22 +124,22 @@ class Stranger:
         cls = type(self.x)
         if self.way is not None and self.way.instead:
             return self.way.instead
-        if self.held and all(one.kind == "model" for one in self.held):
-            path, model, _, _ = self.held[0]
+        if self.parts and all(one.kind == "model" for one in self.parts):
+            path, model, _, _ = self.parts[0]
             return f"models move in place: put its {path}, a {type(model).__qualname__}, beside it, or move that first"
         inside = "pass what is in it among the values of a list or dict"
         if registry.owner_of(cls) is not None and looks.has_method(cls, "load_state_dict"):
             return "make another one there, and give it the state of this one: new.load_state_dict(old.state_dict())"
         if cls.__module__ == "builtins" or cls is looks.MappingKeys or registry.owner_of(cls) is not None:
             return inside
-        if not all(one.path.startswith(".") for one in self.held):  # it is in none of its attributes
+        if not all(one.path.startswith(".") for one in self.parts):  # it is in none of its attributes
             return f"{inside}, or say how: xdevice.register({cls.__qualname__}, flatten=..., rebuild=...)"
         return f"call xdevice.register({cls.__qualname__}) to have its attributes walked, {other}"
 
     def move_to(self, target: Device) -> Any:
         """Returns the object on a device, moved by its own method or the registered one; the object itself if it is
         there already."""
-        if self.is_on(target) and self.held:
+        if self.is_on(target) and self.parts:
             return self.x
         return self._move(self.x, target)
 
@@ -202,7 +202,7 @@ class Stranger:
         """Returns a deep copy of the object. Its tensors are copied by their framework: gradients flow to the old ones,
         and no storage is shared."""
         memo: dict[int, Any] = {}
-        for _, value, backend, kind in self.held:
+        for _, value, backend, kind in self.parts:
             if kind == "tensor":
                 memo[id(value)] = backend.copy(value, backend.device_of(value))
         return copy.deepcopy(self.x, memo)
@@ -217,11 +217,11 @@ def find(x: Any, way: Way | None) -> Stranger | None:
     """Returns the `Stranger` for an object that is neither a tensor nor a model; None if nothing in it can be moved.
     `way` says how the type of the object was registered, if it was."""
     if way is not None and way.tensors is not None:
-        owned = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
-        held = [looks.Inner(name, value, *found) for name, value, found in owned if found]
-        return Stranger(x, way, held) if held or way.move is not None else None
-    held = [one for one in looks.search(x) if not one.backend.is_host_only]
-    return Stranger(x, way, held) if held or way is not None else None
+        named = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
+        parts = [looks.Inner(name, value, *owned) for name, value, owned in named if owned]
+        return Stranger(x, way, parts) if parts or way.move is not None else None
+    parts = [one for one in looks.search(x) if not one.backend.is_host_only]
+    return Stranger(x, way, parts) if parts or way is not None else None
 
 
 def _is_variable(backend: Backend, model: Any) -> bool:
@@ -232,8 +232,8 @@ def _is_variable(backend: Backend, model: Any) -> bool:
         return False
 
 
-def _mover(x: Any, held: list[Inner]) -> Backend | None:
-    first = held[0].backend if held else None
-    if first is None or first.moves_by is None or any(one.backend is not first for one in held):
+def _mover(x: Any, parts: list[Inner]) -> Backend | None:
+    first = parts[0].backend if parts else None
+    if first is None or first.moves_by is None or any(one.backend is not first for one in parts):
         return None
     return first if looks.has_method(type(x), first.moves_by) else None

@@ -57,7 +57,7 @@ def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
     the first of them only: thirty lists, each of which holds the next one twice, have a thousand million places.
     """
     while True:
-        ways = known
+        ways = walks
         root: _Node | None = None
         leaves: list[Any] = []
         kinds: dict[int, type] = {}
@@ -71,7 +71,7 @@ def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
                 root = _walk(x, way, whole, {} if once else None, leaves, kinds)
             except RecursionError:
                 raise _too_deep(x) from None
-        if ways is known:  # else a backend was loaded during the walk, and types may be walked differently now
+        if ways is walks:  # else a backend was loaded during the walk, and types may be walked differently now
             return root, leaves, kinds
 
 
@@ -90,7 +90,7 @@ def _walk(
     for child in children:  # leaves alone take a third of the time of the loop below
         if type(child) is not cls:
             cls = type(child)
-            if known.get(id(cls), _UNSEEN) is not None:
+            if walks.get(id(cls), _UNSEEN) is not None:
                 break
             kinds[id(cls)] = cls
     else:
@@ -101,7 +101,7 @@ def _walk(
     inner: dict[int, _Node] = {}
     for i, child in enumerate(children):
         cls = type(child)
-        into: Any = known.get(id(cls), _UNSEEN)
+        into: Any = walks.get(id(cls), _UNSEEN)
         if into is not None and type(into) is not Walk:
             into = way_of(child, whole)
         if into is None:
@@ -212,11 +212,11 @@ def _too_deep(x: Any) -> ContainerError:
 
 def refuse_stranger(path: str, x: Any) -> None:
     """Raises `ContainerError` for a leaf that is neither a tensor nor a model, and yet holds tensors."""
-    found = stranger(x)
-    if found is not None and found.has_tensors():
+    holder = stranger(x)
+    if holder is not None and holder.has_tensors():
         raise ContainerError(
             f"{path or 'it'} is a {type(x).__qualname__} that holds tensors, and is not known to xdevice as a "
-            f"container; {found.remedy('or how: flatten=..., rebuild=...')}"
+            f"container; {holder.remedy('or how: flatten=..., rebuild=...')}"
         )
 
 
@@ -259,16 +259,16 @@ def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]]) -> Any:
 def way_of(x: Any, whole: bool) -> Walk | None:
     """Returns how `x` is walked; None if it is a leaf. With `whole`, an object that moves itself is a leaf."""
     cls = type(x)
-    way: Any = known.get(id(cls), _UNSEEN)
+    way: Any = walks.get(id(cls), _UNSEEN)
     if way is _UNSEEN:
         way = way_into(x)
         if not looks.is_proxy(cls):  # the next one may stand for something else
-            registry.remember(known, cls, way)
+            registry.remember(walks, cls, way)
     if type(way) is not Whole:
         return way  # type: ignore[no-any-return]
     if whole:
-        found = strangers.find(x, way.way)
-        if found is not None and found.moves:
+        holder = strangers.find(x, way.way)
+        if holder is not None and holder.moves:
             return None
     return way.inside
 
@@ -278,20 +278,20 @@ def stranger(x: Any) -> strangers.Stranger | None:
     cls = type(x)
     if id(cls) in PLAIN:
         return None
-    way = known[id(cls)] if id(cls) in known else way_into(x)
+    way = walks[id(cls)] if id(cls) in walks else way_into(x)
     return strangers.find(x, way.way if type(way) is Whole else None)
 
 
-def _paths(node: _Node, before: tuple[Any, ...], seen: set[int] | None) -> Iterator[tuple[Any, ...]]:
+def _paths(node: _Node, before: tuple[Any, ...], visited: set[int] | None) -> Iterator[tuple[Any, ...]]:
     container, _, keys, _, inner = node
-    if seen is not None:
-        if id(container) in seen:
+    if visited is not None:
+        if id(container) in visited:
             return
-        seen.add(id(container))
+        visited.add(id(container))
     for i, key in enumerate(keys):
         here = (*before, key)
         if i in inner:
-            yield from _paths(inner[i], here, seen)
+            yield from _paths(inner[i], here, visited)
         else:
             yield here
 
@@ -419,10 +419,10 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
         raise ContainerError(
             f"register takes a type, not {shown(cls)}; call xdevice.register({type(cls).__qualname__})"
         )
-    found = registry.kind_of(cls)
-    if found is not None:
+    owned = registry.kind_of(cls)
+    if owned is not None:
         raise ContainerError(
-            f"{cls.__qualname__} is a {found.kind} of {found.backend.name}, which xdevice moves by its own rules"
+            f"{cls.__qualname__} is a {owned.kind} of {owned.backend.name}, which xdevice moves by its own rules"
         )
     if cls.__module__ == "builtins":
         raise ContainerError(f"{cls.__qualname__} is Python's own, and cannot be redefined; register a subclass of it")
@@ -430,19 +430,19 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
         raise ContainerError(f"register({cls.__qualname__}) needs both flatten and rebuild, or neither")
     if flatten is not None and move is not None:
         raise ContainerError(f"register({cls.__qualname__}) takes flatten and rebuild, or move, not both")
-    for name, given in (("flatten", flatten), ("rebuild", rebuild), ("move", move)):
-        if given is not None and not callable(given):
-            raise ContainerError(f"register({cls.__qualname__}) needs a function as {name}, not {shown(given)}")
+    for name, function in (("flatten", flatten), ("rebuild", rebuild), ("move", move)):
+        if function is not None and not callable(function):
+            raise ContainerError(f"register({cls.__qualname__}) needs a function as {name}, not {shown(function)}")
 
 
 def forget(_: Backend | None = None) -> None:
-    """Forgets how each type is walked. `known` is another dict then, so that a walk that is in progress notices it, and
+    """Forgets how each type is walked. `walks` is another dict then, so that a walk that is in progress notices it, and
     begins again."""
-    global known
-    known = dict.fromkeys(PLAIN) | {id(cls): way for cls, way in OWN.items()}
+    global walks
+    walks = dict.fromkeys(PLAIN) | {id(cls): way for cls, way in OWN.items()}
 
 
-known: dict[int, Walk | Whole | None]
+walks: dict[int, Walk | Whole | None]
 """How objects of a type are walked, None for leaves, by the `id` of the type, as `registry.remember` keeps it."""
 forget()
 registry.on_load.append(forget)

@@ -74,10 +74,10 @@ def _ask_frameworks(x: Any) -> Way | None:
     """Returns how a framework says that `x` is walked or moved; None if none says so. About a dict or a list only the
     framework to which its type belongs is asked."""
     owner = registry.owner_of(type(x))
-    asked = [] if owner is None else [owner]  # first: for JAX any named tuple is a pytree, one of PyTorch's too
+    backends = [] if owner is None else [owner]  # first: for JAX any named tuple is a pytree, one of PyTorch's too
     if not issubclass(looks.seen_class(x), dict | UserDict | list | UserList):
-        asked += [backend for backend in registry.list_loaded() if backend is not owner]
-    return next((way for way in (backend.container_way(x) for backend in asked) if way is not None), None)
+        backends += [backend for backend in registry.list_loaded() if backend is not owner]
+    return next((way for way in (backend.container_way(x) for backend in backends) if way is not None), None)
 
 
 def _walk_of(way: Way) -> Walk:
@@ -85,9 +85,9 @@ def _walk_of(way: Way) -> Walk:
 
 
 def _walk_inside(x: Any) -> Walk | None:
-    seen = looks.seen_class(x)
+    apparent_class = looks.seen_class(x)
     for kinds, entry in BY_BASE:
-        if issubclass(seen, kinds):
+        if issubclass(apparent_class, kinds):
             return entry
     cls = type(x)
     if is_dataclass(cls) or any(hasattr(cls, name) for name in _FIELDS):

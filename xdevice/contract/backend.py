@@ -123,7 +123,7 @@ def extended(cls: type[Backend], product: str) -> type[Backend]:
     mixins = _mixins(cls, product)
     defaults = [part for part in parts if not any(part in other.__mro__[1:] for other in (cls, *parts))]
     metaclass: Any = type(cls)
-    made: type[Backend] = metaclass(
+    subclass: type[Backend] = metaclass(
         cls.__name__,
         (*filter(_precedes, mixins), cls, *(mixin for mixin in mixins if not _precedes(mixin)), *defaults),
         {
@@ -133,12 +133,12 @@ def extended(cls: type[Backend], product: str) -> type[Backend]:
             "products": cls.products | {product},
         },
     )
-    wrong = _faults(made, parts)
+    wrong = _faults(subclass, parts)
     if wrong:
         raise ContractError(f"the adapter {cls.name!r} ({cls.__module__}.{product}) " + "; ".join(wrong))
     if cls in copyreg.dispatch_table:
-        copyreg.dispatch_table[made] = copyreg.dispatch_table[cls]
-    return made
+        copyreg.dispatch_table[subclass] = copyreg.dispatch_table[cls]
+    return subclass
 
 
 def _mixins(cls: type[Backend], product: str) -> tuple[type[Primitives], ...]:

@@ -56,14 +56,14 @@ def aligned(nbytes: int) -> np.ndarray[Any, Any]:
 def owned(array: np.ndarray[Any, Any], room: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
     """Returns a copy of an array in C order, in new memory such as `aligned` gives, or in the buffer `room`."""
     buffer = aligned(array.nbytes) if room is None else room[: array.nbytes]
-    found: np.ndarray[Any, Any] = buffer.view(array.dtype).reshape(array.shape)
+    copy: np.ndarray[Any, Any] = buffer.view(array.dtype).reshape(array.shape)
     if array.size < _LARGE or array.flags.c_contiguous:
-        found[...] = array
-        return found
+        copy[...] = array
+        return copy
     # NumPy takes 25 times a plain copy for the transposition of a matrix of 64 MB, and 8 times in strips of columns
     for first in range(0, array.shape[-1], _STRIP):
-        found[..., first : first + _STRIP] = array[..., first : first + _STRIP]
-    return found
+        copy[..., first : first + _STRIP] = array[..., first : first + _STRIP]
+    return copy
 
 
 class Conversion(Primitives):

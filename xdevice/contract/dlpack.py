@@ -186,6 +186,6 @@ def _release() -> None:
 @atexit.register
 def _leave_to_the_system() -> None:
     """At exit, removes the deleters of memory that importers still use: they could be called after Python has ended."""
-    for held in tuple(_held.values()):
-        if held.released() is not None:
-            held.managed.deleter = None
+    for export in tuple(_held.values()):
+        if export.released() is not None:
+            export.managed.deleter = None

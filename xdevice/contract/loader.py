@@ -32,9 +32,9 @@ def importing(*, own_symbols_after: str | None = None) -> Iterator[None]:
 
     If the module `own_symbols_after` is imported already, shared libraries that are loaded in the block look for their
     linker symbols in themselves first. Paddle after TensorFlow needs that: both contain protobuf, and Paddle would call
-    TensorFlow's and segfault (measured on paddlepaddle 3.3.1 with tensorflow 2.21). Whether the module is imported is
-    checked under the lock, because another thread may be importing it. Warnings are silenced, because Paddle and MXNet
-    fail to import if warnings are errors.
+    TensorFlow's and segfault (measured on paddlepaddle 3.3.1 with tensorflow 2.21; no upstream issue known). Whether
+    the module is imported is checked under the lock, because another thread may be importing it. Warnings are silenced,
+    because Paddle and MXNet fail to import if warnings are errors.
     """
     import warnings
 

@@ -145,8 +145,8 @@ class Names:
     def lacking(self) -> list[str]:
         """Returns a sentence for each capability that is refused because the framework lacks names, for `xdevice info`.
         It imports whatever modules the names are in, which takes seconds."""
-        found = dict.fromkeys(word for row in self.rows for word in words(row))
-        return [str(self.error(word, lacking)) for word in found if (lacking := self.absent(word))]
+        capabilities = dict.fromkeys(word for row in self.rows for word in words(row))
+        return [str(self.error(word, lacking)) for word in capabilities if (lacking := self.absent(word))]
 
     def error(self, capability: str, lacking: list[str]) -> AbsentNameError:
         verb = "need" if capability.endswith("s") or " and " in capability else "needs"

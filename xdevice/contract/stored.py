@@ -14,15 +14,16 @@ class GradientWatch:
     removing the hooks of ResNet-50 took 0.8 ms a step with PyTorch 2.13, and Paddle cannot remove them."""
 
     def __init__(self, add_hook: Callable[[Any, Callable[[], None]], object]) -> None:
-        """`add_hook(variable, told)` asks the framework to call `told()` when the variable's gradient is stored."""
+        """`add_hook(variable, on_gradient)` asks the framework to call `on_gradient()` when the variable's gradient is
+        stored."""
         self._add_hook = add_hook
         self._hooked: dict[int, weakref.ref[Any]] = {}
         self._listeners: dict[int, tuple[int, Callable[[int, Any], None]]] = {}
 
     def watch(self, variables: list[Any], ready: Callable[[int, Any], None]) -> Callable[[], None]:
         for i, variable in enumerate(variables):
-            known = self._hooked.get(id(variable))
-            if known is None or known() is not variable:
+            reference = self._hooked.get(id(variable))
+            if reference is None or reference() is not variable:
                 self._hook(variable)
             self._listeners[id(variable)] = i, ready
 
@@ -35,10 +36,10 @@ class GradientWatch:
     def _hook(self, variable: Any) -> None:
         key, alive = id(variable), weakref.ref(variable)
 
-        def told() -> None:
-            listener, found = self._listeners.get(key), alive()
-            if listener is not None and found is not None:
-                listener[1](listener[0], found.grad)
+        def on_gradient() -> None:
+            listener, parameter = self._listeners.get(key), alive()
+            if listener is not None and parameter is not None:
+                listener[1](listener[0], parameter.grad)
 
-        self._add_hook(variable, told)
+        self._add_hook(variable, on_gradient)
         self._hooked[key] = alive

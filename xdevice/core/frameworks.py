@@ -61,10 +61,10 @@ wanted: Final[set[str]] = set()
 
 def find(name: str) -> Known | None:
     """Returns the `Known` of a built-in backend by its own name; None for any other name."""
-    return next((known for known in KNOWN if known.name == name), None)
+    return next((framework for framework in KNOWN if framework.name == name), None)
 
 
 def list_imported() -> list[Known]:
     """Returns the `Known` of each framework that is imported already, except NumPy's, because all of them import
     NumPy."""
-    return [known for known in KNOWN[:-1] if sys.modules.get(known.modules[0]) is not None]
+    return [framework for framework in KNOWN[:-1] if sys.modules.get(framework.modules[0]) is not None]

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from .frameworks import Known
 
-_taken: Final = {known.modules[0]: known for known in frameworks.KNOWN[:-1]} | {
-    guest: known for guest in frameworks.GUESTS for known in frameworks.KNOWN if guest in known.modules
+_taken: Final = {framework.modules[0]: framework for framework in frameworks.KNOWN[:-1]} | {
+    guest: framework for guest in frameworks.GUESTS for framework in frameworks.KNOWN if guest in framework.modules
 }
 _handing: Final[list[tuple[int, Known]]] = []
 """The frameworks whose import is being handed over to xdevice, each with the thread that does it."""
@@ -43,11 +43,11 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        known = _taken.get(name)
-        if known is None or name in sys.modules:
+        framework = _taken.get(name)
+        if framework is None or name in sys.modules:
             return None
-        here = _thread.get_ident(), known
-        if here in _handing or here in _asking or not _is_needed(known):
+        here = _thread.get_ident(), framework
+        if here in _handing or here in _asking or not _is_needed(framework):
             return None
         from importlib.util import find_spec
 
@@ -57,14 +57,14 @@ class _Finder:
         finally:
             _asking.remove(here)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, known)  # type: ignore[assignment]
+            spec.loader = _Loader(spec.loader, framework)  # type: ignore[assignment]
         return spec
 
 
 class _Loader:
-    def __init__(self, loader: object, known: Known) -> None:
+    def __init__(self, loader: object, framework: Known) -> None:
         self._loader = loader
-        self._known = known
+        self._known = framework
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -117,13 +117,13 @@ class _Loader:
 _finder: Final = _Finder()
 
 
-def _is_needed(known: Known) -> bool:
-    if f"xdevice_{known.name}" in sys.modules:  # the adapter itself imports it
+def _is_needed(framework: Known) -> bool:
+    if f"xdevice_{framework.name}" in sys.modules:  # the adapter itself imports it
         return False
     if (
-        known.is_fragile
-        or known.name in frameworks.wanted
-        or any(other is not known for other in frameworks.list_imported())
+        framework.is_fragile
+        or framework.name in frameworks.wanted
+        or any(other is not framework for other in frameworks.list_imported())
     ):
         return True
     from xdevice.contract import environment

@@ -63,9 +63,9 @@ def canonical(name: str) -> str:
     """Returns the backend's own name for a name or alias in upper or lower case; raises `BackendNotFoundError` for an
     unknown one."""
     wanted = name.strip().lower() if isinstance(name, str) else ""
-    for known in KNOWN:
-        if wanted == known.name or wanted in known.aliases:
-            return known.name
+    for framework in KNOWN:
+        if wanted == framework.name or wanted in framework.aliases:
+            return framework.name
     for third_party in entry_points():
         if wanted == third_party.lower():
             return third_party
@@ -74,23 +74,23 @@ def canonical(name: str) -> str:
 
 def names() -> tuple[str, ...]:
     """Returns the names of all known backends: the built-in ones in order of preference, then third-party ones."""
-    built_in = tuple(known.name for known in KNOWN)
+    built_in = tuple(framework.name for framework in KNOWN)
     return built_in + tuple(sorted(set(entry_points()) - set(built_in)))
 
 
 def is_installed(name: str) -> bool:
     """Whether the framework of a backend can be found, without importing it."""
-    known = frameworks.find(name)
-    if known is None:
+    framework = frameworks.find(name)
+    if framework is None:
         return name in entry_points()
-    return _is_imported(known.modules[0]) or _can_be_found(known.modules[0])
+    return _is_imported(framework.modules[0]) or _can_be_found(framework.modules[0])
 
 
 def install_hint(name: str) -> str:
     """Returns the command that installs the framework of a backend."""
-    known = frameworks.find(name)
-    if known is not None:
-        return known.install
+    framework = frameworks.find(name)
+    if framework is not None:
+        return framework.install
     distribution = entry_points()[name].dist
     return f"pip install {distribution.name if distribution else name}"
 
@@ -99,8 +99,8 @@ def imported_frameworks() -> tuple[str, ...]:
     """Returns the built-in backends whose framework the user has imported. NumPy does not count, because all frameworks
     import it, nor does a framework that another imported one imports by itself."""
     imported = frameworks.list_imported()
-    brought = {name for known in imported for name in known.brings}
-    return tuple(known.name for known in imported if known.name not in brought)
+    brought = {name for framework in imported for name in framework.brings}
+    return tuple(framework.name for framework in imported if framework.name not in brought)
 
 
 def _can_be_found(module: str) -> bool:
@@ -120,11 +120,11 @@ def entry_points() -> dict[str, EntryPoint]:
     if _found is None:
         from importlib.metadata import entry_points as installed
 
-        found: dict[str, EntryPoint] = {}
+        points: dict[str, EntryPoint] = {}
         for point in installed(group=GROUP):
-            _refuse_conflict(point, found.get(point.name))
-            found[point.name] = point
-        _found = found
+            _refuse_conflict(point, points.get(point.name))
+            points[point.name] = point
+        _found = points
         if (clash := namesake()) is not None:
             import warnings
 
@@ -152,10 +152,11 @@ def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
         raise ContractError(
             f"two adapters claim the backend name {new.name!r}: {_source(old)} and {_source(new)}; uninstall one"
         )
-    for known in KNOWN:
-        if new.name in known.aliases:
+    for framework in KNOWN:
+        if new.name in framework.aliases:
             raise ContractError(
-                f"{_source(new)} claims the name {new.name!r}, an alias of the built-in {known.name!r}; uninstall it"
+                f"{_source(new)} claims the name {new.name!r}, an alias of the built-in {framework.name!r}; "
+                "uninstall it"
             )
 
 
@@ -170,12 +171,12 @@ def _source(point: EntryPoint) -> str:
 def _nearest(name: str) -> str:
     if not name:
         return ", a name is missing: is a variable such as $XDEVICE_BACKEND unset?"
-    owner = next((known.name for known in KNOWN if name in known.modules), frameworks.LIBRARIES.get(name))
+    owner = next((framework.name for framework in KNOWN if name in framework.modules), frameworks.LIBRARIES.get(name))
     if owner is not None:
         return f": {name} is {owner!r} here"
     import difflib
 
-    aliases = [alias for known in KNOWN for alias in known.aliases]
+    aliases = [alias for framework in KNOWN for alias in framework.aliases]
     close = difflib.get_close_matches(
         name, [*names(), *aliases], n=1, cutoff=0.6
     )  # the likeness of "jxa" and "jax" is 0.67
@@ -215,14 +216,14 @@ def _load(name: str) -> Backend:
     from xdevice.contract import environment
 
     environment.check()
-    known = frameworks.find(name)
-    framework = known.modules[0] if known is not None else "sys"
-    if not _is_imported(framework) and name in entry_points():
+    framework = frameworks.find(name)
+    module = framework.modules[0] if framework is not None else "sys"
+    if not _is_imported(module) and name in entry_points():
         from importlib import import_module
 
         frameworks.wanted.add(name)
         try:
-            import_module(framework)
+            import_module(module)
         except SettingError:
             raise
         except Exception as error:
@@ -317,14 +318,14 @@ def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
 def owner_of(cls: type) -> Backend | None:
     """Returns the backend that a type belongs to, found by the modules in which the type and its bases are defined;
     None if there is none. Loads the adapter if need be."""
-    found = _look_up(cls)
-    return found.backend if found is not None else None
+    owned = _look_up(cls)
+    return owned.backend if owned is not None else None
 
 
 def kind_of(cls: type) -> Owned | None:
     """Returns the backend and the kind of a type of tensors, symbols or models; None for any other type."""
-    found = _look_up(cls)
-    return found if found is not None and found.kind is not None else None
+    owned = _look_up(cls)
+    return owned if owned is not None and owned.kind is not None else None
 
 
 def _from_native(native: object) -> devices.Device | None:
@@ -376,12 +377,12 @@ def as_array(x: Any) -> Any:
 
 
 def _look_up(cls: type) -> Owned | None:
-    found: Any = _owners.get(id(cls), _UNSEEN)
-    if found is _UNSEEN:
-        found = eagerly(lambda: _learn(cls))
-    if found is not None and found.backend.refusal is not None:
-        raise UnsupportedError(found.backend.refusal)
-    return found  # type: ignore[no-any-return]
+    owned: Any = _owners.get(id(cls), _UNSEEN)
+    if owned is _UNSEEN:
+        owned = eagerly(lambda: _learn(cls))
+    if owned is not None and owned.backend.refusal is not None:
+        raise UnsupportedError(owned.backend.refusal)
+    return owned  # type: ignore[no-any-return]
 
 
 for _function in (load, _look_up):
@@ -390,9 +391,9 @@ for _function in (load, _look_up):
 
 
 def _learn(cls: type) -> Owned | None:
-    found = _classify(cls)
-    remember(_owners, cls, found)
-    return found
+    owned = _classify(cls)
+    remember(_owners, cls, owned)
+    return owned
 
 
 def eagerly(function: Callable[[], Any]) -> Any:
@@ -430,9 +431,9 @@ def _owner_of_module(root: str) -> Backend | None:
         return None
     if root in GUESTS:
         return host_of(root)
-    for known in KNOWN:
-        if root in known.modules:
-            return load(known.name)
+    for framework in KNOWN:
+        if root in framework.modules:
+            return load(framework.name)
     for backend in list_loaded():
         if root in backend.modules:
             return backend

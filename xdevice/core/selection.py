@@ -95,7 +95,7 @@ def _from_variable() -> Backend | None:
     return backend
 
 
-def hand_over(module: str, known: Known) -> None:
+def hand_over(module: str, framework: Known) -> None:
     """Loads the backend of a module that the program is importing. If environment variables ask something of every
     framework, also loads the backends of the frameworks that the module has imported.
 
@@ -104,11 +104,11 @@ def hand_over(module: str, known: Known) -> None:
     """
     from xdevice.contract import environment
 
-    backend = registry.host_of(module) if module in registry.GUESTS else registry.make(known.name)
-    if os.environ.get(VARIABLE, "").strip().lower() in (known.name, *known.aliases):
+    backend = registry.host_of(module) if module in registry.GUESTS else registry.make(framework.name)
+    if os.environ.get(VARIABLE, "").strip().lower() in (framework.name, *framework.aliases):
         backend.on_choice()
     if environment.asks():
-        for name in set(known.brings) & {brought.name for brought in frameworks.list_imported()}:
+        for name in set(framework.brings) & {brought.name for brought in frameworks.list_imported()}:
             registry.load(name)
 
 
@@ -116,7 +116,7 @@ def _prefer() -> str:
     imported = registry.imported_frameworks()
     if len(imported) == 1:
         return imported[0]
-    return next(known.name for known in registry.KNOWN if registry.is_installed(known.name))
+    return next(framework.name for framework in registry.KNOWN if registry.is_installed(framework.name))
 
 
 def _to_native(device: devices.Device) -> Any:
@@ -154,9 +154,9 @@ def backend(name: str | Backend | None = None) -> Backend:
     if isinstance(name, Backend):
         return registry.load(name.name)
     if not isinstance(name, str):
-        given = getattr(name, "__name__", "torch")
+        example = getattr(name, "__name__", "torch")
         raise BackendNotFoundError(
-            f"{shown(name)} is not a backend: expected its name, for instance {str(given)!r:.40}"
+            f"{shown(name)} is not a backend: expected its name, for instance {str(example)!r:.40}"
         )
     return registry.load(name)
 

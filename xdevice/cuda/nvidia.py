@@ -29,15 +29,15 @@ def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
     order, up to the first name that is wrong."""
     if wanted is None:
         return uuids
-    seen: list[str] = []
+    chosen: list[str] = []
     for name in map(str.strip, wanted.split(",")):
-        found = _named(uuids, name)
-        if found is None:
+        uuid = _named(uuids, name)
+        if uuid is None:
             break
-        if found in seen:
+        if uuid in chosen:
             return ()  # CUDA sees no GPU at all if one is named twice
-        seen.append(found)
-    return tuple(seen)
+        chosen.append(uuid)
+    return tuple(chosen)
 
 
 def _named(uuids: tuple[str, ...], name: str) -> str | None:

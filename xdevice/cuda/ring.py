@@ -80,7 +80,7 @@ def to_gpu(array: Any, source: int, x: Any, address: int, nbytes: int, stream: i
     return _done(_ToGpu((x, array), address, source, nbytes, stream))
 
 
-def held() -> int:
+def pinned_bytes() -> int:
     """The bytes of page-locked memory that this process keeps for the ring; 0 if there is no ring."""
     ring = _ring
     return 0 if ring is None else SLOT * SLOTS
@@ -113,9 +113,9 @@ def _call(name: str, *arguments: Any) -> None:
 def _asked(name: str, kind: Any, *arguments: Any) -> Any:
     """Calls a function of the driver that writes its result to its first argument, and returns that result, of type
     `kind`."""
-    found = kind()
-    _call(name, ctypes.byref(found), *arguments)
-    return found
+    result = kind()
+    _call(name, ctypes.byref(result), *arguments)
+    return result
 
 
 def _done(copy: _Copy) -> bool:
@@ -162,7 +162,7 @@ class _Place:
 
     def __init__(self, index: int) -> None:
         device = _asked("cuDeviceGet", ctypes.c_int, index)
-        self.context = _asked("cuDevicePrimaryCtxRetain", ctypes.c_void_p, device)
+        self.primary = _asked("cuDevicePrimaryCtxRetain", ctypes.c_void_p, device)
         with _Current(self):
             self.stream = _asked("cuStreamCreate", ctypes.c_void_p, _NON_BLOCKING)
             self.quick = _asked("cuStreamCreate", ctypes.c_void_p, _NON_BLOCKING)
@@ -175,7 +175,7 @@ class _Current:
         self._place = place
 
     def __enter__(self) -> None:
-        _call("cuCtxPushCurrent_v2", self._place.context)
+        _call("cuCtxPushCurrent_v2", self._place.primary)
 
     def __exit__(self, *raised: object) -> None:
         _asked("cuCtxPopCurrent_v2", ctypes.c_void_p)

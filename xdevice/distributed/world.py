@@ -66,8 +66,8 @@ def processes(
     if _current is None:
         return World(options)
     around = _current.options
-    given = (engine, timeout, join_timeout, check)
-    if any(value is not None and value != own for value, own in zip(given, around, strict=True)):
+    arguments = (engine, timeout, join_timeout, check)
+    if any(value is not None and value != own for value, own in zip(arguments, around, strict=True)):
         raise ArgumentError(f"this is inside of a block of processes already, with {around}; leave it first")
     return _current
 

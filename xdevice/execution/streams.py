@@ -285,8 +285,8 @@ class Event:
 
 
 def _is_tensor(x: object) -> bool:
-    found = registry.kind_of(type(x))
-    return found is not None and found.kind == "tensor"
+    owned = registry.kind_of(type(x))
+    return owned is not None and owned.kind == "tensor"
 
 
 def _same_backend(one: Stream | Event, other: Stream | Event) -> None:

@@ -220,10 +220,10 @@ def _by_events(
         result = fn(*args)
         end.record()
         times.append(start.elapsed(end))
-        seen = perf_counter()
+        before = perf_counter()
         sync(*targets)
         del result
-        if perf_counter() - seen > _IDLE + _MISSED * times[-1]:
+        if perf_counter() - before > _IDLE + _MISSED * times[-1]:
             return None
     return _summary(times, "device")
 

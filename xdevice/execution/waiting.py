@@ -50,9 +50,9 @@ def _sync_one(target: object) -> None:
         registry.load(target.name).synchronize(None)
         return
     target = registry.as_array(target)
-    found = registry.kind_of(type(target))
-    if found is not None:
-        _sync_owned(*found, target)
+    backend_and_kind = registry.kind_of(type(target))
+    if backend_and_kind is not None:
+        _sync_owned(*backend_and_kind, target)
         return
     is_named = isinstance(target, Device | str)
     if is_named or (registry.owner_of(type(target)) is not None and not trees.is_container(target)):

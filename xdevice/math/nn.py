@@ -649,7 +649,7 @@ class _Layers(Functions):
 
 
 _lookup: Final = Lookup(_Layers)
-_seen: Final = _lookup.seen
+_seen: Final = _lookup.by_type
 
 
 def _of(x: Any, function: str) -> _Layers:

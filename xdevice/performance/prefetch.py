@@ -315,8 +315,8 @@ class _Producer(workers.Worker):
                 raise stranger.refusal(f"batch{path()}", self._place)
             return x
         stranger.require(self._place)
-        refuse_lacking(x, self._place, [part.backend for part in stranger.held], f"batch{path()}")
-        for part in stranger.held:
+        refuse_lacking(x, self._place, [part.backend for part in stranger.parts], f"batch{path()}")
+        for part in stranger.parts:
             self._enter(part.backend, stack)
             owners[part.backend.name] = part.backend
         # on the device already, it would share memory with its source

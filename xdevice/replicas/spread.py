@@ -366,12 +366,12 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
 def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
     """Raises `ContainerError` if a tensor that stands in two places of one replica does not do so in all replicas: it
     is summed only once."""
-    seen: dict[int, Sequence[Operand]] = {}
+    columns_by_id: dict[int, Sequence[Operand]] = {}
     for column in columns:
         for operand in column:
-            other = seen.setdefault(id(operand.value), column)
+            other = columns_by_id.setdefault(id(operand.value), column)
             if _ids(other) != _ids(column):
-                twin = next(known for known in other if known.value is operand.value)
+                twin = next(candidate for candidate in other if candidate.value is operand.value)
                 raise ContainerError(
                     f"{twin.name} and {operand.name} are one tensor, and are not in the other replicas; "
                     "tie the weights in all replicas or in none"

@@ -61,13 +61,13 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
             refuse_lacking(x, place, (owner,))
         return one(owner, "tensor", x, place)
     batch = flatten_batch(x)
-    if batch is None and trees.known.get(id(type(x))) is None:
+    if batch is None and trees.walks.get(id(type(x))) is None:
         array = registry.as_array(x)
-        found = registry.kind_of(type(array))
-        if found is not None:
-            place = found.backend.require(target)
-            refuse_lacking(array, place, (found.backend,))
-            return x if array is not x else one(*found, x, place)  # a scalar of NumPy: nobody can write into it
+        owned = registry.kind_of(type(array))
+        if owned is not None:
+            place = owned.backend.require(target)
+            refuse_lacking(array, place, (owned.backend,))
+            return x if array is not x else one(*owned, x, place)  # a scalar of NumPy: nobody can write into it
     walk = None
     if batch is None:
         walk = flatten(x, whole=True, once=True)
@@ -88,9 +88,9 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
 
 def check_copies(x: Any, places: Iterable[Device]) -> None:
     """Raises an error if `x` cannot be copied to each of these devices."""
-    found = _Sorted(x)
+    content = _Sorted(x)
     for target in places:
-        found.check(target, True)
+        content.check(target, True)
 
 
 def where(x: Any) -> set[Device] | None:
@@ -100,28 +100,28 @@ def where(x: Any) -> set[Device] | None:
     if batch is None:
         return None
     tensors, backends, _ = batch
-    found: set[Device] = set()
+    device_set: set[Device] = set()
     try:
         for cls, backend in backends.items():
-            found |= backend.devices_of(cls, tensors if len(backends) == 1 else _of_type(cls, tensors))
+            device_set |= backend.devices_of(cls, tensors if len(backends) == 1 else _of_type(cls, tensors))
     except UnsupportedError:
         return None
-    return found
+    return device_set
 
 
 def places(x: Any, name: str) -> Iterator[Location]:
     """The device of every tensor, and of every variable of a model, in a container, as a `Location`. `name` stands for
     the container in errors."""
-    found = _Sorted(x)
-    for i, value, backend, kind in found.owned:
-        if id(value) not in found.data:
-            yield from leaves.places(backend, kind, value, partial(_name, name, found.tree, i))
-    for i, stranger in found.strangers:
+    content = _Sorted(x)
+    for i, value, backend, kind in content.owned:
+        if id(value) not in content.data:
+            yield from leaves.places(backend, kind, value, partial(_name, name, content.tree, i))
+    for i, stranger in content.strangers:
         type_name = type(stranger.x).__qualname__
         remedy = stranger.remedy("or give it a way of its own: move=...")
         hint = f"xdevice does not know a {type_name}, so it stays where it is: {remedy}"
         for inner, place in stranger.places():
-            yield partial(_name, name, found.tree, i, inner), place, "" if stranger.moves else hint
+            yield partial(_name, name, content.tree, i, inner), place, "" if stranger.moves else hint
 
 
 def _name(name: str, tree: Tree, i: int, inner: str = "") -> str:
@@ -130,10 +130,10 @@ def _name(name: str, tree: Tree, i: int, inner: str = "") -> str:
 
 def owned(x: Any) -> Iterator[tuple[Backend, str, Any]]:
     """Every tensor and model in a container, and in the objects of other types in it, with its backend and kind."""
-    found = _Sorted(x)
-    yield from ((backend, kind, value) for _, value, backend, kind in found.owned)
-    for _, stranger in found.strangers:
-        yield from ((held.backend, held.kind, held.value) for held in stranger.held)
+    content = _Sorted(x)
+    yield from ((backend, kind, value) for _, value, backend, kind in content.owned)
+    for _, stranger in content.strangers:
+        yield from ((part.backend, part.kind, part.value) for part in stranger.parts)
 
 
 # what is in it
@@ -171,9 +171,9 @@ class _Sorted:
         kinds: dict[int, Owned | None] = {number: registry.kind_of(cls) for number, cls in tree.kinds.items()}
         for i, value in enumerate(tree.leaves):
             cls = id(type(value))
-            found = kinds[cls]
-            if found is not None:
-                self.owned.append((i, value, found.backend, found.kind))
+            owned = kinds[cls]
+            if owned is not None:
+                self.owned.append((i, value, owned.backend, owned.kind))
                 continue
             stranger = tree.stranger(i) if cls not in PLAIN else None
             if stranger is not None:
@@ -234,10 +234,10 @@ class _Sorted:
 
     def _models(self) -> list[_Owned]:
         """The models in the container, each before the models that are parts of it, and optimizers after both."""
-        found = [leaf for leaf in self.owned if _is_model(leaf)]
-        if len(found) > 1:
-            found.sort(key=_number_of_parts, reverse=True)
-        return found
+        models = [leaf for leaf in self.owned if _is_model(leaf)]
+        if len(models) > 1:
+            models.sort(key=_number_of_parts, reverse=True)
+        return models
 
     def check(self, target: Device, is_copy: bool) -> _Away:
         """The tensors that are not on the device. Raises an error for a leaf that cannot be on the device, or whose
@@ -262,7 +262,7 @@ class _Sorted:
                 left = stranger.without(self._ids_of_models())
                 if not left.is_on(place):
                     raise left.refusal(tree.path(i) or "it", place)
-        inside = {held.backend for _, stranger in self.strangers for held in stranger.held}
+        inside = {part.backend for _, stranger in self.strangers for part in stranger.parts}
         refuse_lacking(self.x, place, inside.union(backend for _, _, backend, _ in self.owned))
         if is_copy:
             self._refuse_shared()
@@ -397,7 +397,7 @@ def _move(away: _Away, target: Device, one: One, done: dict[int, Any], old: Sequ
         else:
             moved = backend.move_all(once, target)
             if any(map(is_, moved, once)):
-                moved = [leaves.another(backend, x, made, "moving") for x, made in zip(once, moved, strict=True)]
+                moved = [leaves.another(backend, x, new, "moving") for x, new in zip(once, moved, strict=True)]
         if once is old:  # looking them up by their `id`s would take a tenth longer
             return moved
         done.update(zip(map(id, once), moved, strict=True))

@@ -73,9 +73,9 @@ def convert(
         )
     target, place = _target(backend, device, like)
     number = registry.as_array(x)
-    found = registry.kind_of(type(number))
-    if found is not None:
-        return _convert_one(*found, x, number, target, place, copy)
+    owned = registry.kind_of(type(number))
+    if owned is not None:
+        return _convert_one(*owned, x, number, target, place, copy)
     from xdevice.containers import trees
 
     if not (trees.is_container(x) or trees.stranger(x)):
@@ -89,9 +89,9 @@ def convert(
         done: dict[int, Any] = {}
         for value in values:
             number = registry.as_array(value)
-            found = registry.kind_of(type(number))
-            if found is not None and id(value) not in done:
-                done[id(value)] = _convert_one(*found, value, number, target, place, copy)
+            owned = registry.kind_of(type(number))
+            if owned is not None and id(value) not in done:
+                done[id(value)] = _convert_one(*owned, value, number, target, place, copy)
         return [done.get(id(value), value) for value in values]
 
     return trees.map_leaves(x, all_of)
@@ -105,11 +105,11 @@ def _target(backend: str | Backend | None, device: object, like: Any) -> tuple[B
             "of both, convert(x, like=y)"
         )
     if backend is None:
-        found = registry.kind_of(type(registry.as_array(like)))
-        if found is None:
+        owned = registry.kind_of(type(registry.as_array(like)))
+        if owned is None:
             raise NotATensorError(f"like= takes a tensor, not {shown(like)} of type {type(like).__qualname__}")
-        _refuse_non_tensor(*found, like)
-        return found.backend, found.backend.device_of(registry.as_array(like))
+        _refuse_non_tensor(*owned, like)
+        return owned.backend, owned.backend.device_of(registry.as_array(like))
     target = registry.load(backend.name if isinstance(backend, Backend) else backend)
     return target, None if device is None else target.require(devices.parse(device))
 
@@ -118,10 +118,10 @@ def _require_all(values: list[Any], target: Backend, place: Device, copy: bool |
     """Raises, before anything is moved, for a tensor that the target cannot hold at the place."""
     for value in values:
         array = registry.as_array(value)
-        found = registry.kind_of(type(array))
-        if found is not None:
-            _refuse_non_tensor(*found, array)
-            _require_there(found.backend, array, target, place, copy)
+        owned = registry.kind_of(type(array))
+        if owned is not None:
+            _refuse_non_tensor(*owned, array)
+            _require_there(owned.backend, array, target, place, copy)
 
 
 def _require_there(source: Backend, x: Any, target: Backend, place: Device, copy: bool | None) -> None:

@@ -175,15 +175,15 @@ def to_numpy(x: Any) -> Any:
     if owner is not None:
         return _read(owner, x)
     x = registry.as_array(x)
-    found = registry.kind_of(type(x))
-    if found is not None and found.kind == "tensor":
-        return _read(found.backend, x)
-    held = _tensor_of(x)
-    if found is not None and held is not None:
-        return _read(found.backend, held)
+    owned = registry.kind_of(type(x))
+    if owned is not None and owned.kind == "tensor":
+        return _read(owned.backend, x)
+    inner = _tensor_of(x)
+    if owned is not None and inner is not None:
+        return _read(owned.backend, inner)
     from xdevice.containers import trees
 
-    if found is not None or not (trees.is_container(x) or trees.stranger(x)):
+    if owned is not None or not (trees.is_container(x) or trees.stranger(x)):
         raise NotATensorError(
             f"cannot read {shown(x)} of type {type(x).__qualname__} as numbers; expected a tensor or a container"
         )
@@ -204,11 +204,11 @@ def item(x: Any) -> Any:
         1.0
     """
     x = registry.as_array(x)
-    found = registry.kind_of(type(x))
-    held = _tensor_of(x)
-    if found is None or held is None:
+    owned = registry.kind_of(type(x))
+    inner = _tensor_of(x)
+    if owned is None or inner is None:
         raise NotATensorError(f"item takes one tensor, not {shown(x)} of type {type(x).__qualname__}")
-    array = found.backend.to_numpy(held)
+    array = owned.backend.to_numpy(inner)
     if array.size != 1:
         raise ShapeError(f"item takes a tensor of one element, not of shape {tuple(array.shape)}")
     value = array.item()
@@ -238,19 +238,19 @@ def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
 
 
 def _read_leaf(value: Any) -> Any:
-    found = registry.kind_of(type(value))
-    held = _tensor_of(value)
-    return value if found is None or held is None else _read(found.backend, held)
+    owned = registry.kind_of(type(value))
+    inner = _tensor_of(value)
+    return value if owned is None or inner is None else _read(owned.backend, inner)
 
 
 def _tensor_of(x: Any) -> Any | None:
     """`x` if it is a tensor, the tensor of `x` if it is a model that is a single variable; None for anything else.
     Raises `UnsupportedError` for a symbolic tensor of a traced function."""
-    found = registry.kind_of(type(x))
-    if found is None:
+    owned = registry.kind_of(type(x))
+    if owned is None:
         return None
-    _refuse_symbol(found, type(x))
-    return x if found.kind == "tensor" else found.backend.tensor_of(x)
+    _refuse_symbol(owned, type(x))
+    return x if owned.kind == "tensor" else owned.backend.tensor_of(x)
 
 
 def _full(shape: tuple[int | Sequence[int], ...], value: float, device: object, dtype: object) -> Any:
@@ -299,7 +299,7 @@ def _with_arrays(data: Any, levels: int = 64) -> Any:
     classes = set(map(type, data))
     if not any(issubclass(cls, list | tuple) or _is_read(cls) for cls in classes):
         return data
-    return [found.backend.to_numpy(x) if (found := _is_read(type(x))) else _with_arrays(x, levels - 1) for x in data]
+    return [owned.backend.to_numpy(x) if (owned := _is_read(type(x))) else _with_arrays(x, levels - 1) for x in data]
 
 
 def _taken_as_it_is(data: Any) -> str | None:
@@ -313,26 +313,26 @@ def _taken_as_it_is(data: Any) -> str | None:
 
 
 def _is_read(cls: type) -> Owned | None:
-    found = registry.kind_of(cls)
-    if found is None:
+    owned = registry.kind_of(cls)
+    if owned is None:
         return None
-    _refuse_symbol(found, cls)
-    return found if found.kind == "tensor" and not found.backend.is_host_only else None
+    _refuse_symbol(owned, cls)
+    return owned if owned.kind == "tensor" and not owned.backend.is_host_only else None
 
 
-def _refuse_symbol(found: Owned, cls: type) -> None:
-    if found.kind == "symbol":
-        raise traced(found.backend, f"a {cls.__qualname__}")
+def _refuse_symbol(owned: Owned, cls: type) -> None:
+    if owned.kind == "symbol":
+        raise traced(owned.backend, f"a {cls.__qualname__}")
 
 
 def _host_array(data: Any) -> np.ndarray[Any, Any]:
     import numpy
 
-    found = registry.kind_of(type(data))
-    if found is not None:
-        _refuse_symbol(found, type(data))
+    owned = registry.kind_of(type(data))
+    if owned is not None:
+        _refuse_symbol(owned, type(data))
     try:
-        array = found.backend.to_numpy(data) if found is not None and found.kind == "tensor" else numpy.asarray(data)
+        array = owned.backend.to_numpy(data) if owned is not None and owned.kind == "tensor" else numpy.asarray(data)
     except (TypeError, ValueError) as error:
         raise DTypeError(f"cannot make a tensor of {shown(data)}: {error}") from error
     if array.ndim > _depth(data) and _holds_masked(data):

@@ -90,15 +90,15 @@ def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
     return another(backend, x, backend.copy_model(x, target) if kind == "model" else backend.copy(x, target), "copying")
 
 
-def another(backend: Backend, x: Any, made: Any, verb: str) -> Any:
-    """Returns `made`, what was made of `x`. Raises `UnsupportedError` if it is `x`: a user's class may return itself as
+def another(backend: Backend, x: Any, new: Any, verb: str) -> Any:
+    """Returns `new`, what was made of `x`. Raises `UnsupportedError` if it is `x`: a user's class may return itself as
     its copy."""
-    if made is x:
+    if new is x:
         raise backend.unsupported(
             f"{verb} a {type(x).__qualname__} whose class gives the very object back",
             "move and copy what it is made of",
         )
-    return made
+    return new
 
 
 def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iterator[Location]:

@@ -44,8 +44,8 @@ def memory(device: object) -> Memory:
     """
     backend = selection.current()
     place = backend.require(devices.parse(device))
-    found = backend.memory(place)
-    return found._replace(pinned=ring.held()) if place.kind == "cpu" else found
+    usage = backend.memory(place)
+    return usage._replace(pinned=ring.pinned_bytes()) if place.kind == "cpu" else usage
 
 
 def free_pinned() -> None:

@@ -110,11 +110,11 @@ def _held(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
     """The tensors and models in leaf `i`: the leaf itself, or those that an object holds; each with its path within the
     leaf."""
     leaf = tree.leaves[i]
-    found = registry.kind_of(type(leaf))
-    if found is not None:
-        return [("", leaf, found.backend, found.kind)]
+    owned = registry.kind_of(type(leaf))
+    if owned is not None:
+        return [("", leaf, owned.backend, owned.kind)]
     stranger = tree.stranger(i)
-    return () if stranger is None else stranger.held
+    return () if stranger is None else stranger.parts
 
 
 def _variables(backend: Backend, model: Any) -> Iterator[tuple[str, Any]]:

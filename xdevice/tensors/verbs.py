@@ -234,15 +234,15 @@ def device_of(x: object) -> Device:
 
 def _device_of(x: object) -> Device:
     owned = None
-    if trees.known.get(id(type(x))) is None:
+    if trees.walks.get(id(type(x))) is None:
         x = registry.as_array(x)
         owned = registry.kind_of(type(x))
     if owned is not None:
         shared = _common(leaves.places(*owned, x, str))
     else:
-        found = contents.where(x)
-        if found is not None and len(found) == 1:
-            return found.pop()
+        places = contents.where(x)
+        if places is not None and len(places) == 1:
+            return places.pop()
         refuse_non_container(x, "find the device of")
         shared = _common(contents.places(x, ""))
     if shared is None:
@@ -288,10 +288,10 @@ def same_device(*xs: object) -> bool:
 
 
 def _same_device(xs: tuple[object, ...]) -> bool:
-    found = _where(xs)
-    if found is None or len(found) > 1:  # tensors of texts do not count
-        found = {place for _, place, _ in _argument_places(xs, {})}
-    return len(found) <= 1
+    places = _where(xs)
+    if places is None or len(places) > 1:  # tensors of texts do not count
+        places = {place for _, place, _ in _argument_places(xs, {})}
+    return len(places) <= 1
 
 
 def check_same_device(*xs: object, **named: object) -> Device | None:
@@ -309,16 +309,16 @@ def check_same_device(*xs: object, **named: object) -> Device | None:
         >>> xdevice.check_same_device(x=xdevice.ones(2), y=[xdevice.ones(3)])
         Device('cpu:0')
     """
-    found = _where((*xs, *named.values()))
-    if found is not None and len(found) <= 1:
-        return found.pop() if found else None
+    places = _where((*xs, *named.values()))
+    if places is not None and len(places) <= 1:
+        return places.pop() if places else None
     return _common(_argument_places(xs, named))
 
 
 def _where(xs: tuple[object, ...]) -> set[Device] | None:
     """The devices of a verb's arguments, if these are tensors, or containers of nothing but tensors; None otherwise."""
     for x in xs:
-        if type(x) not in _movable and trees.known.get(id(type(x))) is None:
+        if type(x) not in _movable and trees.walks.get(id(type(x))) is None:
             return None
     return contents.where(xs[0] if len(xs) == 1 and type(xs[0]) not in _movable else xs)
 

@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 class JaxCalls(Calls):
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
-        known = {layer.path for layer in self.layers(model)}
+        layer_paths = {layer.path for layer in self.layers(model)}
         if linen.is_linen(model):
             watch = common.Watch(self, {})
-            with linen.intercepting(known, watch.run):
+            with linen.intercepting(layer_paths, watch.run):
                 yield watch.calls
             return
         inner = list(walk(model))
-        paths = {id(module): path for path, module in inner if path in known and is_nnx(module)}
+        paths = {id(module): path for path, module in inner if path in layer_paths and is_nnx(module)}
         # no class is common to all modules that has `__call__`
         classes = {_owner(type(module)) for _, module in inner if id(module) in paths}
         watch = common.Watch(self, paths)
         with ExitStack() as stack:
-            stack.enter_context(common.watching(watch, *classes))
+            stack.enter_context(common.recording(watch, *classes))
             yield watch.calls
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:

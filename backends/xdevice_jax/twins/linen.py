@@ -79,16 +79,16 @@ def layers(module: Any) -> Iterator[LinenLayer]:
             yield LinenLayer(path, kind)
 
 
-def intercepting(known: Container[str], run: Callable[..., Any]) -> AbstractContextManager[None]:
-    """Returns a context manager. While its block is open, `run` makes the calls of the layers at the paths of `known`,
-    but not those in a `scan`, as of the cell of an LSTM, where there are no values."""
+def intercepting(layer_paths: Container[str], run: Callable[..., Any]) -> AbstractContextManager[None]:
+    """Returns a context manager. While its block is open, `run` makes the calls of the layers at `layer_paths`, but not
+    those in a `scan`, as of the cell of an LSTM, where there are no values."""
 
-    def intercept(go: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
-        path = ".".join(context.module.path)
+    def intercept(go: Callable[..., Any], args: Any, kwargs: Any, call: Any) -> Any:
+        path = ".".join(call.module.path)
         is_traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs)))
-        if is_traced or context.method_name != "__call__" or path not in known:
+        if is_traced or call.method_name != "__call__" or path not in layer_paths:
             return go(*args, **kwargs)
-        return run(context.module, path, (args, kwargs), lambda arguments: go(*arguments[0], **arguments[1]))
+        return run(call.module, path, (args, kwargs), lambda arguments: go(*arguments[0], **arguments[1]))
 
     library: Any = sys.modules["flax.linen"]
     blocks: AbstractContextManager[None] = library.intercept_methods(intercept)
@@ -96,17 +96,17 @@ def intercepting(known: Container[str], run: Callable[..., Any]) -> AbstractCont
 
 
 def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
-    known = set(leaves)
-    if known == {"embedding"}:
+    names = set(leaves)
+    if names == {"embedding"}:
         return "embedding"
-    if "kernel" in known and known <= {"kernel", "bias"} and not name.startswith("ConvTranspose"):
+    if "kernel" in names and names <= {"kernel", "bias"} and not name.startswith("ConvTranspose"):
         return "linear" if leaves["kernel"]["kernel"].ndim == 2 else "conv"
     # statistics are in a collection of their own, but under the same path
-    if {"mean", "var"} <= known <= {"mean", "var", "scale", "bias"}:
+    if {"mean", "var"} <= names <= {"mean", "var", "scale", "bias"}:
         return "batch_norm"
-    if "scale" in known and known <= {"scale", "bias"}:
+    if "scale" in names and names <= {"scale", "bias"}:
         is_of_groups = name.lower().startswith(("group", "gn"))
-        return "group_norm" if is_of_groups else "layer_norm" if "bias" in known else "rms_norm"
+        return "group_norm" if is_of_groups else "layer_norm" if "bias" in names else "rms_norm"
     return ""
 
 

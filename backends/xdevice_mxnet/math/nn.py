@@ -131,12 +131,12 @@ def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     q, k, values = (arithmetic.reshape(part, (-1, *part.shape[-2:])) for part in (q, k, v))  # what batch_dot takes
     scores = arithmetic.reshape(arithmetic.divide(_product(q, k, transpose_b=True), size**0.5), shape)
     before = _before(*shape[-2:], q.ctx).detach() if causal else None  # an object for this thread, as in `sums`
-    seen = before if mask is None else mask if before is None else arithmetic.logical_and(mask, before)
-    if seen is not None:
-        scores = _where(seen, scores, _np.full_like(scores, least))  # with -inf: gradients of NaN without keys
+    visible = before if mask is None else mask if before is None else arithmetic.logical_and(mask, before)
+    if visible is not None:
+        scores = _where(visible, scores, _np.full_like(scores, least))  # with -inf: gradients of NaN without keys
     weights = _softmax(scores)
     if mask is not None:
-        weights = _where(seen, weights, _np.zeros_like(weights))
+        weights = _where(visible, weights, _np.zeros_like(weights))
     result = _product(arithmetic.reshape(weights, (-1, *shape[-2:])), values)
     return arithmetic.reshape(result, (*shape[:-1], v.shape[-1]))
 

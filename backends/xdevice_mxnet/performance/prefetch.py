@@ -20,15 +20,15 @@ class MxnetPrefetch(Replicas, Prefetch):
             semantics.creating()
         # paused, because copies that are recorded beside another thread's work segfault
         with mx.util.np_shape(True), mx.autograd.pause():
-            context = self.to_native(device)
-            if context.device_type != "gpu":
-                return x.copyto(context) if isinstance(x, mx.nd.NDArray) else self.from_numpy(x, device)
+            native = self.to_native(device)
+            if native.device_type != "gpu":
+                return x.copyto(native) if isinstance(x, mx.nd.NDArray) else self.from_numpy(x, device)
             stage = staging.moved if isinstance(x, mx.nd.NDArray) else staging.put
-            staged = stage(x, context, self)
+            staged = stage(x, native, self)
             if staged is not None:
                 return staged
             pinned = mx.cpu_pinned(device.index)
             if not isinstance(x, mx.nd.NDArray):
-                return mx.np.array(x, dtype=x.dtype, ctx=pinned).copyto(context)
+                return mx.np.array(x, dtype=x.dtype, ctx=pinned).copyto(native)
             # MXNet's engine makes this copy before later writes to `x`
-            return (x if x.ctx.device_type == "gpu" else x.copyto(pinned)).copyto(context)
+            return (x if x.ctx.device_type == "gpu" else x.copyto(pinned)).copyto(native)

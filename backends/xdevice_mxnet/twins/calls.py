@@ -58,7 +58,7 @@ class MxnetCalls(Calls):
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
         private.require("layers' calls")
-        known = {layer.path for layer in self.layers(model)}
+        layer_paths = {layer.path for layer in self.layers(model)}
         paths, activations = {}, []
         for path, block in blocks(model):
             if isinstance(block, HybridBlock) and _is_active(block):
@@ -66,7 +66,7 @@ class MxnetCalls(Calls):
                     f"seeing the layers of {path or 'the model'}, a hybridized {type(block).__name__}",
                     "call model.hybridize(False) first",
                 )
-            if path in known or not children(block):
+            if path in layer_paths or not children(block):
                 paths[id(block)] = path
             if isinstance(block, (nn.Dense, *CONVOLUTIONS)) and block.act is not None:
                 activations.append(block.act)
@@ -77,7 +77,7 @@ class MxnetCalls(Calls):
             return _tapped(result, count(), put)
 
         watch = common.Watch(self, paths, activations, follow)
-        with common.watching(watch, Block):
+        with common.recording(watch, Block):
             yield watch.calls
             mx.nd.waitall()  # gradients are reported by MXNet's threads
 

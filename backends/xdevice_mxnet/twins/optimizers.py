@@ -128,10 +128,10 @@ class MxnetOptimizers(Optimizers):
         if not isinstance(optimizer, mx.gluon.Trainer):
             return {}
         numbers = {name.partition(".")[0] for name in names}
-        known = {name.partition(".")[0] for name, _ in trainers.variables(optimizer)}
+        existing = {name.partition(".")[0] for name, _ in trainers.variables(optimizer)}
         state: dict[str, Any] = {}
         for index, parameter in enumerate(trainers.parameters(optimizer)):
-            if str(index) in numbers - known and parameter.grad_req != "null":
+            if str(index) in numbers - existing and parameter.grad_req != "null":
                 state.update(trainers.named(index, _made(optimizer, index), 0))
         return state
 
@@ -148,8 +148,8 @@ class MxnetOptimizers(Optimizers):
                 updater.states[index], updater.states_synced[index] = _made(optimizer, index), True
                 for part, array in enumerate(trainers.arrays(updater.states[index])):
                     state[f"{index}.{part}"].copyto(array)
-            for context in own[index].list_ctx():
-                counts = trainers.counts(rule).setdefault(context.device_id, {})
+            for native in own[index].list_ctx():
+                counts = trainers.counts(rule).setdefault(native.device_id, {})
                 counts[index] = int(state[f"{index}.{trainers.UPDATES}"].asscalar())
         rule.num_update = max([rule.begin_num_update, *trainers.steps(rule).values()])
 

@@ -30,7 +30,7 @@ class PaddleCalls(Calls):
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
         private.require("layers' calls")
-        known = {layer.path for layer in self.layers(model)}
+        layer_paths = {layer.path for layer in self.layers(model)}
         paths = {}
         for path, layer in model.named_sublayers(include_self=True):
             if hasattr(type(layer.forward), "concrete_program"):
@@ -39,7 +39,7 @@ class PaddleCalls(Calls):
                     f"seeing the layers of {name} that paddle.jit.to_static has compiled",
                     "trace it before, or a second one",
                 )
-            if path in known or next(iter(layer.children()), None) is None:
+            if path in layer_paths or next(iter(layer.children()), None) is None:
                 paths[id(layer)] = path
         with ExitStack() as stack:
 
@@ -50,7 +50,7 @@ class PaddleCalls(Calls):
                 return result
 
             watch = common.Watch(self, paths, follow=follow)
-            stack.enter_context(common.watching(watch, Layer))
+            stack.enter_context(common.recording(watch, Layer))
             yield watch.calls
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:

@@ -139,7 +139,7 @@ class PaddleOptimizers(Optimizers):
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             return {}
         numbers = {name.partition(".")[0] for name in names}
-        known = {name.partition(".")[0] for name, _ in states.variables(optimizer)}
+        existing = {name.partition(".")[0] for name, _ in states.variables(optimizer)}
         twin = copy.copy(optimizer)
         states.accumulators.set(twin, defaultdict(dict))
         states.master_weights.set(twin, {})
@@ -147,7 +147,7 @@ class PaddleOptimizers(Optimizers):
         states.opti_name_list.set(twin, [])
         states.already_created.set(twin, set())
         states.make(
-            twin, [p for number, p in enumerate(states.parameters_of(optimizer)) if str(number) in numbers - known]
+            twin, [p for number, p in enumerate(states.parameters_of(optimizer)) if str(number) in numbers - existing]
         )
         return dict(states.variables(twin))
 

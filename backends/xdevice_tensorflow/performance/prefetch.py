@@ -40,12 +40,12 @@ def _unwrapping(batches: Iterator[Any]) -> Iterator[Any]:
 def _original(error: tf.errors.OpError) -> Exception | None:
     """Returns a new exception like the one that the user's code raised. None if its type is not built into Python,
     because no other type can be found by its name."""
-    found = _RAISED.match(error.message)
-    cls = getattr(builtins, found["type"], None) if found else None
-    if found is None or not (isinstance(cls, type) and issubclass(cls, Exception)):
+    match = _RAISED.match(error.message)
+    cls = getattr(builtins, match["type"], None) if match else None
+    if match is None or not (isinstance(cls, type) and issubclass(cls, Exception)):
         return None
     try:
-        return cls(found["text"])
+        return cls(match["text"])
     except TypeError:  # some types take more than a text: UnicodeDecodeError takes five arguments
         return None
 

@@ -61,10 +61,10 @@ class TensorflowCalls(Calls):
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
         private.require("layers' calls")
-        known = {layer.path for layer in self.layers(model)}
+        layer_paths = {layer.path for layer in self.layers(model)}
         paths, activated, activations = {}, [], []
         for path, layer in names.layers(model):
-            if path in known or not layers_in(layer):
+            if path in layer_paths or not layers_in(layer):
                 paths[id(layer)] = path
             function = getattr(layer, "activation", None)
             if isinstance(layer, _ACTIVATED) and function is not keras.activations.linear:
@@ -81,7 +81,7 @@ class TensorflowCalls(Calls):
             return result
 
         watch = common.Watch(self, paths, activations, follow)
-        with Patches() as patches, common.watching(watch, keras.Layer):
+        with Patches() as patches, common.recording(watch, keras.Layer):
             for layer in activated:
                 patches.replace(layer, "activation", partial(common.activated, layer))
             patches.replace(tf.GradientTape, "gradient", _asking_for_more)

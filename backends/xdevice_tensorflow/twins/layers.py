@@ -38,7 +38,7 @@ from xdevice.twins.contract import operations as ops
 from xdevice.twins.contract.layers import Operations
 from xdevice.twins.contract.layouts import Layer, Part
 from xdevice_tensorflow import names as _names
-from xdevice_tensorflow.parts import held, layers_in, nodes_of
+from xdevice_tensorflow.parts import layers_in, nodes_of, tf_variable
 
 from . import pixels
 from .axes import of_norms
@@ -100,7 +100,7 @@ def _bound(layer: Any, kind: str, own: Sequence[Part], names: Mapping[int, str],
     for part in own:
         variable = _variable(layer, part.name)
         if variable is not None:
-            there.append(part._replace(name=names[id(held(variable))]))
+            there.append(part._replace(name=names[id(tf_variable(variable))]))
     if not there:
         return None
     # the layer's path is what is left of a variable's without its name, its cell, its projection or its direction
@@ -573,7 +573,7 @@ def _by_function(path: str, function: Any) -> Layer:
         return _TABLE.read(path, function) or ops.activation(path, "linear")
     if str(getattr(function, "__module__", "")).partition(".")[0] not in _PACKAGES:
         return ops.plain(path, ops.OTHER, type=name)
-    defaults = {name: known.default for name, known in inspect.signature(function).parameters.items()}
+    defaults = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
     taken: dict[str, object] = {to: defaults[name] for name, to in _TAKES.items() if name in defaults}
     if ops.function_name(name) == "leaky_relu":
         taken = {"slope": taken.get("slope", taken.get("alpha"))}

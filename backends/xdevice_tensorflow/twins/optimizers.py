@@ -115,22 +115,22 @@ class TensorflowOptimizers(Optimizers):
             is_free = not _use_weight_decay(optimizer)(variable)
             own = {**settings, "constraint": _constraint(variable)} | ({"weight_decay": 0.0} if is_free else {})
             state = {slot: of[place] for slot, of in numbers.items()}
-            parameters.append(terms.Parameter(parts.held(variable), own, state))
+            parameters.append(terms.Parameter(parts.tf_variable(variable), own, state))
         return terms.Optimizer(
             kind, type(optimizer).__name__, settings, tuple(parameters), {**_NAMES[kind], **_COMMON_NAMES}
         )
 
-    def _numbers(self, optimizer: Any, known: Mapping[str, str | None], count: int) -> dict[str, list[str]]:
+    def _numbers(self, optimizer: Any, slots: Mapping[str, str | None], count: int) -> dict[str, list[str]]:
         """Returns the numbers of the variables of each kind of state, one for each of the `count` parameters."""
-        found: dict[str, list[str]] = {}
+        numbers: dict[str, list[str]] = {}
         for number, variable in enumerate(optimizer.variables):
             # the longest counts: gradient_accumulator ends as Adagrad's accumulator does
-            ends = [end for end in known if f"_{variable.name}".endswith(f"_{end}")]
+            ends = [end for end in slots if f"_{variable.name}".endswith(f"_{end}")]
             if not ends:
                 raise self.unsupported(f"reading {variable.name!r} of this optimizer", "copy its state by hand")
-            slot = known[max(ends, key=len)]
+            slot = slots[max(ends, key=len)]
             if slot is not None:
-                found.setdefault(slot, []).extend([str(number)] * (count if slot == terms.STEP else 1))
-        if any(len(of) != count for of in found.values()):
+                numbers.setdefault(slot, []).extend([str(number)] * (count if slot == terms.STEP else 1))
+        if any(len(of) != count for of in numbers.values()):
             raise self.unsupported("reading an optimizer some of whose parameters have no state", "copy it by hand")
-        return found
+        return numbers

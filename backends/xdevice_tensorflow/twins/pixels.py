@@ -329,8 +329,8 @@ def _loose_reshapes(layer: Any, has_conv: bool) -> Iterator[_Reshape]:
 
 
 def _size(shape: Shape) -> int | None:
-    known = shape and all(size is not None and size > 0 for size in shape)
-    return math.prod(shape) if known else None
+    is_complete = shape and all(size is not None and size > 0 for size in shape)
+    return math.prod(shape) if is_complete else None
 
 
 def _may_be_next(layer: Any, reshape: _Reshape) -> bool:

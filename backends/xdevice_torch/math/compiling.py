@@ -145,8 +145,8 @@ class Recorder(Mode):
         """The arguments that were written into, and their values before."""
         self.outside: list[torch.Tensor] = []
         """The tensors that are neither arguments nor made by an operation."""
-        made = {id(x): Symbol(x.detach(), next(self._variables)).requires_grad_(x.requires_grad) for x in tensors}
-        self.arguments: list[Any] = [made[id(x)] for x in tensors]
+        symbols = {id(x): Symbol(x.detach(), next(self._variables)).requires_grad_(x.requires_grad) for x in tensors}
+        self.arguments: list[Any] = [symbols[id(x)] for x in tensors]
 
     def note(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -167,14 +167,14 @@ class Recorder(Mode):
         if _schema(func).is_mutable:
             self._require_own(func, args, kwargs)
         # an operation in place gives its argument, which must keep its symbol
-        known = {id(x.value): x for x in leaves((args, kwargs)) if type(x) is Symbol}
+        argument_symbols = {id(x.value): x for x in leaves((args, kwargs)) if type(x) is Symbol}
         line = self._called(func, args, kwargs)
         result = func(*replaced(Symbol, _value_of, args), **replaced(Symbol, _value_of, kwargs))
         if torch.Tag.nondeterministic_seeded in func.tags:
             self._random = _random_state(self._inputs[0].device)
         if func is _aten.lift_fresh.default:  # the function makes its argument anew at each call, the program once
             line, result = f"{line}.clone()", result.clone()
-        symbols, target = self._bound(result, known)
+        symbols, target = self._bound(result, argument_symbols)
         self._lines.append(line if target == "_" else f"{target} = {line}")
         return symbols
 
@@ -265,16 +265,16 @@ class Recorder(Mode):
         self._constants[name] = x
         return name
 
-    def _bound(self, result: Any, known: dict[int, Symbol]) -> tuple[Any, str]:
+    def _bound(self, result: Any, argument_symbols: dict[int, Symbol]) -> tuple[Any, str]:
         """Returns what an operation gives, with symbols in it, and the variables to which the program assigns it."""
         if type(result) in (list, tuple):
-            parts = [self._bound(part, known) for part in result]
+            parts = [self._bound(part, argument_symbols) for part in result]
             target = "".join(f"{target}, " for _, target in parts)
             return type(result)(symbol for symbol, _ in parts), f"({target})" if "v" in target else "_"
         if not isinstance(result, torch.Tensor):
             return result, "_"
-        if id(result) in known:
-            return known[id(result)], "_"
+        if id(result) in argument_symbols:
+            return argument_symbols[id(result)], "_"
         if result.layout is not torch.strided or result.is_nested or result.is_quantized:
             raise self._refuse(f"making a tensor that is not dense {_WHILE}", "make it outside")
         symbol = Symbol(result, next(self._variables))

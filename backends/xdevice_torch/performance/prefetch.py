@@ -60,7 +60,7 @@ class TorchPrefetch(Prefetch):
         if isinstance(x, torch.Tensor):
             return self._owned(x, _tensor(x, native))
         if native.type != "cuda":
-            made: torch.Tensor = self.from_numpy(x, device)
-            return made
+            tensor: torch.Tensor = self.from_numpy(x, device)
+            return tensor
         staged = staging.array(x, native)
         return _pinned_array(x, native) if staged is None else staged

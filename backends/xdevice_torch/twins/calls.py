@@ -50,13 +50,13 @@ class TorchCalls(Calls):
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
         private.require("layers' calls")
-        known = {layer.path for layer in self.layers(model)}
+        layer_paths = {layer.path for layer in self.layers(model)}
         for path, module in model.named_modules():
             _refuse_hidden(path, module, self)
         paths = {
             id(module): path
             for path, module in model.named_modules()
-            if path in known or next(module.children(), None) is None
+            if path in layer_paths or next(module.children(), None) is None
         }
         with ExitStack() as stack:
 
@@ -70,7 +70,7 @@ class TorchCalls(Calls):
                 if isinstance(module, torch.nn.TransformerEncoder | torch.nn.TransformerEncoderLayer):
                     stack.callback(module.register_forward_pre_hook(lambda *_: None).remove)
             watch = common.Watch(self, paths, follow=follow)
-            stack.enter_context(common.watching(watch, Module, is_compiling=torch.compiler.is_compiling))
+            stack.enter_context(common.recording(watch, Module, is_compiling=torch.compiler.is_compiling))
             yield watch.calls
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:

@@ -258,7 +258,7 @@ _TABLE: Final = ops.Table(
     },
     ("forward",),
     lambda module: module.extra_repr(),
-    known=(_CONV1D,),
+    foreign=(_CONV1D,),
     lines=(nn.Sequential,),
     blocks=(nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
     observers=("torch", "xdevice_torch", "transformers"),  # hooks of transformers only keep the output of a layer

@@ -247,7 +247,7 @@ class ToyBackend(Backend):
         known = {layer.path for layer in self.layers(model)}
         paths = {id(module): path for path, module in _modules(model) if path in known or not module.children}
         watch = calls.Watch(self, paths)
-        with calls.watching(watch, toyframe.Module):
+        with calls.recording(watch, toyframe.Module):
             yield watch.calls
 
     def outermost(self, around):

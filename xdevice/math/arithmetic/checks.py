@@ -324,7 +324,7 @@ class Checks:
 
     # shapes
 
-    def known(self, x: Any, function: str) -> tuple[int, ...]:
+    def full_shape(self, x: Any, function: str) -> tuple[int, ...]:
         """The shape of `x`, for a function that needs all sizes. Raises `UnsupportedError` if a size is not known while
         a function is traced."""
         shape = shape_of(x)

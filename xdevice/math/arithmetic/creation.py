@@ -100,7 +100,7 @@ class Creation(Room):
         name = self._named(dtype, self._checks.name(x))
         dtypes.require_fits(fill_value, name)
         if device is not None:
-            return self._filled(self._checks.known(x, "full_like"), fill_value, name, device)
+            return self._filled(self._checks.full_shape(x, "full_like"), fill_value, name, device)
         return self._kernels.full_like(x, fill_value, name)
 
     def empty_like(self, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
@@ -183,7 +183,7 @@ class Creation(Room):
             places[:2] = reversed(places[:2])
         shape = [0] * len(tensors)
         for place, x in zip(places, tensors, strict=True):
-            (shape[place],) = self._checks.known(x, "meshgrid")
+            (shape[place],) = self._checks.full_shape(x, "meshgrid")
         return list(self._spread(tuple(tensors), tuple(places), tuple(shape)))
 
     def _along_axes(self, *arguments: Any) -> list[Any]:
@@ -202,7 +202,7 @@ class Creation(Room):
         import numpy
 
         x = self._checks.tensor(x, function)
-        shape = self._checks.known(x, function)
+        shape = self._checks.full_shape(x, function)
         if len(shape) < 2:
             raise ShapeError(f"{function} takes two dimensions or more, not the shape {shape}")
         if hasattr(self._kernels, function):

@@ -165,6 +165,6 @@ def is_dtype(name: str, kind: str) -> bool:
         "numeric": NUMERIC,
     }
     if kind not in kinds:
-        known = ", ".join(map(repr, kinds))
-        raise DTypeError(f"there is no kind of dtypes {shown(kind)}; expected one of {known}, or a dtype")
+        names = ", ".join(map(repr, kinds))
+        raise DTypeError(f"there is no kind of dtypes {shown(kind)}; expected one of {names}, or a dtype")
     return name in DTYPES and kind_of(name) in kinds[kind]

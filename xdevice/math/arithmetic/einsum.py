@@ -54,7 +54,7 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
         raise checks.backend.unsupported("einsum", "use xp.tensordot, or sums of products")
     operands = checks.operands("einsum", REAL_FLOATING, [checks.tensor(x, "einsum") for x in tensors])
     checks.require_one_device("einsum", *operands)
-    shapes = [checks.known(x, "einsum") for x in operands]
+    shapes = [checks.full_shape(x, "einsum") for x in operands]
     terms, result = _written_out(subscripts, shapes)
     plain = [_diagonal(checks, x, term) for x, term in zip(operands, terms, strict=True)]
     names = ["".join(dict.fromkeys(term)) for term in terms]

@@ -93,10 +93,10 @@ def _unary(
 
     def unary(x: Any, /) -> Any:
         if checks.is_plain(x):
-            known = kernels.get(x.dtype)
-            if known is not None:
+            cached = kernels.get(x.dtype)
+            if cached is not None:
                 try:
-                    return known(x)
+                    return cached(x)
                 except Exception:
                     checks.require_fit(name, x)
                     raise

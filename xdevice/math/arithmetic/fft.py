@@ -30,7 +30,7 @@ def _along_one_axis(function: str) -> Callable[..., Any]:
     def transform(self: Fourier, x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
         x = self._operand(function, x)
         place = self._checks.axis(axis, len(x.shape), f"fft.{function}")
-        self._checks.known(x, f"fft.{function}")
+        self._checks.full_shape(x, f"fft.{function}")
         return self._transform(function, x, (n,), (place,), norm)
 
     return transform
@@ -39,7 +39,7 @@ def _along_one_axis(function: str) -> Callable[..., Any]:
 def _along_axes(function: str) -> Callable[..., Any]:
     def transform(self: Fourier, x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward") -> Any:
         x = self._operand(function, x)
-        ndim = len(self._checks.known(x, f"fft.{function}"))
+        ndim = len(self._checks.full_shape(x, f"fft.{function}"))
         if axes is None:
             axes = range(0 if s is None else ndim - len(s), ndim)
         places = tuple([self._checks.axis(axis, ndim, f"fft.{function}") for axis in listed(axes)])

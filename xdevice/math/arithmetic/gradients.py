@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 inside: ContextVar[bool] = ContextVar("xdevice_gradients", default=False)
 """Whether this thread or task is inside of a function that `value_and_grad` differentiates."""
 
-known: dict[type, Backend] = {}
+backends: dict[type, Backend] = {}
 """The backend of each type of tensor that has been a parameter so far."""
 
 
@@ -191,7 +191,7 @@ def parameters(walk: Walked, name: str, has_floats: bool = False) -> tuple[Backe
     """The backend of a container of parameters or gradients, and its tensors. With `has_floats`, they must have float
     dtypes."""
     _, leaves, kinds = walk
-    backend = known.get(next(iter(kinds.values()))) if len(kinds) == 1 else None
+    backend = backends.get(next(iter(kinds.values()))) if len(kinds) == 1 else None
     if backend is None or backend.refusal is not None:
         return _parameters_one_by_one(walk, name, has_floats)
     if has_floats and not (_are_floats(leaves) and all(map(backend.is_dense, leaves))):
@@ -224,7 +224,7 @@ def _parameters_one_by_one(walk: Walked, name: str, has_floats: bool) -> tuple[B
                     f"gradients of {name}{tree.path(i)}, which is not dense", "make it dense first"
                 )
             # symbols are not noted: they belong to one trace
-            known[type(x)] = backend
+            backends[type(x)] = backend
         leaves.append(x)
     if backend is None:
         raise NotATensorError(f"{name} hold no tensor: {shown(tree.rebuilt(tree.leaves))}")
@@ -313,6 +313,6 @@ def _completed(gradients: list[Any], leaves: list[Any], backend: Backend) -> lis
 
 
 def _zeros(x: Any, backend: Backend) -> Any:
-    if type(x) in known:
+    if type(x) in backends:
         return backend.full(tuple(x.shape), 0.0, backend.device_of(x), dtype_name(x.dtype))
     return backend.namespace().full_like(x, 0.0, dtype_name(x.dtype))  # x is a symbol of a traced function

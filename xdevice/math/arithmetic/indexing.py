@@ -84,9 +84,9 @@ def _changed(x: Any, index: Any, values: Any, what: str) -> Any:
     function = f"at(x)[...].{what}"
     checks = checks_of(x, function)
     x = checks.tensor(x, function) if what == "set" else checks.require(x, NUMERIC, function)
-    shape = checks.known(x, function)
+    shape = checks.full_shape(x, function)
     values = _values(checks, x, values, function)
-    own = checks.known(values, function)
+    own = checks.full_shape(values, function)
     places, chosen = checks.backend.eagerly(lambda: _places(shape, index, own, function))
     if not places.size:
         return checks.kernels.copy(x)
@@ -206,7 +206,7 @@ def elements(checks: Checks, x: Any, index: Any) -> Any:
         return _sliced(checks, x, index if isinstance(index, tuple) else (index,))
     import numpy as np
 
-    shape = checks.known(x, "x[...]")
+    shape = checks.full_shape(x, "x[...]")
     places = checks.backend.eagerly(lambda: np.asarray(_pointed(shape, index, "x[...]")))
     return checks.gathered(x, places)
 
@@ -241,7 +241,7 @@ def _along(checks: Checks, x: Any, axis: int, part: slice | int) -> Any:
     # spares a kernel
     if part == slice(None):
         return x
-    length = checks.known(x, "x[...]")[axis]
+    length = checks.full_shape(x, "x[...]")[axis]
     if not isinstance(part, slice):
         if not -length <= part < length:
             raise IndexError(f"x[...] of the shape {shape_of(x)}: there is no index {part} in the axis {axis}")
@@ -278,7 +278,7 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
     """
     checks = checks_of(x, "top_k")
     x = checks.require(x, REAL, "top_k")
-    length = checks.known(x, "top_k")[-1:]
+    length = checks.full_shape(x, "top_k")[-1:]
     if not length:
         raise ShapeError("top_k is along the last axis, and a tensor without dimensions has none")
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= length[0]:

@@ -135,7 +135,7 @@ class LinearAlgebra:
         x, n = self._matrix(x, "matrix_power", True), index(n)
         # also for a matrix that has no inverse
         if n == 0:
-            shape = self._checks.known(x, "linalg.matrix_power")
+            shape = self._checks.full_shape(x, "linalg.matrix_power")
             one = self._xp.eye(shape[-1], dtype=x.dtype, device=self._checks.backend.device_of(x))
             return self._xp.broadcast_to(one, shape)
         return self._power((x if n > 0 else self.inv(x),), abs(n))
@@ -214,7 +214,7 @@ class LinearAlgebra:
 
     def diagonal(self, x: Any, /, *, offset: int = 0) -> Any:
         x, kernels = self._checks.tensor(x, "linalg.diagonal"), self._checks.kernels
-        shape = self._checks.known(x, "linalg.diagonal")
+        shape = self._checks.full_shape(x, "linalg.diagonal")
         if len(shape) < 2:
             raise ShapeError(f"linalg.diagonal takes matrices, not the shape {shape}")
         if hasattr(kernels, "diagonal"):

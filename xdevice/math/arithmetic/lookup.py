@@ -35,7 +35,7 @@ class Lookup(Generic[F]):
     def __init__(self, make: Callable[[Checks], F]) -> None:
         self._make = make
         self._made: dict[str, F] = {}
-        self.seen: dict[type, F] = {}
+        self.by_type: dict[type, F] = {}
         """Those by the types of the tensors seen so far: a fast lookup, valid while the `refusal` of the backend is
         None."""
 
@@ -56,7 +56,7 @@ class Lookup(Generic[F]):
         functions = self.of(owned.backend)
         # of a model's type, each object has to be asked whether it is a variable
         if owned.kind != "model":
-            self.seen[type(x)] = functions
+            self.by_type[type(x)] = functions
         return functions
 
 

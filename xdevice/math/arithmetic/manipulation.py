@@ -39,7 +39,7 @@ class Manipulation(Room):
         tensors = [self._checks.tensor(x, "broadcast_arrays") for x in arrays]
         if tensors:
             self._checks.require_one_device("broadcast_arrays", *tensors)
-        shape = broadcast_shape(*[self._checks.known(x, "broadcast_arrays") for x in tensors])
+        shape = broadcast_shape(*[self._checks.full_shape(x, "broadcast_arrays") for x in tensors])
         return [self._kernels.broadcast_to(x, shape) for x in tensors]
 
     def expand_dims(self, x: Any, /, axis: int = 0) -> Any:
@@ -93,7 +93,7 @@ class Manipulation(Room):
                 raise ShapeError(f"repeat takes numbers of 0 or more, not {repeats}")
             return self._repeated(x, index(repeats), place)
         counts = self._counts(x, repeats)
-        length = self._checks.known(x, "repeat")[place]
+        length = self._checks.full_shape(x, "repeat")[place]
         if (counts < 0).any() or counts.ndim > 1 or (counts.ndim == 1 and counts.size not in (1, length)):
             raise ShapeError(
                 f"repeat takes {length} numbers of 0 or more for an axis of {length}, not {shown(repeats)}"
@@ -116,7 +116,7 @@ class Manipulation(Room):
     def _in_a_new_axis(self, x: Any, times: int, axis: int) -> Any:
         """Repeats each element along an axis `times` times: in a new axis behind that axis, which is then merged into
         it."""
-        shape = self._checks.known(x, "repeat")
+        shape = self._checks.full_shape(x, "repeat")
         length = shape[axis]
         wide = self._kernels.expand_dims(x, axis + 1)
         wide = self._kernels.broadcast_to(wide, with_lengths(shape, axis, length, times))
@@ -141,7 +141,7 @@ class Manipulation(Room):
                 raise ShapeError(f"roll without axes takes one shift, not {shown(shift)}")
             if len(shape) == 1:
                 return self._rolled(x, shifts, (0,))
-            shape = self._checks.known(x, "roll without axes")
+            shape = self._checks.full_shape(x, "roll without axes")
             rolled = self._rolled(self._kernels.reshape(x, (-1,)), shifts, (0,))
             return self._kernels.reshape(rolled, shape)
         axes = listed(axis)
@@ -170,13 +170,13 @@ class Manipulation(Room):
     def unstack(self, x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
         x = self._checks.tensor(x, "unstack")
         place = self._checks.axis(axis, len(x.shape), "unstack")
-        self._checks.known(x, "unstack")
+        self._checks.full_shape(x, "unstack")
         return tuple(self._kernels.unstack(x, place))
 
     def tile(self, x: Any, repetitions: Sequence[int], /) -> Any:
         x = self._checks.tensor(x, "tile")
         times = _sizes(repetitions, "tile")
-        shape = self._checks.known(x, "tile")
+        shape = self._checks.full_shape(x, "tile")
         ndim = max(len(shape), len(times))
         # repeated in new axes of their own, which are then merged: no framework has to have `tile`
         shape, times = (1,) * (ndim - len(shape)) + shape, (1,) * (ndim - len(times)) + times
@@ -217,7 +217,7 @@ class Manipulation(Room):
     def tensordot(self, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Any:
         x1, x2 = self._checks.operands("tensordot", NUMERIC, (x1, x2))
         self._checks.require_one_device("tensordot", x1, x2)
-        shapes = self._checks.known(x1, "tensordot"), self._checks.known(x2, "tensordot")
+        shapes = self._checks.full_shape(x1, "tensordot"), self._checks.full_shape(x2, "tensordot")
         first, second = self._contracted(shapes, axes)
         left = [axis for axis in range(len(shapes[0])) if axis not in first]
         right = [axis for axis in range(len(shapes[1])) if axis not in second]
@@ -288,7 +288,7 @@ def _filled(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
         if None not in old and prod(old) != prod(new):
             raise ShapeError(f"reshape: {old} has {prod(old)} elements and {new} has {prod(new)}")
         return new
-    known = prod([length for length in new if length != -1])
-    if new.count(-1) != 1 or known < 0 or (known == 0) or prod(old) % known:
+    product = prod([length for length in new if length != -1])
+    if new.count(-1) != 1 or product < 0 or (product == 0) or prod(old) % product:
         raise ShapeError(f"reshape: {old} does not go into {new}")
-    return tuple([prod(old) // known if length == -1 else length for length in new])
+    return tuple([prod(old) // product if length == -1 else length for length in new])

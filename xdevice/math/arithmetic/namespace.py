@@ -103,11 +103,11 @@ def array_namespace(*xs: Any) -> Any:
         6.0
     """
     if len(xs) == 1:
-        known = _seen.get(type(xs[0]))
-        if known is not None and known.backend.refusal is None:
-            if known.enter is not None:
-                known.enter()
-            return known.namespace
+        cached = _seen.get(type(xs[0]))
+        if cached is not None and cached.backend.refusal is None:
+            if cached.enter is not None:
+                cached.enter()
+            return cached.namespace
     functions: _ArrayFunctions | None = None
     for x in xs:
         if x is None or type(x) in NUMBERS:
@@ -145,4 +145,4 @@ class _ArrayFunctions(Functions):
 
 
 _lookup: Final = Lookup(_ArrayFunctions)
-_seen: Final = _lookup.seen
+_seen: Final = _lookup.by_type

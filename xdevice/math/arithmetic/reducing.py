@@ -213,7 +213,7 @@ class Reducing(Room):
         total = checks.cast(getattr(kernels, function)(x, place), name) if 0 not in shape else kernels.copy(x)
         if not has_initial:
             return total
-        shape = checks.known(x, f"{function} with include_initial")
+        shape = checks.full_shape(x, f"{function} with include_initial")
         first = kernels.broadcast_to(kernels.number(initial, name, x), with_lengths(shape, place, 1))
         return kernels.concat([first, total], place)
 
@@ -227,7 +227,7 @@ class Reducing(Room):
         if len(parts) > 1:
             checks.require_one_device("diff", *parts)
             x = kernels.concat(checks.promoted(parts), place)
-        length = checks.known(x, "diff")[place]
+        length = checks.full_shape(x, "diff")[place]
         return self._differences((x,), place, length, min(index(n), length))
 
     def _of_neighbours(self, x: Any, place: int, length: int, times: int) -> Any:
@@ -379,7 +379,7 @@ class Reducing(Room):
             raise ShapeError(f"searchsorted takes a sorted vector, not the shape {shape_of(x1)}")
         if side not in ("left", "right"):
             raise ArgumentError(f"searchsorted: side is 'left' or 'right', not {shown(side)}")
-        shape = checks.known(x2, "searchsorted")
+        shape = checks.full_shape(x2, "searchsorted")
         # kernels are promised a vector that is sorted
         if sorter is not None:
             x1 = self.take(x1, sorter)

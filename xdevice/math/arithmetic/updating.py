@@ -16,7 +16,7 @@ from xdevice.core import registry
 from xdevice.errors import ContainerError, DeviceMismatchError, DTypeError, NotATensorError, ShapeError, shown
 from xdevice.math.contract.nn import TRACED
 
-from .gradients import inside, known, no_function, parameters, two_backends
+from .gradients import backends, inside, no_function, parameters, two_backends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -150,7 +150,7 @@ class Rows:
         leaves = list(parameters)
         for i, x in enumerate(self.leaves):
             new = leaves[i]
-            if known.get(type(new)) is not self._backend or new.shape != x.shape or new.dtype is not x.dtype:
+            if backends.get(type(new)) is not self._backend or new.shape != x.shape or new.dtype is not x.dtype:
                 leaves[i] = self._checked(x, new, i)
         return rebuild(self.walk, leaves)
 

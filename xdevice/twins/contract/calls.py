@@ -1,8 +1,8 @@
 """Records the calls of a model's layers, with the same code for every framework; an adapter says which layers there
 are.
 
-While a block of `watching` is open, `__call__` is patched in the class from which all layers inherit. The patch acts in
-all threads, so each call first checks whether its own thread or task is being watched. The frameworks' own forward
+While a block of `recording` is open, `__call__` is patched in the class from which all layers inherit. The patch acts
+in all threads, so each call first checks whether its own thread or task is being watched. The frameworks' own forward
 hooks would not do: Keras has none, Gluon's miss a layer that raises, and no framework has hooks for all models of a
 program.
 
@@ -183,7 +183,7 @@ def _never() -> bool:
 
 
 @contextmanager
-def watching(watch: Watch, *classes: type, is_compiling: Callable[[], bool] = _never) -> Iterator[None]:
+def recording(watch: Watch, *classes: type, is_compiling: Callable[[], bool] = _never) -> Iterator[None]:
     """While the block is open, `watch` records calls of its layers in this thread or task, except those made while
     `is_compiling()` says that a compiler traces. The layers inherit their `__call__` from one of `classes`."""
     with patching.Patches() as patches:

@@ -93,7 +93,7 @@ class Table(NamedTuple):
     read."""
     describe: Callable[[Any], str] = lambda layer: ""
     """Returns a text with the settings of a layer of the framework's that is in no row."""
-    known: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
     """Classes from outside of the framework whose code is known all the same: `package.module.Class`."""
     lines: tuple[type, ...] = ()
     """Classes of modules that call their children one after another, unless their code is rewritten."""
@@ -110,9 +110,9 @@ class Table(NamedTuple):
     def read(self, path: str, layer: Any) -> Layer | None:
         if self.is_rewritten(layer):
             return other(path, layer)
-        known = next((cls for cls in type(layer).__mro__ if cls in self.rows), None)
-        if known is not None:
-            row = self.rows[known]
+        base = next((cls for cls in type(layer).__mro__ if cls in self.rows), None)
+        if base is not None:
+            row = self.rows[base]
             return None if row is None else row(path, layer)
         is_own = _root(type(layer)) == self.package  # the repr of a user's class may raise, or print addresses
         return other(path, layer, self.describe(layer) if is_own else "")
@@ -120,7 +120,7 @@ class Table(NamedTuple):
     def is_rewritten(self, layer: Any) -> bool:
         """Whether a layer's class is from outside of the framework and has code of its own for calls."""
         name = f"{type(layer).__module__}.{type(layer).__name__}"
-        return name not in self.known and is_rewritten(layer, self.package, *self.methods)
+        return name not in self.foreign and is_rewritten(layer, self.package, *self.methods)
 
     def is_line(self, module: Any) -> bool:
         return isinstance(module, self.lines) and not self.is_rewritten(module)
@@ -146,15 +146,15 @@ def read(
 ) -> Iterator[Layer]:
     """Yields what `Operations.operations` returns for a model. `modules` are all of the model's, itself first, `layers`
     its layers with parameters, and `saved` the tensors that are in its state."""
-    known = {layer.path: layer for layer in layers}
-    lines = _Lines(modules, known, table).names()
-    for layer in _each(modules, known, table, set(map(id, saved))):
+    by_path = {layer.path: layer for layer in layers}
+    lines = _Lines(modules, by_path, table).names()
+    for layer in _each(modules, by_path, table, set(map(id, saved))):
         path = layer.path.removesuffix("()")
         yield layer._replace(line=lines.get(path, lines.get(path.rpartition(".")[0], "")))
 
 
 def _each(
-    modules: Iterable[Module], known: Mapping[str, Layer], table: Table, saved: Container[int]
+    modules: Iterable[Module], by_path: Mapping[str, Layer], table: Table, saved: Container[int]
 ) -> Iterator[Layer]:
     blocks: set[str] = set()
     for module in modules:
@@ -162,18 +162,18 @@ def _each(
         # a hook may change what the module takes or gives
         if any(_root(hook) not in table.observers for hook in module.hooks):
             yield other(f"{path}()", itself, "a hook")
-        if path in known:  # its own tensors do not count: they may be counters, or the states of dropouts
-            yield known[path]
+        if path in by_path:  # its own tensors do not count: they may be counters, or the states of dropouts
+            yield by_path[path]
             if table.is_rewritten(itself):
                 yield own_code(path, itself)
-            yield from table.follow(known[path])
+            yield from table.follow(by_path[path])
             continue
         yield from (_stateless(path, name) for name, x in module.tensors if id(x) not in saved)
         if isinstance(itself, table.blocks):
             blocks.add(path)
             continue
         is_open = module.children or (path == "" and module.has_parameters)
-        is_listed = path.rpartition(".")[0] in blocks or (not table.lists_inside and _is_inside(path, known))
+        is_listed = path.rpartition(".")[0] in blocks or (not table.lists_inside and _is_inside(path, by_path))
         operation = None if is_open or is_listed else table.read(path, itself)
         if operation is not None:
             yield operation
@@ -198,8 +198,8 @@ class _Lines:
     """Finds for each layer the line in which it is: layers that are called one after another, with nothing in between.
     A layer that is called in two places ends a line, because it is listed only once."""
 
-    def __init__(self, modules: Sequence[Module], known: Container[str], table: Table) -> None:
-        self._model, self._known, self._table = modules[0].itself, known, table
+    def __init__(self, modules: Sequence[Module], by_path: Container[str], table: Table) -> None:
+        self._model, self._known, self._table = modules[0].itself, by_path, table
         self._inside = {id(module.itself): module.children for module in modules}
         self._uses: Counter[int] = Counter()
         self._names: dict[str, str] = {}
@@ -356,8 +356,8 @@ def pad(path: str, around: Sequence[tuple[int, int]], mode: str = "constant", va
     """Returns the entry for a padding. `around` has the padding of both sides of each axis of the image, the first axis
     first."""
     settings: dict[str, object] = {"padding": tuple((int(one), int(two)) for one, two in around), "mode": mode}
-    known = value if mode == "constant" else None
-    return Layer(path, "pad", (), settings | {"value": float(known) if isinstance(known, int | float) else known})
+    fill = value if mode == "constant" else None
+    return Layer(path, "pad", (), settings | {"value": float(fill) if isinstance(fill, int | float) else fill})
 
 
 def last_axis_first(padding: Sequence[int]) -> list[tuple[int, int]]:

@@ -124,8 +124,8 @@ def kind_of(optimizer: Any, kinds: Mapping[Any, str], unsupported: Callable[[str
     not have the class."""
     kind = kinds.get(type(optimizer))
     if kind is None:
-        known = ", ".join(cls.__name__ for cls in kinds)
-        raise unsupported(f"reading what a {type(optimizer).__qualname__} computes", f"it knows {known}")
+        names = ", ".join(cls.__name__ for cls in kinds)
+        raise unsupported(f"reading what a {type(optimizer).__qualname__} computes", f"it knows {names}")
     return kind
 
 

@@ -532,13 +532,13 @@ def _uniform(kind: str, ours: Gaps, theirs: Gaps) -> tuple[list[Layer], list[Lay
 
 
 def _of_kind(
-    kind: str, one: list[Layer], other: list[Layer], known: list[SettingDifference]
+    kind: str, one: list[Layer], other: list[Layer], differences: list[SettingDifference]
 ) -> list[SettingDifference]:
     """The differences between the source's layers of a kind and the target's, if all those of one model have the same
-    settings. Leaves out what is in `known`."""
+    settings. Leaves out what is in `differences`."""
     where = f"{other[0].path} and every other {kind}" if len(other) > 1 else other[0].path
     paths = {layer.path for layer in other}
-    names = {difference.name for difference in known if difference.where in paths}
+    names = {difference.name for difference in differences if difference.where in paths}
     return [each._replace(where=where) for each in _between(one[0], other[0]) if each.name not in names]
 
 

@@ -184,9 +184,9 @@ def _host_arrays(variables: _Variables) -> tuple[dict[str, Array], dict[str, str
     shared: dict[str, str] = {}
     first: dict[int, str] = {}
     for name, one in variables.items():
-        known = first.setdefault(id(one.value), name)
-        if known != name:
-            shared[name] = known
+        first_name = first.setdefault(id(one.value), name)
+        if first_name != name:
+            shared[name] = first_name
         else:
             arrays[name] = _host_array(name, one.backend, one.value)
     return arrays, shared

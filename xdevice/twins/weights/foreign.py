@@ -56,7 +56,7 @@ def kind_of(path: str) -> Kind | None:
     if start.startswith(b"PK\x03\x04") and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             return _of_names(archive.namelist())
-    by_start = next((kind for known, kind in _STARTS if start.startswith(known)), None)
+    by_start = next((kind for signature, kind in _STARTS if start.startswith(signature)), None)
     return by_start or next((kind for ending, kind in _ENDINGS.items() if path.lower().endswith(ending)), None)
 
 

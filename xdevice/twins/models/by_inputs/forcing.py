@@ -258,7 +258,7 @@ def _groups(ties: dict[str, frozenset[str]]) -> list[list[str]]:
     same kind and input."""
     groups: list[tuple[list[str], frozenset[str]]] = []
     for path, close in ties.items():
-        group = next((paths for paths, known in groups if close & known), None)
+        group = next((paths for paths, inputs in groups if close & inputs), None)
         if group is not None:
             group.append(path)
         elif close:

@@ -79,8 +79,8 @@ def _with_channels(twin: Twin, other: Twin) -> Twin:
     their order if there are equally many, else the one number that all of those have. Changes nothing if they have
     several."""
     lacking = [layer for layer in twin.layers if _lacks_channels(layer)]
-    known = [layer for layer in other.layers if layer.kind == "group_norm" and not _lacks_channels(layer)]
-    widths = [_width(other, layer) for layer in known]
+    group_norms = [layer for layer in other.layers if layer.kind == "group_norm" and not _lacks_channels(layer)]
+    widths = [_width(other, layer) for layer in group_norms]
     if len(widths) != len(lacking) and len(set(widths)) == 1:
         widths = widths[:1] * len(lacking)
     if not lacking or len(widths) != len(lacking):

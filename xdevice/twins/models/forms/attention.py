@@ -138,7 +138,7 @@ def _is_in_block(layer: Layer, beside: Layer) -> bool:
 
 def _role(layer: Layer) -> str:
     words = _words(layer)
-    return next((role for role, known in _WORDS.items() if not words.isdisjoint(known)), "")
+    return next((role for role, synonyms in _WORDS.items() if not words.isdisjoint(synonyms)), "")
 
 
 def _words(layer: Layer) -> set[str]:

@@ -30,8 +30,8 @@ def reordered(layer: Layer, beside: Layer | None, is_last: Callable[[], bool]) -
     """`layer`, and a line for each parameter that is reordered for the other model, whose layer is `beside`. If that
     model has its channels last, it may count pixels as this one: then what `beside` is not known to count so is
     refused."""
-    known = {name for part in beside.parts if part.rule.order for name in part.of} if beside is not None else set()
-    rules = {part.name: part.rule for part in layer.parts if part.rule.order and not known.issuperset(part.of)}
+    names = {name for part in beside.parts if part.rule.order for name in part.of} if beside is not None else set()
+    rules = {part.name: part.rule for part in layer.parts if part.rule.order and not names.issuperset(part.of)}
     if not rules or not is_last():
         return layer, [f"{name}: reordered; {rule.order}" for name, rule in rules.items()]
     refused = {name: layouts.refused(rule, f"{rule.order}; {layouts.BY_HAND}") for name, rule in rules.items()}
