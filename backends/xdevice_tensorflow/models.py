@@ -294,11 +294,11 @@ class TensorflowModels(Models):
         def _refuse_models_here(self) -> None: ...
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        found = parts.weights(model)
-        for name, variable in found:
-            # the variable's device, not its memory's, which for int32 "on" a GPU is always on the host
+        weights = parts.weights(model)
+        for name, variable in weights:
+            # the device that the variable names: the memory of an int32 variable "on" a GPU is on the host
             yield name, self._place(variable.device)
-        for _, key, value in () if found else parts.constants(model):
+        for _, key, value in () if weights else parts.constants(model):
             yield str(key), self.device_of(value)
 
     def is_all_on(self, model: Any, device: Device) -> bool:

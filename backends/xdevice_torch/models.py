@@ -67,22 +67,22 @@ _NODES: Final = private["torch.utils._pytree.SUPPORTED_NODES"]
 _set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # virtual GPUs replace the property
 
 
-def held(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors_of(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields name and tensor of everything that moves with a module or an optimizer. A module without tensors that says
     where it is yields an empty tensor on that device."""
     if not isinstance(model, Module):
         for number, state in enumerate(_states(model)):
             yield from _tensors(state, f"state[{number}]")
         return
-    found: set[int] = set()
+    yielded: set[int] = set()
     for name, x in (*model.named_parameters(), *model.named_buffers()):
-        found.add(id(x))
+        yielded.add(id(x))
         yield name, x
     for name, x in _moved_by_itself(model):
-        if id(x) not in found:
-            found.add(id(x))
+        if id(x) not in yielded:
+            yielded.add(id(x))
             yield name, x
-    if not found and isinstance(device := _own_device(model), torch.device):
+    if not yielded and isinstance(device := _own_device(model), torch.device):
         yield "device", torch.empty(0, device=device)
 
 
@@ -309,10 +309,10 @@ class TorchModels(Models):
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         places = self._places
-        return [(name, places[variable.device]) for name, variable in held(model)]
+        return [(name, places[variable.device]) for name, variable in tensors_of(model)]
 
     def require_built(self, model: Any) -> None:
-        for name, variable in held(model):
+        for name, variable in tensors_of(model):
             if torch.nn.parameter.is_lazy(variable):
                 raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
 

@@ -299,7 +299,7 @@ def _required(operands: Iterable[Operand], places: list[Device]) -> list[Device]
 
 
 def _on(operand: Operand, x: Any, place: Device, whole: Any) -> Any:
-    """Moves `x`, a part of the operand `held`, to a device. A tensor that can only be on the host stays there if the
+    """Moves `x`, a part of `operand`, to a device. A tensor that can only be on the host stays there if the
     argument `whole` is a container."""
     if operand.kind == "tensor" and operand.backend.is_host_bound(x) and not is_leaf(whole):
         return x
@@ -364,14 +364,14 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
 
 
 def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
-    """Raises `ContainerError` if a tensor that stands in two places of one replica does not do so in all replicas: it
-    is summed only once."""
-    seen: dict[int, Sequence[Operand]] = {}
+    """Raises `ContainerError` if one replica has a tensor in two places and another replica has two tensors there: a
+    tensor is summed only once. A column has the operands at one place, one from each replica."""
+    first_columns: dict[int, Sequence[Operand]] = {}
     for column in columns:
         for operand in column:
-            other = seen.setdefault(id(operand.value), column)
-            if _ids(other) != _ids(column):
-                twin = next(known for known in other if known.value is operand.value)
+            first = first_columns.setdefault(id(operand.value), column)
+            if _ids(first) != _ids(column):
+                twin = next(other for other in first if other.value is operand.value)
                 raise ContainerError(
                     f"{twin.name} and {operand.name} are one tensor, and are not in the other replicas; "
                     "tie the weights in all replicas or in none"
