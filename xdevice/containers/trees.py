@@ -54,7 +54,7 @@ def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
     """Returns every leaf of a container, and what `rebuild` needs to put other leaves in their places.
 
     With `whole`, an object that moves itself is a leaf. With `once`, a container that is in several places is walked at
-    the first of them only: thirty lists, each of which holds the next one twice, have a thousand million places.
+    the first of them only: thirty lists, each of which holds the next one twice, have a billion places.
     """
     while True:
         ways = known

@@ -62,7 +62,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
         UnsupportedError: a batch with a model or a variable that is not on the device.
         What the source raised, in place of the batch; Paddle and tf.data change the error: docs/reference/async.md.
 
-    Costs some 50 us a batch beside the copy, in the thread.
+    Costs some 50 us a batch besides the copy, in the thread.
 
     Example:
         >>> [xdevice.item(x) for x in xdevice.prefetch(map(xdevice.tensor, [1.0, 2.0]), "cpu")]

@@ -178,7 +178,7 @@ def _show(path: Path, root: Path) -> str:
     try:
         return path.resolve().relative_to(root.resolve()).as_posix()
     except ValueError:
-        return path.resolve().as_posix()  # joined with the root it stays this file
+        return path.resolve().as_posix()  # absolute, so that joining it with the root gives this file, too
 
 
 def files_in(paths: Iterable[Path]) -> Iterator[Path]:

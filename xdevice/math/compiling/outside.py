@@ -1,4 +1,4 @@
-"""What a function reads beside its arguments: global variables, those of functions around it, defaults.
+"""The values that a function reads besides its arguments: global variables, those of functions around it, defaults.
 
 The list of what may be read is closed:
 

@@ -90,7 +90,7 @@ class _Arguments:
         self.places: list[int] = []
         """Which leaves the tensors are."""
         self.structure: list[Any] = [_structure(self.walk[0])]
-        """What a program is made for beside the tensors: the containers, and the values of what is no tensor."""
+        """The key of a program, besides its tensors: the containers, and the values that are not tensors."""
         self.has_symbols = False
         for i, x in enumerate(self.walk[1]):
             owner, value = self._owner_of(x)

@@ -190,5 +190,5 @@ class Sampling(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("samples",)
 
     def samples(self) -> Samples:
-        """Returns what the conformance suite needs beside the contract: a network, a gradient, a second device."""
+        """Returns what the conformance suite needs besides the contract: a network, a gradient, a second device."""
         raise self.unsupported("samples", "override Backend.samples() to run the conformance suite")

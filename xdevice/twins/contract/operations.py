@@ -280,8 +280,9 @@ def row(kind: str, **attributes: Attribute) -> Row:
 
 
 def over_axes(module: object, name: str, row: Callable[[int, str, Any], Layer | None]) -> dict[type, Row | None]:
-    """Returns rows of a `Table` for the classes that a Python module has for layers over one, two and three axes, such
-    as "MaxPool{}d". `row` is called with the number of axes, the path and the layer."""
+    """Returns rows of a `Table` for a family of layers with a class each for one, two and three axes. `name` is its
+    pattern, such as "MaxPool{}d"; classes that the Python module lacks are left out. `row` is called with the number of
+    axes, the path and the layer."""
     names = {axes: name.format(axes) for axes in (1, 2, 3)}
     return {getattr(module, one): partial(row, axes) for axes, one in names.items() if hasattr(module, one)}
 

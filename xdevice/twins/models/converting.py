@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class _Request(NamedTuple):
-    """What `convert_state` is asked for beside the two models."""
+    """The arguments of `convert_state` other than the two models."""
 
     kinds: Names
     names: Names

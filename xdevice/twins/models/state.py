@@ -408,7 +408,7 @@ def _has(name: str, parts: Iterable[Part]) -> bool:
 
 
 def _form_of(shape: Sequence[int], own: Sequence[int]) -> str:
-    """What was done to an array of this shape beside exchanging its axes."""
+    """Names the change to an array of this shape, other than exchanging its axes."""
     size, own_size = math.prod(shape), math.prod(own)
     if size == own_size:
         return "" if sorted(shape) == sorted(own) else ", reshaped"
