@@ -86,15 +86,15 @@ def _unshaped(name: str) -> NotBuiltError:
 
 
 def move(model: Any, context: Any) -> None:
-    """Moves the parameters of a model, and the state of the Trainers to which they belong. Of a Trainer that is given
-    itself, only the state is moved."""
+    """Moves the parameters of a model, and the state of the Trainers to which they belong. If `model` is
+    a Trainer, only its state moves."""
     if isinstance(model, Trainer):
         _refuse_own_store(model)
         _require_parameters(model, context)
         _move_state(model, [context] * len(trainers.parameters(model)), [context])
         return
     moving = [parameter for name, parameter in _parameters(model) if _contexts(name, parameter) != [context]]
-    own = {id(found): found for found in map(_trainer, moving) if found is not None}.values()
+    own = {id(trainer): trainer for trainer in map(_trainer, moving) if trainer is not None}.values()
     for trainer in own:
         _refuse_own_store(trainer)
     for parameter in moving:

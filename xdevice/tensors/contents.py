@@ -112,16 +112,17 @@ def where(x: Any) -> set[Device] | None:
 def places(x: Any, name: str) -> Iterator[Location]:
     """The device of every tensor, and of every variable of a model, in a container, as a `Location`. `name` stands for
     the container in errors."""
-    found = _Sorted(x)
-    for i, value, backend, kind in found.owned:
-        if id(value) not in found.data:
-            yield from leaves.places(backend, kind, value, partial(_name, name, found.tree, i))
-    for i, stranger in found.strangers:
+    contents = _Sorted(x)
+    for i, value, backend, kind in contents.owned:
+        if id(value) not in contents.data:
+            yield from leaves.places(backend, kind, value, partial(_name, name, contents.tree, i))
+    # objects of types that xdevice does not know, with tensors inside
+    for i, stranger in contents.strangers:
         type_name = type(stranger.x).__qualname__
         remedy = stranger.remedy("or give it a way of its own: move=...")
         hint = f"xdevice does not know a {type_name}, so it stays where it is: {remedy}"
         for inner, place in stranger.places():
-            yield partial(_name, name, found.tree, i, inner), place, "" if stranger.moves else hint
+            yield partial(_name, name, contents.tree, i, inner), place, "" if stranger.moves else hint
 
 
 def _name(name: str, tree: Tree, i: int, inner: str = "") -> str:
@@ -130,13 +131,13 @@ def _name(name: str, tree: Tree, i: int, inner: str = "") -> str:
 
 def owned(x: Any) -> Iterator[tuple[Backend, str, Any]]:
     """Every tensor and model in a container, and in the objects of other types in it, with its backend and kind."""
-    found = _Sorted(x)
-    yield from ((backend, kind, value) for _, value, backend, kind in found.owned)
-    for _, stranger in found.strangers:
-        yield from ((held.backend, held.kind, held.value) for held in stranger.held)
+    contents = _Sorted(x)
+    yield from ((backend, kind, value) for _, value, backend, kind in contents.owned)
+    for _, stranger in contents.strangers:
+        yield from ((inner.backend, inner.kind, inner.value) for inner in stranger.held)
 
 
-# what is in it
+# sorting
 
 
 def _only_tensors(walk: Walked) -> Batch | None:

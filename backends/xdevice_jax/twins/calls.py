@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 class JaxCalls(Calls):
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
-        known = {layer.path for layer in self.layers(model)}
+        layer_paths = {layer.path for layer in self.layers(model)}
         if linen.is_linen(model):
-            watch = common.Watch(self, {})
-            with linen.intercepting(known, watch.run):
+            watch = common.Watch(self, {})  # linen itself says which layer is called
+            with linen.intercepting(layer_paths, watch.run):
                 yield watch.calls
             return
-        inner = list(walk(model))
-        paths = {id(module): path for path, module in inner if path in known and is_nnx(module)}
-        # no class is common to all modules that has `__call__`
-        classes = {_owner(type(module)) for _, module in inner if id(module) in paths}
+        modules = list(walk(model))
+        paths = {id(module): path for path, module in modules if path in layer_paths and is_nnx(module)}
+        # modules have no common base class with a `__call__`, so the class of each is watched
+        classes = {_owner(type(module)) for _, module in modules if id(module) in paths}
         watch = common.Watch(self, paths)
         with ExitStack() as stack:
             stack.enter_context(common.watching(watch, *classes))

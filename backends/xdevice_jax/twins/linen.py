@@ -80,15 +80,20 @@ def layers(module: Any) -> Iterator[LinenLayer]:
 
 
 def intercepting(known: Container[str], run: Callable[..., Any]) -> AbstractContextManager[None]:
-    """Returns a context manager. While its block is open, `run` makes the calls of the layers at the paths of `known`,
-    but not those in a `scan`, as of the cell of an LSTM, where there are no values."""
+    """Returns a context manager. While its block is open, `run` makes the calls of the layers at the paths of `known`.
+    Calls inside a `scan`, such as those of an LSTM's cell, are left alone, because they have no values."""
 
-    def intercept(go: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+    def intercept(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
         path = ".".join(context.module.path)
         is_traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs)))
         if is_traced or context.method_name != "__call__" or path not in known:
-            return go(*args, **kwargs)
-        return run(context.module, path, (args, kwargs), lambda arguments: go(*arguments[0], **arguments[1]))
+            return call(*args, **kwargs)
+
+        def call_with(arguments: tuple[Any, Any]) -> Any:
+            args, kwargs = arguments
+            return call(*args, **kwargs)
+
+        return run(context.module, path, (args, kwargs), call_with)
 
     library: Any = sys.modules["flax.linen"]
     blocks: AbstractContextManager[None] = library.intercept_methods(intercept)
