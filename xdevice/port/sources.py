@@ -59,8 +59,8 @@ class UnreadableError(Exception):
 
 @dataclass(eq=False)
 class PythonModule:
-    """What Python would run of a file: a script, a notebook, or one tab of a d2l text. `name` is its name with those of
-    the packages around it ("d2l.torch"), once it is part of a project."""
+    """The code of a file that Python would run: a script, a notebook, or one tab of a d2l text. `name` is its name with
+    those of the packages around it ("d2l.torch"), once it is part of a project."""
 
     source: Source
     tab: str | None

@@ -41,7 +41,7 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
         DTypeError: integers or bool. NotATensorError: no tensor. DeviceMismatchError: tensors on two devices.
         UnsupportedError: sizes that are not known while a compiler traces; a third-party backend without it.
 
-    Costs 0.1 ms more than the framework's own einsum. MXNet and NumPy loop unless it is a product of matrices.
+    Costs 0.1 ms more than the framework's own einsum. MXNet and NumPy loop if it is not a matrix product.
 
     Example:
         >>> xdevice.to_numpy(xdevice.einsum("ij,j->i", xdevice.ones(2, 3), xdevice.ones(3))).tolist()

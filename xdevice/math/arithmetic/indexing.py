@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def at(x: Any) -> At:
-    """`at(x)[index].set(values)` and `at(x)[index].add(values)`: copies of `x` with other values at the index.
+    """`at(x)[index].set(values)` and `at(x)[index].add(values)`: copies of `x`, changed at the index.
 
     Young: it may change in a minor version.
 

@@ -155,8 +155,8 @@ class _Arguments:
 
 
 class _Pattern:
-    """What the arguments of calls are made of, beside their tensors. It finds the tensors in others of that pattern in
-    a fifth of the time of a walk, for which each step of a training loop would wait."""
+    """The arguments of a call without their tensors. The pattern finds the tensors of similar arguments in a fifth of
+    the time of a walk, for which each step of a training loop would wait."""
 
     def __init__(self, arguments: _Arguments) -> None:
         assert arguments.backend is not None

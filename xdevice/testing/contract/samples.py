@@ -1,5 +1,5 @@
-"""What the conformance suite (`xdevice.testing`) needs of an adapter beside the contract: the framework's own networks
-and gradients."""
+"""Objects that the conformance suite (`xdevice.testing`) needs from an adapter besides the contract: the framework's
+own networks and gradients."""
 
 from __future__ import annotations
 

@@ -80,8 +80,8 @@ Attribute = str | Callable[[Any], Any]
 
 
 class Table(NamedTuple):
-    """What an adapter says of its framework's modules: how the settings of each class of layers are read, and which
-    classes of modules do what."""
+    """An adapter's description of its framework's modules: how the settings of each class of layers are read, and
+    which role each class of modules has."""
 
     package: str
     """The framework's package: layers of its classes can be given to `describe`."""
@@ -211,7 +211,7 @@ class _Lines:
             self._in_code(self._model, "")
             return self._names
         end = self._in_line(self._model, "", WHOLE)
-        # a line that ends before the model's end is not the whole model
+        # only a line that reaches the end of the model is called WHOLE; a shorter one is the beginning
         return {path: "begin" if line == WHOLE != end else line for path, line in self._names.items()}
 
     def _count(self, module: Any) -> None:

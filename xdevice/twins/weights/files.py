@@ -377,7 +377,8 @@ def _require_shape(backend: Backend, name: str, shape: tuple[int, ...]) -> None:
 
 
 def _to_tensor(backend: Backend, array: Array, place: Device) -> Any:
-    """Makes a tensor of an array. On the CPU a tensor above `SMALL` takes over the memory of the array."""
+    """Makes a tensor of an array. On the CPU a tensor above `SMALL` may take over the memory of the
+    array."""
     if array.nbytes <= SMALL:
         return backend.from_numpy(array, place)
     return backend.from_buffer(array) if place is CPU else backend.stage(array, place)
