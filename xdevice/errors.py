@@ -170,8 +170,8 @@ class FileFormatError(XDeviceError, ValueError):
 
 
 class FilePathError(XDeviceError, OSError):
-    """A path that tensors cannot be read from or written to. What was there is unchanged, unless the message says that
-    the file was written."""
+    """A path that tensors cannot be read from or written to. The file is unchanged, unless the message says that it
+    was written."""
 
 
 class MissingFileError(FilePathError, FileNotFoundError):

@@ -29,9 +29,9 @@ _Handles, _Types = ctypes.POINTER(_Handle), ctypes.POINTER(c_int)
 
 
 def operator(family: str, *words: str, own: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """Returns an operator with one result as a function of mx.np arrays and of settings. Its name is made of its
-    family (np, npi, npx, or nd, which is left out) and of words. Anything but such arrays goes to `own`: if left out,
-    to MXNet's function of that name."""
+    """Returns an operator with one result as a function of mx.np arrays and of settings. The operator's name joins the
+    family (np, npi or npx; nd adds nothing) and the words. Calls with any other argument go to `own`; without `own`,
+    they go to MXNet's public function of that name."""
     otherwise = own or getattr({"npx": mx.npx, "nd": mx.nd}.get(family, mx.np), words[0])
     name = "_".join(words if family == "nd" else ("", family, *words))
     handle = ctypes.c_void_p()

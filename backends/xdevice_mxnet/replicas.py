@@ -49,10 +49,12 @@ class MxnetReplicas(Replicas):
     def memory_of(self, x: Any) -> tuple[int, tuple[int, ...]] | None:
         x.wait_to_read()
         address = ctypes.c_void_p()
-        if _get_data(x.handle, ctypes.byref(address)):
+        has_failed = _get_data(x.handle, ctypes.byref(address))
+        if has_failed:
             return None
-        steps = list(accumulate(reversed(x.shape[1:]), mul, initial=host_dtype(dtype_name(x.dtype)).itemsize))
-        return address.value or 0, tuple(reversed(steps))[-x.ndim :] if x.ndim else ()
+        itemsize = host_dtype(dtype_name(x.dtype)).itemsize
+        strides = [*accumulate(reversed(x.shape[1:]), mul, initial=itemsize)][::-1] if x.ndim else []
+        return address.value or 0, tuple(strides)
 
     def write(self, x: Any, value: Any) -> None:
         array = models.array_of(x)

@@ -2,7 +2,8 @@
 capability that needs it. Its other modules read them as `private["paddle...."]`. Where no issue is named, there is none
 upstream.
 
-What a layer without parameters is set to needs none: `extra_repr` says it, on 2.6.2 in the same words as on 3.3.1.
+The settings of a layer without parameters need no private name: `extra_repr` says them, on 2.6.2 in the same words as
+on 3.3.1.
 """
 
 from __future__ import annotations

@@ -64,9 +64,9 @@ def weights(model: Any) -> list[tuple[str, tf.Variable]]:
 
 
 def constants(model: Any) -> list[tuple[Any, Any, Any]]:
-    """Returns the tensors that a model holds beside its variables, as attributes or in lists and dicts. Each comes with
-    the dict or list that holds it, and its key there: (holder, key, tensor). Strings and handles, which cannot move,
-    are left out."""
+    """Returns the tensors that a model holds besides its variables, as attributes or in lists and dicts. Each comes
+    with the dict or list that holds it, and its key there: (holder, key, tensor). Strings and handles, which cannot
+    move, are left out."""
     return [
         (holder, key, value)
         for holder, key, value in _attributes(model)

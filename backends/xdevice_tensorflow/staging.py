@@ -38,7 +38,7 @@ _ON_GPUS: Final = frozenset(("uint8", "int8", "int32", "int64", "uint64", "bfloa
 
 
 def is_read(x: Any, backend: Conversion) -> bool:
-    """Whether the host should read `x` through the ring, by `read`. What `read` returns shares memory with no
+    """Whether the host should read `x` through the ring, by `read`. The result of `read` shares memory with no
     tensor."""
     return (
         backend.device_of(x).kind == "gpu"

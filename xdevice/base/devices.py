@@ -209,6 +209,7 @@ def parse(spec: object) -> Device:
         return spelled.get(spec) or _parse_text(spec)
     if type(spec) is Named:
         return spec
+    # a subclass of str, which may hash and compare in its own way
     if isinstance(spec, str):
         return _parse_text(str(spec))
     if spec is None or isinstance(spec, bool | int | float):

@@ -56,7 +56,7 @@ class Report(TypedDict):
 
 def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
     """Probes all backends and returns their reports, in the order of `names`. Shows progress on standard error: a clock
-    for each, or without a terminal a line."""
+    for each backend, or a single line if there is no terminal."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from xdevice.cli.progress import bar

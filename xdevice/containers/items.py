@@ -1,8 +1,8 @@
 """How the items of each sort of container, and the attributes beside them, are read, and how such a container is made
 again with other items and attributes.
 
-What is neither item nor attribute comes from the old container. If the new one would not be as the old one was, an
-error is raised.
+State that is neither item nor attribute comes from the old container. If the new one would not be as the old one was,
+an error is raised.
 """
 
 from __future__ import annotations

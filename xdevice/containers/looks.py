@@ -1,8 +1,9 @@
 """Finds what an object holds: what is in its slots and its `__dict__`, and the items of the containers in these.
 
-None of the object's code is called, not even a property, so what the object computes is not found. What an object keeps
-in C is found if its type reports it to Python's garbage collector, as Python asks of all types. Refusing every object
-that may keep something in C would refuse locks, loggers, open files and random generators in a batch.
+None of the object's code is called, not even a property, so what the object computes is not found. Values that an
+object keeps in C are found if its type reports them to Python's garbage collector, as Python asks of all types.
+Refusing every object that may keep something in C would refuse locks, loggers, open files and random generators in a
+batch.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
     """Returns every leaf of a container, and what `rebuild` needs to put other leaves in their places.
 
     With `whole`, an object that moves itself is a leaf. With `once`, a container that is in several places is walked at
-    the first of them only: thirty lists, each of which holds the next one twice, have a thousand million places.
+    the first of them only: thirty lists, each of which holds the next one twice, have a billion places.
     """
     while True:
         ways = walks
@@ -121,21 +121,23 @@ def _walk(
 
 def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) -> Any:
     """Returns the container with `changed` in the places of its leaves; the container itself if these are the very same
-    objects. A container in it that holds a leaf whose `id` is in `touched` is made anew even so, which raises if that
-    is impossible."""
+    objects. Inner containers with a leaf whose `id` is in `touched` are rebuilt even if nothing in them has changed,
+    which raises `ContainerError` if that is impossible."""
     root, leaves, _ = walk
     if root is None:
         return changed[0]
+    container, _, _, _, inner = root
     if not touched and all(map(is_, changed, leaves)):
-        return root[0]
+        return container
     try:
-        if not touched and not root[4]:  # it holds nothing but leaves
-            if type(root[0]) is dict:
-                return dict(zip(root[0], changed))  # noqa: B905  # `way.write` does so too, more slowly
+        holds_only_leaves = not inner
+        if not touched and holds_only_leaves:
+            if type(container) is dict:
+                return dict(zip(container, changed))  # noqa: B905  # `way.write` does so too, more slowly
             return _write(root, list(changed))
         return _rebuild(root, iter(changed), touched, {})
     except RecursionError:
-        raise _too_deep(root[0]) from None
+        raise _too_deep(container) from None
 
 
 class Tree:

@@ -109,10 +109,10 @@ class Lent:
         """Returns `adopt(self)`, such that a thread of xdevice's own releases the memory once the importer no longer
         needs it.
 
-        This is needed if the importing or the exporting framework holds a lock of its own while it releases memory.
-        What such a framework takes over may in turn be kept alive by memory of the framework itself, whose release
-        needs that lock again. What it gives away may be released by another framework, which then waits for Python's
-        lock, while the thread that holds Python's lock waits for the lock of the framework.
+        This is needed if the importing or the exporting framework holds a lock of its own while it releases memory. The
+        memory that such a framework takes over may in turn be kept alive by memory of the framework itself, whose
+        release needs that lock again. Memory that it gives away may be released by another framework, which then waits
+        for Python's lock, while the thread that holds Python's lock waits for the lock of the framework.
         """
         import numpy
 

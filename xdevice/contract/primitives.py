@@ -1,5 +1,5 @@
-"""What every adapter must provide: the devices and the tensors of a framework. What a framework may have beside these
-is in the other modules of this folder, the capabilities.
+"""The part of the contract that every adapter must provide: the devices and the tensors of a framework. The other
+modules of this folder are capabilities, which a framework may lack.
 
 The rules that are the same for all frameworks are not written in adapters but in the core, the packages of xdevice that
 call them. The core promises an adapter that
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .private import Names
 
 Kind = Literal["tensor", "symbol", "model"]
-"""What a framework's type is: a tensor, which moves to a new object; a symbol, which stands for a tensor while a
+"""The kinds of a framework's types: a tensor, which moves to a new object; a symbol, which stands for a tensor while a
 function is traced, so that it has no device yet and every move is recorded; a model, whose variables move in place."""
 
 
@@ -45,7 +45,7 @@ class DeviceInfo(NamedTuple):
 
 
 VIRTUAL_GPU = DeviceInfo("virtual GPU (host memory)", None)
-"""What `describe` says of a virtual GPU."""
+"""The description of a virtual GPU."""
 
 
 class Memory(NamedTuple):
@@ -87,7 +87,7 @@ class Way(NamedTuple):
 
 
 class Primitives(ABC):
-    """What every adapter must implement for its framework: the methods on devices and tensors from which the core
+    """The methods that every adapter must implement for its framework: those on devices and tensors from which the core
     builds all else.
 
     A subclass states the class attributes, then the methods in this order. An argument `x` is a tensor of the
@@ -169,8 +169,8 @@ class Primitives(ABC):
         """Returns the name and the memory of a device; `VIRTUAL_GPU` for a virtual GPU. May initialize the device."""
 
     def hardware(self) -> frozenset[str]:
-        """Returns those words of `devices.HARDWARE` that mean the hardware which `gpu:i` is here, such as "cuda". If
-        there are none, every word is taken to mean `gpu:i`."""
+        """Returns the words of `devices.HARDWARE` that name the hardware of `gpu:i` on this machine, such as "cuda". If
+        the set is empty, every word is taken to mean `gpu:i`."""
         return frozenset()
 
     def lacks(self, device: Device) -> frozenset[str]:

@@ -40,8 +40,8 @@ def current_device() -> Device:
 
     Young: it may change in a minor version.
 
-    `xdevice.ones` and xdevice's other creation functions use it where no `device=` is given. What a framework's own
-    functions have set, `torch.set_default_device` for instance, does not count.
+    `xdevice.ones` and xdevice's other creation functions use it where no `device=` is given. Defaults that a
+    framework's own functions have set, such as `torch.set_default_device`, do not count.
 
     Example:
         >>> xdevice.current_device()

@@ -26,7 +26,7 @@ def barrier(session: Session) -> None:
     if session.size > 1:
         session.ready("barrier")
         with session.alone("barrier"):
-            session.line.vote("barrier")
+            session.line.vote("barrier")  # the hub answers when all ranks have voted
 
 
 @contextmanager

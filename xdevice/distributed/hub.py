@@ -212,7 +212,7 @@ class Calls:
         """Those of the waiting ranks that have reported a call of the engine that takes long."""
         self.left: Peer | None = None
         self._unvoted: Counter[tuple[int, str]] = Counter()
-        """How many of them are in each numbered call, by its number and text."""
+        """How many of the slow ranks are in each call, by its number and text."""
         self._voting: Counter[int] = Counter()
         """How many ranks wait in a vote, by the number of the call."""
 
@@ -227,7 +227,7 @@ class Calls:
             self.left = peer
 
     def settle(self, peer: Peer) -> None:
-        """Forgets the call of a rank, which has been answered, or has ended by itself."""
+        """Forgets the call of a rank, once the hub has answered the call or the call has ended by itself."""
         if peer.pending is not None:
             self._count(peer.pending, -1)
         peer.pending = None
@@ -270,8 +270,10 @@ class Calls:
         """Whether a rank is in a call of the engine on which there was no vote (`check=False`), and another rank makes
         a different call."""
         numbers = {number for number, _ in self._unvoted}
-        is_behind = bool(self._voting and numbers) and min(self._voting) < max(numbers)
-        return is_behind or len(numbers) < len(self._unvoted)
+        # a rank votes on a call, and another rank has begun that number with a call that needs no vote, or is past it
+        votes_behind = bool(self._voting and numbers) and min(self._voting) < max(numbers)
+        has_two_texts_for_a_number = len(numbers) < len(self._unvoted)
+        return votes_behind or has_two_texts_for_a_number
 
 
 class Hub(threading.Thread):

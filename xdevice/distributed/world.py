@@ -330,7 +330,7 @@ class World:
 
         From then on DDP, FSDP (`fully_shard`), DTensor, and the libraries that ask `torch.distributed` work on this
         world, until its block ends. Where the program has called `init_process_group` itself, that group is left as it
-        is. What they send is not voted on; but a rank that dies or raises is named on the others.
+        is. Their collectives are not voted on; but a rank that dies or raises is named on the others.
 
         Raises:
             UnsupportedError: the backend in use has none (all but PyTorch). LaunchError: the program's own group is not

@@ -3,7 +3,7 @@
 Young: it may change in a minor version.
 
 The state is a dict: "step", a tensor without dimensions, and containers built as the parameters. So it is saved,
-replicated and compiled with them, and nothing is hidden in objects. A learning rate is a number of Python, or a tensor
+replicated and compiled with them, and nothing is hidden in objects. A learning rate is a Python number, or a tensor
 without dimensions, such as a schedule gives for the step of a state; in a compiled step only the latter changes without
 compiling anew. `weight_decay` is added to the gradient, times the parameter; only `adamw` shrinks the parameter by it.
 """

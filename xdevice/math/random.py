@@ -121,7 +121,7 @@ def normal(
     float32 rounded.
 
     Args:
-        scale: 0 or more. The others are those of `uniform`.
+        scale: 0 or more. The other arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
         ArgumentError: `loc` or `scale` is not a number, or is such that numbers would not fit into the dtype.
@@ -165,10 +165,10 @@ def integers(*shape: int | Sequence[int], high: int, low: int = 0, device: objec
     Args:
         high: the bound that all numbers are below.
         low: the least number.
-        dtype: any integer type; the numbers drawn depend on it. The others are those of `uniform`.
+        dtype: any integer type; the numbers drawn depend on it. The other arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
-        ArgumentError: bounds that are not ints, or have nothing between them.
+        ArgumentError: bounds that are not ints, or low is not below high.
         DTypeError: a dtype that is not an integer, that the backend does not have, or that does not hold the bounds.
         ShapeError, DeviceNotFoundError, UnsupportedError: as with `uniform`.
 
@@ -194,7 +194,8 @@ def permutation(n: int, device: object = None, dtype: object = None) -> Any:
 
     Args:
         n: 0 or more.
-        dtype: any integer type that holds n - 1; the order does not depend on it. The others are those of `uniform`.
+        dtype: any integer type that holds n - 1; the order does not depend on it. The other arguments are
+            those of `uniform`.
 
     Raises, and nothing is drawn:
         ArgumentError: `n` is not an int of 0 or more.
@@ -223,7 +224,8 @@ def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None
 
     Args:
         p: between 0, never, and 1, always.
-        dtype: any dtype that the backend has; what is drawn does not depend on it. The others are those of `uniform`.
+        dtype: any dtype that the backend has; the numbers drawn do not depend on it. The other
+            arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
         ArgumentError: `p` is not a number between 0 and 1.
@@ -255,8 +257,8 @@ def choice(*shape: int | Sequence[int], p: Any, device: object = None, dtype: ob
     Args:
         p: n probabilities, a sequence or a tensor of one axis, which the host reads. Their sum is 1 within 0.001; what
             is missing is shared in proportion.
-        dtype: any integer type that holds n - 1; what is drawn does not depend on it. The others are those of
-            `uniform`.
+        dtype: any integer type that holds n - 1; the numbers drawn do not depend on it. The other
+            arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
         ArgumentError: `p` is empty, is not of numbers along one axis, has one below 0 or NaN, or has another sum.
@@ -287,10 +289,10 @@ def xavier_uniform(*shape: int | Sequence[int], device: object = None, dtype: ob
 
     Args:
         shape: (inputs, outputs) for `xp.matmul(x, w)`; or (O, C, height, width) for `nn.conv2d`, whose inputs are
-            C * height * width, and whose outputs are O * height * width. The others are those of `uniform`.
+            C * height * width, and whose outputs are O * height * width. The other arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
-        ShapeError: another number of axes. The others are those of `uniform`, and so are the costs.
+        ShapeError: another number of axes. The other errors are those of `uniform`, and so are the costs.
 
     Example:
         >>> with xdevice.random.seed(0):

@@ -6,7 +6,7 @@ TensorFlow.
 
 On a backend where each thread can have its own streams, a task works on streams that belong to its thread, one for each
 GPU in use. These wait for what the caller has enqueued, and the caller's streams wait for them, so results are ready
-for use. Memory that a task makes beside its result, such as a gradient, belongs to the task's stream. The next task on
+for use. Memory that a task makes besides its result, such as a gradient, belongs to the task's stream. The next task on
 that stream waits for its own caller too, and so does not write into the memory while the caller still reads it.
 """
 
@@ -220,8 +220,8 @@ def _name(task: Any) -> str:
 TURN: Final = 0.0005
 """Seconds after which a thread must hand over Python's global lock to another thread while tasks feed GPUs."""
 
-_turns_lock = threading.Lock()
-_turns: list[float] = []
+_intervals_lock = threading.Lock()
+_intervals: list[float] = []
 """The interval that `sys.getswitchinterval` gave before `TURN` was set, once for each call of `parallel` under way."""
 
 
@@ -232,25 +232,26 @@ def _short_turns(backend: Backend) -> Iterator[None]:
     if not _feeds_gpus(backend):
         yield
         return
-    with _turns_lock:
+    with _intervals_lock:
         # a call inside of a call must not take our own interval for the user's
-        _turns.append(_turns[0] if _turns else sys.getswitchinterval())
-        sys.setswitchinterval(min(TURN, _turns[0]))
+        _intervals.append(_intervals[0] if _intervals else sys.getswitchinterval())
+        sys.setswitchinterval(min(TURN, _intervals[0]))
     try:
         yield
     finally:
-        with _turns_lock:
-            before = _turns.pop()
-            if not _turns:
+        with _intervals_lock:
+            before = _intervals.pop()
+            if not _intervals:
                 sys.setswitchinterval(before)
 
 
 def _after_fork() -> None:
-    global _turns_lock
-    _turns_lock = threading.Lock()
-    if _turns:
-        sys.setswitchinterval(_turns[0])
-        _turns.clear()
+    # the calls of `parallel` end in the parent only, and a thread that is not in the child may hold the lock
+    global _intervals_lock
+    _intervals_lock = threading.Lock()
+    if _intervals:
+        sys.setswitchinterval(_intervals[0])
+        _intervals.clear()
 
 
 if hasattr(os, "register_at_fork"):

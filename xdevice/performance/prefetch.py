@@ -60,9 +60,9 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
         ArgumentError, DeviceNotFoundError: a depth below 1, or `iterable` is not one; no such device.
         ContainerError: a batch with an object whose tensors would stay behind, as with `to_device`.
         UnsupportedError: a batch with a model or a variable that is not on the device.
-        What the source raised, in place of the batch; Paddle and tf.data change the error: docs/reference/async.md.
+        Any error of the source, in place of the batch; Paddle and tf.data change the error: docs/reference/async.md.
 
-    Costs some 50 us a batch beside the copy, in the thread.
+    Costs some 50 us a batch besides the copy, in the thread.
 
     Example:
         >>> [xdevice.item(x) for x in xdevice.prefetch(map(xdevice.tensor, [1.0, 2.0]), "cpu")]

@@ -190,7 +190,7 @@ class _Block:
         self._watches.close()
 
     def _watch_loaded(self, backend: Backend) -> None:
-        # the watch of PyTorch and TensorFlow is of one thread, which has to be the block's own
+        # PyTorch and TensorFlow are watched in a single thread, which has to be the thread of the block
         if threading.get_ident() == self._thread:
             self._watch(backend)
 

@@ -21,26 +21,27 @@ from .sources import PythonModule
 from .values import NOTHING, UNKNOWN, Atom, Value, of, union
 
 Task = PythonModule | Function
-"""What is interpreted at one time."""
+"""The unit that is interpreted at one time."""
 
 
 class Cells:
-    """The cells of a project, and who has read them."""
+    """The cells of a project, and the modules and functions that have read each of them."""
 
     def __init__(self) -> None:
         self.values: dict[Any, Value] = {}
-        self.reader: Task | None = None  # what is interpreted now
+        self.reader: Task | None = None  # the task that is being interpreted
         self._readers: defaultdict[Any, set[Task | None]] = defaultdict(set)
         self._waiting: OrderedDict[Task, None] = OrderedDict()
         self._attributes: defaultdict[Class, set[str]] = defaultdict(set)  # the names of each family
 
     def get(self, key: Any) -> Value:
-        # also where nothing is known yet: the reader has to hear of the first value
+        # an empty cell counts as read too: its first value has to make the reader run again
         self._readers[key].add(self.reader)
         return self.values.get(key, NOTHING)
 
     def put(self, key: Any, value: Value) -> None:
-        """Adds a value to a cell. If it grows, those who have read it are interpreted again."""
+        """Adds a value to a cell. If the cell grows, the modules and functions that have read it are interpreted
+        again."""
         old = self.values.setdefault(key, NOTHING)
         if value <= old:
             return

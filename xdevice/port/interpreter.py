@@ -1,7 +1,7 @@
 """Interprets the statements and expressions of a project, with what values may be in place of values, see `values`.
 
-Modules and functions are interpreted one by one until nothing changes any more. What they hand to each other
-(arguments, returned values, attributes, globals, items of lists) lies in cells. When a cell grows, the modules and
+Modules and functions are interpreted one by one until nothing changes any more. The values that they pass to each other
+(arguments, returned values, attributes, globals, items of lists) lie in cells. When a cell grows, the modules and
 functions that have read it are interpreted again. This is done in two phases. In the first, "not known yet" differs
 from "anything", so that the order of the modules does not matter. In the second, functions that nobody in the project
 calls get "anything" as arguments.
@@ -119,7 +119,7 @@ class Interpreter:
             self.put((function, "return"), NONE)
 
     def evaluate(self, node: ast.expr) -> Value:
-        """What an expression may be, which is also kept as `node.means`."""
+        """Returns the possible values of an expression, and stores them as `node.means`."""
         value: Value = self._METHODS.get(type(node), Interpreter._other_expression)(self, node)
         node.means = value  # type: ignore[attr-defined]
         return value
@@ -212,8 +212,8 @@ class Interpreter:
         return self._block(node.orelse, self._loop(node, read_body))
 
     def _loop(self, node: ast.AST, read_body: Callable[[], Env | None]) -> Env:
-        """What is known where a loop ends: its body is read until that no longer changes, beginning with what was known
-        when the loop was read the last time, so that a loop inside of it is mostly read once."""
+        """Returns the environment where a loop ends. Its body is read until that no longer changes, beginning with what
+        was known when the loop was read the last time, so that a loop inside of it is mostly read once."""
         ends = self.inference.loop_ends
         # values only grow, so what held at the end of an earlier reading holds now, too
         before = joined(self.env, ends.get(node)) or self.env
@@ -262,7 +262,7 @@ class Interpreter:
     def _match(self, node: ast.Match) -> Env | None:
         self.evaluate(node.subject)
         env = self.env
-        # no case may fit
+        # perhaps no case matches, and the names stay as they are
         after: Env | None = dict(env)
         for case in node.cases:
             self.env = dict(env)
@@ -613,7 +613,7 @@ class Interpreter:
         return self.list_of(node, union(*[self._spread(item) for item in node.elts]))
 
     def _spread(self, item: ast.expr) -> Value:
-        """What one item of a list adds to it."""
+        """Returns the possible values of the elements that one item adds to a list."""
         value = self.evaluate(item)
         return self.iterate(value) if isinstance(item, ast.Starred) else value
 

@@ -59,8 +59,8 @@ class UnreadableError(Exception):
 
 @dataclass(eq=False)
 class PythonModule:
-    """What Python would run of a file: a script, a notebook, or one tab of a d2l text. `name` is its name with those of
-    the packages around it ("d2l.torch"), once it is part of a project."""
+    """The code of a file that Python would run: a script, a notebook, or one tab of a d2l text. `name` is its name with
+    those of the packages around it ("d2l.torch"), once it is part of a project."""
 
     source: Source
     tab: str | None
@@ -178,7 +178,7 @@ def _show(path: Path, root: Path) -> str:
     try:
         return path.resolve().relative_to(root.resolve()).as_posix()
     except ValueError:
-        return path.resolve().as_posix()  # joined with the root it stays this file
+        return path.resolve().as_posix()  # absolute, so that joining it with the root gives this file, too
 
 
 def files_in(paths: Iterable[Path]) -> Iterator[Path]:

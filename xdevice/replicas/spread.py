@@ -54,7 +54,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
 
     Args:
         x: a tensor, or a container of tensors that are all as long along the first axis. Each part is a container of
-            the same type. What is not a tensor goes to every part as it is: a list of 6 texts is not a batch of 6.
+            the same type. Other values go to every part as they are: a list of 6 texts is not a batch of 6.
         devices: a list of devices in any spelling; one that is named twice gets two parts.
         even: True: all parts have the same length, or it is an error. False: the lengths differ by one at most, longer
             parts come first: 5 over 2 devices are 3 and 2, 3 over 4 are 1, 1, 1 and 0, and 0 over 2 are 0 and 0.
@@ -94,7 +94,7 @@ def gather(parts: Iterable[Any], device: object) -> Any:
 
     Args:
         parts: a list of tensors, or of containers that are built alike, which are joined tensor by tensor. Numbers (0-d
-            tensors, such as the loss of each device) become a vector. What is not a tensor has to be equal in all
+            tensors, such as the loss of each device) become a vector. Other values have to be equal in all
             parts; NaN counts as equal to NaN.
         device: any spelling.
 
@@ -140,7 +140,7 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
 
     Args:
         params_or_model: a model, which keeps its frozen parameters, buffers and mode; a tensor; or a container of both.
-            Tensors of ints and bools are copied. What is neither tensor nor model goes to every copy as it is.
+            Tensors of ints and bools are copied. Other values go to every copy as they are.
         devices: a list of devices in any spelling.
 
     | backend | a tensor of floats becomes |
@@ -299,7 +299,7 @@ def _required(operands: Iterable[Operand], places: list[Device]) -> list[Device]
 
 
 def _on(operand: Operand, x: Any, place: Device, whole: Any) -> Any:
-    """Moves `x`, a part of the operand `held`, to a device. A tensor that can only be on the host stays there if the
+    """Moves `x`, a part of `operand`, to a device. A tensor that can only be on the host stays there if the
     argument `whole` is a container."""
     if operand.kind == "tensor" and operand.backend.is_host_bound(x) and not is_leaf(whole):
         return x

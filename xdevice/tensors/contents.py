@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     One = Callable[[Backend, str, Any, Device], Any]
     Undo = list[Callable[[BaseException], None]]
-    """What takes back what has moved in place, or tells of it."""
+    """The functions that take back a move in place, or add a note about it to the error."""
     _Away = dict[Backend, list[Any]]
     """The tensors that are not on the target device yet and have to move, by their backends."""
     _Owned = tuple[int, Any, Backend, str]
@@ -136,7 +136,7 @@ def owned(x: Any) -> Iterator[tuple[Backend, str, Any]]:
         yield from ((part.backend, part.kind, part.value) for part in stranger.parts)
 
 
-# what is in it
+# sorting
 
 
 def _only_tensors(walk: Walked) -> Batch | None:
@@ -318,12 +318,14 @@ class _Sorted:
         return done
 
     def _move_strangers(self, target: Device, is_copy: bool, done: dict[int, Any], undo: Undo) -> None:
+        """Moves or copies the objects of other types that can move themselves. A move in place cannot be taken back:
+        after an error, a note says where such an object is now."""
         for _, stranger in self.strangers:
             if stranger.moves and id(stranger.x) not in done:
                 done[id(stranger.x)] = moved = stranger.copy_to(target) if is_copy else stranger.move_to(target)
                 if moved is stranger.x:
-                    said = f"a {type(moved).__qualname__} that moves itself is on {target} now"
-                    undo.append(partial(note, text=said))
+                    text = f"a {type(moved).__qualname__} that moves itself is on {target} now"
+                    undo.append(partial(note, text=text))
 
 
 def _may_be_bound(backend: Backend) -> bool:

@@ -1,4 +1,4 @@
-"""Which backend a model belongs to, also one that moves as a container does."""
+"""Finds the backend of a model, even if the model moves as a container does."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def backend_of_model(x: object) -> Backend | None:
-    """Returns the backend whose model `x` is; None if it is none. Also an object that moves as a container may be one
-    for its layers and variables, as modules of Flax and Equinox are."""
+    """Returns the backend whose model `x` is; None if `x` is not a model. Modules of Flax and Equinox are models here,
+    although they move as containers do."""
     owner = registry.kind_of(type(x))
     if owner is not None:
         return owner.backend if owner.kind == "model" else None
     for root in {base.__module__.partition(".")[0] for base in type(x).__mro__} & set(frameworks.LIBRARIES):
-        registry.load(frameworks.LIBRARIES[root])  # else nobody may have needed it yet
+        registry.load(frameworks.LIBRARIES[root])  # the program may have used the framework without its backend
     return next((backend for backend in registry.list_loaded() if backend.has_layers(x)), None)

@@ -158,8 +158,9 @@ def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
 
 
 def _taken_from_jax() -> Any:
-    """What `jax.distributed.shutdown` would end. JAX's own exit hook must not find it: a program may end while `close`
-    still waits for another rank, and a second call would end the process by SIGABRT."""
+    """Takes from JAX the objects that `jax.distributed.shutdown` would end. JAX's own exit hook must not find
+    them: a program may end while `close` still waits for another rank, and a second call would end the process by
+    SIGABRT."""
     state_taken, state = _State(), _global_state
     for name in ("preemption_sync_manager", "client", "service"):
         setattr(state_taken, name, getattr(state, name))

@@ -25,8 +25,8 @@ _to_service: Final[list[socket.socket]] = []
 
 
 def to(coordinator: str) -> str:
-    """Listens on loopback, and returns the address. What is sent there goes to `coordinator`, as "10.0.0.1:1234", and
-    the other way round."""
+    """Listens on loopback, and returns the address. Passes all bytes from there on to `coordinator`, such as
+    "10.0.0.1:1234", and back."""
     host, _, port = coordinator.rpartition(":")
     listener = socket.create_server((_LOOPBACK, 0))
     _start(_accept, listener, (host.strip("[]"), int(port)))

@@ -31,7 +31,7 @@ class JaxCompiling(Compiling):
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]]:
             try:
-                # the note is hashed by jit as a key of the dict, so it comes back as it is
+                # jit returns the keys of a dict unchanged, so the note of `call` is passed as a key
                 return program(tensors).popitem()
             except ValueError as error:
                 # another ValueError: that of the function

@@ -71,8 +71,8 @@ def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
 
 
 def _unreachable(error: mx.MXNetError) -> int:
-    """Returns which of the inputs it is that the loss does not depend on. MXNet says that nowhere but in its error, of
-    one input at a time, and has no function that tells it before (no upstream issue known). Raises any other error."""
+    """Returns the number of the input that the loss does not depend on. MXNet names that input only in its error, one
+    input at a time, and has no function that finds it earlier (no upstream issue known). Raises any other error."""
     match = _UNREACHABLE.search(str(error))
     if match is None:
         raise error

@@ -1,7 +1,7 @@
 """Paddle's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core
 calls them, and what they have to return.
 
-What Paddle's own functions do, and the kernels here correct (no upstream issues known):
+Paddle's own functions have these faults, which the kernels here correct (no upstream issues known):
 - On the CPU, `sqrt` of infinity in float32 is NaN if the tensor has eight elements or more.
 - `equal` takes floats that differ by 1e-8 for equal.
 - `pow` and `full_like` of integers compute in float64.

@@ -1,7 +1,7 @@
 """Paddle's kernels for `xdevice.nn`. `xdevice.contract.nn` says with which arguments the core calls them, and what they
 have to return.
 
-What Paddle's own kernels for the CPU do (3.3.1), and the functions here correct:
+Paddle's own kernels for the CPU have these faults (3.3.1), which the functions here correct:
 - In `log_softmax` and `cross_entropy`, the logarithm of a probability is never below -64.
 - `cross_entropy` takes labels modulo 2**32, and passes over those that are its label to ignore.
 - `embedding` reads outside of its memory for the index -1, and raises for all others that do not exist.

@@ -28,8 +28,8 @@ _CAST = (
 
 @contextmanager
 def _cast(state: tuple[Any, ...] | None) -> Iterator[None]:
-    """While this block is open, this thread has the settings `state` of another thread for AMP (automatic mixed
-    precision). The lists of operators to cast are common to all threads anyway."""
+    """In this block, this thread uses the settings for AMP (automatic mixed precision) that `state` has from another
+    thread. The lists of operators to cast need no copy: all threads share them."""
     tracer = _dygraph_tracer()
     # in static mode there is no tracer
     if state is None or tracer is None:

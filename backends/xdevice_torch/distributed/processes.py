@@ -153,7 +153,7 @@ class TorchEngine(Engine):
         buffer = self._buffer(x)
         if buffer.numel() == 0:
             return lambda: x
-        # NCCL multiplies by 1 / size, which is the division if size is a power of two
+        # NCCL multiplies by 1 / size; this rounds as the division does only if size is a power of two
         is_mean = buffer.is_cuda and divisor == self._size and self._size & (self._size - 1) == 0
         options = _options(dist.AllreduceOptions, "mean" if is_mean else "sum", True)
         if buffer.is_cuda:

@@ -93,26 +93,26 @@ class TorchTransfers(Transfers):
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
         private.require("transfers")
 
-        def place(x: torch.Tensor) -> Device | None:
+        def source_of(x: torch.Tensor) -> Device | None:
             return None if x.is_meta else _named(self, x.device)
 
-        def target(x: torch.Tensor, *args: Any, **kwargs: Any) -> Device | None:
+        def target_of_to(x: torch.Tensor, *args: Any, **kwargs: Any) -> Device | None:
             argument: Any = args[0] if args else kwargs.get("device", kwargs.get("other"))
             if isinstance(argument, torch.Tensor):
                 return _named(self, argument.device)
             return _named(self, torch.device(argument) if type(argument) in (int, str) else argument)
 
-        def accelerator(x: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
-            return target(x, self._gpu if device is None else device)
+        def target_of_cuda(x: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
+            return target_of_to(x, self._gpu if device is None else device)
 
-        with Hooks(self, report, _size, place) as hooks:
+        with Hooks(self, report, _size, source_of) as hooks:
             hooks.verbs()
             hooks.reads(torch.Tensor, *READS)
-            hooks.moves(torch.Tensor, "to", target)
+            hooks.moves(torch.Tensor, "to", target_of_to)
             hooks.moves(torch.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
             # `cuda` and `xpu` exist on every build, and raise there; the accelerator's own name need not be one of them
             for name in dict.fromkeys(("cuda", "xpu", self._gpu)):
                 if hasattr(torch.Tensor, name):
-                    hooks.moves(torch.Tensor, name, accelerator)
+                    hooks.moves(torch.Tensor, name, target_of_cuda)
             with _watched.on(lambda: put_on(_Watch(self, hooks))):
                 yield

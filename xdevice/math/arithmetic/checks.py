@@ -112,7 +112,7 @@ class Checks:
             if type(x) in self.may_be_sparse and not self.backend.is_dense(x):
                 raise self._sparse(x)
             return x
-        # NumPy's scalars of float64 and complex128 are numbers of Python, too, and count as arrays
+        # NumPy's scalars of float64 and complex128 are Python numbers too, and count as arrays
         if isinstance(x, NUMBERS) and not hasattr(x, "dtype"):
             raise NotATensorError(
                 f"{function} takes tensors of {self.backend.name}, not the number {shown(x)}; xp.asarray(...) makes one"
@@ -201,8 +201,7 @@ class Checks:
         return x if self.name(x) == name else self.kernels.astype(x, self.supported(name))
 
     def operands(self, function: str, kinds: str, values: Sequence[Any]) -> list[Any]:
-        """The operands as tensors of one common dtype. A value may be a number of Python, or a tensor of another
-        dtype."""
+        """The operands as tensors of one common dtype. A value may be a Python number, or a tensor of another dtype."""
         tensors = [x if type(x) in NUMBERS else self.tensor(x, function) for x in values]
         first = next((x for x in tensors if type(x) not in NUMBERS), None)
         if first is None:
@@ -227,7 +226,7 @@ class Checks:
         return [self.cast(x, name) for x in tensors]
 
     def common(self, tensors: Sequence[Any], first: Any) -> str:
-        """The common dtype of tensors and numbers of Python."""
+        """The common dtype of tensors and Python numbers."""
         name = self.name(first)
         for x in tensors:
             if type(x) not in NUMBERS:
@@ -239,7 +238,7 @@ class Checks:
         return name
 
     def number(self, value: complex, name: str, like: Any) -> Any:
-        """A number of Python as a tensor without dimensions, of dtype `name`, on the device of `like`."""
+        """A Python number as a tensor without dimensions, of dtype `name`, on the device of `like`."""
         dtypes.require_fits(value, name)
         if type(value) is int and dtypes.kind_of(name) == "f":
             value = float(value)  # PyTorch makes no tensor of an int beyond 64 bits

@@ -261,7 +261,7 @@ class Types(Room):
 
 
 def _plain(x: Any) -> Any:
-    """Turns a number of NumPy, or a tensor of one number, into a number of Python, so that `isinstance` can tell ints
+    """Turns a number of NumPy, or a tensor of one number, into a Python number, so that `isinstance` can tell ints
     from floats."""
     return creation.item(x) if hasattr(x, "dtype") else x
 

@@ -59,8 +59,8 @@ def promoted(first: str, second: str) -> str:
 
 
 def with_number(name: str, value: complex) -> str:
-    """The dtype of a result computed from a tensor and a number of Python. Of the number only the kind counts: a float
-    beside a tensor of ints gives float32."""
+    """The dtype of a result computed from a tensor and a Python number. Only the kind of the number counts: a float
+    with a tensor of ints gives float32."""
     kind = _KINDS[kind_of(name)]
     if isinstance(value, bool) or (isinstance(value, int) and kind >= 1) or (isinstance(value, float) and kind >= 2):
         return name

@@ -15,15 +15,15 @@ from .dtypes import FLOATING, REAL_FLOATING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_OTHER: Final = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
+_OPPOSITE: Final = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 _STEPS: Final = {
     "fftn": ("fft", "fft"), "ifftn": ("ifft", "ifft"), "irfftn": ("irfft", "ifft"), "rfftn": ("rfft", "fft"),
 }  # fmt: skip
-"""The transforms along several axes, and those that they are along the last axis and along the others."""
+"""For each transform along several axes, the transform along the last axis and the one along the other axes."""
 _OF_REAL: Final = ("rfft", "ihfft", "rfftn")
 _TO_REAL: Final = ("irfft", "hfft", "irfftn")
 _COMPLEX: Final = {"float64": "complex128", "complex128": "complex128"}
-_PARTS: Final = {"complex64": "float32", "complex128": "float64"}
+_REAL: Final = {"complex64": "float32", "complex128": "float64"}
 
 
 def _along_one_axis(function: str) -> Callable[..., Any]:
@@ -57,7 +57,7 @@ class Fourier:
     def __init__(self, checks: Checks, xp: Any) -> None:
         self._checks = checks
         self._xp = xp
-        self._transformed = checks.fused(self._of_kernel)
+        self._apply_fused = checks.fused(self._apply)
 
     fft = _along_one_axis("fft")
     ifft = _along_one_axis("ifft")
@@ -71,9 +71,9 @@ class Fourier:
     irfftn = _along_axes("irfftn")
 
     def _transform(self, function: str, x: Any, lengths: Sequence[Any], axes: tuple[int, ...], norm: str) -> Any:
-        """What `function` gives for these lengths along the axes; None is the length that `x` has there."""
-        whole = self._lengths(function, shape_of(x), lengths, axes, norm)
-        return self._transformed((x,), function, whole, axes, norm)
+        """Applies `function` along the axes. A length of None stands for the length that `x` has along the axis."""
+        checked = self._check_lengths(function, shape_of(x), lengths, axes, norm)
+        return self._apply_fused((x,), function, checked, axes, norm)
 
     def _operand(self, function: str, x: Any) -> Any:
         if function in _OF_REAL:
@@ -81,47 +81,47 @@ class Fourier:
         x = self._checks.require(x, FLOATING, f"fft.{function}")
         return self._checks.cast(x, _COMPLEX.get(self._checks.name(x), "complex64"))
 
-    def _lengths(
+    def _check_lengths(
         self, function: str, shape: tuple[Any, ...], lengths: Sequence[Any], axes: tuple[int, ...], norm: str
     ) -> tuple[int, ...]:
-        """The lengths along the axes that the transform is of."""
-        if norm not in _OTHER:
-            raise ArgumentError(f"fft.{function}: norm is one of {', '.join(_OTHER)}, not {shown(norm)}")
-        own = [shape[axis] for axis in axes]
+        """Checks `norm` and the lengths, and returns the lengths with None replaced."""
+        if norm not in _OPPOSITE:
+            raise ArgumentError(f"fft.{function}: norm is one of {', '.join(_OPPOSITE)}, not {shown(norm)}")
+        usual = [shape[axis] for axis in axes]
         # of n real numbers n // 2 + 1 complex ones are kept, so the usual length is even
         if function in _TO_REAL:
-            own[-1] = 2 * (own[-1] - 1)
-        whole = tuple([length if n is None else index(n) for n, length in zip(lengths, own, strict=True)])
-        if min(whole) < 1:
-            raise ShapeError(f"fft.{function} is of 1 element or more along each axis, not of {shown(whole)}")
-        return whole
+            usual[-1] = 2 * (usual[-1] - 1)
+        checked = tuple([length if n is None else index(n) for n, length in zip(lengths, usual, strict=True)])
+        if min(checked) < 1:
+            raise ShapeError(f"fft.{function} is of 1 element or more along each axis, not of {shown(checked)}")
+        return checked
 
-    def _of_kernel(self, x: Any, function: str, lengths: tuple[int, ...], axes: tuple[int, ...], norm: str) -> Any:
-        """What the adapter's transform of that name gives."""
-        # by definition, so that adapters need two kernels less
+    def _apply(self, x: Any, function: str, lengths: tuple[int, ...], axes: tuple[int, ...], norm: str) -> Any:
+        """Calls the adapter's transform of this name, or computes it from other transforms."""
+        # by definition, so that adapters need two fewer kernels
         if function == "hfft":
-            return self._of_kernel(self._xp.conj(x), "irfft", lengths, axes, _OTHER[norm])
+            return self._apply(self._xp.conj(x), "irfft", lengths, axes, _OPPOSITE[norm])
         if function == "ihfft":
-            return self._xp.conj(self._of_kernel(x, "rfft", lengths, axes, _OTHER[norm]))
+            return self._xp.conj(self._apply(x, "rfft", lengths, axes, _OPPOSITE[norm]))
         kernel = getattr(self._checks.kernels.fft, function, None)
         if kernel is None:
             return self._axis_by_axis(x, function, lengths, axes, norm)
         complex_name = _COMPLEX.get(self._checks.name(x), "complex64")
         result = kernel(x, lengths, axes, norm) if function in _STEPS else kernel(x, *lengths, *axes, norm)
         # NumPy 1 transforms in double precision whatever it gets
-        return self._checks.cast(result, _PARTS[complex_name] if function in _TO_REAL else complex_name)
+        return self._checks.cast(result, _REAL[complex_name] if function in _TO_REAL else complex_name)
 
     def _axis_by_axis(self, x: Any, function: str, lengths: tuple[int, ...], axes: tuple[int, ...], norm: str) -> Any:
-        """The transforms along one axis after the other: first along the last one, but not where that gives real
-        numbers."""
+        """Transforms along one axis after the other. The last axis comes first, unless its transform gives real
+        numbers, which only the final step may do."""
         last, others = _STEPS[function]
         steps = [(others, n, axis) for n, axis in zip(lengths[:-1], axes[:-1], strict=True)]
         steps.insert(len(steps) if last == "irfft" else 0, (last, lengths[-1], axes[-1]))
         for step, n, axis in steps:
-            x = self._of_kernel(x, step, (n,), (axis,), norm)
+            x = self._apply(x, step, (n,), (axis,), norm)
         return x
 
-    # beside transforms
+    # other than transforms
 
     def fftfreq(self, n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None) -> Any:
         import numpy as np

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def at(x: Any) -> At:
-    """`at(x)[index].set(values)` and `at(x)[index].add(values)`: new tensors, else as `x`.
+    """`at(x)[index].set(values)` and `at(x)[index].add(values)`: copies of `x`, changed at the index.
 
     Young: it may change in a minor version.
 
@@ -34,13 +34,13 @@ def at(x: Any) -> At:
     `set` takes the last value for it, and `add` adds up all. Gradients flow to `x` and `values`. `x` stays as it is.
 
     Raises:
-        IndexError: an index that is out of range, or is none. ShapeError: values that do not broadcast.
+        IndexError: an index that is out of range, or is not an index. ShapeError: values that do not broadcast.
         NotATensorError, ArgumentError, DTypeError, DeviceMismatchError: `x` or `values` are no tensor, or of another
             backend, dtype or device.
         UnsupportedError: an index that is itself traced by a compiler, or sizes that are not known while it traces.
 
-    Costs a copy of `x`, 0.1 to 1 ms, a read of an index that is a tensor, and 1 ns for each element of `x` on the host;
-    on MXNet and Paddle, which gather them all, 50 to 100 ns for each. In a compiled function only the framework's work.
+    Costs a copy of `x`, 0.1 to 1 ms, and a read if the index is a tensor. On the host each element of `x` adds 1 ns; on
+    MXNet and Paddle, which gather all elements, 50 to 100 ns. A compiled function costs only the framework's work.
 
     Example:
         >>> x = xdevice.at(xdevice.zeros(2, 3))[0, 1:].set(xdevice.tensor([5.0, 6.0]))

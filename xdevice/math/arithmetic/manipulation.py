@@ -107,7 +107,7 @@ class Manipulation(Room):
         import numpy
 
         if hasattr(repeats, "__iter__") and not hasattr(repeats, "dtype"):
-            return numpy.asarray(_whole(repeats, "repeat"), "int64")
+            return numpy.asarray(_ints(repeats, "repeat"), "int64")
         repeats = self._checks.require(repeats, INTEGER, "repeat")
         self._checks.require_one_device("repeat", x, repeats)
         self._checks.require_values(repeats, "the tensor of repeats")
@@ -125,7 +125,7 @@ class Manipulation(Room):
     def reshape(self, x: Any, /, shape: Sequence[int], *, copy: bool | None = None) -> Any:
         x = self._checks.tensor(x, "reshape")
         old = shape_of(x)
-        new = _filled(old, _whole(shape, "reshape"))
+        new = _filled(old, _ints(shape, "reshape"))
         # MXNet and Paddle do not say whether they have copied
         if copy is False and not self._kernels.RESHAPE_IS_VIEW:
             raise self._checks.backend.unsupported("reshape that never copies", "leave copy=False out")
@@ -268,13 +268,13 @@ class Manipulation(Room):
 
 
 def _sizes(shape: Any, function: str) -> tuple[int, ...]:
-    whole = _whole(shape, function)
-    if min(whole, default=0) < 0:
+    lengths = _ints(shape, function)
+    if min(lengths, default=0) < 0:
         raise ShapeError(f"{function}: a shape is made of ints of 0 or more, not of {shown(shape)}")
-    return whole
+    return lengths
 
 
-def _whole(shape: Any, function: str) -> tuple[int, ...]:
+def _ints(shape: Any, function: str) -> tuple[int, ...]:
     try:
         return tuple(map(index, listed(shape)))
     except TypeError:

@@ -88,7 +88,7 @@ def array_namespace(*xs: Any) -> Any:
     Young: it may change in a minor version.
 
     Args:
-        xs: tensors of one backend; numbers of Python and None are skipped. Without tensors: the functions for the
+        xs: tensors of one backend; Python numbers and None are skipped. Without tensors: the functions for the
             selected backend.
 
     Raises:

@@ -120,7 +120,7 @@ class Rows:
         )
 
     def applied(self, rule: Callable[..., Any], writes: bool = False) -> list[Any]:
-        """Returns what the rule returns for each row. `writes` says that it may write into what it is given."""
+        """Returns what the rule returns for each row. `writes` says whether the rule may write into its arguments."""
         results: list[Any] = self._backend.update(self._rows, rule, inside.get(), writes)
         return results
 
@@ -170,7 +170,7 @@ class Rows:
         if new.dtype != x.dtype:
             raise DTypeError(
                 f"the rule gave {dtype_name(new.dtype)} for {where}, which is {dtype_name(x.dtype)}; the "
-                "functions of array_namespace keep the dtype beside numbers of Python"
+                "functions of array_namespace keep the dtype beside Python numbers"
             )
         return new
 

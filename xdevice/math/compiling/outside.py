@@ -1,4 +1,4 @@
-"""What a function reads beside its arguments: global variables, those of functions around it, defaults.
+"""The values that a function reads besides its arguments: global variables, those of functions around it, defaults.
 
 The list of what may be read is closed:
 
@@ -52,7 +52,7 @@ _PARTS_OF_A_FUNCTION: Final = attrgetter("__code__", "__defaults__", "__kwdefaul
 _LOOKS_UP: Final = (globals, eval, exec, __import__)
 """Functions of Python that find variables by texts."""
 _GENERATED: Final = frozenset(("__init__", "__new__", "__eq__", "__repr__", "__hash__", "__setattr__", "__delattr__"))
-"""What dataclasses and named tuples have written for them."""
+"""The methods that dataclasses and named tuples generate."""
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
@@ -121,8 +121,8 @@ class Outside:
                 self._visit(sys.modules.get(unbound, _GONE), unbound)
 
     def _visit_wrapped(self, function: FunctionType, name: str) -> None:
-        """Visits the functions of the program that a function of xdevice was made around. The rest of its closure is
-        xdevice's own, such as the kernels of a backend, and does not change."""
+        """Visits the program's own functions inside a function that xdevice made, such as a gradient function. The rest
+        of its closure belongs to xdevice, such as the kernels of a backend, and does not change."""
         self._visit(vars(function).get("__wrapped__", _GONE), name)
         for value in map(_in_cell, function.__closure__ or ()):
             if isinstance(value, FunctionType) and not is_of_library(value.__globals__.get("__name__"), self._own):
@@ -189,7 +189,7 @@ def _parts(container: Any) -> list[Any]:
 
 
 def _read_in_class(cls: type) -> list[Any]:
-    """What can be read by name in a class and its bases: functions and other values."""
+    """The functions and other values that can be read by name in a class and its bases."""
     bases = [base for base in cls.__mro__ if not is_of_library(base.__module__)]
     values = ((name, _unwrapped(value)) for base in bases for name, value in vars(base).items())
     return [value for name, value in values if _is_read(name, value)]

@@ -90,7 +90,7 @@ class _Arguments:
         self.places: list[int] = []
         """Which leaves the tensors are."""
         self.structure: list[Any] = [_structure(self.walk[0])]
-        """What a program is made for beside the tensors: the containers, and the values of what is no tensor."""
+        """The key of a program, besides its tensors: the containers, and the values that are not tensors."""
         self.has_symbols = False
         for i, x in enumerate(self.walk[1]):
             owner, value = self._owner_of(x)
@@ -155,8 +155,8 @@ class _Arguments:
 
 
 class _Pattern:
-    """What the arguments of calls are made of, beside their tensors. It finds the tensors in others of that pattern in
-    a fifth of the time of a walk, for which each step of a training loop would wait."""
+    """The arguments of a call without their tensors. The pattern finds the tensors of similar arguments in a fifth of
+    the time of a walk, for which each step of a training loop would wait."""
 
     def __init__(self, arguments: _Arguments) -> None:
         assert arguments.backend is not None

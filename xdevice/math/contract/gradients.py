@@ -27,7 +27,7 @@ class Gradients(Primitives):
 
         Two leaves may be the same object, and still are two inputs. The leaves, and whatever else the loss depends on,
         keep their flags and stored gradients, also if `call` raises. Recording for gradients is on inside `call`, even
-        if the caller has switched it off. What the method returns is detached, with two exceptions: `nested` says that
+        if the caller has switched it off. The returned tensors are detached, with two exceptions: `nested` says that
         the caller asks for gradients of what is computed from it, or a leaf is itself the result of recorded work. Then
         gradients flow on through what is returned, or the method raises `UnsupportedError`.
         """

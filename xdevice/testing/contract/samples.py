@@ -1,5 +1,5 @@
-"""What the conformance suite (`xdevice.testing`) needs of an adapter beside the contract: the framework's own networks
-and gradients."""
+"""Objects that the conformance suite (`xdevice.testing`) needs from an adapter besides the contract: the framework's
+own networks and gradients."""
 
 from __future__ import annotations
 
@@ -190,5 +190,5 @@ class Sampling(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("samples",)
 
     def samples(self) -> Samples:
-        """Returns what the conformance suite needs beside the contract: a network, a gradient, a second device."""
+        """Returns what the conformance suite needs besides the contract: a network, a gradient, a second device."""
         raise self.unsupported("samples", "override Backend.samples() to run the conformance suite")

@@ -127,9 +127,11 @@ def _asks_for_xd(metafunc: pytest.Metafunc) -> bool:
     if "xd" not in metafunc.fixturenames:
         return False
     definitions = metafunc.definition._fixtureinfo.name2fixturedefs.get("xd", ())
-    if not any(one.func.__module__ == __name__ for one in definitions):
+    if not any(definition.func.__module__ == __name__ for definition in definitions):
         return False
-    return definitions[-1].func.__module__ == __name__ or "xd" in definitions[-1].argnames
+    # pytest uses the last definition; a project's own may take the fixture that it overrides as its argument
+    used = definitions[-1]
+    return used.func.__module__ == __name__ or "xd" in used.argnames
 
 
 def _may_run(name: str, marks: Sequence[pytest.Mark]) -> bool:

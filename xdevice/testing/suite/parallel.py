@@ -60,8 +60,8 @@ class ParallelChecks(Suite):
                 assert is_on(), name
                 assert xdevice.parallel(is_on, is_on, is_on) == [True] * 3, f"{name} does not carry into tasks"
                 state = self.adapter.thread_state()
-            inside = in_thread(partial(_inside, state, is_on), self.patience)
-            assert inside == (True, False), f"{name} is what it was where the state was read, and only inside"
+            answers = in_thread(partial(_is_on_inside_and_after, state, is_on), self.patience)
+            assert answers == (True, False), f"{name} must be on in the block of the state, and off after it"
             assert not is_on(), name
             assert xdevice.parallel(is_on, is_on) == [False, False], f"{name} has stayed in a thread"
 
@@ -214,7 +214,7 @@ class ParallelChecks(Suite):
         self.assert_threads(before)
 
 
-def _inside(state: Callable[[], Any], is_on: Callable[[], bool]) -> tuple[bool, bool]:
+def _is_on_inside_and_after(state: Callable[[], Any], is_on: Callable[[], bool]) -> tuple[bool, bool]:
     with state():
-        inside = is_on()
-    return inside, is_on()
+        is_on_inside = is_on()
+    return is_on_inside, is_on()

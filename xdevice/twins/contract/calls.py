@@ -6,7 +6,7 @@ in all threads, so each call first checks whether its own thread or task is bein
 hooks would not do: Keras has none, Gluon's miss a layer that raises, and no framework has hooks for all models of a
 program.
 
-What this code must keep:
+This code must keep these rules:
 
 - Inputs and outputs are copied at once: a later layer may write into them.
 - A layer with parameters is recorded as one call, whatever layers it calls inside. Only an activation that the layer

@@ -63,7 +63,7 @@ class Operations(Layers):
         """Returns the layers of `layers` and, among them, the layers without parameters, which have no parts:
         each once, in the order of their definition. Kinds and settings are those that
         `xdevice.twins.contract.operations` lists, and paths are those of `calls`. `Layer.line` says between
-        which layers nothing else is called. What a function does is not seen. A layer whose class is not the
+        which layers nothing else is called. The work of plain functions is not seen. A layer whose class is not the
         framework's own and has its own code for calls is listed with the kind "other"; if it has parameters, an
         entry of that kind follows it."""
         raise self.unsupported("settings of layers without parameters", "compare them yourself")

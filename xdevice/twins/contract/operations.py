@@ -80,8 +80,8 @@ Attribute = str | Callable[[Any], Any]
 
 
 class Table(NamedTuple):
-    """What an adapter says of its framework's modules: how the settings of each class of layers are read, and which
-    classes of modules do what."""
+    """An adapter's description of its framework's modules: how the settings of each class of layers are read, and
+    which role each class of modules has."""
 
     package: str
     """The framework's package: layers of its classes can be given to `describe`."""
@@ -211,7 +211,7 @@ class _Lines:
             self._in_code(self._model, "")
             return self._names
         end = self._in_line(self._model, "", WHOLE)
-        # a line that ends before the model's end is not the whole model
+        # only a line that reaches the end of the model is called WHOLE; a shorter one is the beginning
         return {path: "begin" if line == WHOLE != end else line for path, line in self._names.items()}
 
     def _count(self, module: Any) -> None:
@@ -280,8 +280,9 @@ def row(kind: str, **attributes: Attribute) -> Row:
 
 
 def over_axes(module: object, name: str, row: Callable[[int, str, Any], Layer | None]) -> dict[type, Row | None]:
-    """Returns rows of a `Table` for the classes that a Python module has for layers over one, two and three axes, such
-    as "MaxPool{}d". `row` is called with the number of axes, the path and the layer."""
+    """Returns rows of a `Table` for a family of layers with a class each for one, two and three axes. `name` is its
+    pattern, such as "MaxPool{}d"; classes that the Python module lacks are left out. `row` is called with the number of
+    axes, the path and the layer."""
     names = {axes: name.format(axes) for axes in (1, 2, 3)}
     return {getattr(module, one): partial(row, axes) for axes, one in names.items() if hasattr(module, one)}
 

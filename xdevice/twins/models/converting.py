@@ -4,10 +4,10 @@
 - rewrite what the two have in different forms (`forms`);
 - pair the layers (`pairing`; with `inputs=`, by running both models: `by_inputs`);
 - write the parameters into a `State` (`state`);
-- report what differs beside them (`differences`).
+- report the other differences (`differences`).
 
-What a parameter means is known from its layer, of the source or of the target, or from `kinds`; its name or shape alone
-never decides it.
+The meaning of a parameter comes from its layer, in the source or in the target, or from `kinds`; its name or shape
+alone never decides it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class _Request(NamedTuple):
-    """What `convert_state` is asked for beside the two models."""
+    """The arguments of `convert_state` other than the two models."""
 
     kinds: Names
     names: Names
@@ -241,7 +241,8 @@ def _pair(source: Twin, target: Twin, names: Names, request: _Request) -> Pairin
 
 
 def _values(source: Twin, target: Twin, request: _Request, singles: Pairs, pairs: Pairs) -> State:
-    """What the target's variables become by these pairs. Empty if one would become two values."""
+    """Returns the values that these pairs give to the target's variables; an empty state if a variable would get
+    two."""
     state = State(target.name)
     writer = Writer(source, target.backend, target, state, request.device, request.dtype)
     try:

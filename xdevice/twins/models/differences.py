@@ -438,7 +438,7 @@ def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
 
 
 def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int, int]:
-    """The gaps between paired layers in which the model calls no function beside the layers of the sequence. Maps the
+    """The gaps between paired layers in which the model calls no function besides the layers of the sequence. Maps the
     number of the pair before each gap to the number of the pair behind it."""
     ends = {}
     behind, line, is_certain = -1, WHOLE, True

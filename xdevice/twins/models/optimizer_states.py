@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 
 def compare_optimizers(source: Any, target: Any) -> list[str]:
-    """What two optimizers of any frameworks do differently: a line for each difference, with what to set in `target`.
+    """Lists how two optimizers of any frameworks differ: a line for each difference, with the setting for `target`.
 
     Young: it may change in a minor version.
 
     The list is empty if equal gradients make equal steps. It covers the settings, formulas, clipping, schedules and
-    groups of parameters; the groups are compared in their order. What a training loop does is not covered: a learning
-    rate that it sets later, gradients that it clips. docs/reference/optimizers.md has the formulas.
+    groups of parameters; the groups are compared in their order. A training loop's own steps are not covered, such as a
+    learning rate that it sets later, or gradients that it clips. docs/reference/optimizers.md has the formulas.
 
     Args:
         source, target: an optimizer of PyTorch, Paddle, Keras or optax, a Gluon `Trainer` or `mx.optimizer.Optimizer`.
@@ -438,8 +438,8 @@ def _values(
     sources: Mapping[str, Any],
     slots: Mapping[str, Any],
 ) -> tuple[dict[str, Array], list[str]]:
-    """What to write into each slot of the target (an array of its state, by name), and the reasons why some slots get
-    nothing."""
+    """Returns the values for the slots of the target (an array of its state, by name), and the reasons why some slots
+    get nothing."""
     values: dict[str, Array] = {}
     unfilled = []
     for pair in pairs:

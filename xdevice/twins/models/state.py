@@ -170,7 +170,7 @@ class Writer:
         self._first_names: dict[int, str] = {}
         """The names of the target's variables that have got their values, by the `id` of the variable."""
         self._uses: dict[int, list[tuple[int, str, str]]] = {}
-        """What was made of a variable of the source, by its `id`: the `id` of the target's variable, its name, and the
+        """The use of each variable of the source, by its `id`: the `id` of the target's variable, its name, and the
         path of the source's layer."""
 
     def put_freely(self, layer: Layer) -> None:
@@ -208,7 +208,7 @@ class Writer:
             for part in layer.parts:
                 self._state.unmapped[part.name] = why
 
-    # what does not fit
+    # mismatches
 
     def _shapes_apart(self, layer: Layer, other: Layer) -> str:
         ours, theirs = layer.settings, other.settings
@@ -319,7 +319,7 @@ class Writer:
         state, origin, lacks = self._state, value.origin, f"{self._target.name} has no {name}"
         if name == layouts.COUNTER:
             state.differences.append(f"{origin}: left out, because {self._target.name} does not count batches")
-        # a bias of zeros changes nothing; on meta nobody knows
+        # a bias of zeros changes nothing; on meta there are no values to tell
         elif name.endswith(".bias") and (value.array.any() or value.place.kind == "meta"):
             state.unmapped[origin] = f"{lacks}, and only zeros can be left out"
         elif not any(origin in names for names in state.origins.values()):
@@ -359,9 +359,9 @@ class Writer:
         self._state._forms[part.name] = _form_of(tuple(first.shape), array.shape) if len(names) == 1 else ""
 
     def _place(self, place: Device, variable: Any) -> Device:
-        """Where the value of a variable of the target is to be, made of one of the source that is at `place`. What is
-        on meta in the source stays there, because it has no values; and values do not go to meta unless `device=` says
-        so."""
+        """Where the value of a variable of the target is to be, made of one of the source that is at `place`. A
+        variable on meta in the source stays there, because it has no values; and values do not go to meta unless
+        `device=` says so."""
         if place.kind == "meta":
             return place
         if self._device is not None:
@@ -408,7 +408,7 @@ def _has(name: str, parts: Iterable[Part]) -> bool:
 
 
 def _form_of(shape: Sequence[int], own: Sequence[int]) -> str:
-    """What was done to an array of this shape beside exchanging its axes."""
+    """Names the change to an array of this shape, other than exchanging its axes."""
     size, own_size = math.prod(shape), math.prod(own)
     if size == own_size:
         return "" if sorted(shape) == sorted(own) else ", reshaped"
@@ -431,7 +431,7 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
             always an error.
 
     A variable with several names is given by one of them, or by all with one value. PyTorch's `num_batches_tracked`
-    may always be missing. What a `State` lists in `differences` is not an error.
+    may always be missing. The `differences` of a `State` are not errors.
 
     Raises:
         StateError: the state does not fit; all reasons are listed, and nothing was written.

@@ -46,7 +46,7 @@ _NOISES: Final = 8.0
 """If the noise of a leaf was measured, an error may be this many times the noise. 4 was the smallest factor without a
 false alarm."""
 _FLOOR: Final = 2 * 2.0**-23
-"""The error that is allowed beside the noise, even if the noise is 0, as a share of max|expected|."""
+"""The error that is allowed in addition to the noise, even if the noise is 0, as a share of max|expected|."""
 
 
 class Strictness(NamedTuple):

@@ -63,9 +63,10 @@ class TracedCall(NamedTuple):
         for line in self.layers:
             parts = []
             for name, shape in line["shapes"].items():
-                whole = layouts.join(line["path"], name)
-                parts.append(Part(whole, (name,), layouts.SAME))
-                variables[whole] = numpy.broadcast_to(numpy.zeros((), "bool"), tuple(shape))
+                full_name = layouts.join(line["path"], name)
+                parts.append(Part(full_name, (name,), layouts.SAME))
+                # one element in memory, whatever the shape
+                variables[full_name] = numpy.broadcast_to(numpy.zeros((), "bool"), tuple(shape))
             settings = {name: tuple(x) if isinstance(x, list) else x for name, x in line["settings"].items()}
             layers.append(Layer(line["path"], line["kind"], tuple(parts), settings))
         backend: Any = SimpleNamespace(name=owner)  # the framework itself is not needed here

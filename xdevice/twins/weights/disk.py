@@ -102,7 +102,7 @@ def replacing(target: str) -> Iterator[str]:
 
 def _permissions(target: str, own: str) -> int:
     """The permissions for the new file: those of the old file, or if there is none, those that the system gives a new
-    file. They are read from the file `probe`, since the umask cannot be read without changing it for all threads."""
+    file. The latter are read from the file `_PROBE`: reading the umask would change it for all threads."""
     old = _mode(target)
     return stat.S_IMODE(os.stat(os.path.join(own, _PROBE)).st_mode if old is None else old)
 

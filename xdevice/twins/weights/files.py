@@ -79,7 +79,7 @@ class _PlannedWrite(NamedTuple):
     variable."""
 
     name: str
-    one: _Variable
+    variable: _Variable
     entry: FileTensor
 
 
@@ -129,20 +129,21 @@ def _variables(x: Any, verb: str) -> _Variables:
     """All tensors in `x`, and all variables of the models in `x`, by their names in the file."""
     variables: _Variables = {}
     for prefix, keys, leaf in _leaves(x, verb):
-        for one in _of_leaf(keys, leaf):
-            name = f"{prefix}.{one.name}" if prefix and one.name else prefix or one.name
+        for variable in _of_leaf(keys, leaf):
+            name = f"{prefix}.{variable.name}" if prefix and variable.name else prefix or variable.name
             name = name or ("" if keys else _LONE)
             if name.encode(errors="ignore").decode() != name:
                 raise ContainerError(
-                    f"{one.origin} has the name {shown(name)}, which UTF-8, and so the format, cannot write; rename a "
-                    f"key"
+                    f"{variable.origin} has the name {shown(name)}, which UTF-8, and so the format, cannot write; "
+                    "rename a key"
                 )
             if name == RESERVED or name in variables:
                 both = f"and {variables[name].origin} both have" if name in variables else "has"
                 raise ContainerError(
-                    f"{one.origin} {both} the name {shown(name)} in a file, where keys are joined by dots; rename a key"
+                    f"{variable.origin} {both} the name {shown(name)} in a file, where keys are joined by dots; "
+                    "rename a key"
                 )
-            variables[name] = one
+            variables[name] = variable
     return variables
 
 
@@ -183,12 +184,12 @@ def _host_arrays(variables: _Variables) -> tuple[dict[str, Array], dict[str, str
     arrays: dict[str, Array] = {}
     shared: dict[str, str] = {}
     first: dict[int, str] = {}
-    for name, one in variables.items():
-        first_name = first.setdefault(id(one.value), name)
+    for name, variable in variables.items():
+        first_name = first.setdefault(id(variable.value), name)
         if first_name != name:
             shared[name] = first_name
         else:
-            arrays[name] = _host_array(name, one.backend, one.value)
+            arrays[name] = _host_array(name, variable.backend, variable.value)
     return arrays, shared
 
 
@@ -229,8 +230,8 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
     """Loads the tensors of a safetensors file onto a device of any backend, or into a model's own variables.
 
     Returns a flat dict of tensors by name, none of which requires gradients; with `into`, that model or container. The
-    file may come from any program. It is read, not memory-mapped, so it may be deleted afterwards. Costs the reading,
-    and on a GPU one copy. docs/reference/files.md says which state of an optimizer is in a file.
+    file may come from any program. It is read, not memory-mapped, so it may be deleted afterwards. Costs one read of
+    the file, and on a GPU one copy. docs/reference/files.md says which state of an optimizer is in a file.
 
     Args:
         path: a file that `save` or any other writer of the format has made.
@@ -244,7 +245,7 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
         MissingFileError: no such file. FilePathError: not readable. FileFormatError: damaged, or of another format.
         ShapeError, DTypeError: the backend lacks the shape or dtype of a tensor, or would narrow the dtype.
         StateError: `into` has other names, shapes or dtypes, is on meta, or came with `device` or `backend`.
-        UnsupportedError: `into` cannot be written. ArgumentError: `path` is no path. Others as in `xdevice.tensor`.
+        UnsupportedError: `into` cannot be written. ArgumentError: `path` is not a path. Others as in `xdevice.tensor`.
 
     Example:
         >>> import os, tempfile
@@ -270,7 +271,7 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
                 _require_shape(owner, name, shape)
                 checked.add(shape)
         arrays = _arrays(header.entries.values(), [place])
-        tensors = {name: _tensor(owner, array, place) for name, array in zip(header.entries, arrays, strict=True)}
+        tensors = {name: _to_tensor(owner, array, place) for name, array in zip(header.entries, arrays, strict=True)}
     tensors.update({name: tensors[other] for name, other in header.shared.items()})
     return tensors
 
@@ -283,13 +284,13 @@ def _load_into(path: str, into: Any) -> Any:
             variables.update(_state_to_come(prefix, x, variables, header))
         # in the order of the file, so that a disk reads it from one end to the other
         order = {entry: number for number, entry in enumerate(header.entries.values())}
-        planned = sorted(_plan(path, variables, header), key=lambda one: order[one.entry])
-        places = [one.backend.device_of(one.value) for _, one, _ in planned]
-        arrays = _arrays([one.entry for one in planned], places)
-        for (_, one, _), place, array in zip(planned, places, arrays, strict=True):
-            one.backend.write(one.value, _tensor(one.backend, array, place))
+        planned = sorted(_plan(path, variables, header), key=lambda write: order[write.entry])
+        places = [variable.backend.device_of(variable.value) for _, variable, _ in planned]
+        arrays = _arrays([write.entry for write in planned], places)
+        for (_, variable, _), place, array in zip(planned, places, arrays, strict=True):
+            variable.backend.write(variable.value, _to_tensor(variable.backend, array, place))
     for prefix, x in models.items():
-        _take_state(prefix, x, variables)
+        _hand_over_state(prefix, x, variables)
     return into
 
 
@@ -313,11 +314,13 @@ def _state_to_come(prefix: str, x: Any, variables: _Variables, header: Header) -
         yield start + name, _Variable(backend, value, (), name, x)
 
 
-def _take_state(prefix: str, x: Any, variables: _Variables) -> None:
+def _hand_over_state(prefix: str, x: Any, variables: _Variables) -> None:
+    """Passes the written values of the model `x` to its backend, by the model's own names: some optimizers still have
+    to take them over."""
     start = f"{prefix}." if prefix else ""
-    state = {name.removeprefix(start): one for name, one in variables.items() if one.model is x}
-    for backend in {one.backend for one in state.values()}:
-        backend.take_state(x, {name: one.value for name, one in state.items()})
+    state = {name.removeprefix(start): variable for name, variable in variables.items() if variable.model is x}
+    for backend in {variable.backend for variable in state.values()}:
+        backend.take_state(x, {name: variable.value for name, variable in state.items()})
 
 
 def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWrite]:
@@ -325,15 +328,15 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
     names, shapes and dtypes fit."""
     entries = header.by_name()
     planned: dict[int, _PlannedWrite] = {}
-    for name, one in variables.items():
+    for name, variable in variables.items():
         if name not in entries:
             continue
         entry = entries[name]
-        _require_fit(where, name, one, entry)
-        other = planned.setdefault(id(one.value), _PlannedWrite(name, one, entry))
+        _require_fit(where, name, variable, entry)
+        other = planned.setdefault(id(variable.value), _PlannedWrite(name, variable, entry))
         if other.entry != entry and other.entry.read().tobytes() != entry.read().tobytes():
             raise StateError(f"{other.name} and {name} are one variable here, and two with different values in {where}")
-    missing = [name for name, one in variables.items() if id(one.value) not in planned]
+    missing = [name for name, variable in variables.items() if id(variable.value) not in planned]
     extra = [name for name in entries if name not in variables]
     if missing or extra:
         raise StateError(
@@ -343,20 +346,20 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
     return list(planned.values())
 
 
-def _require_fit(where: str, name: str, one: _Variable, entry: FileTensor) -> None:
-    here = _name_of(one.value.dtype), tuple(one.value.shape)
+def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) -> None:
+    here = _name_of(variable.value.dtype), tuple(variable.value.shape)
     if here != (floats.usual(entry.dtype), entry.shape):
         raise StateError(
             f"{name} does not fit: it is {entry.dtype} of shape {entry.shape} in {where}, and {here[0]} of shape "
             f"{here[1]} here"
         )
-    require_dtype(one.backend, floats.usual(entry.dtype), name, "load it with another backend=", loads=True)
-    _require_dense(name, one.backend, one.value)
-    if one.backend.tensor_of(one.value) is None and not one.backend.can_write(one.value):
+    require_dtype(variable.backend, floats.usual(entry.dtype), name, "load it with another backend=", loads=True)
+    _require_dense(name, variable.backend, variable.value)
+    if variable.backend.tensor_of(variable.value) is None and not variable.backend.can_write(variable.value):
         raise UnsupportedError(
-            f"{name} cannot be written into; use new tensors: xdevice.load(path, backend={one.backend.name!r})"
+            f"{name} cannot be written into; use new tensors: xdevice.load(path, backend={variable.backend.name!r})"
         )
-    lack = lack_of_memory(one.backend, one.value)
+    lack = lack_of_memory(variable.backend, variable.value)
     if lack is not None:
         raise StateError(f"{name} {lack}")
 
@@ -373,7 +376,9 @@ def _require_shape(backend: Backend, name: str, shape: tuple[int, ...]) -> None:
         )
 
 
-def _tensor(backend: Backend, array: Array, place: Device) -> Any:
+def _to_tensor(backend: Backend, array: Array, place: Device) -> Any:
+    """Makes a tensor of an array. On the CPU a tensor above `SMALL` may take over the memory of the
+    array."""
     if array.nbytes <= SMALL:
         return backend.from_numpy(array, place)
     return backend.from_buffer(array) if place is CPU else backend.stage(array, place)

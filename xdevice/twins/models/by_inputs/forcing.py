@@ -5,7 +5,7 @@ layers replaced by these: so every layer of the target gets the input that it sh
 a difference between two layers does not reach the layers behind them. The counterpart of a layer of the target is the
 layer of the source with the same kind, shape and input.
 
-What makes this harder:
+These facts make it harder:
 - images may have their channels first on one side and last on the other, and a flattened image comes in another order;
 - layers of one kind, shape and input, as query and key, can be told apart only by the inputs of the layers behind them.
 """

@@ -42,33 +42,42 @@ def as_input(inputs: Sequence[Array]) -> LayerInput | None:
 
 
 def is_same(one: LayerInput | None, other: LayerInput | None) -> bool:
+    """Whether two inputs count as the same, in one of the ways that the docstring of this module lists."""
     if one is None or other is None:
         return one is other
-    x, y = one.x, other.x
+    x, y = _with_equal_axes(one.x, other.x)
+    if x.ndim != y.ndim or not x.size or not y.size:
+        return x.shape == y.shape
+    tolerance = _SAME * max(one.largest, _TINY)
+    # two numbers tell most pairs apart in microseconds; reading the arrays takes milliseconds
+    if abs(one.largest - other.largest) > tolerance or abs(one.total - other.total) > tolerance * max(x.size, y.size):
+        return False
+    candidates = list(layouts(y))
+    of_one_shape = [(x, candidate) for candidate in candidates if candidate.shape == x.shape]
+    pairs = of_one_shape or (_without_zeros(x, candidate) for candidate in candidates)
+    if any(_is_close(*pair, tolerance) for pair in pairs):
+        return True
+    # flattened images may have their numbers in different orders
+    is_flat = x.ndim == 2 and x.shape == y.shape
+    return is_flat and _is_close(np.sort(x, axis=1), np.sort(y, axis=1), tolerance)
+
+
+def _with_equal_axes(x: Array, y: Array) -> tuple[Array, Array]:
+    """The two arrays with the same number of axes, if axes of length 1 or the steps of sequences make the
+    difference."""
     if x.ndim != y.ndim:
         x, y = x.squeeze(), y.squeeze()
     if x.ndim != y.ndim and x.size == y.size and x.shape[-1:] == y.shape[-1:]:
         x, y = (array.reshape(-1, *array.shape[-1:]) for array in (x, y))
-    if x.ndim != y.ndim or not x.size or not y.size:
-        return x.shape == y.shape
-    most = _SAME * max(one.largest, _TINY)
-    # most pairs differ here already, which takes microseconds and not milliseconds
-    if abs(one.largest - other.largest) > most or abs(one.total - other.total) > most * max(x.size, y.size):
-        return False  # the rest need not be read
-    ways = list(layouts(y))
-    fitting = [(x, way) for way in ways if way.shape == x.shape]
-    if any(_is_close(*pair, most) for pair in fitting or (_without_zeros(x, way) for way in ways)):
-        return True
-    is_flat = x.ndim == 2 and x.shape == y.shape
-    return is_flat and _is_close(np.sort(x, axis=1), np.sort(y, axis=1), most)
+    return x, y
 
 
-def _is_close(one: Array, other: Array, most: float) -> bool:
+def _is_close(one: Array, other: Array, tolerance: float) -> bool:
     if one.shape != other.shape:
         return False
-    # a third of the numbers along each axis decides most pairs that are left
-    few = (slice(None, None, max(1, one.shape[0] - 1)), *(slice(None, None, 3) for _ in one.shape[1:]))
-    return all(np.abs(x - y).max(initial=0.0) <= most for x, y in ((one[few], other[few]), (one, other)))
+    # every third number along each axis tells most of the remaining pairs apart
+    sample = (slice(None, None, max(1, one.shape[0] - 1)), *(slice(None, None, 3) for _ in one.shape[1:]))
+    return all(np.abs(x - y).max(initial=0.0) <= tolerance for x, y in ((one[sample], other[sample]), (one, other)))
 
 
 def _without_zeros(one: Array, other: Array) -> tuple[Array, Array]:
@@ -84,8 +93,8 @@ def similarity(one: LayerInput | None, other: LayerInput | None) -> float:
     if one is None or other is None or one.x.ndim != other.x.ndim:
         return -1.0
     best = -1.0
-    for way in layouts(other.x):
-        x, y = _without_zeros(one.x, way)
+    for candidate in layouts(other.x):
+        x, y = _without_zeros(one.x, candidate)
         overlap = tuple(map(slice, map(min, x.shape, y.shape)))
         if x[overlap].size * 2 >= max(x.size, y.size):
             best = max(best, _agreement(x[overlap].astype("float64").ravel(), y[overlap].astype("float64").ravel()))

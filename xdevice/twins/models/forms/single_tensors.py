@@ -2,8 +2,8 @@
 user's own class, a convolution in place of a linear layer, an embedding in place of a plain tensor.
 
 Each is the same array in another shape, so only its `Layer` is rewritten, with a rule for the shape. That is done
-where the counts of both models say that it is meant, and only if the shapes fit. What the code around it computes is
-not read, which `not_compared` lists.
+where the counts of both models say that it is meant, and only if the shapes fit. The code around it is not read, which
+`not_compared` lists.
 """
 
 from __future__ import annotations
