@@ -467,6 +467,7 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     sys.modules["helpers.process_failures"] = sys.modules["__main__"]
+    sys.path[0] = str(Path(__file__).parent.parent)  # ranks import other modules of tests/ by their names
     if sys.argv[1:2] == ["--serve"]:
         serve(sys.argv[2:])()
     else:
