@@ -43,7 +43,7 @@ def taken_away(backend, names=()):
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, each_time=["jax"], slow=["torch", "paddle"]))
+@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, each_time=["jax"], slow=["paddle", "mxnet"], others="long"))
 def test_without_one_name_of_each_capability_the_rest_works(backend):
     names = one_of_each_capability(backend)
     reports = taken_away(backend, names)
