@@ -407,6 +407,9 @@ def test_a_function_of_the_program_inside_of_one_of_xdevice_counts(compiling):
     assert values(compiled(squares())) == [2.0, 2.0, 2.0]
     factor = 3.0
     assert values(compiled(squares())) == [3.0, 3.0, 3.0]
+    partly = xdevice.value_and_grad(partial(lambda factor, x: xdevice.array_namespace().sum(x * factor), 2.0))
+    with pytest.raises(xdevice.UnsupportedError, match="a compiled function would not see that it changes"):
+        xdevice.compile(lambda x: partly(x)[1])(squares())
 
 
 def test_a_model_outside_is_refused(compiling):

@@ -106,7 +106,8 @@ class Outside:
         variables = function.__globals__
         module = variables.get("__name__", "")
         if module.partition(".")[0] == "xdevice":
-            self._visit_wrapped(function, name)
+            # nothing of xdevice's own in its closure changes; a function of the program that it is made around may
+            self._visit(vars(function).get("__wrapped__", _GONE), name)
             return
         self._watch(partial(_PARTS_OF_A_FUNCTION, function), f"a default of {name}")
         if cells := function.__closure__:
@@ -119,14 +120,6 @@ class Outside:
             if unbound not in variables:  # a function of Python, an attribute, or a module that is imported inside
                 self._visit(vars(builtins).get(unbound, _GONE), unbound)
                 self._visit(sys.modules.get(unbound, _GONE), unbound)
-
-    def _visit_wrapped(self, function: FunctionType, name: str) -> None:
-        """Visits the program's own functions inside a function that xdevice made, such as a gradient function. The rest
-        of its closure belongs to xdevice, such as the kernels of a backend, and does not change."""
-        self._visit(vars(function).get("__wrapped__", _GONE), name)
-        for value in map(_in_cell, function.__closure__ or ()):
-            if isinstance(value, FunctionType) and not is_of_library(value.__globals__.get("__name__"), self._own):
-                self._visit(value, name)
 
     def _watch(self, read: Callable[[], Iterable[Any]], *names: str) -> None:
         """Notes the values that `read` gives now, and what can be read in them. One name is that of all of them."""
