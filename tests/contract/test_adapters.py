@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers.environment import FRAMEWORKS, printed, python
 
+from xdevice.contract.backend import extend
 from xdevice.contract.primitives import Primitives
 from xdevice.testing.suite.capabilities import CAPABILITIES
 
@@ -254,3 +255,11 @@ def test_loading_pytorch_imports_nothing_that_compiles():
     """Its compiler takes as long to import as all the rest of it; `torch.compiler.disable` as a decorator needs it."""
     code = "import sys, xdevice; xdevice.backend('torch').samples(); print('torch' in sys.modules, {!r} in sys.modules)"
     assert printed("-c", code.format("torch._dynamo")) == "True False"
+
+
+def test_a_class_is_extended_by_a_product_once(backend):
+    extend(backend, "math")
+    cls = type(backend)
+    extend(backend, "math")
+    assert type(backend) is cls
+    assert "math" in cls.products
