@@ -31,8 +31,6 @@ OPEN = {
         ("torch", "y = torch.device(unknown)"),
         ("torch", "y = torch.device('cuda', unknown)"),
         ("torch", "torch.cuda.synchronize(unknown)"),
-        ("torch", "y = torch.cuda.memory_allocated(unknown)"),
-        ("torch", "y = torch.cuda.memory_allocated(device=1)"),
         ("torch", "y = x.cuda(unknown)"),
         ("torch", "y = x.to(x)"),
     ],

@@ -96,18 +96,22 @@ CALLS: Final[dict[str, Idiom]] = {
     """),
     **_calls("XD109", "scatter", "xdevice.split_batch", "torch.nn.parallel.scatter"),
     **_calls("XD110", "memory", "allocated", """
-        torch.cuda.memory_allocated paddle.device.cuda.memory_allocated torch.accelerator.memory_allocated
+        paddle.device.cuda.memory_allocated
     """),
     **_calls("XD110", "memory", "peak", """
-        torch.cuda.max_memory_allocated paddle.device.cuda.max_memory_allocated
-        torch.accelerator.max_memory_allocated
+        paddle.device.cuda.max_memory_allocated
     """),
     **_calls("XD151", "current_device", "xdevice.set_device", "paddle.set_device paddle.device.set_device"),
+    **_calls("XD110", "no_word", "", "torch.cuda.memory_allocated torch.cuda.max_memory_allocated"),
+    **_calls("XD151", "neutral", "", """
+        torch.accelerator.set_device_index torch.accelerator.set_device_idx torch.accelerator.current_device_index
+        torch.accelerator.device_index torch.accelerator.current_stream torch.accelerator.set_stream
+        torch.accelerator.empty_cache torch.accelerator.memory_allocated torch.accelerator.max_memory_allocated
+    """, "PyTorch's own word, for any vendor's device"),
     # no neutral word
     **_calls("XD151", "no_word", "", """
         torch.cuda.set_device torch.cuda.current_device torch.set_default_device torch.get_default_device
-        torch.set_default_tensor_type torch.accelerator.set_device_index torch.accelerator.set_device_idx
-        torch.accelerator.current_device_index torch.accelerator.device_index torch.cuda.device
+        torch.set_default_tensor_type torch.cuda.device
         paddle.get_device paddle.device.get_device
         mxnet.current_context mxnet.context.current_context mxnet.npx.current_device
         tensorflow.config.set_soft_device_placement torch.cuda.device_of
@@ -153,7 +157,7 @@ CALLS: Final[dict[str, Idiom]] = {
         torch.xpu.max_memory_allocated torch.npu.max_memory_allocated
     """, "a property of one vendor's device"),
     **_calls("XD157", "no_word", "", """
-        torch.cuda.empty_cache torch.accelerator.empty_cache torch.xpu.empty_cache torch.npu.empty_cache
+        torch.cuda.empty_cache torch.xpu.empty_cache torch.npu.empty_cache
         torch.mps.empty_cache paddle.device.cuda.empty_cache tensorflow.config.experimental.set_memory_growth
         torch.cuda.reset_max_memory_allocated torch.xpu.reset_max_memory_allocated
         torch.npu.reset_max_memory_allocated torch.cuda.reset_peak_memory_stats torch.cuda.ipc_collect

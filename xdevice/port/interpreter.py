@@ -485,6 +485,7 @@ class Interpreter:
 
     def _constant(self, node: ast.Constant) -> Value:
         if isinstance(node.value, str) and knowledge.SPELLING.fullmatch(node.value):
+            node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
             return of("spelling", node.value, node)
         return knowledge.CONSTANTS.get(type(node.value), UNKNOWN)
 
@@ -493,6 +494,7 @@ class Interpreter:
         for part in node.values:
             self.evaluate(part)
             pattern += str(part.value) if isinstance(part, ast.Constant) else "*"
+        node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
         return filled_text(pattern, node)
 
     def _filled_part(self, node: ast.FormattedValue) -> Value:

@@ -61,10 +61,11 @@ def replaced(use: Use) -> Judgement:
     if use.arguments:
         return left_open("the neutral word takes no argument", "XD166")
     text = use.idiom.text
-    return proven(NAMED, use.replace(f"({text})" if " " in text and not _stands_loose(use) else text))
+    return proven(NAMED, use.replace(f"({text})" if " " in text and not stands_loose(use) else text))
 
 
-def _stands_loose(use: Use) -> bool:
+def stands_loose(use: Use) -> bool:
+    """Whether a comparison needs no brackets in place of this use."""
     match use.parent:
         case ast.Call(func=func):
             return use.node is not func

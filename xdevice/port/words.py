@@ -38,6 +38,16 @@ def version(text: str) -> Version:
     return Version(int(match[1]), int(match[2]))
 
 
+class Goal(NamedTuple):
+    """What `port` writes: the target, and the oldest PyTorch that must have its words; None if any may be needed."""
+
+    target: Target = "xdevice"
+    minimum: Version | None = None
+
+
+USUAL: Final = Goal()
+
+
 class Row(NamedTuple):
     """One vendor-specific name, and its words.
 
@@ -54,9 +64,9 @@ class Row(NamedTuple):
     idle: str | None = None
     differs: str = ""
 
-    @property
-    def version(self) -> Version | None:
-        return version(self.since) if self.since else None
+    def is_too_new(self, goal: Goal) -> bool:
+        """Whether the oldest PyTorch that is wanted does not have the word yet."""
+        return goal.minimum is not None and bool(self.since) and version(self.since) > goal.minimum
 
     def word(self, target: Target) -> str:
         """The word that is written for a target; empty if there is none."""
@@ -114,7 +124,7 @@ _TORCH: Final = (
     Row("torch.cuda.device_count", "torch.accelerator.device_count()", "2.6", "xdevice.num_gpus()", "renamed"),
     Row(
         'torch.device("cuda")',
-        f"torch.device({ACCELERATOR})",
+        ACCELERATOR,
         "2.6",
         "xdevice.native.gpu()",
         "text",
@@ -142,14 +152,14 @@ _TORCH: Final = (
         "x.is_cuda",
         f"x.device.type == str({ACCELERATOR})",
         "2.6",
-        'xdevice.device_of(x).kind == "gpu"',
+        "",
         "is_cuda",
     ),
     Row(
         'device.type == "cuda"',
         f"device.type == str({ACCELERATOR})",
         "2.6",
-        'xdevice.device(device).kind == "gpu"',
+        "",
         "text",
     ),
     # the current device, waiting, streams
