@@ -376,12 +376,14 @@ class Interpreter:
     def _class(self, node: ast.ClassDef) -> Env:
         cls = self.inference.classes.get(node)
         if cls is None:
-            cls = self.inference.classes[node] = Class(node, self.module, node.name)
+            cls = self.inference.classes[node] = Class(node, self.module, node.name, self.owner)
+            if self.owner is not None:
+                self.owner.inner[node.name] = cls
         bases = union(*map(self.evaluate, node.bases))
         for keyword in node.keywords:
             self.evaluate(keyword.value)
         if bases != cls.bases:
-            cls.bases = bases
+            cls.inherit(bases)
             for atom in bases:
                 if atom.kind == "class":
                     self.cells.unite(cls, atom.subject)

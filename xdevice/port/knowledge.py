@@ -335,4 +335,4 @@ def is_model(atom: Atom) -> bool:
     """Whether the atom is a layer or model of a framework, or an object of a class of the project derived from one."""
     if atom.kind == "model":
         return True
-    return atom.kind == "instance" and not BASES.isdisjoint(atom.subject.foreign_bases())
+    return atom.kind == "instance" and not BASES.isdisjoint(atom.subject.foreign_bases)
