@@ -36,6 +36,7 @@ OPEN = {
     ],
     "XD162": [
         ("mx", "y = mx.gluon.utils.split_and_load([1], c)"),
+        ("jax", "y = jax.device_put(1.0, xdevice.gpu())"),
         ("torch", "y = x.tolist(1)"),
         ("torch", "y = unknown.tolist()"),
     ],

@@ -70,6 +70,9 @@ CALLS: Final[dict[str, Idiom]] = {
         mxnet.device.num_gpus paddle.device.cuda.device_count d2l.torch.num_gpus d2l.mxnet.num_gpus
         d2l.tensorflow.num_gpus d2l.paddle.num_gpus d2l.jax.num_gpus
     """),
+    **_calls("XD102", "asks_build", "xdevice.num_gpus() > 0", """
+        paddle.is_compiled_with_cuda paddle.device.is_compiled_with_cuda tensorflow.test.is_built_with_cuda
+    """),
     **_calls("XD102", "device_list", "", """
         tensorflow.config.list_physical_devices tensorflow.config.experimental.list_physical_devices
         tensorflow.config.list_logical_devices jax.devices
@@ -149,8 +152,8 @@ CALLS: Final[dict[str, Idiom]] = {
         torch.cuda.get_device_capability torch.cuda.mem_get_info torch.cuda.memory_reserved
         torch.cuda.max_memory_reserved torch.cuda.memory_stats torch.cuda.memory_summary
         paddle.device.cuda.get_device_capability paddle.device.cuda.get_device_properties
-        paddle.device.cuda.max_memory_reserved paddle.device.is_compiled_with_cuda paddle.is_compiled_with_cuda
-        paddle.is_compiled_with_xpu tensorflow.test.is_built_with_cuda torch.backends.mps.is_available
+        paddle.device.cuda.max_memory_reserved
+        paddle.is_compiled_with_xpu torch.backends.mps.is_available
         torch.backends.mps.is_built torch.xpu.is_available torch.npu.is_available
         torch.distributed.is_nccl_available jax.default_backend torch.cuda.Event torch.cuda.Stream
         torch.cuda.current_stream torch.cuda.stream torch.xpu.memory_allocated torch.npu.memory_allocated

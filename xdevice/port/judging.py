@@ -89,6 +89,13 @@ class JudgedModule:
                     return alias.asname
         return "torch"
 
+    @cached_property
+    def has_handles(self) -> bool:
+        """Whether the module asks a stream or an event for CUDA's own handle."""
+        return any(
+            isinstance(node, ast.Attribute) and node.attr in ("cuda_stream", "cuda_event") for node in self.nodes
+        )
+
     @property
     def asks_xdevice(self) -> bool:
         """Whether new text may ask xdevice, which answers for the one framework of the file."""
@@ -175,7 +182,7 @@ class Use:
     @property
     def called(self) -> str:
         """The full name of what is called."""
-        return self.full_name(self.node.func)
+        return self.full_name(self.node.func) if isinstance(self.node, ast.Call) else ""
 
     @property
     def indent(self) -> str | None:

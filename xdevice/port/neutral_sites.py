@@ -56,8 +56,8 @@ class NeutralSites(JudgedSites):
         if full_name.startswith(_VENDORS):
             return left_open(use.idiom.why)
         row = ROWS.get(full_name)
-        if row is not None and not row.accelerator:
-            return left_open(row.differs)
+        if row is not None and row.xdevice and "neutral" not in row.differs:
+            return left_open(f"{row.differs}; --to xdevice writes {row.xdevice}")
         if full_name.startswith("d2l."):
             return left_open("a helper of d2l, for which xdevice has a word")
         return _NEUTRAL

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from . import idioms, rules_of_words
+from .guards import guarded_by
 from .idioms import Idiom
 from .judging import OTHER_GPU, JudgedModule, Judgement, Use, left_open, proven, text_of
 from .knowledge import SPELLING, framework_of
@@ -34,13 +35,24 @@ class JudgedSites(JudgedModule):
         if not self.frameworks:
             return
         consumed: set[ast.AST] = set()
+        found: list[Judged] = []
         for node in self.nodes:
             judged = self._judge(node) if node not in consumed else None
             if judged is not None:
-                use, judgement = judged
-                for part in judgement.consumed:
+                found.append(judged)
+                for part in judged[1].consumed:
                     consumed.update(ast.walk(part))
-                yield self._site(use, judgement)
+        stays = {use.node: use for use, judgement in found if judgement.verdict == "open" and _vendor_of(use)}
+        for use, judgement in found:
+            if judgement.edits and use.called.endswith(".is_available"):
+                judgement = self._guarding(use.node, stays) or judgement
+            yield self._site(use, judgement)
+
+    def _guarding(self, test: ast.AST, stays: dict[Any, Use]) -> Judgement | None:
+        """Keeps `torch.cuda.is_available()` where it guards what only CUDA has."""
+        guarded = [inner for part in guarded_by(test, self.parents) for inner in ast.walk(part)]
+        names = [stays[inner].idiom.name for inner in guarded if inner in stays]
+        return left_open(f"guards {names[0]}, which only one vendor has") if names else None
 
     def has_uses(self, node: ast.AST) -> bool:
         return any(self._judge(inner) is not None for inner in ast.walk(node) if not isinstance(inner, ast.keyword))

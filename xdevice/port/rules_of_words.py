@@ -17,6 +17,7 @@ from .rules_of_calls import stands_loose
 from .values import DEVICES, NUMBERS, Value, is_known, may_be, means_of, only
 from .words import ROWS, Row
 
+_HANDLES: Final = left_open("cuda_stream or cuda_event is read here, which PyTorch's own streams do not have", "XD162")
 NAMED: Final = "the table of words has it"
 TOO_NEW: Final = "XD171"
 _STREAMS: Final = {
@@ -27,6 +28,7 @@ _STREAMS: Final = {
     "torch.accelerator.current_stream",
 }
 """Calls that give a stream."""
+_WITH_HANDLES: Final = ("torch.cuda.Stream", "torch.cuda.current_stream", "torch.cuda.Event")
 _SETTINGS: Final = {
     "torch.cuda.Event": ("enable_timing", "blocking", "interprocess"),
     "torch.cuda.amp.autocast": ("enabled", "dtype", "cache_enabled"),
@@ -127,6 +129,8 @@ def _stands_free(use: Use) -> bool:
 def _renamed(use: Use, row: Row) -> Judgement:
     if use.has_stars:
         return STARS
+    if row.name in _WITH_HANDLES and use.module.has_handles:
+        return _HANDLES
     edits = use.rename(_callee(use, row))
     device = use.keywords.get("device")
     # the functions of torch.accelerator take the device by position only
@@ -147,6 +151,8 @@ def _event(use: Use, row: Row) -> Judgement:
     names = _SETTINGS[row.name]
     if not _is_plain(use) or not use.keywords.keys() <= set(names):
         return OTHER_ARGUMENTS
+    if use.module.has_handles:
+        return _HANDLES
     inserted = {use.span(argument)[0]: f"{name}=" for argument, name in zip(use.args, names, strict=False)}
     return proven(NAMED, (*use.rename(_callee(use, row)), *_insertions(use, inserted)))
 

@@ -1,9 +1,9 @@
 """The table of vendor-specific names, and the word for each of them in both targets: what `port` writes and `lint`
 recommends.
 
-The target "accelerator" is the framework's own words that are right on every vendor's devices: PyTorch's
-`torch.accelerator`, `torch.Stream` and `torch.Event`, Paddle's `paddle.device`. The target "xdevice" is xdevice's
-words, and where it has none, those of "accelerator". Versions are PyTorch's: the first release that has the word as it
+The target "accelerator" is PyTorch's own words that are right on every vendor's devices: `torch.accelerator`,
+`torch.Stream`, `torch.Event`; other frameworks have none. The target "xdevice" is xdevice's words, and where it has
+none, those of "accelerator". Versions are PyTorch's: the first release that has the word as it
 is used here.
 """
 
@@ -105,7 +105,6 @@ def _none(names: str, why: str) -> list[Row]:
 ACCELERATOR: Final = "torch.accelerator.current_accelerator()"
 AVAILABLE: Final = "torch.accelerator.is_available()"
 _SEED: Final = "the CPU's generator gets the seed, too: written where the line before has set that seed already"
-_BY_HAND: Final = "lists or configures devices in the framework's own way"
 _GRAPHS: Final = (
     "torch.accelerator.Graph (2.12) refuses CUDA: https://github.com/pytorch/pytorch/pull/171313; "
     "xdevice.capture(function) records and replays"
@@ -174,7 +173,7 @@ _TORCH: Final = (
         differs="takes an index, so a device becomes its index",
     ),
     Row("torch.cuda.synchronize", "torch.accelerator.synchronize()", "2.6", "xdevice.sync()", "renamed"),
-    *_same("current_stream", "2.6"),
+    *_same("current_stream", "2.6", differs="has native_handle (2.12) in place of cuda_stream"),
     *_same("set_stream", "2.6"),
     Row(
         "torch.cuda.stream",
@@ -184,7 +183,14 @@ _TORCH: Final = (
         "stream_scope",
         differs="before 2.12 a stream is not entered twice: https://github.com/pytorch/pytorch/pull/176568",
     ),
-    Row("torch.cuda.Stream", "torch.Stream()", "2.7", "", "renamed", differs="cuda_stream is native_handle (2.12)"),
+    Row(
+        "torch.cuda.Stream",
+        "torch.Stream()",
+        "2.7",
+        "",
+        "renamed",
+        differs="has native_handle (2.12) in place of cuda_stream",
+    ),
     Row("torch.cuda.Event", "torch.Event()", "2.7", "", "event", differs="takes its settings by name only"),
     Row(
         "torch.cuda.is_current_stream_capturing",
@@ -202,7 +208,7 @@ _TORCH: Final = (
     # memory
     *_same("empty_cache", "2.9", "None"),
     *_same("memory_allocated max_memory_allocated memory_reserved max_memory_reserved", "2.9", "0"),
-    *_same("memory_stats", "2.9", "{}", "counts what every allocator counts; CUDA's has more keys"),
+    *_same("memory_stats", "2.9", "{}"),
     *_same("reset_peak_memory_stats reset_accumulated_memory_stats", "2.9"),
     Row("torch.cuda.mem_get_info", "torch.accelerator.get_memory_info()", "2.10", "", "renamed"),
     Row("torch.cuda.memory_cached", "torch.accelerator.memory_reserved()", "2.9", "", "renamed", "0"),
@@ -257,8 +263,9 @@ _TORCH: Final = (
         "torch.amp.custom_fwd(device_type=device_type) (2.4) takes the kind of device where the function is defined",
     ),
     # what a device is and can do
-    *_of_module("get_device_name get_device_properties get_device_capability is_initialized"),
+    *_of_module("get_device_name get_device_properties is_initialized"),
     *_of_module("is_bf16_supported", "False"),
+    *_none("torch.cuda.get_device_capability", "the numbers of CUDA's architectures; other vendors answer otherwise"),
     *_none("torch.cuda.init", "every accelerator is initialized at its first use"),
     *_none("torch.cuda.utilization torch.cuda.temperature torch.cuda.power_draw", "asks NVIDIA's library"),
     *_none("torch.cuda.FloatTensor torch.cuda.LongTensor torch.cuda.HalfTensor", "torch.tensor(..., device=device)"),
@@ -275,44 +282,60 @@ _TORCH: Final = (
     ),
 )
 
+_OWN: Final = "only PyTorch has words of its own for any vendor"
+_NEUTRAL: Final = "neutral as it is"
+
 _PADDLE: Final = (
-    Row("paddle.is_compiled_with_cuda", "", "", "xdevice.num_gpus() > 0", differs="asks the machine"),
-    Row("paddle.device.cuda.device_count", "paddle.device.device_count()", "", "xdevice.num_gpus()"),
-    Row("paddle.device.cuda.synchronize", "paddle.device.synchronize()", "", "xdevice.sync()"),
-    Row("paddle.device.cuda.current_stream", "paddle.device.current_stream()"),
-    Row("paddle.device.cuda.stream_guard", "paddle.device.stream_guard(stream)"),
-    Row("paddle.device.cuda.Stream", "paddle.device.Stream()"),
-    Row("paddle.device.cuda.Event", "paddle.device.Event()"),
-    Row("paddle.device.cuda.memory_allocated", "paddle.device.memory_allocated()"),
-    Row("paddle.device.cuda.max_memory_allocated", "paddle.device.max_memory_allocated()"),
-    Row("paddle.device.cuda.empty_cache", "paddle.device.empty_cache()"),
-    Row("paddle.CUDAPlace", "", "", "xdevice.native.gpu(i)", differs="Paddle has a class of place for each vendor"),
-    Row('paddle.set_device("gpu:0")', "", "", "xdevice.set_device(device)", differs="Paddle's texts name the vendor"),
+    Row(
+        "paddle.is_compiled_with_cuda",
+        xdevice="xdevice.num_gpus() > 0",
+        differs="asks the machine, not the build: with --only safe",
+    ),
+    Row("paddle.device.cuda.device_count", xdevice="xdevice.num_gpus()", differs=_OWN),
+    Row("paddle.device.cuda.synchronize", xdevice="xdevice.sync()", differs=_OWN),
+    Row("paddle.device.cuda.memory_allocated", xdevice="xdevice.memory(device).allocated", differs=_OWN),
+    Row("paddle.device.cuda.max_memory_allocated", xdevice="xdevice.memory(device).peak", differs=_OWN),
+    Row("paddle.CUDAPlace", xdevice="xdevice.native.gpu(i)", differs=_OWN),
+    Row('paddle.set_device("gpu:0")', xdevice="xdevice.set_device(device)", differs=_OWN),
+    *_none(
+        "paddle.device.cuda.Stream paddle.device.cuda.Event paddle.device.cuda.stream_guard",
+        "xdevice.Stream and xdevice.Event have other methods",
+    ),
+    *_none("paddle.device.cuda.empty_cache", "the framework's own cache"),
     Row("paddle.CUDAPinnedPlace", differs="xdevice pins memory by itself"),
 )
 
 _MXNET: Final = (
-    Row("mxnet.gpu", "", "", "xdevice.native.gpu(i)", differs="MXNet knows no other kind of accelerator"),
-    Row("mxnet.npx.num_gpus", "", "", "xdevice.num_gpus()", differs="MXNet knows no other kind of accelerator"),
-    Row("mxnet.npx.waitall", "", "", "xdevice.sync()", differs="neutral as it is"),
-    Row("x.as_in_ctx(ctx)", "", "", "xdevice.to_device(x, device)", differs="neutral as it is"),
+    Row("mxnet.gpu", xdevice="xdevice.native.gpu(i)", differs=_OWN),
+    Row("mxnet.context.num_gpus", xdevice="xdevice.num_gpus()", differs=_OWN),
+    Row("mxnet.npx.num_gpus", xdevice="xdevice.num_gpus()", differs=_OWN),
+    Row("mxnet.npx.waitall", xdevice="xdevice.sync()", differs=_NEUTRAL),
+    Row("x.as_in_ctx(ctx)", xdevice="xdevice.to_device(x, device)", differs=_NEUTRAL),
     Row("mxnet.cpu_pinned", differs="xdevice pins memory by itself"),
 )
 
 _TENSORFLOW: Final = (
-    Row('tensorflow.config.list_physical_devices("GPU")', "", "", "xdevice.num_gpus()", differs="where it is counted"),
-    Row("tensorflow.test.is_gpu_available", "", "", "xdevice.num_gpus() > 0", differs="TensorFlow calls all GPUs GPU"),
-    Row("tensorflow.test.is_built_with_cuda", "", "", "xdevice.num_gpus() > 0", differs="asks the machine"),
-    Row('tensorflow.device("/GPU:1")', "", "", "tensorflow.device(xdevice.native.gpu(1))", differs="a description"),
-    Row("tensorflow.config.experimental.set_memory_growth", differs="TensorFlow's own allocator has it"),
+    Row(
+        'tensorflow.config.list_physical_devices("GPU")',
+        xdevice="xdevice.num_gpus()",
+        differs="where its length or its truth is asked; TensorFlow calls all GPUs GPU",
+    ),
+    Row("tensorflow.test.is_gpu_available", xdevice="xdevice.num_gpus() > 0", differs=_NEUTRAL),
+    Row(
+        "tensorflow.test.is_built_with_cuda",
+        xdevice="xdevice.num_gpus() > 0",
+        differs="asks the machine, not the build: with --only safe",
+    ),
+    Row('tensorflow.device("/GPU:1")', xdevice="tensorflow.device(xdevice.native.gpu(1))", differs=_NEUTRAL),
+    *_none("tensorflow.config.experimental.set_memory_growth", "TensorFlow's own allocator has it"),
 )
 
 _JAX: Final = (
-    Row('jax.devices("gpu")[i]', "", "", "xdevice.native.gpu(i)", differs="jax.devices()[i] is of the default kind"),
-    Row('jax.device_count("gpu")', "", "", "xdevice.num_gpus()", differs="raises where there are none"),
-    Row("jax.device_put", "", "", "xdevice.to_device(x, device)", differs="neutral as it is"),
-    Row("jax.default_backend", differs="names the vendor's platform"),
-    Row("jax.local_devices", differs=_BY_HAND),
+    Row('jax.devices("gpu")[i]', xdevice="xdevice.native.gpu(i)", differs="jax.devices()[i] is of the default kind"),
+    Row('jax.device_count("gpu")', xdevice="xdevice.num_gpus()", differs="JAX raises where there are none"),
+    Row("jax.device_put", xdevice="xdevice.to_device(x, device)", differs=_NEUTRAL),
+    *_none("jax.default_backend", "names the vendor's platform"),
+    *_none("jax.local_devices", "lists devices in the framework's own way"),
 )
 
 TABLE: Final[tuple[Row, ...]] = (*_TORCH, *_PADDLE, *_MXNET, *_TENSORFLOW, *_JAX)
