@@ -83,6 +83,9 @@ class NeutralSites(JudgedSites):
     # texts that name CUDA
 
     def _judge_text(self, node: ast.expr) -> Judged | None:
+        if text_of(node) == "nccl":
+            use = Use(self, node, Idiom('"nccl"', "XD153", "text"))
+            return use, left_open("the collectives of CUDA; without a backend init_process_group takes the right one")
         if "torch" not in self.frameworks or not only(means_of(node), DEVICES):
             return None
         match = re.match(r"cuda(:|$)", str(next(iter(means_of(node))).subject))
@@ -109,16 +112,14 @@ class NeutralSites(JudgedSites):
         if _QUOTED.fullmatch(segment) is None and _FILLED.match(segment) is None:
             return left_open("a text in another form", "XD165")
         quote = segment.index(b"cuda") - 1
-        prefix = "" if segment[:quote].lower() == b"f" else "f"
-        start = use.start
-        edits = (
-            use.edit(start, start, prefix),
-            use.edit(start + quote + 1, start + quote + 5, f"{{{accelerator}}}"),
-        )
-        judgement = proven(why, edits) if prefix else proven(why, edits[1:])
         if place != "device" and not rules_of_words.has_gpu(use):
-            judgement = replace(judgement, grade="safe", code="XD170", why=f"{why}; raises where there is none")
-        return replace(judgement, since="2.6")
+            other = "'" if segment[quote : quote + 1] == b'"' else '"'
+            accelerator = f"{accelerator} or {other}cpu{other}"
+        start = use.start + quote + 1
+        edits = (use.edit(start, start + len("cuda"), f"{{{accelerator}}}"),)
+        if segment[:quote].lower() != b"f":
+            edits = (use.edit(use.start, use.start, "f"), *edits)
+        return replace(proven(why, edits), since="2.6")
 
     def _place_of(self, node: ast.expr) -> str:
         """Where a text stands: "device" where PyTorch takes a device and would fail without it, "text" where a device

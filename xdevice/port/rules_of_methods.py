@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from .guards import known_at
 from .idioms import METHODS, ONLY_MXNET
 from .judging import OTHER_ARGUMENTS, OTHER_GPU, STARS, Judgement, Use, left_open, proven, safe
 from .knowledge import DECORDS_ARRAY, GLUONS_OUTPUT, IN_PLACE, is_model
@@ -120,7 +121,7 @@ def to_vendor(use: Use) -> Judgement:
     device = use.args[0] if use.args else getattr(use.keywords.get("device"), "value", None)
     if device is None:
         return _to_vendor_itself(use, maker)
-    means = means_of(device)
+    means = known_at(device, use.module.parents)
     if only(means, DEVICES):
         return _moved(use, proven(_A_DEVICE, use.move_to(device)))
     if only(means, NUMBERS):
