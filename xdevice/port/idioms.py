@@ -104,7 +104,7 @@ CALLS: Final[dict[str, Idiom]] = {
     **_calls("XD110", "memory", "peak", """
         paddle.device.cuda.max_memory_allocated
     """),
-    **_calls("XD151", "current_device", "xdevice.set_device", "paddle.set_device paddle.device.set_device"),
+    **_calls("XD151", "current_device", "xdevice.set_default_device", "paddle.set_device paddle.device.set_device"),
     **_calls("XD110", "no_word", "", "torch.cuda.memory_allocated torch.cuda.max_memory_allocated"),
     **_calls("XD151", "neutral", "", """
         torch.accelerator.set_device_index torch.accelerator.set_device_idx torch.accelerator.current_device_index
