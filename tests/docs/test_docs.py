@@ -12,6 +12,7 @@ from importlib.machinery import PathFinder
 
 import pytest
 from helpers.environment import BACKENDS, ROOT, needs, printed, python, sampled
+from helpers.faces import faces, names_of
 
 import xdevice
 
@@ -22,14 +23,14 @@ MODULES = [
     for found in pkgutil.walk_packages(xdevice.__path__, "xdevice.")
     if not found.name.startswith(("xdevice.__main__", "xdevice.testing"))
 ]
-PUBLIC = [getattr(xdevice, name) for name in xdevice.__all__]
+PUBLIC = [value for face in faces() for value in names_of(face).values()]
 FEW = sampled(BACKENDS, each_time=["numpy"], slow=["torch"], others="long")
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_the_examples_of_docstrings_run(module, backend):
-    with xdevice.use(backend):
+    with xdevice.use_backend(backend):
         names = {"xdevice": xdevice, "Device": xdevice.Device}
         found = doctest.DocTestFinder(exclude_empty=True).find(module, extraglobs=names)
         if any('use("torch")' in example.docstring for example in found):

@@ -187,8 +187,8 @@ def set_backend(name: str | Backend | None) -> None:
         _default.on_choice()
 
 
-class use:
-    """Selects a backend for the block: `with xdevice.use("paddle"): ...`, for this thread or task only.
+class use_backend:
+    """Selects a backend for the block: `with xdevice.use_backend("paddle"): ...`, for this thread or task only.
 
     Blocks nest, and end after exceptions. One object may be entered again, and by several threads. The choice holds
     across an `await`. The backend is loaded when the block is entered.
@@ -198,7 +198,7 @@ class use:
         BackendNotFoundError, BackendImportError: as `backend` does, on entering.
 
     Example:
-        >>> with xdevice.use("numpy") as chosen:
+        >>> with xdevice.use_backend("numpy") as chosen:
         ...     xdevice.backend() is chosen
         True
     """
@@ -215,7 +215,7 @@ class use:
 
     def __exit__(self, *_: object) -> None:
         entered = _entered.get()
-        place = blocks.place_in(entered, self, f"use({self._name!r})")
+        place = blocks.place_in(entered, self, f"use_backend({self._name!r})")
         left = entered[:place] + entered[place + 1 :]
         _entered.set(left)
         _scope.set(left[-1].chosen if left else None)
@@ -224,7 +224,7 @@ class use:
 class _Used:
     """A block of `use` that is open, with the thread and task that entered it, and the backend that it chose."""
 
-    def __init__(self, key: use, chosen: Backend) -> None:
+    def __init__(self, key: use_backend, chosen: Backend) -> None:
         self.key = key
         self.owner = blocks.owner()
         self.chosen = chosen

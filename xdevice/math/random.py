@@ -19,12 +19,14 @@ the system. So does the generator of a process that is spawned, not forked.
 
 from __future__ import annotations
 
+import random
+import sys
 from functools import cache
 from operator import index
 
 from xdevice.base import floats
 from xdevice.base.dtypes import FLOATS, dtype_name, host_dtype
-from xdevice.core import blocks, generators, selection
+from xdevice.core import blocks, generators, registry, selection
 from xdevice.errors import ArgumentError, DTypeError, ShapeError, shown
 from xdevice.tensors import creation, refusals
 
@@ -41,12 +43,15 @@ if TYPE_CHECKING:
 __all__ = [
     "bernoulli",
     "choice",
+    "get_state",
     "integers",
     "kaiming_normal",
     "kaiming_uniform",
     "normal",
     "permutation",
     "seed",
+    "seed_all",
+    "set_state",
     "uniform",
     "xavier_normal",
     "xavier_uniform",
@@ -345,8 +350,8 @@ class seed:
     (docs/reference/random.md). `with seed(0):` draws from a generator of its own, and leaves the generator outside as
     if nothing had been drawn, after exceptions too. Blocks nest, hold across an `await`, and may be entered again, each
     time from the seed. The one exception: what another thread draws between the call of `seed(0)` in `with seed(0):`
-    and the beginning of that block also comes from the seed. The frameworks' own generators, and `xdevice.rand`, are
-    not seeded.
+    and the beginning of that block also comes from the seed. The frameworks' own generators, and
+    `xdevice.random.uniform`, are not seeded.
 
     Args:
         n: an int of 0 or more, of any size.
@@ -387,6 +392,72 @@ class seed:
 
     def __repr__(self) -> str:
         return f"seed({self._n})"
+
+
+def seed_all(n: int) -> None:
+    """Seeds the numbers of `xdevice.random` and of everybody else: Python's `random`, NumPy's `np.random`, and the
+    default generators of the selected framework and of all others that are loaded, on every device.
+
+    The frameworks draw different numbers from one seed; only those of `xdevice.random` are equal on all of them.
+
+    | backend | seeded by |
+    |---|---|
+    | torch | `torch.manual_seed` |
+    | tensorflow | `keras.utils.set_random_seed`, which calls `tf.random.set_seed` |
+    | paddle, mxnet | `paddle.seed`, `mx.random.seed` |
+    | jax | nothing: its keys are seeded where they are made |
+
+    Args:
+        n: an int of 0 or more, below 2**32, as NumPy's `np.random.seed` takes it.
+
+    Raises:
+        ArgumentError: `n` is not such an int; nothing is seeded.
+        UnsupportedError: a third-party backend is loaded that cannot be seeded; nothing is seeded before it.
+
+    Example:
+        >>> xdevice.random.seed_all(0)
+    """
+    number = _whole("a seed", n)
+    if not 0 <= number < 2**32:
+        raise ArgumentError(f"a seed of all generators must be from 0 to 2**32 - 1, not {number}")
+    for backend in dict.fromkeys((selection.current(), *registry.list_loaded())):
+        backend.seed_generators(number)
+    random.seed(number)
+    sys.modules["numpy"].random.seed(number)  # a backend is loaded, and each of them imports NumPy
+    seed(number)
+
+
+def get_state() -> dict[str, Any]:
+    """What the next numbers of `xdevice.random` in this place depend on: plain values, which can be pickled.
+
+    The place is that of `seed`: the innermost block or task, else the process. `set_state` puts it back. The
+    frameworks' own generators have states of their own (`torch.get_rng_state`).
+
+    Example:
+        >>> state = xdevice.random.get_state()
+        >>> x = xdevice.random.normal(3)
+        >>> xdevice.random.set_state(state)
+        >>> xdevice.assert_parity(xdevice.random.normal(3), x)
+    """
+    return generators.current_place().numbers.state()
+
+
+def set_state(state: dict[str, Any]) -> None:
+    """Goes on with the numbers that followed `get_state`, which returned `state`, here or in another process.
+
+    Raises:
+        ArgumentError: not such a state; nothing changes.
+
+    Example:
+        >>> xdevice.random.set_state({})
+        Traceback (most recent call last):
+        xdevice.errors.ArgumentError: set_state takes what get_state returned, not {}
+    """
+    try:
+        numbers = generators.Numbers.of_state(state)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArgumentError(f"set_state takes what get_state returned, not {shown(state)}") from error
+    generators.current_place().numbers = numbers
 
 
 def _make(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: object) -> Any:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 
-def parallel(*tasks: Callable[[], Any]) -> list[Any]:
+def run(*tasks: Callable[[], Any]) -> list[Any]:
     """Runs independent tasks side by side, and returns their results in order, ready for use.
 
     Each task gets a thread, and on PyTorch a stream on every GPU in use; it inherits `with device:`, the selected
@@ -41,7 +41,7 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
     of microseconds a task, ten times that for the first thread, and on GPUs a few for each tensor in a result.
 
     Args:
-        tasks: functions without arguments; `functools.partial` or a lambda makes one. `parallel()` is `[]`.
+        tasks: functions without arguments; `functools.partial` or a lambda makes one. `run()` is `[]`.
 
     | backend | tasks run | gradients of results in the caller |
     |---|---|---|
@@ -60,18 +60,18 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
 
     Example:
         >>> x = xdevice.ones(1)
-        >>> [xdevice.item(y) for y in xdevice.parallel(lambda: x + 1, lambda: x * 3)]
+        >>> [xdevice.item(y) for y in xdevice.parallel.run(lambda: x + 1, lambda: x * 3)]
         [2.0, 3.0]
     """
     for number, task in enumerate(tasks):
         if not callable(task):
             raise ArgumentError(
-                f"task {number} of xdevice.parallel is {task!r:.100} of type {type(task).__qualname__}, expected a "
-                f"function without arguments: parallel(lambda: f(x), lambda: f(y)), not parallel(f(x), f(y))"
+                f"task {number} of xdevice.parallel.run is {task!r:.100} of type {type(task).__qualname__}, expected a "
+                f"function without arguments: parallel.run(lambda: f(x), lambda: f(y)), not parallel.run(f(x), f(y))"
             )
     if not tasks:
         return []
-    refuse_in_capture("parallel")
+    refuse_in_capture("parallel.run")
     backend = selection.current()
     forks = _forks(backend)
     # all before the first one starts, so that each has the state that the caller has now
@@ -98,7 +98,7 @@ def close_pool() -> None:
     seconds.
 
     Example:
-        >>> xdevice.close_pool()
+        >>> xdevice.parallel.close_pool()
     """
     pool.threads.close()
 
@@ -190,7 +190,7 @@ def _raise_first(runs: Sequence[_Run]) -> None:
     if not failed:
         return
     number, first = failed[0]
-    note(first, f"raised by task {number} of xdevice.parallel: {_name(runs[number].task)}")
+    note(first, f"raised by task {number} of xdevice.parallel.run: {_name(runs[number].task)}")
     # ExceptionGroup came with Python 3.11, and hides the type that a caller catches
     for other, error in failed[1:]:
         note(

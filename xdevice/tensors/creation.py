@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from xdevice.base import devices, floats
 from xdevice.base.devices import CPU, Device
-from xdevice.base.dtypes import DTYPES, FLOATS, SHORT_FLOATS, dtype_name, host_dtype, name_of
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, dtype_name, host_dtype, name_of
 from xdevice.core import registry, scopes, selection
 from xdevice.errors import DTypeError, NotATensorError, ShapeError, shown
 
@@ -29,7 +29,7 @@ _MOST_BYTES = 2**63 - 1
 _EXACT_IN_FLOAT64 = 2.0**53
 
 
-def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
+def tensor(data: Any, *, device: object = None, dtype: object = None) -> Any:
     """A new tensor of the selected backend, never an alias of `data`.
 
     Args:
@@ -95,36 +95,7 @@ def zeros(*shape: int | Sequence[int], device: object = None, dtype: object = No
     return _full(shape, 0, device, dtype)
 
 
-def rand(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
-    """Uniform numbers in [0, 1), `rand(2, 3)` or `rand((2, 3))`; float32 unless `dtype` names another float type.
-
-    Drawn by the framework's own generator, so its own seed function makes them repeatable (`torch.manual_seed`,
-    `tf.random.set_seed`, `mx.random.seed`, `paddle.seed`; `np.random.seed` for NumPy and for JAX, whose keys are
-    drawn from NumPy's generator). Frameworks draw different numbers from one seed. Arguments and errors are those
-    of `ones`.
-
-    | inside | each call |
-    |---|---|
-    | `torch.compile`, `tf.function`, `paddle.jit.to_static` | draws anew |
-    | `jax.jit`, and others that JAX traces once | `UnsupportedError`: draw outside; pass the numbers, or a key, in |
-    | `jax.grad`, `jax.vmap` | draws anew, the same numbers for each mapped element |
-    | `torch.vmap` | PyTorch's `RuntimeError` without `randomness="same"` or `"different"` |
-    | `hybrid_forward` of a hybridized Gluon block | MXNet's `TypeError`: use `F.random` |
-
-    Example:
-        >>> bool((xdevice.rand(4) < 1).all())
-        True
-    """
-    backend = selection.current()
-    place = place_for(backend, device)
-    wanted = dtype_name(dtype) if dtype is not None else floats.usual()
-    if wanted not in FLOATS:
-        raise DTypeError(f"rand gives float numbers, not {wanted}; expected one of {', '.join(FLOATS)}")
-    require_dtype(backend, wanted, "the dtype", "say another", place=place, may_narrow=True)
-    return backend.rand(shape_of(shape, wanted), place, wanted)
-
-
-def supports(dtype: object, device: object = None) -> bool:
+def is_dtype_supported(dtype: object, device: object = None) -> bool:
     """Whether tensors of a dtype can be on a device of the selected backend, as it is set up: float64 cannot be on MPS.
 
     Young: it may change in a minor version. Arguments are those of `tensor`. The answer for an 8-bit float is True if
@@ -136,7 +107,7 @@ def supports(dtype: object, device: object = None) -> bool:
     Costs 1 us. It starts the device only on JAX, which tells nothing before.
 
     Example:
-        >>> xdevice.supports("float32", "cpu")
+        >>> xdevice.accelerator.is_dtype_supported("float32", "cpu")
         True
     """
     backend = selection.current()

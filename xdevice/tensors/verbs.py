@@ -8,7 +8,7 @@ from xdevice.base import devices
 from xdevice.base.devices import CPU, Named
 from xdevice.base.devices import Device as Device  # here, because scopes makes `with device:` work
 from xdevice.containers import trees
-from xdevice.core import registry, scopes, selection  # noqa: F401  # scopes says what `with device:` does
+from xdevice.core import registry, scopes, selection
 from xdevice.errors import DeviceError, DeviceMismatchError, NotATensorError, UnsupportedError, shown
 
 from . import contents, leaves
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+_DEFAULT = object()
 _spelled = devices.spelled
 _probes = registry.probes
 _movable = registry.movable
@@ -31,8 +32,12 @@ _movable = registry.movable
 # devices
 
 
-def device(spec: object) -> Device:
+def device(spec: object = _DEFAULT) -> Device:
     """The device that a spelling names: a `Device`, a text in any framework's spelling, or a native device object.
+
+    `device()` is the device on which this thread makes tensors, as `torch.get_default_device` tells it: that of the
+    innermost `with device:`, else of `set_default_device`, else `cpu:0`. Defaults that a framework's own functions have
+    set do not count.
 
     Args:
         spec: "cpu", "gpu" (the first), "gpu:1", "cuda:1", "GPU:1", "/GPU:1", "gpu(1)", "mps", "xpu:0",
@@ -47,10 +52,10 @@ def device(spec: object) -> Device:
     Whether the device exists is checked where it is used. Costs 0.1 us for a text seen before.
 
     Example:
-        >>> xdevice.device("/GPU:1")
-        Device('gpu:1')
+        >>> xdevice.device("/GPU:1"), xdevice.device()
+        (Device('gpu:1'), Device('cpu:0'))
     """
-    return devices.parse(spec)
+    return scopes.current_device() if spec is _DEFAULT else devices.parse(spec)
 
 
 def cpu(index: int = 0) -> Device:

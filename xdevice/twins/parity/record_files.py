@@ -86,7 +86,9 @@ class Recorder:
     def add(self, name: str, value: object) -> None:
         """Writes a value as the next step of its name."""
         if not isinstance(name, str) or not name:
-            raise RecordingError(f"record takes a name and a value: record('loss', loss), not the name {shown(name)}")
+            raise RecordingError(
+                f"parity.log takes a name and a value: parity.log('loss', loss), not the name {shown(name)}"
+            )
         # a forked child shares the open files, and both would write over each other
         if os.getpid() != self._process:
             raise RecordingError(
@@ -257,7 +259,7 @@ class Recording:
         if not path.exists():
             raise RecordingError(
                 f"{self.folder} has no recording: there is no {INDEX}. xdevice parity --save writes one for each "
-                f"backend that calls xdevice.record"
+                f"backend that calls xdevice.parity.log"
             )
         with reading(path):
             header, *lines = read_lines(path)

@@ -18,7 +18,7 @@ VARIABLE: Final = "XDEVICE_RECORD"
 """The environment variable with the folder to record into; `xdevice parity` sets it for each backend's process."""
 
 
-def record(name: str, value: object) -> None:
+def log(name: str, value: object) -> None:
     """Records a value under a name, to be compared with the value that the program records there on another framework.
 
     Young: it may change in a minor version.
@@ -42,7 +42,7 @@ def record(name: str, value: object) -> None:
 
     Example:
         >>> for step in range(3):
-        ...     xdevice.record("loss", xdevice.ones(1) * step)
+        ...     xdevice.parity.log("loss", xdevice.ones(1) * step)
     """
     if _recorder is not None:
         _recorder.add(name, value)
@@ -61,7 +61,7 @@ def recording_to(folder: str | Path) -> Iterator[Recorder]:
         >>> from xdevice.twins.parity.recording import recording_to
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with recording_to(folder):
-        ...         xdevice.record("loss", 0.5)
+        ...         xdevice.parity.log("loss", 0.5)
         ...     Recording(folder).entries[0].name
         'loss'
     """
