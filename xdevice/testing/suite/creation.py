@@ -378,7 +378,7 @@ class CreationChecks(Suite):
 
 
 class RandomNumberChecks(Suite):
-    @needs("seed_generators")
+    @needs("Reproducibility")
     def test_the_frameworks_numbers_repeat_from_a_seed(self) -> None:
         if self.samples.draw() is NotImplemented:
             pytest.skip("the samples do not have: generators of the framework")
@@ -391,7 +391,7 @@ class RandomNumberChecks(Suite):
             xdevice.random.seed_all(seed)
             return self.samples.draw()
 
-    @needs("deterministic")
+    @needs("Reproducibility")
     def test_deterministic_kernels_are_asked_for_until_the_block_ends(self) -> None:
         before = self.samples.determinism()
         if before is NotImplemented:
