@@ -1,4 +1,4 @@
-"""`capture` on real GPUs, PyTorch's: `pytest -m gpu`."""
+"""`make_graphed_callable` on real GPUs, PyTorch's: `pytest -m gpu`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`capture`: what it refuses, and the order in which it does things. Real graphs are in test_gpu_graphs.py."""
+"""`make_graphed_callable`: what it refuses, and the order in which it does things. Real graphs are in
+test_gpu_graphs.py."""
 
 from __future__ import annotations
 

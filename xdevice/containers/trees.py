@@ -1,4 +1,5 @@
-"""Containers: walking them, rebuilding them with their tensors replaced, and `register` for types of the user's own.
+"""Containers: walking them, rebuilding them with their tensors replaced, and `register_container` for types of the
+user's own.
 
 How Python's own containers are walked is written here (for those with nothing but tensors in `batches`); `ways` finds
 that out for other types. It is found out once, when an object of the type is first met, and forgotten when the type is

@@ -325,8 +325,8 @@ class Primitives(ABC):
     # the process
 
     def on_choice(self) -> None:  # noqa: B027  # most frameworks need not be told
-        """Called when the program chooses this backend by `use`, `set_backend` or XDEVICE_BACKEND, in the thread that
-        does so. If the variable chooses it, also called when the program imports the framework."""
+        """Called when the program chooses this backend by `use_backend`, `set_backend` or XDEVICE_BACKEND, in the
+        thread that does so. If the variable chooses it, also called when the program imports the framework."""
 
     def after_fork(self) -> str | None:
         """Called in a forked child. Returns why this backend cannot be used there, or None if it can."""

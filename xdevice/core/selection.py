@@ -1,5 +1,5 @@
-"""Which backend is used if no tensor decides: the one chosen by `use`, by `set_backend` or by XDEVICE_BACKEND, else one
-whose framework is imported or installed."""
+"""Which backend is used if no tensor decides: the one chosen by `use_backend`, by `set_backend` or by XDEVICE_BACKEND,
+else one whose framework is imported or installed."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _KEY: Any = getattr(os.environ, "encodekey", str)(VARIABLE)
 
 
 def current() -> Backend:
-    """Returns the selected backend: that of `use`, else of `set_backend`, else of XDEVICE_BACKEND, else the only one
-    whose framework is imported, else the first one that is installed."""
+    """Returns the selected backend: that of `use_backend`, else of `set_backend`, else of XDEVICE_BACKEND, else the
+    only one whose framework is imported, else the first one that is installed."""
     backend = _scope.get() or _default
     if backend is None:
         if _resolved is None or _resolved_from != _environ.get(_KEY):
@@ -50,8 +50,8 @@ def current() -> Backend:
 
 
 def explicit_choice() -> Backend | None:
-    """Returns the backend that the program itself has chosen by `set_backend`, or by `use` if XDEVICE_BACKEND is not
-    set; None if it has chosen none."""
+    """Returns the backend that the program itself has chosen by `set_backend`, or by `use_backend` if XDEVICE_BACKEND
+    is not set; None if it has chosen none."""
     return _default or (None if os.environ.get(VARIABLE) else _scope.get())
 
 
@@ -174,7 +174,7 @@ def backends() -> tuple[str, ...]:
 def set_backend(name: str | Backend | None) -> None:
     """Makes a backend the default of the process; with None, XDEVICE_BACKEND and what is installed decide again.
 
-    `use` takes precedence. Meant for notebooks, which lose context variables between cells.
+    `use_backend` takes precedence. Meant for notebooks, which lose context variables between cells.
 
     Raises:
         BackendNotFoundError, BackendImportError: as `backend` does; the default stays as it was.
@@ -222,7 +222,8 @@ class use_backend:
 
 
 class _Used:
-    """A block of `use` that is open, with the thread and task that entered it, and the backend that it chose."""
+    """A block of `use_backend` that is open, with the thread and task that entered it, and the backend that it
+    chose."""
 
     def __init__(self, key: use_backend, chosen: Backend) -> None:
         self.key = key

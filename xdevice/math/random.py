@@ -8,7 +8,7 @@ backend.
 |---|---|
 | inside `with seed(0):`, in this thread and asyncio task | the block's own |
 | an asyncio task, or `asyncio.to_thread`, that begins in a block | the block's, in the event loop's order |
-| a task of `parallel`, the source of `prefetch` | its own, derived from the caller's in the order of calls and tasks |
+| a task of `parallel.run`, the source of `prefetch` | its own, derived from the caller's in the order of calls |
 | a forked process | its own, derived from the parent's in the order of forks |
 | everywhere else: `threading.Thread`, cells of a notebook | the process's, one draw at a time |
 

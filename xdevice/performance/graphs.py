@@ -1,4 +1,4 @@
-"""`capture`: records the GPU work of a task once, so that it can be replayed many times without Python.
+"""`make_graphed_callable`: records the GPU work of a task once, so that it can be replayed many times without Python.
 
 A GPU does a product of two 100x100 matrices in less time than Python takes to ask for it
 (docs/explanation/hardware.md). A graph (such a recording) asks for all the work of a task at once.
@@ -89,13 +89,13 @@ def refuse_in_capture(verb: str) -> None:
 
 
 class Graph:
-    """The work of a task on one GPU, as `capture` recorded it. Calling the graph does that work again.
+    """The work of a task on one GPU, as `make_graphed_callable` recorded it. Calling the graph does that work again.
 
     Young: it may change in a minor version.
 
     `graph()` runs on this thread's stream of the graph's device, so it is ordered like any other work there. It returns
     at once with the task's result: each time the same tensors, whose values the next call overwrites. Copy what you
-    keep (`xdevice.copy_to`). A graph can be a task of `parallel`: `xdevice.parallel.run(graph_0, graph_1)`.
+    keep (`xdevice.copy_to`). A graph can be a task of `parallel.run`: `xdevice.parallel.run(graph_0, graph_1)`.
 
     A call costs one request to the GPU, and the GPU's time for the work.
     """

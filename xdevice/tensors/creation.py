@@ -238,8 +238,8 @@ def place_for(backend: Backend, device: object) -> Device:
 
 
 def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
-    """The sizes that the arguments of `ones`, `rand` and the like give, as `(2, 3)` or `((2, 3),)`. Raises `ShapeError`
-    for anything that is not a shape."""
+    """The sizes that the arguments of `ones`, `random.uniform` and the like give, as `(2, 3)` or `((2, 3),)`. Raises
+    `ShapeError` for anything that is not a shape."""
     sizes: Any = listed(shape[0]) if len(shape) == 1 else shape
     if any([isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0 for size in sizes]):  # noqa: C419
         raise ShapeError(f"a shape is made of ints of 0 or more, as in (2, 3) or ((2, 3)), not of {shown(sizes)}")

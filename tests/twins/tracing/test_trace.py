@@ -1,4 +1,4 @@
-"""`trace`: which calls are seen, what is kept of them, and that nothing stays behind."""
+"""`capture_intermediates`: which calls are seen, what is kept of them, and that nothing stays behind."""
 
 from __future__ import annotations
 

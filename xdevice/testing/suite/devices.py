@@ -267,7 +267,7 @@ class DeviceChecks(Suite):
         with xdevice.use_backend(self.backend), device:
             self.assert_creates_on(device)
 
-    def test_set_device_holds_until_it_is_told_otherwise(self) -> None:
+    def test_the_default_device_holds_until_it_is_set_again(self) -> None:
         here, there = self.here, self.there()
         before = xdevice.device_of(self.native_ones())
         try:
@@ -279,7 +279,7 @@ class DeviceChecks(Suite):
             with here:
                 assert xdevice.device() is here
                 self.assert_creates_on(here)
-                with pytest.raises(xdevice.errors.ScopeError, match="set_device"):
+                with pytest.raises(xdevice.errors.ScopeError, match="set_default_device"):
                     xdevice.set_default_device(there)
             self.assert_creates_on(there)
             assert in_thread(self.placed_by_default, self.patience) is devices.CPU
