@@ -134,7 +134,7 @@ _WORDS: Final = {
     "Layer": _FRAMEWORK,
     "Model": _FRAMEWORK,
     "Sequential": _FRAMEWORK,
-    "Linear": f"xdevice.nn.linear computes with weights that are given; {_FRAMEWORK}",
+    "Linear": f"xp.matmul(x, weight) + bias computes with weights that are given; {_FRAMEWORK}",
     "DataLoader": "xdevice.math.batches(arrays, size, shuffle=True), and xdevice.prefetch(batches, device)",
     "DataParallel": "xdevice.parallel.replicate, split_batch and parallel.all_reduce",
     "data_parallel": "xdevice.parallel.replicate, split_batch and parallel.all_reduce",

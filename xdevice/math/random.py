@@ -24,7 +24,7 @@ import sys
 from functools import cache
 from operator import index
 
-from xdevice.base import floats
+from xdevice.base import floats, spellings
 from xdevice.base.dtypes import FLOATS, dtype_name, host_dtype
 from xdevice.core import blocks, generators, registry, selection
 from xdevice.errors import ArgumentError, DTypeError, ShapeError, shown
@@ -33,7 +33,7 @@ from xdevice.tensors import creation, refusals
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any, Final
+    from typing import Any, Final, NoReturn
 
     import numpy as np
 
@@ -70,7 +70,12 @@ _FARTHEST_SUM: Final = 1e-3
 
 
 def uniform(
-    *shape: int | Sequence[int], low: float = 0.0, high: float = 1.0, device: object = None, dtype: object = None
+    *shape: int | Sequence[int],
+    low: float = 0.0,
+    high: float = 1.0,
+    device: object = None,
+    dtype: object = None,
+    **spelling: NoReturn,
 ) -> Any:
     """Uniform numbers in [low, high), `uniform(2, 3)` or `uniform((2, 3))`; float32 unless `dtype` names another float.
 
@@ -96,6 +101,8 @@ def uniform(
         >>> xdevice.to_numpy(x).astype("float64").round(4).tolist()
         [[-0.7288, -0.9719, 0.8755], [-0.4845, -0.2271, -0.0569]]
     """
+    if spelling:
+        spellings.refuse("random.uniform", spelling, "low=, high=, device=, dtype=")
     backend, place, name = _begin("uniform", device, "float32" if dtype is None else dtype, FLOATS)
     sizes = _sizes(backend, shape, name)
     least, most = _number("low", low, name), _number("high", high, name)
@@ -118,7 +125,12 @@ def uniform(
 
 
 def normal(
-    *shape: int | Sequence[int], loc: float = 0.0, scale: float = 1.0, device: object = None, dtype: object = None
+    *shape: int | Sequence[int],
+    loc: float = 0.0,
+    scale: float = 1.0,
+    device: object = None,
+    dtype: object = None,
+    **spelling: NoReturn,
 ) -> Any:
     """Normal numbers of mean `loc` and standard deviation `scale`; float32 unless `dtype` names another float type.
 
@@ -140,6 +152,8 @@ def normal(
         >>> bool(abs(xdevice.to_numpy(weights).mean()) < 1e-4)
         True
     """
+    if spelling:
+        spellings.refuse("random.normal", spelling, "loc=, scale=, device=, dtype=")
     backend, place, name = _begin("normal", device, "float32" if dtype is None else dtype, FLOATS)
     sizes = _sizes(backend, shape, name)
     mean, deviation = _number("loc", loc, name), _number("scale", scale, name)
@@ -162,18 +176,26 @@ def normal(
     return _make(backend, _draw(backend, draw), place, dtype)
 
 
-def integers(*shape: int | Sequence[int], high: int, low: int = 0, device: object = None, dtype: object = None) -> Any:
-    """Integers in [low, high), all equally probable: `integers(2, 3, high=10)`; int64 unless `dtype` says otherwise.
+def integers(
+    *shape: int | Sequence[int],
+    high: int,
+    low: int | None = None,
+    device: object = None,
+    dtype: object = None,
+    **spelling: NoReturn,
+) -> Any:
+    """Integers in [low, high), all equally probable: `integers((5,), high=10)`; int64 unless `dtype` says otherwise.
 
     As in `tensor`, JAX without 64-bit holds int64 as int32: the same numbers, if the bounds fit.
 
     Args:
         high: the bound that all numbers are below.
-        low: the least number.
+        low: the least number, 0 unless it is given. One int before `high` is refused without it: NumPy would take
+            it for the least number, and `xdevice.ones` for the shape.
         dtype: any integer type; the numbers drawn depend on it. The other arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
-        ArgumentError: bounds that are not ints, or low is not below high.
+        ArgumentError: bounds that are not ints, or low is not below high; it is not clear what one int is.
         DTypeError: a dtype that is not an integer, that the backend does not have, or that does not hold the bounds.
         ShapeError, DeviceNotFoundError, UnsupportedError: as with `uniform`.
 
@@ -181,20 +203,27 @@ def integers(*shape: int | Sequence[int], high: int, low: int = 0, device: objec
 
     Example:
         >>> with xdevice.random.seed(0):
-        ...     xdevice.to_numpy(xdevice.random.integers(5, high=10)).tolist()
+        ...     xdevice.to_numpy(xdevice.random.integers((5,), high=10)).tolist()
         [1, 0, 9, 2, 3]
     """
+    if spelling:
+        spellings.refuse("random.integers", spelling, "high=, low=, device=, dtype=")
     backend, place, name = _begin("integers", device, "int64" if dtype is None else dtype, _INTEGERS)
     sizes = _sizes(backend, shape, name)
-    least, end = _whole("low", low), _whole("high", high)
+    if low is None and len(shape) == 1 and isinstance(shape[0], int):
+        raise ArgumentError(
+            f"integers({shape[0]}, high={shown(high)}): the first numbers are the shape; write integers(({shape[0]},), "
+            f"high=...) for {shape[0]} numbers, or integers(low={shape[0]}, high=...) for one number from {shape[0]} on"
+        )
+    least, end = _whole("low", 0 if low is None else low), _whole("high", high)
     if least >= end:
-        raise ArgumentError(f"integers draws from low to below high, and low={low} is not below high={high}")
+        raise ArgumentError(f"integers draws from low to below high, and low={least} is not below high={end}")
     _require_room(backend, name, least, end - 1)
     drawn = _draw(backend, lambda generator: generator.integers(least, end, sizes, name))
     return backend.from_numpy(drawn, place)
 
 
-def permutation(n: int, device: object = None, dtype: object = None) -> Any:
+def permutation(n: int, device: object = None, dtype: object = None, **spelling: NoReturn) -> Any:
     """The ints from 0 to n - 1 in random order, a vector to shuffle by indexing; int64 unless `dtype` says otherwise.
 
     Args:
@@ -213,6 +242,8 @@ def permutation(n: int, device: object = None, dtype: object = None) -> Any:
         ...     xdevice.to_numpy(xdevice.random.permutation(5)).tolist()
         [0, 3, 4, 2, 1]
     """
+    if spelling:
+        spellings.refuse("random.permutation", spelling, "n=, device=, dtype=")
     backend, place, name = _begin("permutation", device, "int64" if dtype is None else dtype, _INTEGERS)
     length = _whole("n", n)
     if length < 0:
@@ -224,7 +255,9 @@ def permutation(n: int, device: object = None, dtype: object = None) -> Any:
     return backend.from_numpy(drawn.astype(name, copy=False), place)
 
 
-def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None, dtype: object = None) -> Any:
+def bernoulli(
+    *shape: int | Sequence[int], p: float = 0.5, device: object = None, dtype: object = None, **spelling: NoReturn
+) -> Any:
     """A mask: each element is True with probability `p`, else False. Another `dtype` than bool gives ones and zeros.
 
     Args:
@@ -244,6 +277,8 @@ def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None
         >>> int(xdevice.to_numpy(kept).sum())
         787
     """
+    if spelling:
+        spellings.refuse("random.bernoulli", spelling, "p=, device=, dtype=")
     backend, place, name = _begin("bernoulli", device, "bool" if dtype is None else dtype, None)
     sizes = _sizes(backend, shape, name)
     probability = _number("p", p, "float64")
@@ -254,7 +289,9 @@ def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None
     return backend.from_numpy(drawn.astype(host_dtype(name), copy=False), place)
 
 
-def choice(*shape: int | Sequence[int], p: Any, device: object = None, dtype: object = None) -> Any:
+def choice(
+    *shape: int | Sequence[int], p: Any, device: object = None, dtype: object = None, **spelling: NoReturn
+) -> Any:
     """Indices from 0 to n - 1, each `i` with probability `p[i]`: `choice(2, 3, p=[0.2, 0.8])`; int64 unless said.
 
     Young: it may change in a minor version.
@@ -276,6 +313,8 @@ def choice(*shape: int | Sequence[int], p: Any, device: object = None, dtype: ob
         ...     xdevice.to_numpy(xdevice.random.choice(8, p=[0.1, 0.0, 0.9])).tolist()
         [0, 2, 2, 0, 2, 2, 2, 2]
     """
+    if spelling:
+        spellings.refuse("random.choice", spelling, "p=, device=, dtype=")
     backend, place, name = _begin("choice", device, "int64" if dtype is None else dtype, _INTEGERS)
     sizes = _sizes(backend, shape, name)
     ends = _probabilities(p).cumsum()

@@ -3,7 +3,7 @@ backend."""
 
 from __future__ import annotations
 
-from xdevice.base import devices, floats
+from xdevice.base import devices, floats, spellings
 from xdevice.base.devices import CPU, Device
 from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, dtype_name, host_dtype, name_of
 from xdevice.core import registry, scopes, selection
@@ -14,7 +14,7 @@ from .refusals import require_dtype, traced
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
+    from typing import Any, NoReturn
 
     import numpy as np
 
@@ -29,7 +29,7 @@ _MOST_BYTES = 2**63 - 1
 _EXACT_IN_FLOAT64 = 2.0**53
 
 
-def tensor(data: Any, *, device: object = None, dtype: object = None) -> Any:
+def tensor(data: Any, *, device: object = None, dtype: object = None, **spelling: NoReturn) -> Any:
     """A new tensor of the selected backend, never an alias of `data`.
 
     Args:
@@ -55,6 +55,8 @@ def tensor(data: Any, *, device: object = None, dtype: object = None) -> Any:
         array([[1, 2],
                [3, 4]])
     """
+    if spelling:
+        spellings.refuse("tensor", spelling, "device=, dtype=")
     return tensor_of(selection.current(), data, device, dtype)
 
 
@@ -71,7 +73,7 @@ def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any
     return backend.from_numpy(floats.jitter(_cast(_exact(data, array, wanted), wanted)), place)
 
 
-def ones(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+def ones(*shape: int | Sequence[int], device: object = None, dtype: object = None, **spelling: NoReturn) -> Any:
     """A tensor of ones, `ones(2, 3)` or `ones((2, 3))`; float32 unless `dtype` says otherwise. Made on the device.
 
     Arguments and errors are those of `tensor`, and `ShapeError`: no shape, or more bytes than can be addressed.
@@ -80,10 +82,12 @@ def ones(*shape: int | Sequence[int], device: object = None, dtype: object = Non
         >>> tuple(xdevice.ones(2, 3).shape)
         (2, 3)
     """
+    if spelling:
+        spellings.refuse("ones", spelling, "device=, dtype=")
     return _full(shape, 1, device, dtype)
 
 
-def zeros(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+def zeros(*shape: int | Sequence[int], device: object = None, dtype: object = None, **spelling: NoReturn) -> Any:
     """A tensor of zeros, `zeros(2, 3)` or `zeros((2, 3))`; float32 unless `dtype` says otherwise. Made on the device.
 
     Arguments and errors are those of `ones`.
@@ -92,6 +96,8 @@ def zeros(*shape: int | Sequence[int], device: object = None, dtype: object = No
         >>> xdevice.item(xdevice.zeros(1))
         0.0
     """
+    if spelling:
+        spellings.refuse("zeros", spelling, "device=, dtype=")
     return _full(shape, 0, device, dtype)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from xdevice.base import devices
+from xdevice.base import devices, spellings
 from xdevice.base.devices import CPU, Named
 from xdevice.base.devices import Device as Device  # here, because scopes makes `with device:` work
 from xdevice.containers import trees
@@ -17,7 +17,7 @@ from .refusals import refuse_non_container
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Any, TypeVar
+    from typing import Any, NoReturn, TypeVar
 
     from .leaves import Location
 
@@ -145,7 +145,7 @@ def _index(i: object) -> int:
 # moving
 
 
-def to_device(x: T, device: object, non_blocking: bool = False) -> T:
+def to_device(x: T, device: object, non_blocking: bool = False, **spelling: NoReturn) -> T:
     """Moves `x` to a device. Returns `x` itself if it is there already, else a new tensor; models move in place.
 
     Values, dtype, shape and `requires_grad` stay, and gradients flow through the move (on MXNet inside `record()`).
@@ -172,6 +172,8 @@ def to_device(x: T, device: object, non_blocking: bool = False) -> T:
         >>> xdevice.to_device(x := xdevice.ones(2, 3), "cpu") is x
         True
     """
+    if spelling:
+        spellings.refuse("to_device", spelling, "device=, non_blocking=")
     if type(device) is Device:
         target = device
     else:

@@ -220,7 +220,7 @@ def test_gluon_takes_tensors_of_xdevice(run):
     code = """
 from mxnet import autograd, gluon
 from mxnet.gluon import nn, rnn
-images, labels = xdevice.random.normal(8, 1, 12, 12), xdevice.random.integers(8, high=10)
+images, labels = xdevice.random.normal(8, 1, 12, 12), xdevice.random.integers((8,), high=10)
 net = nn.HybridSequential()
 net.add(nn.Conv2D(4, 3, activation="relu"), nn.MaxPool2D(2), nn.BatchNorm(), nn.Flatten(), nn.Dropout(0.1))
 net.add(nn.Dense(10))

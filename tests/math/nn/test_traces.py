@@ -139,7 +139,7 @@ def test_on_jax_each_function_and_its_gradient_is_one_program(caplog):
     with xdevice.use_backend("jax"):
         shapes = {"w1": (7, 11), "b1": (11,), "w2": (11, 3), "b2": (3,)}
         params = {name: xdevice.random.normal(*shape) for name, shape in shapes.items()}
-        x, y = xdevice.random.normal(13, 7), xdevice.random.integers(13, high=3)
+        x, y = xdevice.random.normal(13, 7), xdevice.random.integers((13,), high=3)
         with jax.log_compiles(), caplog.at_level("WARNING", "jax"):
             xdevice.math.value_and_grad(loss)(params, x, y)
     made = [line for line in caplog.messages if line.startswith("Finished XLA compilation")]

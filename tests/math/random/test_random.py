@@ -74,7 +74,13 @@ def test_the_order_is_the_same_on_every_backend(xd):
 
 
 def test_dtypes_are_those_of_the_docstrings(xd):
-    made = [random.uniform(2), random.normal(2), random.integers(2, high=3), random.permutation(2), random.bernoulli(2)]
+    made = [
+        random.uniform(2),
+        random.normal(2),
+        random.integers((2,), high=3),
+        random.permutation(2),
+        random.bernoulli(2),
+    ]
     whole = "int32" if xd.name == "jax" else "int64"
     assert [xdevice.to_numpy(x).dtype.name for x in made] == ["float32", "float32", whole, whole, "bool"]
 
@@ -158,7 +164,7 @@ def test_whole_ranges_are_drawn():
         limits = np.iinfo(dtype)
         x = random.integers(20_000, low=limits.min, high=limits.max + 1, dtype=dtype)
         assert (x.min(), x.max()) == (limits.min, limits.max)
-    assert random.integers(100, high=2**64, dtype="uint64").max() > 2**63
+    assert random.integers((100,), high=2**64, dtype="uint64").max() > 2**63
     assert (random.normal(100, loc=5, scale=0) == 5).all()
 
 
@@ -195,17 +201,21 @@ WRONG = [
     (lambda: random.normal(2, loc=3.4e38, scale=1e36), xdevice.errors.ArgumentError, "do not fit into float32"),
     (lambda: random.normal(2, loc="0"), xdevice.errors.ArgumentError, "loc must be a number"),
     (lambda: random.normal(2, dtype="bool"), xdevice.errors.DTypeError, "does not draw bool"),
-    (lambda: random.integers(2, high=0), xdevice.errors.ArgumentError, "low=0 is not below high=0"),
-    (lambda: random.integers(2, high=2.0), xdevice.errors.ArgumentError, "high must be an int, not 2.0 of type float"),
-    (lambda: random.integers(2, high=True), xdevice.errors.ArgumentError, "high must be an int, not True"),
+    (lambda: random.integers((2,), high=0), xdevice.errors.ArgumentError, "low=0 is not below high=0"),
     (
-        lambda: random.integers(2, high=129, dtype="int8"),
+        lambda: random.integers((2,), high=2.0),
+        xdevice.errors.ArgumentError,
+        "high must be an int, not 2.0 of type float",
+    ),
+    (lambda: random.integers((2,), high=True), xdevice.errors.ArgumentError, "high must be an int, not True"),
+    (
+        lambda: random.integers((2,), high=129, dtype="int8"),
         xdevice.errors.DTypeError,
         "between 0 and 128 do not fit into int8",
     ),
     (lambda: random.integers(2, low=-1, high=2, dtype="uint8"), xdevice.errors.DTypeError, "do not fit into uint8"),
-    (lambda: random.integers(2, high=2**70), xdevice.errors.DTypeError, "do not fit into int"),
-    (lambda: random.integers(2, high=2, dtype="float32"), xdevice.errors.DTypeError, "does not draw float32"),
+    (lambda: random.integers((2,), high=2**70), xdevice.errors.DTypeError, "do not fit into int"),
+    (lambda: random.integers((2,), high=2, dtype="float32"), xdevice.errors.DTypeError, "does not draw float32"),
     (lambda: random.permutation(-1), xdevice.errors.ArgumentError, "n=-1"),
     (lambda: random.permutation([1, 2]), xdevice.errors.ArgumentError, "n must be an int"),
     (lambda: random.permutation(2**61), xdevice.errors.ShapeError, "shape"),
@@ -246,7 +256,7 @@ def test_what_jax_would_narrow_is_refused_whatever_would_be_drawn(xd):
             random.integers(shape, high=2**31 + 1)
     np.testing.assert_array_equal(xdevice.to_numpy(random.uniform(4)), expected)
     with with_64_bit(xd.name):
-        assert xdevice.to_numpy(random.integers(100, high=2**40)).max() > 2**31
+        assert xdevice.to_numpy(random.integers((100,), high=2**40)).max() > 2**31
 
 
 @pytest.mark.xd_only("mxnet")

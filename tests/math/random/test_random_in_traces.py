@@ -12,7 +12,7 @@ from xdevice import random
 DRAWS = {
     "uniform": lambda: random.uniform(3),
     "normal": lambda: random.normal(3),
-    "integers": lambda: random.integers(3, high=9, dtype="int32"),
+    "integers": lambda: random.integers((3,), high=9, dtype="int32"),
     "permutation": lambda: random.permutation(3, dtype="int32"),
     "bernoulli": lambda: random.bernoulli(3, dtype="float32"),
 }

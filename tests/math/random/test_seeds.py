@@ -169,7 +169,7 @@ def test_threads_that_draw_at_once_get_every_number_once():
     for thread in threads:
         thread.join()
     random.seed(1)
-    assert sorted(found) == sorted(random.integers(1200, high=2**62).tolist())
+    assert sorted(found) == sorted(random.integers((1200,), high=2**62).tolist())
 
 
 def test_tasks_of_parallel_draw_the_same_whichever_is_first():
@@ -361,7 +361,7 @@ def test_a_parity_run_draws_the_same_on_every_backend(tmp_path, monkeypatch):
         "xdevice.parity.log('x', xdevice.random.normal(100))\n"
         "task = lambda: xdevice.random.uniform(3)\n"
         "xdevice.parity.log('tasks', xdevice.parallel.run(task, task))\n"
-        "xdevice.parity.log('first', xdevice.random.integers(5, high=1000, dtype='int32'))\n"
+        "xdevice.parity.log('first', xdevice.random.integers((5,), high=1000, dtype='int32'))\n"
     )
     exactly = ("--rtol", "0", "--atol", "0", "--save", tmp_path / "run")
     done = python("-m", "xdevice", "parity", script, "--backends", ",".join(["numpy", *names]), *exactly)

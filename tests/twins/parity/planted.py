@@ -94,7 +94,7 @@ def data(has):
     with xdevice.random.seed(1 if has("images of another seed") else 0):
         images = xdevice.random.normal(SAMPLES, CHANNELS, SIZE, SIZE)
     with xdevice.random.seed(2):
-        labels = xdevice.random.integers(SAMPLES, high=CLASSES, dtype="int32")
+        labels = xdevice.random.integers((SAMPLES,), high=CLASSES, dtype="int32")
         mask = xdevice.random.bernoulli(SAMPLES, HIDDEN, p=0.8)
     xp = xdevice.array_namespace()
     images = images * (1.01 if has("images not scaled") else 1.0000005 if has("images scaled by 1.0000005") else 1)
