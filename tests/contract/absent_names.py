@@ -76,7 +76,7 @@ def random_numbers(xd: Any) -> Any:
 
 def readme(xd: Any) -> Any:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    code = text.partition("```python\n")[2].partition("```")[0]
+    code = text.partition("\n## Example\n")[2].partition("```python\n")[2].partition("```")[0]
     with redirect_stdout(io.StringIO()) as printed:
         exec(code, {})
     return printed.getvalue()

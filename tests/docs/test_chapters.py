@@ -90,7 +90,7 @@ def test_no_line_of_a_chapter_names_a_framework(chapter):
     assert not re.findall(rf"\b({'|'.join(names)}|backend|use|native|XDEVICE_BACKEND)\b", code, re.IGNORECASE)
 
 
-def test_the_readme_lists_every_chapter():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_tutorials_list_every_chapter():
+    tutorials = (ROOT / "docs/tutorials/index.md").read_text(encoding="utf-8")
     for chapter in (*SAID, *TRAINING, "multiple_gpus_own_layers"):
-        assert f"(examples/{chapter}.py)" in readme
+        assert f"`{chapter}.py`" in tutorials
