@@ -116,8 +116,6 @@ def test_what_libraries_hand_on_is_followed(code):
     [
         ("XD163", "batch = load()\nbatch.to(torch.device('cpu'))"),  # a BatchEncoding moves in place
         ("XD163", "def f(x):\n    [b.to('cuda') for b in x]"),
-        ("XD151", "torch.cuda.set_device(1)\ny = x.cuda()"),
-        ("XD151", "torch.cuda.set_device(1)\ny = x.to('cuda')"),
         ("XD166", "y = x.to('cuda', torch.float16)"),
         ("XD166", "args = ['cuda']\ny = x.to(*args)"),
         ("XD166", "y = x.to('cuda', copy=True)"),
@@ -519,10 +517,20 @@ def test_a_function_that_is_a_value_stays_what_the_caller_chose():
     assert ported(new) == new
 
 
-@pytest.mark.parametrize("line", ["y = x.cuda()", "y = x.to('cuda')"])
-def test_after_set_device_a_gpu_without_an_index_is_another_one(line):
-    text = f"{TENSOR}torch.cuda.set_device(1)\n{line}\n"
-    assert ported(text) == text.replace("torch.cuda.set_device", "torch.accelerator.set_device_index")
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        ("y = x.cuda()", "y = xdevice.to_device(x, {})"),
+        ("y = x.to('cuda')", "y = xdevice.to_device(x, {})"),
+        ("y = torch.ones(2, device='cuda')", "y = torch.ones(2, device={})"),
+        ("y = x.cuda(non_blocking=True)", "y = xdevice.to_device(x, {}, non_blocking=True)"),
+    ],
+)
+def test_after_set_device_a_gpu_without_an_index_is_another_one(line, after):
+    new = body(f"{TENSOR}torch.cuda.set_device(1)\n{line}\n")
+    after = after.format("torch.device(xdevice.native.gpu().type)")
+    assert new == f"{TENSOR}torch.accelerator.set_device_index(1)\n{after}\n"
+    assert body(new) == new
 
 
 def test_a_module_of_the_project_does_not_hide_a_framework_of_its_name():

@@ -112,6 +112,12 @@ class JudgedModule:
         return "xdevice.native.gpu()" if self.asks_xdevice else self.named(ACCELERATOR)
 
     @property
+    def current_gpu(self) -> str:
+        """The GPU that `set_device` has chosen, which PyTorch takes a device without an index for; "" where the module
+        works with another framework."""
+        return f"{self.torch_name}.device(xdevice.native.gpu().type)" if self.frameworks == {"torch"} else ""
+
+    @property
     def accelerator_name(self) -> str:
         """The kind of accelerator that there is, as a text to compare with: "cuda" on CUDA."""
         return "xdevice.native.gpu().type" if self.asks_xdevice else f"str({self.accelerator})"

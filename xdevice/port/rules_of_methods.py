@@ -50,7 +50,10 @@ def to(use: Use) -> Judgement:
     if means == TENSOR:
         return left_open("moves to where another tensor is, and to its dtype", "XD161")
     if use.sets_current and names_no_index(device):
-        return OTHER_GPU
+        if not use.module.current_gpu or use.method != "to" or use.keywords.keys() - {"device"}:
+            return OTHER_GPU
+        edits = (*use.move_to(device), *use.replace(use.module.current_gpu, device))
+        return _moved(use, proven(_A_DEVICE, edits))
     if only(means, NUMBERS):
         return _moved(use, proven(_A_DEVICE, use.move_to(device, maker="xdevice.gpu")))
     edits = use.move_to(device)
@@ -131,14 +134,17 @@ def to_vendor(use: Use) -> Judgement:
 
 
 def _to_vendor_itself(use: Use, maker: str) -> Judgement:
+    new = f"{maker}()"
     if maker == "xdevice.gpu" and use.sets_current:
-        return OTHER_GPU
+        if not use.module.current_gpu:
+            return OTHER_GPU
+        new = use.module.current_gpu
     merged = _read_around(use, use.node) if maker == "xdevice.cpu" else None
     if merged is not None:
         return merged
-    end, text = use.end - 1, f"{maker}()"
+    end, text = use.end - 1, new
     for keyword in use.keywords.values():
-        end, text = use.span(keyword)[0], f"{maker}(), "
+        end, text = use.span(keyword)[0], f"{new}, "
     return _moved(use, proven(_A_DEVICE, use.call_with_receiver("xdevice.to_device", end, text)))
 
 
