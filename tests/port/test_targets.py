@@ -41,6 +41,11 @@ THERE = "torch.accelerator.is_available()"
         ("d = f'cuda:{i}'\ny = x.to(d)", f"d = f'{{{ACCELERATOR} or \"cpu\"}}:{{i}}'\ny = x.to(d)"),
         ("d = 'cuda'\ny = x.to(d)", f"d = str({ACCELERATOR} or \"cpu\")\ny = x.to(d)"),
         ("d = 'cuda'\nprint(d)", "d = 'cuda'\nprint(d)"),  # no device is made of it
+        ("y = x.to('cuda:%d' % i)", f"y = x.to(f'{{{ACCELERATOR}}}:%d' % i)"),
+        ("d = 'cuda:{}'.format(i)\ny = x.to(d)",
+         f"d = '{{}}:{{}}'.format({ACCELERATOR} or \"cpu\", i)\ny = x.to(d)"),
+        ("d = 'cuda:0' if torch.cuda.is_available() else 'cpu'",
+         f"d = f'{{{ACCELERATOR}}}:0' if {THERE} else 'cpu'"),
         ("y = x.device.type == 'cuda'", f"y = x.device.type == str({ACCELERATOR})"),
         ("y = not x.is_cuda", f"y = not x.device.type == str({ACCELERATOR})"),
         # mixed precision is off where there is no accelerator, as it was

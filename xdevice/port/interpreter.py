@@ -488,8 +488,9 @@ class Interpreter:
         return UNKNOWN
 
     def _constant(self, node: ast.Constant) -> Value:
-        if isinstance(node.value, str) and knowledge.SPELLING.fullmatch(node.value):
+        if isinstance(node.value, str) and node.value.startswith("cuda"):
             node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
+        if isinstance(node.value, str) and knowledge.SPELLING.fullmatch(node.value):
             return of("spelling", node.value, node)
         return knowledge.CONSTANTS.get(type(node.value), UNKNOWN)
 

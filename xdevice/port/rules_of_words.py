@@ -57,6 +57,9 @@ _LOOSER_THAN_AND: Final = (ast.IfExp, ast.BoolOp, ast.NamedExpr, ast.Lambda)
 _REPEATABLE: Final = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
 
 
+WITH_DEVICES: Final = frozenset(_ALIKE)
+
+
 def row_of(full_name: str) -> Row | None:
     """The row of a full name, if it has one."""
     return ROWS.get(_ALIKE.get(full_name, full_name))
