@@ -6,7 +6,7 @@ import json
 from functools import cache
 
 import pytest
-from helpers.environment import BACKENDS, printed
+from helpers.environment import BACKENDS, ROOT, printed
 from helpers.port_texts import ported_to
 
 from xdevice.port.words import TABLE, TARGETS
@@ -160,6 +160,21 @@ PROGRAMS = {"torch": TORCH, **OTHERS}
 def test_every_row_that_is_written_has_a_program():
     written = {row.name for row in TABLE if row.rule or row.xdevice}
     assert written == {name for programs in PROGRAMS.values() for name in programs}
+
+
+def test_the_page_shows_the_table():
+    page = (ROOT / "docs" / "reference" / "words.md").read_text(encoding="utf-8").splitlines()
+    shown = [line for line in page if line.startswith("| `")]
+    for row, line in zip(TABLE, shown, strict=True):
+        name, accelerator, since, xdevice, differs = (cell.strip().strip("`") for cell in line.strip("|").split("|"))
+        same = "the same" if row.accelerator and not row.xdevice else row.xdevice
+        assert (name, accelerator, since, xdevice, differs) == (
+            row.name,
+            row.accelerator,
+            row.since,
+            same,
+            row.differs,
+        )
 
 
 @cache

@@ -86,7 +86,7 @@ class Row(NamedTuple):
 def _same(names: str, since: str, idle: str | None = None, differs: str = "") -> list[Row]:
     """Functions of `torch.cuda` that `torch.accelerator` has under the same name."""
     return [
-        Row(f"torch.cuda.{name}", f"torch.accelerator.{name}", since, rule="renamed", idle=idle, differs=differs)
+        Row(f"torch.cuda.{name}", f"torch.accelerator.{name}()", since, rule="renamed", idle=idle, differs=differs)
         for name in names.split()
     ]
 
@@ -95,7 +95,9 @@ def _of_module(names: str, idle: str | None = None) -> list[Row]:
     """Functions of `torch.cuda` that are asked of the module of whatever accelerator there is."""
     differs = "asks torch.cuda, torch.xpu and so on; a module without it raises AttributeError"
     word = "torch.get_device_module()"
-    return [Row(f"torch.cuda.{name}", f"{word}.{name}", "2.4", "", "renamed", idle, differs) for name in names.split()]
+    return [
+        Row(f"torch.cuda.{name}", f"{word}.{name}()", "2.4", "", "renamed", idle, differs) for name in names.split()
+    ]
 
 
 def _none(names: str, why: str) -> list[Row]:
