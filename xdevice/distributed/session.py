@@ -72,7 +72,7 @@ class Options(NamedTuple):
         return f"engine={self[0]!r}, timeout={self[1]:g}, join_timeout={self[2]:g}, check={self[3]}"
 
 
-class _OnAllError(ArgumentError):
+class OnAllError(ArgumentError):
     """An error that every rank raises at the same point. It does not close the world: all ranks can go on together."""
 
 
@@ -314,7 +314,7 @@ class Session:
         try:
             self.line.liveness.thread = threading.current_thread()  # the thread that is watched for signs of life
             yield
-        except (PeerError, CollectiveMismatchError, _OnAllError):
+        except (PeerError, CollectiveMismatchError, OnAllError):
             raise
         except BaseException as error:
             self._fail(f"rank {self.rank} raised {describe(error)} in {verb}")
@@ -340,7 +340,7 @@ class Session:
         if own is not None:
             total = sum(map(float, self.vote(call(), repr(own))))
             if total == 0:
-                raise _OnAllError(NO_WEIGHT)
+                raise OnAllError(NO_WEIGHT)
             return Weight(own, total)
         if self.options.check:
             self.vote(call())
