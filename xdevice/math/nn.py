@@ -501,7 +501,10 @@ def conv2d(x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, paddin
     strides, paddings = _whole("stride", stride, 2, 1, "conv2d"), _whole("padding", padding, 2, 0, "conv2d")
     images, filters = _sizes("x", x, _IMAGES, "conv2d"), _sizes("kernel", kernel, _KERNELS, "conv2d")
     if not _fit(images[1:2], filters[1:2]):
-        raise ShapeError(f"conv2d: x of the shape {images} has {images[1]} channels, the kernel {filters} {filters[1]}")
+        raise ShapeError(
+            f"conv2d: x of the shape {images} has {images[1]} channels, and the kernel {filters} takes {filters[1]}; "
+            "channels come second: (N, C, H, W)"
+        )
     tensors = {"x": x, "kernel": kernel}
     if bias is not None:
         tensors["bias"] = bias = on.checks.require(bias, REAL_FLOATING, "conv2d")
