@@ -252,7 +252,7 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
     for x in leaves(own):
         if isinstance(x, torch.Tensor | torch.optim.Optimizer) and id(x) not in parameters:
             raise UnsupportedError(
-                f"torch cannot move this {type(optimizer).__name__}, which keeps a {type(x).__name__} outside of its "
+                f"torch cannot move this {type(optimizer).__name__}, which keeps a {type(x).__name__} outside its "
                 "state; make it after the model has moved, and load_state_dict() the state"
             )
 

@@ -19,7 +19,7 @@ dispatch_modes: Callable[[], list[Any]] = private["torch.utils._python_dispatch.
 class Mode(_DispatchMode):  # type: ignore[misc]
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        return True  # otherwise torch.compile would never compile a function whose first call is inside of the mode
+        return True  # otherwise torch.compile would never compile a function whose first call is inside the mode
 
 
 def put_on(mode: Mode) -> Callable[[], None]:
@@ -29,7 +29,7 @@ def put_on(mode: Mode) -> Callable[[], None]:
 
 def _take_off(mode: Mode) -> None:
     """Ends a dispatch mode that need not be the innermost one. Its `__exit__` would end the innermost mode instead, so
-    the modes inside of it are ended first and entered again afterwards."""
+    the modes inside it are ended first and entered again afterwards."""
     stack = dispatch_modes()
     inner = stack[next(place for place, one in enumerate(stack) if one is mode) + 1 :]
     # by the base class's methods, because a user's mode may do more when it is entered

@@ -46,8 +46,8 @@ answers: Final = Answers()
 class Device:
     """A place where tensors live: a kind and an index, the same on every framework.
 
-    Immutable and hashable. Compare by `==`, with a text too: `cuda:1` and `gpu:1` are equal. `gpu` is the accelerator of
-    the backend, whatever it is. "cuda", "rocm", "mps", "xpu", "npu", "hpu" or a plugin's own name means one kind of
+    Immutable and hashable. Compare by `==`, with a text too: `cuda:1` and `gpu:1` are equal. `gpu` is the accelerator
+    of the backend, whatever it is. "cuda", "rocm", "mps", "xpu", "npu", "hpu" or a plugin's own name means one kind of
     hardware: a backend on which `gpu:i` is another kind refuses such a name. Virtual GPUs take every name.
 
     | backend | `Device("gpu:1").native` | `Device("cpu").native` |

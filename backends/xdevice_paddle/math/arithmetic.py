@@ -6,7 +6,7 @@ Paddle's own functions have these faults, which the kernels here correct (no ups
 - `equal` takes floats that differ by 1e-8 for equal.
 - `pow` and `full_like` of integers compute in float64.
 - `argmax` and `argmin` skip NaN, which the core corrects.
-- `matmul` of two stacks of integer matrices that are broadcast writes outside of its memory, which crashes the process
+- `matmul` of two stacks of integer matrices that are broadcast writes outside its memory, which crashes the process
   later (3.3.1).
 - A reduction with `axis=[]` works over all axes. This is not corrected, because the core never passes `axis=[]`.
 """

@@ -37,7 +37,7 @@ class TorchGradients(Gradients):
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         if _transformation() is not None:
             raise self.unsupported(
-                "gradients by autograd inside of torch.func's transformations",
+                "gradients by autograd inside torch.func's transformations",
                 "take all of them by torch.func, or nest xdevice.math.grad",
             )
         # the promise is that recording is on inside the function

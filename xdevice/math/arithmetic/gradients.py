@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 inside: ContextVar[bool] = ContextVar("xdevice_gradients", default=False)
-"""Whether this thread or task is inside of a function that `value_and_grad` differentiates."""
+"""Whether this thread or task is inside a function that `value_and_grad` differentiates."""
 
 backends: dict[type, Backend] = {}
 """The backend of each type of tensor that has been a parameter so far."""
