@@ -79,6 +79,10 @@ PRIVATE: Final = (
         "whether a parameter was written in the block of `averaging`. Without it, a step there is not noticed",
     ),
     Private(
+        "containers", "torch.utils._pytree", ("register_pytree_node",),
+        "handing registered containers on to PyTorch's pytrees. Without it they stay leaves there",
+    ),
+    Private(
         "containers", "torch.utils._pytree", ("SUPPORTED_NODES",),
         "what a program has registered with PyTorch's pytrees, which have no public name. Without it, objects of types "
         "that xdevice does not know are refused",

@@ -302,6 +302,10 @@ class Primitives(ABC):
         tensor stays on the host."""
         return False
 
+    def register_tree_node(self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]) -> None:  # noqa: B027  # most frameworks have no trees
+        """Registers a type with the framework's own trees, if it has any and the type is not registered yet.
+        `flatten(x)` gives children and what is static; `unflatten(static, children)` makes the object."""
+
     # memory
 
     def memory(self, device: Device) -> Memory:
