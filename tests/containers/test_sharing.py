@@ -15,7 +15,8 @@ MAP = {
     "jax": "import jax\nnew = jax.tree.map(lambda x: x * 2, game)\nparts = len(jax.tree.leaves(game))\n",
     "torch": "from torch.utils import _pytree\nnew = _pytree.tree_map(lambda x: x * 2, game)\n"
     "parts = len(_pytree.tree_leaves(game))\n",
-    "optree": "new = optree.tree_map(lambda x: x * 2, game)\nparts = len(optree.tree_leaves(game))\n",
+    "optree": "new = optree.tree_map(lambda x: x * 2, game, namespace='xdevice')\n"
+    "parts = len(optree.tree_leaves(game, namespace='xdevice'))\n",
 }
 
 

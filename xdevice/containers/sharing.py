@@ -38,10 +38,8 @@ def share(cls: type) -> None:
         backend.register_tree_node(cls, _flatten, _unflatten)
     optree = sys.modules.get("optree")
     if optree is not None:
-        try:
-            optree.register_pytree_node(cls, _flatten, _unflatten, optree.registry.__GLOBAL_NAMESPACE)
-        except ValueError:  # the program has registered it
-            return
+        # a namespace of our own: the global one is the program's
+        optree.register_pytree_node(cls, _flatten, _unflatten, namespace="xdevice")
 
 
 def share_all(backend: Backend) -> None:
