@@ -17,7 +17,7 @@ from typing import Any, Final
 from . import knowledge
 from .calls import Invocation, filled_text, pattern_of
 from .cells import Task
-from .guards import GPU, Env, counts_gpus, joined, narrowed, selected_tab
+from .guards import GPU, Env, counts_gpus, joined, narrowed, needs_gpu, selected_tab
 from .inference import Inference
 from .project import Class, Function, Project, origin_of
 from .sources import PythonModule
@@ -111,7 +111,9 @@ class Interpreter:
         for name, value in self.env.items():
             self.put((function, "local", name), value)
         # a caller's tests say nothing here: the function may be called from elsewhere, too
-        self.env[GPU] = NONE
+        owner = function.owner.node.decorator_list if function.owner is not None else []
+        is_tested = needs_gpu([*getattr(function.node, "decorator_list", ()), *owner])
+        self.env[GPU] = NOTHING if is_tested else NONE
         if isinstance(function.node, ast.Lambda):
             self.put((function, "return"), self.evaluate(function.node.body))
         # the end of the body is reached, so that the function may return None
@@ -376,12 +378,14 @@ class Interpreter:
     def _class(self, node: ast.ClassDef) -> Env:
         cls = self.inference.classes.get(node)
         if cls is None:
-            cls = self.inference.classes[node] = Class(node, self.module, node.name)
+            cls = self.inference.classes[node] = Class(node, self.module, node.name, self.owner)
+            if self.owner is not None:
+                self.owner.inner[node.name] = cls
         bases = union(*map(self.evaluate, node.bases))
         for keyword in node.keywords:
             self.evaluate(keyword.value)
         if bases != cls.bases:
-            cls.bases = bases
+            cls.inherit(bases)
             for atom in bases:
                 if atom.kind == "class":
                     self.cells.unite(cls, atom.subject)
@@ -484,6 +488,8 @@ class Interpreter:
         return UNKNOWN
 
     def _constant(self, node: ast.Constant) -> Value:
+        if isinstance(node.value, str) and node.value.startswith("cuda"):
+            node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
         if isinstance(node.value, str) and knowledge.SPELLING.fullmatch(node.value):
             return of("spelling", node.value, node)
         return knowledge.CONSTANTS.get(type(node.value), UNKNOWN)
@@ -493,6 +499,7 @@ class Interpreter:
         for part in node.values:
             self.evaluate(part)
             pattern += str(part.value) if isinstance(part, ast.Constant) else "*"
+        node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
         return filled_text(pattern, node)
 
     def _filled_part(self, node: ast.FormattedValue) -> Value:
