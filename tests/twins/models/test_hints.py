@@ -61,13 +61,13 @@ KNOWN = {
 def test_the_code_of_a_class_that_kinds_tells_is_not_compared(kind, key):
     theirs, mine = (build() for build in KNOWN[kind])
     source, like = One(Scaled(theirs)), PaddleOne(mine)
-    assert COMPUTES.format("one") in xdevice.convert_state(source, "paddle", like=like, kinds={key: kind}).differences
+    assert COMPUTES.format("one") in xdevice.models.convert_state(source, "paddle", like=like, kinds={key: kind}).differences
 
 
 def test_the_code_of_the_target_is_not_compared_beside_a_state():
     source, like = pn.Linear(4, 4), One(Scaled(nn.Linear(4, 4)))
     state = {f"one.{name}": value for name, value in source.state_dict().items()}
-    assert xdevice.convert_state(state, "torch", like=like, kinds={"one": "linear"}).differences == [
+    assert xdevice.models.convert_state(state, "torch", like=like, kinds={"one": "linear"}).differences == [
         COMPUTES.format("one")
     ]
 
@@ -84,18 +84,18 @@ def test_a_tensor_that_is_said_to_be_the_same_is_as_much_in_doubt():
             self.gain = self.create_parameter([4])
 
     source, like = Gained(torch.ones(4)), PaddleGained()
-    without = xdevice.convert_state(source, "paddle", like=like).differences
+    without = xdevice.models.convert_state(source, "paddle", like=like).differences
     assert without
-    assert xdevice.convert_state(source, "paddle", like=like, kinds={"gain": "same"}).differences == without
+    assert xdevice.models.convert_state(source, "paddle", like=like, kinds={"gain": "same"}).differences == without
 
 
 @pytest.mark.skipif(not hasattr(paddle, "compat"), reason="this Paddle has no compat")
 @pytest.mark.parametrize("told", [{}, {"kinds": {"one": "linear"}}])
 def test_a_linear_of_paddles_compat_is_laid_out_as_pytorchs(told):
     source, like = One(nn.Linear(4, 4)), PaddleOne(paddle.compat.nn.Linear(4, 4))
-    state = xdevice.convert_state(source, "paddle", like=like, **told)
+    state = xdevice.models.convert_state(source, "paddle", like=like, **told)
     assert state.differences == []
-    state.load_into(like)
+    xdevice.load(state, into=like)
     assert (like.one.weight.numpy() == source.one.weight.detach().numpy()).all()
 
 
@@ -121,23 +121,23 @@ def test_a_spectral_norm_goes_to_another_or_to_a_plain_weight(way, layer):
     source = One(SPECTRAL[way](theirs())).eval()
     x = torch.rand(shape)
     normed, plain = PaddleOne(pn.utils.spectral_norm(mine())), PaddleOne(mine())
-    state = xdevice.convert_state(source, "paddle", like=normed)
+    state = xdevice.models.convert_state(source, "paddle", like=normed)
     assert state.differences == []
-    state.load_into(normed)
+    xdevice.load(state, into=normed)
     xdevice.assert_parity(source, normed, inputs=x)
-    state = xdevice.convert_state(source, "paddle", like=plain)
+    state = xdevice.models.convert_state(source, "paddle", like=plain)
     assert state.differences == ["one: paddle has no spectral norm here; it affects training only"]
-    state.load_into(plain)
+    xdevice.load(state, into=plain)
     xdevice.assert_parity(source(x), plain(paddle.to_tensor(x.numpy())), check_device=False)
     back = One(SPECTRAL[way](theirs())).eval()
-    xdevice.convert_state(normed, "torch", like=back).load_into(back)
+    xdevice.load(xdevice.models.convert_state(normed, "torch", like=back), into=back)
     xdevice.assert_parity(back(x), source(x))
 
 
 def test_a_spectral_norm_over_another_axis_is_listed():
     source = One(torch.nn.utils.spectral_norm(nn.Linear(4, 4), dim=1))
     like = PaddleOne(pn.utils.spectral_norm(pn.Linear(4, 4)))
-    (line,) = xdevice.convert_state(source, "paddle", like=like).differences
+    (line,) = xdevice.models.convert_state(source, "paddle", like=like).differences
     assert "axis of the spectral norm is 1 in torch, 0 in paddle" in line
 
 
@@ -164,7 +164,7 @@ NORMS = {
 def test_a_norm_of_one_weight_of_a_recurrent_layer_is_listed(way, kind):
     source = nn.Sequential(NORMS[way](getattr(nn, kind)(4, 4), "weight_hh_l0"))
     like = pn.Sequential(getattr(pn, kind)(4, 4))
-    state = xdevice.convert_state(source, "paddle", like=like)
+    state = xdevice.models.convert_state(source, "paddle", like=like)
     assert len(state) == 0
     assert any("take it off first" in why for why in state.unmapped.values())
 
@@ -194,7 +194,7 @@ def test_what_the_second_direction_is_set_to_is_listed(changed, line):
     like = keras_model(
         layers.Bidirectional(layers.LSTM(4, return_sequences=True), backward_layer=backward), shape=(5, 4)
     )
-    state = xdevice.convert_state(nn.LSTM(4, 4, bidirectional=True, batch_first=True), "tensorflow", like=like)
+    state = xdevice.models.convert_state(nn.LSTM(4, 4, bidirectional=True, batch_first=True), "tensorflow", like=like)
     assert any(line in difference for difference in state.differences)
 
 
@@ -207,7 +207,7 @@ def test_two_directions_that_are_set_alike_are_not_listed():
         layers.Bidirectional(layers.GRU(4, return_sequences=True), backward_layer=backward), shape=(5, 4)
     )
     source = nn.GRU(4, 4, bidirectional=True, batch_first=True)
-    assert xdevice.convert_state(source, "tensorflow", like=like).differences == []
+    assert xdevice.models.convert_state(source, "tensorflow", like=like).differences == []
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
@@ -216,7 +216,7 @@ def test_the_precision_of_keras_is_listed_once(policy):
     from keras import layers
 
     one, two = (layers.Dense(4, dtype=policy, name=name) for name in ("one", "two"))
-    (line,) = xdevice.convert_state(
+    (line,) = xdevice.models.convert_state(
         nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), "tensorflow", like=keras_model(one, two)
     ).differences
     dtype = policy.removeprefix("mixed_")
@@ -232,10 +232,10 @@ def test_lora_of_keras_is_named(layer):
     like = keras_model(made, shape=shape)
     made.enable_lora(2)
     source = nn.Sequential(nn.Linear(4, 4) if layer == "Dense" else nn.Embedding(4, 4))
-    with pytest.raises(xdevice.StateError, match=r"are LoRA's"):
-        xdevice.convert_state(source, "tensorflow", like=like)
-    with pytest.raises(xdevice.StateError, match=r"in Keras save_weights\(\) merges them"):
-        xdevice.convert_state(like, "torch", like=source)
+    with pytest.raises(xdevice.errors.StateError, match=r"are LoRA's"):
+        xdevice.models.convert_state(source, "tensorflow", like=like)
+    with pytest.raises(xdevice.errors.StateError, match=r"in Keras save_weights\(\) merges them"):
+        xdevice.models.convert_state(like, "torch", like=source)
 
 
 @pytest.mark.parametrize("mode", ["int8", "int4"])
@@ -245,9 +245,9 @@ def test_a_layer_of_keras_that_is_quantised_is_not_mapped(mode):
 
     like = keras_model(layers.Dense(4))
     like.layers[0].quantize(mode)
-    state = xdevice.convert_state(nn.Sequential(nn.Linear(4, 4)), "tensorflow", like=like)
+    state = xdevice.models.convert_state(nn.Sequential(nn.Linear(4, 4)), "tensorflow", like=like)
     assert any("quantised model" in why for why in state.unmapped.values())
     before = [np.array(variable) for variable in like.variables]
-    with pytest.raises(xdevice.StateError):
-        state.load_into(like)
+    with pytest.raises(xdevice.errors.StateError):
+        xdevice.load(state, into=like)
     assert all((np.array(one) == two).all() for one, two in zip(like.variables, before, strict=True))

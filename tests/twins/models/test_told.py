@@ -30,8 +30,8 @@ def values(model):
 
 def port(source, like, **told):
     backend = "torch" if isinstance(like, nn.Module) else "paddle"
-    state = xdevice.convert_state(source, backend, like=like, **told)
-    state.load_into(like)
+    state = xdevice.models.convert_state(source, backend, like=like, **told)
+    xdevice.load(state, into=like)
     return state
 
 
@@ -67,8 +67,8 @@ def test_the_format_in_a_header_is_taken(written, writer, reader, tmp_path):
 def test_a_file_that_does_not_say_who_wrote_it_is_transposed_only_if_a_shape_tells(writer, reader, tmp_path):
     path = tmp_path / "x.safetensors"
     save_file(values(net(of=writer)), path)
-    with pytest.raises(xdevice.StateError, match=r"0\.weight is laid out .*: say layout='torch' or layout='paddle'"):
-        xdevice.convert_state(path, "torch" if reader is nn else "paddle", like=net(of=reader))
+    with pytest.raises(xdevice.errors.StateError, match=r"0\.weight is laid out .*: say layout='torch' or layout='paddle'"):
+        xdevice.models.convert_state(path, "torch" if reader is nn else "paddle", like=net(of=reader))
     source, like = net(of=writer), net(of=reader)
     save_file(values(source), path)
     port(path, like, layout="torch" if writer is nn else "paddle")
@@ -80,8 +80,8 @@ def test_a_file_that_does_not_say_who_wrote_it_is_transposed_only_if_a_shape_tel
 
 
 def test_layout_is_a_name_that_is_known():
-    with pytest.raises(xdevice.ArgumentError, match=r"layout= is one of torch, paddle, .*, not 'pytorch'"):
-        xdevice.convert_state({}, "torch", layout="pytorch")
+    with pytest.raises(xdevice.errors.ArgumentError, match=r"layout= is one of torch, paddle, .*, not 'pytorch'"):
+        xdevice.models.convert_state({}, "torch", layout="pytorch")
 
 
 # dicts
@@ -137,8 +137,8 @@ def test_numbers_in_names_are_counted_as_numbers():
 
 def test_two_states_of_one_model_are_asked_for():
     tree = {"a": {"kernel": np.ones((4, 4)), "bias": np.ones(4)}}
-    with pytest.raises(xdevice.StateError, match="several states, 'model', 'ema': give one of them"):
-        xdevice.convert_state({"epoch": 3, "model": tree, "ema": tree}, "torch", like=nn.Linear(4, 4))
+    with pytest.raises(xdevice.errors.StateError, match="several states, 'model', 'ema': give one of them"):
+        xdevice.models.convert_state({"epoch": 3, "model": tree, "ema": tree}, "torch", like=nn.Linear(4, 4))
 
 
 class Block(nn.Module):
@@ -206,25 +206,25 @@ def test_a_language_model_of_a_function_goes_to_pytorch(form):
 
 def test_what_is_not_certain_is_asked_for_in_a_line_that_can_be_pasted():
     tree = flax(Gpt())
-    with pytest.raises(xdevice.StateError, match="as far as names and shapes tell, kinds=") as raised:
-        xdevice.convert_state(tree, "torch")
+    with pytest.raises(xdevice.errors.StateError, match="as far as names and shapes tell, kinds=") as raised:
+        xdevice.models.convert_state(tree, "torch")
     kinds = eval(re.search(r"kinds=(\{.*?\})", str(raised.value))[1])  # as a user pastes it
-    state = xdevice.convert_state(tree, "torch", kinds=kinds)
+    state = xdevice.models.convert_state(tree, "torch", kinds=kinds)
     assert len(state) == 11
     assert state["blocks_0.fc.weight"].tolist() == tree["blocks_0"]["fc"]["kernel"].T.tolist()
     # a group norm and a layer norm of one shape have the same parameters
     both = nn.Sequential(nn.LayerNorm(4), nn.GroupNorm(2, 4))
     tree = {name: {"scale": np.ones(4, "f4"), "bias": np.ones(4, "f4")} for name in "ab"}
-    with pytest.raises(xdevice.StateError, match=r"'a' may be layer_norm or group_norm.*kinds="):
-        xdevice.convert_state(tree, "torch", like=both)
+    with pytest.raises(xdevice.errors.StateError, match=r"'a' may be layer_norm or group_norm.*kinds="):
+        xdevice.models.convert_state(tree, "torch", like=both)
     port(tree, both, kinds={"a": "layer_norm", "b": "group_norm"})
 
 
 def test_a_layout_that_does_not_fit_is_no_guess():
     """A convolution and a transposed one of one shape."""
     tree = {"up": {"kernel": np.ones((3, 3, 4, 4)), "bias": np.ones(4)}}
-    with pytest.raises(xdevice.StateError, match=r"layout='flax' or layout='tensorflow'"):
-        xdevice.convert_state(tree, "torch", like=nn.Sequential(nn.ConvTranspose2d(4, 4, 3)))
+    with pytest.raises(xdevice.errors.StateError, match=r"layout='flax' or layout='tensorflow'"):
+        xdevice.models.convert_state(tree, "torch", like=nn.Sequential(nn.ConvTranspose2d(4, 4, 3)))
 
 
 # tied weights, and the parameters of norms

@@ -47,9 +47,9 @@ def test_a_file_of_keras_goes_to_both(ending, tmp_path):
     (model.save_weights if ending == ".weights.h5" else model.save)(path)
     for variable in like.variables:
         variable.assign(variable * 0)
-    xdevice.convert_state(path, "tensorflow", like=like).load_into(like)
+    xdevice.load(xdevice.models.convert_state(path, "tensorflow", like=like), into=like)
     xdevice.assert_parity(model, like)
-    xdevice.convert_state(path, "torch", like=twin).load_into(twin)
+    xdevice.load(xdevice.models.convert_state(path, "torch", like=twin), into=twin)
     xdevice.assert_parity(model, twin, inputs=np.random.default_rng(1).random((2, 6, 6, 3), "float32"))
 
 
@@ -76,7 +76,7 @@ def test_a_recurrent_layer_and_an_attention_are_read_of_keras(tmp_path):
 
     model.save_weights(tmp_path / "m.weights.h5")
     twin = Sequence()
-    xdevice.convert_state(tmp_path / "m.weights.h5", "torch", like=twin).load_into(twin)
+    xdevice.load(xdevice.models.convert_state(tmp_path / "m.weights.h5", "torch", like=twin), into=twin)
     batch = np.arange(10).reshape(2, 5) % 7
     xdevice.assert_parity(twin(torch.from_numpy(batch)), model(batch), check_device=False)
 
@@ -102,10 +102,10 @@ def test_a_file_of_paddle_goes_to_both(dtype, is_nested, tmp_path):
     source, like = models
     state = source.state_dict()
     paddle.save({"model": state, "epoch": 3} if is_nested else state, str(tmp_path / "m.pdparams"))
-    xdevice.convert_state(tmp_path / "m.pdparams", "paddle", like=like).load_into(like)
+    xdevice.load(xdevice.models.convert_state(tmp_path / "m.pdparams", "paddle", like=like), into=like)
     xdevice.assert_parity(source, like)
     twin = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).to(getattr(torch, dtype))
-    xdevice.convert_state(tmp_path / "m.pdparams", "torch", like=twin).load_into(twin)
+    xdevice.load(xdevice.models.convert_state(tmp_path / "m.pdparams", "torch", like=twin), into=twin)
     xdevice.assert_parity(source, twin)
 
 
@@ -117,7 +117,7 @@ class _Evil:
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_a_pickle_that_asks_for_code_is_refused(protocol, tmp_path):
     (tmp_path / "m.pdparams").write_bytes(pickle.dumps({"a": np.ones(2), "b": _Evil()}, protocol))
-    with pytest.raises(xdevice.FileFormatError, match="which may run code"):
+    with pytest.raises(xdevice.errors.FileFormatError, match="which may run code"):
         xdevice.load(tmp_path / "m.pdparams")
 
 
@@ -139,7 +139,7 @@ def test_a_file_of_gluon_goes_to_both(is_numpy, tmp_path):
     if not is_numpy:  # as MXNet writes it without NumPy's shapes: these are the same where no axis is of length 0
         content = (tmp_path / "m.params").read_bytes()
         (tmp_path / "m.params").write_bytes(content.replace(b"\xca\xfa\x93\xf9", b"\xc9\xfa\x93\xf9"))
-    xdevice.convert_state(path, "mxnet", like=like).load_into(like)
+    xdevice.load(xdevice.models.convert_state(path, "mxnet", like=like), into=like)
     xdevice.assert_parity(source, like)
 
     class Sequence(nn.Module):
@@ -148,7 +148,7 @@ def test_a_file_of_gluon_goes_to_both(is_numpy, tmp_path):
             self.fc, self.rnn = nn.Linear(4, 3), nn.LSTM(3, 2, batch_first=True)
 
     twin = Sequence()
-    xdevice.convert_state(path, "torch", like=twin).load_into(twin)
+    xdevice.load(xdevice.models.convert_state(path, "torch", like=twin), into=twin)
     xdevice.assert_parity(source, twin)
 
 
@@ -166,14 +166,14 @@ def test_a_file_of_jax_goes_to_pytorch(library, tmp_path):
         path = tmp_path / "m"
         checkpoint.PyTreeCheckpointer().save(path.absolute(), tree)
     twin = nn.ModuleDict({"fc": like})
-    xdevice.convert_state(path, "torch", like=twin).load_into(twin)
+    xdevice.load(xdevice.models.convert_state(path, "torch", like=twin), into=twin)
     assert torch.equal(like.weight, source.weight)
 
 
 @pytest.mark.filterwarnings("ignore:Validating sparse tensor")
 def test_a_sparse_tensor_of_pytorch_is_named(tmp_path):
     torch.save({"a": torch.ones(2), "w": torch.eye(3).to_sparse()}, tmp_path / "m.pt")
-    with pytest.raises(xdevice.UnsupportedError, match=r"w in .* is sparse"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"w in .* is sparse"):
         xdevice.load(tmp_path / "m.pt")
 
 

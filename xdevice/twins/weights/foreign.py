@@ -11,7 +11,7 @@ from .disk import path_errors
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-_CONVERT: Final = "then xdevice.convert_state(model, ...)"
+_CONVERT: Final = "then xdevice.models.convert_state(model, ...)"
 
 
 class Kind(NamedTuple):
