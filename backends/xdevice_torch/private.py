@@ -75,6 +75,10 @@ PRIVATE: Final = (
     ),
     Private("random numbers", "torch.fx._symbolic_trace", ("is_fx_tracing",), "the same before 2.9", "older"),
     Private(
+        "several processes", "torch.Tensor", ("_version",),
+        "whether a parameter was written in the block of `averaging`. Without it, a step there is not noticed",
+    ),
+    Private(
         "containers", "torch.utils._pytree", ("SUPPORTED_NODES",),
         "what a program has registered with PyTorch's pytrees, which have no public name. Without it, objects of types "
         "that xdevice does not know are refused",

@@ -243,7 +243,9 @@ def test_a_model_goes_there_and_back_and_computes_the_same(pair):
     back = xdevice.models.convert_state(twin, "torch", like=source, kinds=kinds)
     for variable in source.parameters():
         variable.data.zero_()
-    xdevice.load(back, into=source, strict=not any("rnn" in name for name in before))  # PyTorch has two biases for the one
+    xdevice.load(
+        back, into=source, strict=not any("rnn" in name for name in before)
+    )  # PyTorch has two biases for the one
     if not any("rnn" in name for name in before):
         xdevice.assert_parity(source.state_dict(), before)
     xdevice.assert_parity(source, twin, inputs=inputs)
@@ -285,7 +287,7 @@ def test_a_wrong_state_changes_nothing():
     before = np.asarray(twin.fc.kernel.value)
     values = {"fc.kernel": jnp.zeros((6, 3)), "fc.bias": jnp.zeros(4)}
     with pytest.raises(xdevice.errors.StateError, match=r"fc.bias: got float32 \(4,\), expected float32 \(3,\)"):
-        xdevice.load_state(twin, values, strict=False)
+        xdevice.load(values, into=twin, strict=False)
     assert (np.asarray(twin.fc.kernel.value) == before).all()
 
 
@@ -374,7 +376,8 @@ def test_what_nnx_computes_with_beside_its_weights_is_listed():
     assert "linear: compute_dtype is None in torch, bfloat16 in jax" in lines
     masked = nnx.Conv(3, 3, (1,), mask=jnp.zeros((1, 3, 3)), rngs=nnx.Rngs(0))
     assert any(
-        "mask" in line for line in xdevice.models.convert_state(torch.nn.Conv1d(3, 3, 1), "jax", like=masked).differences
+        "mask" in line
+        for line in xdevice.models.convert_state(torch.nn.Conv1d(3, 3, 1), "jax", like=masked).differences
     )
 
 
@@ -501,5 +504,8 @@ def test_frozen_variables_are_read_and_not_written():
 
 @pytest.mark.parametrize("model", ["nnx.Linear(3, 2, rngs=nnx.Rngs(0))", "eqx.nn.Linear(3, 2, key=jax.random.key(0))"])
 def test_a_module_may_be_the_first_that_a_process_shows(model):
-    run = f"import equinox as eqx, jax, xdevice; from flax import nnx; print(*xdevice.models.convert_state({model}, 'numpy'))"
+    run = (
+        "import equinox as eqx, jax, xdevice; from flax import nnx; "
+        f"print(*xdevice.models.convert_state({model}, 'numpy'))"
+    )
     assert printed("-c", run, bare=True) == "weight bias"

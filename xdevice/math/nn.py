@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from xdevice.base import floats
+from xdevice.base import floats, spellings
 from xdevice.base.dtypes import dtype_name
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, shown
@@ -30,7 +30,7 @@ from xdevice.tensors.verbs import check_same_device
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Final, Literal
+    from typing import Any, Final, Literal, NoReturn
 
     from xdevice.math.arithmetic.checks import Checks
 
@@ -121,7 +121,7 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
     return on.run("gelu", x, approximate=bool(approximate))
 
 
-def dropout(x: Any, mask: Any, p: float) -> Any:
+def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
     """`x * mask / (1 - p)`: elements that the mask drops are 0, and if it drops with probability `p` the mean is kept.
 
     Args:
@@ -141,6 +141,8 @@ def dropout(x: Any, mask: Any, p: float) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.dropout(x, mask, 0.5)).tolist()
         [2.0, 0.0]
     """
+    if spelling:
+        spellings.refuse("nn.dropout", spelling, "mask=, p=")
     on, x = _begin(x, "dropout")
     mask = on.checks.require(mask, BOOL, "dropout")
     on.require_one_device(x=x, mask=mask)
@@ -157,7 +159,7 @@ def dropout(x: Any, mask: Any, p: float) -> Any:
 # along an axis
 
 
-def softmax(x: Any, *, axis: int = -1) -> Any:
+def softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
     """exp(x) divided by its sum along an axis, without overflow.
 
     Raises:
@@ -169,10 +171,12 @@ def softmax(x: Any, *, axis: int = -1) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.softmax(xdevice.tensor([[1000.0, 1000.0]]))).tolist()
         [[0.5, 0.5]]
     """
+    if spelling:
+        spellings.refuse("nn.softmax", spelling, "axis=")
     return _along("softmax", x, axis)
 
 
-def log_softmax(x: Any, *, axis: int = -1) -> Any:
+def log_softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
     """The logarithm of `softmax`, which stays finite where `softmax` itself would be rounded to 0.
 
     Errors and cost are those of `softmax`.
@@ -181,6 +185,8 @@ def log_softmax(x: Any, *, axis: int = -1) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.log_softmax(xdevice.tensor([0.0, -200.0]))).tolist()
         [0.0, -200.0]
     """
+    if spelling:
+        spellings.refuse("nn.log_softmax", spelling, "axis=")
     return _along("log_softmax", x, axis)
 
 
@@ -324,7 +330,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
 # losses
 
 
-def cross_entropy(logits: Any, labels: Any, *, reduction: Reduction = "mean") -> Any:
+def cross_entropy(logits: Any, labels: Any, *, reduction: Reduction = "mean", **spelling: NoReturn) -> Any:
     """The mean over the batch of `-log_softmax(logits)` at each row's label: a tensor without dimensions.
 
     Args:
@@ -347,6 +353,8 @@ def cross_entropy(logits: Any, labels: Any, *, reduction: Reduction = "mean") ->
         >>> round(xdevice.item(xdevice.nn.cross_entropy(logits, labels)), 4)
         100.3466
     """
+    if spelling:
+        spellings.refuse("nn.cross_entropy", spelling, "logits=, labels=, reduction=")
     on, logits = _begin(logits, "cross_entropy")
     labels = on.indices(labels, "cross_entropy")
     shape, rows = shape_of(logits), shape_of(labels)
@@ -432,7 +440,7 @@ def embedding(indices: Any, table: Any) -> Any:
     return on.looked_up("embedding", "embedding", indices, shape[0], {"indices": indices, "table": table})
 
 
-def one_hot(indices: Any, n: int, *, dtype: object = None) -> Any:
+def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn) -> Any:
     """1 at the index and 0 elsewhere, along a new last axis of the length `n`; float32 unless `dtype` says otherwise.
 
     Args:
@@ -453,6 +461,8 @@ def one_hot(indices: Any, n: int, *, dtype: object = None) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.one_hot(xdevice.tensor([2, 0]), 3)).tolist()
         [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     """
+    if spelling:
+        spellings.refuse("nn.one_hot", spelling, "n=, dtype=")
     on = _of(indices, "one_hot")
     indices = on.indices(indices, "one_hot")
     (classes,) = _whole("n", n, 1, 1, "one_hot")

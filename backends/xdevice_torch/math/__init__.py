@@ -8,6 +8,7 @@ from xdevice.math.contract.arithmetic import Arithmetic
 
 from .compiling import TorchCompiling
 from .gradients import TorchGradients
+from .reproducibility import TorchReproducibility
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -25,4 +26,4 @@ class TorchArithmetic(Arithmetic):
         return nn
 
 
-MIXINS: Final = (TorchArithmetic, TorchGradients, TorchCompiling)
+MIXINS: Final = (TorchArithmetic, TorchGradients, TorchCompiling, TorchReproducibility)

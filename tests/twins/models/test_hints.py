@@ -61,7 +61,10 @@ KNOWN = {
 def test_the_code_of_a_class_that_kinds_tells_is_not_compared(kind, key):
     theirs, mine = (build() for build in KNOWN[kind])
     source, like = One(Scaled(theirs)), PaddleOne(mine)
-    assert COMPUTES.format("one") in xdevice.models.convert_state(source, "paddle", like=like, kinds={key: kind}).differences
+    assert (
+        COMPUTES.format("one")
+        in xdevice.models.convert_state(source, "paddle", like=like, kinds={key: kind}).differences
+    )
 
 
 def test_the_code_of_the_target_is_not_compared_beside_a_state():

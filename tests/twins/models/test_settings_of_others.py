@@ -466,7 +466,9 @@ def test_what_a_model_of_ones_own_makes_of_an_image_is_not_asked():
 
     image = keras.Input((7, 7, 3))
     like = keras.Model(image, kl.Conv2D(4, 3, 2, "same", name="last")(Scaled()(image, times=2.0)))
-    state = xdevice.models.convert_state(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, 2, 1)), "tensorflow", like=like)
+    state = xdevice.models.convert_state(
+        nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, 2, 1)), "tensorflow", like=like
+    )
     assert "last: padding is (1, 1) in torch, same in tensorflow" in state.differences
 
 

@@ -325,8 +325,9 @@ def test_what_changes_the_outputs_of_an_embedding_is_listed():
 
     like = _keras(layers.Embedding(3, 2, mask_zero=True, name="e"), shape=(4,))
     for state in (
-        xdevice.models.convert_state(normed, "tensorflow", like=like), xdevice.models.convert_state(like, "torch", like=normed)
-    ):  # fmt: skip
+        xdevice.models.convert_state(normed, "tensorflow", like=like),
+        xdevice.models.convert_state(like, "torch", like=normed),
+    ):
         assert [text.partition(" is")[0] for text in sorted(state.differences)] == ["e: mask_zero", "e: max_norm"]
 
 
@@ -663,8 +664,9 @@ def test_a_generator_is_no_other_one_in_either_direction():
         layers.Dense(36, name="fc"), layers.Reshape((3, 3, 4)), layers.Conv2DTranspose(2, 3, name="conv"), shape=(4,)
     )
     for state in (
-        xdevice.models.convert_state(source, "tensorflow", like=like), xdevice.models.convert_state(like, "torch", like=source)
-    ):  # fmt: skip
+        xdevice.models.convert_state(source, "tensorflow", like=like),
+        xdevice.models.convert_state(like, "torch", like=source),
+    ):
         assert {name.replace("/", ".").replace("kernel", "weight") for name in state.unmapped} == {
             "fc.weight", "fc.bias",
         }  # fmt: skip
@@ -782,7 +784,9 @@ def test_what_is_said_and_true_is_accepted_on_either_side():
     with pytest.raises(xdevice.errors.StateError, match="but its class says linear in torch and linear in torch"):
         xdevice.models.convert_state(like, "torch", like=like, kinds={"0": "conv"})
     renamed = nn.Sequential(own_norm(), nn.Linear(4, 4))
-    state = xdevice.models.convert_state(like, "torch", like=renamed, names={"0": "1", "1": "0"}, kinds={"1": "layer_norm"})
+    state = xdevice.models.convert_state(
+        like, "torch", like=renamed, names={"0": "1", "1": "0"}, kinds={"1": "layer_norm"}
+    )
     assert not state.unmapped
 
 
@@ -812,7 +816,12 @@ def test_out_of_a_keras_lstm_the_second_bias_is_zero():
 def test_the_aliases_of_a_paddle_cell_come_once():
     source = lstm("paddle")
     assert "0.cell.weight_ih" in dict(source.state_dict())
-    assert list(xdevice.models.convert_state(source, "torch")) == ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]
+    assert list(xdevice.models.convert_state(source, "torch")) == [
+        "weight_ih_l0",
+        "weight_hh_l0",
+        "bias_ih_l0",
+        "bias_hh_l0",
+    ]
 
 
 # tied weights
@@ -1023,7 +1032,9 @@ def test_what_is_said_is_held_against_the_shapes(name, kind, shapes, message):
 def test_wrong_sources_are_refused():
     with pytest.raises(xdevice.errors.StateError, match="'dense'; expected one of linear, conv"):
         xdevice.models.convert_state({}, "torch", kinds={"fc": "dense"})
-    with pytest.raises(xdevice.errors.StateError, match=r"'fc' is a linear, and the state has no fc\.weight or fc\.bias"):
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"'fc' is a linear, and the state has no fc\.weight or fc\.bias"
+    ):
         xdevice.models.convert_state({"a": np.ones(2)}, "torch", kinds={"fc": "linear"})
     with pytest.raises(xdevice.errors.StateError, match=r"has no layer of like=, which has weight, bias; it has none"):
         xdevice.models.convert_state({}, "torch", like=linear("torch"))
@@ -1031,7 +1042,9 @@ def test_wrong_sources_are_refused():
         xdevice.models.convert_state({"a": {"b": {"c": np.ones(2)}}}, "torch")
     with pytest.raises(xdevice.errors.NotATensorError, match="one framework"):
         xdevice.models.convert_state({"a": np.ones(2), "b": linear("torch").weight}, "torch")
-    with pytest.raises(xdevice.errors.NotATensorError, match="must be a built model of paddle; this Dense is one of mxnet"):
+    with pytest.raises(
+        xdevice.errors.NotATensorError, match="must be a built model of paddle; this Dense is one of mxnet"
+    ):
         xdevice.models.convert_state(linear("torch"), "paddle", like=linear("mxnet"))
     with pytest.raises(xdevice.errors.NotATensorError, match="must be a built model of paddle; got 3 of type int"):
         xdevice.models.convert_state(linear("torch"), "paddle", like=3)
@@ -1056,15 +1069,15 @@ def test_a_state_that_does_not_fit_writes_nothing(name):
         (np.zeros(4, "float16"), "it is float16, expected float32"),
     ):
         with pytest.raises(xdevice.errors.StateError, match=message):
-            xdevice.load_state(model, {first: good, second: backend.from_numpy(value, xdevice.cpu())})
+            xdevice.load({first: good, second: backend.from_numpy(value, xdevice.cpu())}, into=model)
     with pytest.raises(xdevice.errors.StateError, match=f"{second}: missing"):
-        xdevice.load_state(model, {first: good})
+        xdevice.load({first: good}, into=model)
     with pytest.raises(xdevice.errors.StateError, match="no such variable; it has"):
-        xdevice.load_state(model, {first: good, "other": good}, strict=False)
+        xdevice.load({first: good, "other": good}, into=model, strict=False)
     with pytest.raises(xdevice.errors.StateError, match="use convert_state"):
-        xdevice.load_state(model, {first: np.zeros((4, 4), "float32")}, strict=False)
+        xdevice.load({first: np.zeros((4, 4), "float32")}, into=model, strict=False)
     assert all((backend.to_numpy(value) == before[key]).all() for key, value in backend.variables(model))
-    xdevice.load_state(model, {first: good}, strict=False)
+    xdevice.load({first: good}, into=model, strict=False)
     after = dict(backend.variables(model))
     assert not backend.to_numpy(after[first]).any()
     assert (backend.to_numpy(after[second]) == before[second]).all()
@@ -1085,7 +1098,7 @@ def test_a_state_on_meta_is_refused_before_anything_is_written():
     before = model.bias.tolist()
     state = {"bias": torch.full((1,), 9.0), "weight": torch.ones(1, 2, device="meta")}
     with pytest.raises(xdevice.errors.StateError, match="weight: it is on meta, where it has no values"):
-        xdevice.load_state(model, state)
+        xdevice.load(state, into=model)
     assert model.bias.tolist() == before
 
 

@@ -67,7 +67,9 @@ def test_the_format_in_a_header_is_taken(written, writer, reader, tmp_path):
 def test_a_file_that_does_not_say_who_wrote_it_is_transposed_only_if_a_shape_tells(writer, reader, tmp_path):
     path = tmp_path / "x.safetensors"
     save_file(values(net(of=writer)), path)
-    with pytest.raises(xdevice.errors.StateError, match=r"0\.weight is laid out .*: say layout='torch' or layout='paddle'"):
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"0\.weight is laid out .*: say layout='torch' or layout='paddle'"
+    ):
         xdevice.models.convert_state(path, "torch" if reader is nn else "paddle", like=net(of=reader))
     source, like = net(of=writer), net(of=reader)
     save_file(values(source), path)

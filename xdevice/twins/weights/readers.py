@@ -11,6 +11,7 @@ Facts that the code depends on:
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import re
 import struct
@@ -140,7 +141,7 @@ _CLASSES: Final = {
 def read_keras(path: str) -> Arrays:
     """The variables in a `.weights.h5`, `.keras` or `.h5` of Keras, by the names that they have in a model of Keras."""
     try:
-        import h5py
+        h5py: Any = importlib.import_module("h5py")  # which has no types
     except ImportError:
         raise UnsupportedError(f"{path} is HDF5, which needs h5py: pip install h5py") from None
     try:
