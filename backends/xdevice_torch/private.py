@@ -118,7 +118,10 @@ PRIVATE: Final = (
     Private(
         "layers", "torch.nn.Module", ("_forward_hooks", "_forward_pre_hooks"), "whether hooks change what a layer gives"
     ),
-    Private("layers", "torch.nn.utils.parametrizations", ("_WeightNorm",), "which parameters a weight is made of"),
+    Private(
+        "layers", "torch.nn.utils.parametrizations", ("_SpectralNorm", "_WeightNorm"),
+        "which parameters a weight is made of",
+    ),
     Private(
         "layers' calls", "torch.nn.Module", ("_compiled_call_impl",), "whether torch.compile hides a model's layers"
     ),
