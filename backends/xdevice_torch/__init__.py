@@ -29,6 +29,7 @@ with importing():
     from . import accelerators, conversion, staging
     from .conversion import TorchConversion
     from .models import TorchModels
+    from .modes import function_modes
     from .private import private
     from .replicas import TorchReplicas
     from .streams import TorchStreams
@@ -50,7 +51,6 @@ _is_fx_tracing = (
     private.get("torch.fx._symbolic_trace.is_fx_symbolic_tracing")
     or (private["torch.fx._symbolic_trace.is_fx_tracing"])
 )
-_function_modes = private.get("torch.overrides._get_current_function_mode_stack")
 _has_context = private.get("torch._C._cuda_hasPrimaryContext", lambda index: True)
 _QUICK = ("cuda", "cpu")
 """The types of devices for which `from_numpy` and `to` were measured to be faster than `torch.tensor`."""
@@ -169,7 +169,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return devices.of(native.type, native.index or 0)
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
-        if device is _CPU and _function_modes is not None and not _function_modes() and torch.empty(0).is_cpu:
+        if device is _CPU and function_modes is not None and not function_modes() and torch.empty(0).is_cpu:
             return nullcontext()  # it is the default, and a mode would take a microsecond of each call and attribute
         return self.to_native(device)
 
