@@ -144,7 +144,7 @@ PRIVATE: Final = (
         "step inside of `with device:` takes twice as long",
     ),
     Private(
-        "arithmetic", "torch", ("_foreach_clone",), "copies of all parameters in one kernel. Without it, one each"
+        "arithmetic", "torch", ("_foreach_mul",), "copies of all parameters in one kernel. Without it, one each"
     ),
     Private(
         "compile", "torch._C", ("DisableTorchFunction",),

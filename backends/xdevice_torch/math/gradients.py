@@ -29,7 +29,7 @@ _ENGINE = private.place("torch.autograd._engine_run_backward")
 """What `torch.autograd.grad` ends in, after checks that take 8 of its 24 us. Virtual GPUs replace it, so it is
 looked up at each call."""
 _has_engine = private.has("torch.autograd._engine_run_backward")
-_foreach_clone = private.get("torch._foreach_clone")
+_foreach_mul = private.get("torch._foreach_mul")
 _transformation = private["torch._C._functorch.peek_interpreter_stack"]
 _is_leaf = attrgetter("is_leaf")
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -94,8 +94,8 @@ class TorchGradients(Gradients):
 def _copied(rows: list[tuple[Any, ...]]) -> Iterable[Iterable[Any]]:
     """Copies of the tensors, recorded if gradients are; on a GPU in one kernel."""
     tensors = [*chain(*rows)]
-    is_quick = tensors[0].is_cuda and _PLAIN.issuperset(map(type, tensors))
-    if not is_quick or _foreach_clone is None or torch.is_grad_enabled() or _transformation() is not None:
+    is_quick = tensors[0].is_cuda and tensors[0].is_floating_point() and _PLAIN.issuperset(map(type, tensors))
+    if not is_quick or _foreach_mul is None or torch.is_grad_enabled() or _transformation() is not None:
         return (map(torch.clone, row) for row in rows)
-    copies = iter(_foreach_clone(tensors))
+    copies = iter(_foreach_mul(tensors, 1))  # `_foreach_clone` is newer than 2.11
     return zip(*[copies] * len(rows[0]), strict=True)
