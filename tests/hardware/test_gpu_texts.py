@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from helpers.environment import BACKENDS, NO_KERNELS, ROOT, python
+from helpers.environment import BACKENDS, NO_KERNELS, ROOT, needs, python
 from helpers.texts import COURSE, run_cells
 
 import xdevice
@@ -26,8 +26,12 @@ xdevice.assert_parity([compiled, compiled_value], [by_hand, value], rtol=1e-2, a
 PIECEMEAL = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true", "TF_CPP_MIN_LOG_LEVEL": "3"}
 FRONT = re.compile(r"\A---\n(.*?)^---$", re.DOTALL | re.MULTILINE)
 EXAMPLES = (
-    "async_computation", "auto_parallelism", "multiple_gpus", "multiple_gpus_concise", "parity_mlp", "streams", "use_gpu",
+    "async_computation", "auto_parallelism", "multiple_gpus", "multiple_gpus_concise", "parity_mlp", "streams",
+    "use_gpu",
 )  # fmt: skip
+FRAMEWORKS_OF_TEXTS = ("torch", "tensorflow", "paddle", "jax", "mxnet")
+OF_SEVERAL = ("first_steps", "parity_test", "porting_a_model", "porting_a_repository")
+"""Tutorials that run on all frameworks at once."""
 
 
 @pytest.fixture(params=["torch", "jax", "tensorflow"])
@@ -62,6 +66,8 @@ def test_a_tutorial_runs_where_there_is_a_gpu(tutorial, backend, tmp_path):
     page = COURSE.parent / f"{tutorial}.md"
     if backend not in setting(page, "backends"):
         pytest.skip(f"the page is not for {backend}")
+    if tutorial in OF_SEVERAL:
+        needs(*FRAMEWORKS_OF_TEXTS)
     wanted = int(setting(page, "virtual_gpus") or 0)
     if xdevice.backend(backend).count("gpu") < wanted:
         pytest.skip(f"the page needs {wanted} GPUs")
