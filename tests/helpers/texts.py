@@ -77,8 +77,10 @@ print(json.dumps([took, heard.getvalue()]))
 
 def run_cells(page: Path, before: str = "", afterwards: str = "", **options: Any) -> tuple[float, str]:
     """The seconds that the cells took, and what they printed. `before` and `afterwards` are
-    code that runs around them; `options` are those of `python`."""
-    parts = json.dumps(_PARTS.findall(page.read_text(encoding="utf-8")))
+    code that runs around them; `says` is whether they must print what the page says that they print where the site is
+    built; `options` are those of `python`."""
+    found = _PARTS.findall(page.read_text(encoding="utf-8"))
+    parts = json.dumps([part for part in found if says or not part[2]])
     program = _RUN.replace("PLACE", before).replace("AFTERWARDS", afterwards)
     done = python("-c", program, typed=parts, bare=True, MPLBACKEND="Agg", **options)
     assert done.returncode == 0, done.stderr[-3000:]
