@@ -75,7 +75,9 @@ print(json.dumps([took, heard.getvalue()]))
 """
 
 
-def run_cells(page: Path, before: str = "", afterwards: str = "", **options: Any) -> tuple[float, str]:
+def run_cells(
+    page: Path, before: str = "", afterwards: str = "", says: bool = True, **options: Any
+) -> tuple[float, str]:
     """The seconds that the cells took, and what they printed. `before` and `afterwards` are
     code that runs around them; `says` is whether they must print what the page says that they print where the site is
     built; `options` are those of `python`."""
