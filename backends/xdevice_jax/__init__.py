@@ -207,13 +207,6 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         with np.errstate(over="ignore"):
             return _filling(self.to_native(device))(shape, np.asarray(value).astype(own), own)
 
-    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> jax.Array:
-        own = stored_dtype(dtype)
-        key = "draw outside and pass the numbers in, or a key: jax.random.uniform(key, shape)"
-        self.refuse_if_frozen("rand", key)
-        seed = np.random.randint(2**32, dtype=np.uint32)
-        return self._made(lambda: jax.random.uniform(jax.random.key(seed), shape, own), device)
-
     def tracing(self) -> str | None:
         return "jax.jit or another transformation" if isinstance(_nothing(), jax.core.Tracer) else None
 

@@ -231,11 +231,6 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
             x = tf.fill(shape, tf.constant(bool(value) if dtype == "bool" else value, dtype))
         return self._settled(x, device)
 
-    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> Any:
-        with self.scope(device):
-            x = tf.random.uniform(shape, dtype=dtype)
-        return self._settled(x, device)
-
     def tracing(self) -> str | None:
         return None if tf.executing_eagerly() else "tf.function"
 

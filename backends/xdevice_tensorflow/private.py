@@ -40,6 +40,11 @@ PATCHES: Final = (
 )  # fmt: skip
 
 PRIVATE: Final = (
+    Private(
+        "deterministic", "tensorflow.python.framework.config",
+        ("disable_op_determinism", "is_op_determinism_enabled"),
+        "the public `enable_op_determinism` cannot be undone; no upstream issue known",
+    ),
     Private("compile", "tensorflow.python.autograph.core.config", ("DoNotConvert",), "see above"),
     Private(
         "compile", "tensorflow.python.eager.polymorphic_function.concrete_function.ConcreteFunction", ("_call_flat",),

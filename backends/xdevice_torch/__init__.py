@@ -306,9 +306,6 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> torch.Tensor:
         return torch.full(shape, value, dtype=getattr(torch, dtype), device=self.to_native(device))
 
-    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> torch.Tensor:
-        return torch.rand(shape, dtype=getattr(torch, dtype), device=self.to_native(device))
-
     def tracing(self) -> str | None:
         if torch.compiler.is_compiling() and _is_exporting():  # torch.compile calls this code each time, outside graphs
             return "torch.export"
@@ -337,6 +334,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         both, now, most = [getattr(self._module(), name, lambda index: None)(device.index) for name in names]
         free, total = both or (None, None)
         return Memory(total, free, now, most)
+
+    def empty_cache(self, device: Device) -> None:
+        self._module().empty_cache()
 
     def reset_peak(self, device: Device) -> None:
         reset = getattr(self._module(), "reset_peak_memory_stats", None)

@@ -15,7 +15,7 @@ import xdevice
 
 pytestmark = pytest.mark.gpu
 
-ON_GPU = "xdevice.set_device('gpu:0')"
+ON_GPU = "xdevice.set_default_device('gpu:0')"
 COMPILES = """
 by_hand, value = step(params, *batch)
 compiled, compiled_value = xdevice.compile(step)(params, *batch)

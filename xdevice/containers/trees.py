@@ -1,4 +1,5 @@
-"""Containers: walking them, rebuilding them with their tensors replaced, and `register` for types of the user's own.
+"""Containers: walking them, rebuilding them with their tensors replaced, and `register_container` for types of the
+user's own.
 
 How Python's own containers are walked is written here (for those with nothing but tensors in `batches`); `ways` finds
 that out for other types. It is found out once, when an object of the type is first met, and forgotten when the type is
@@ -334,7 +335,7 @@ def _write(node: _Node, new: list[Any]) -> Any:
         name = type(container).__qualname__
         raise ContainerError(
             f"cannot rebuild a {name} with its tensors replaced ({error}); pass a dict, list, tuple or dataclass, "
-            f"or say how: xdevice.register({name}, flatten=..., rebuild=...)"
+            f"or say how: xdevice.register_container({name}, flatten=..., rebuild=...)"
         ) from error
 
 
@@ -377,7 +378,7 @@ OWN: Final[dict[type, Walk]] = {
 # types of the user's own
 
 
-def register(
+def register_container(
     cls: T,
     *,
     flatten: Callable[[Any], Mapping[Any, Any] | Sequence[Any]] | None = None,
@@ -403,7 +404,7 @@ def register(
             either beside `move`.
 
     Example:
-        >>> @xdevice.register
+        >>> @xdevice.register_container
         ... class Game:
         ...     def __init__(self, board):
         ...         self.board = board
@@ -419,7 +420,8 @@ def register(
 def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None:
     if not isinstance(cls, type):
         raise ContainerError(
-            f"register takes a type, not {shown(cls)}; call xdevice.register({type(cls).__qualname__})"
+            f"register_container takes a type, not {shown(cls)}; "
+            f"call xdevice.register_container({type(cls).__qualname__})"
         )
     owned = registry.kind_of(cls)
     if owned is not None:
@@ -429,12 +431,14 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
     if cls.__module__ == "builtins":
         raise ContainerError(f"{cls.__qualname__} is Python's own, and cannot be redefined; register a subclass of it")
     if (flatten is None) is not (rebuild is None):
-        raise ContainerError(f"register({cls.__qualname__}) needs both flatten and rebuild, or neither")
+        raise ContainerError(f"register_container({cls.__qualname__}) needs both flatten and rebuild, or neither")
     if flatten is not None and move is not None:
-        raise ContainerError(f"register({cls.__qualname__}) takes flatten and rebuild, or move, not both")
+        raise ContainerError(f"register_container({cls.__qualname__}) takes flatten and rebuild, or move, not both")
     for name, function in (("flatten", flatten), ("rebuild", rebuild), ("move", move)):
         if function is not None and not callable(function):
-            raise ContainerError(f"register({cls.__qualname__}) needs a function as {name}, not {shown(function)}")
+            raise ContainerError(
+                f"register_container({cls.__qualname__}) needs a function as {name}, not {shown(function)}"
+            )
 
 
 def forget(_: Backend | None = None) -> None:

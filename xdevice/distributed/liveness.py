@@ -19,7 +19,8 @@ BUSY: Final = 0.01
 """If the other threads and the child processes together use more than this share of a core, they count as working."""
 _DRIVER: Final = "cuda"
 """How the names of the threads of NVIDIA's driver begin. They ask the GPU for events all the time, which is no sign
-that the program works: cuda-EvtHandlr takes up to 0.8 % of a core for each GPU of an idle process (H200, driver 580)."""
+that the program works: cuda-EvtHandlr takes up to 0.8 % of a core, for each GPU of an idle process (H200, driver
+580)."""
 _STILL: Final = 5e-6
 """If the thread has used more processor time than this since the last look, in seconds, it has moved: a blocked thread
 uses less, one turn of a loop that sleeps uses more."""

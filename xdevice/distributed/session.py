@@ -32,7 +32,7 @@ from . import engines, exits, launchers
 from .carrying import Carrier, Weight
 from .control import GOODBYE, LEAVE, describe
 from .hub import join
-from .local_device import local_device
+from .placement import local_device
 from .runner import Runner
 
 if TYPE_CHECKING:
@@ -287,7 +287,9 @@ class Session:
         if line is not None and line.failure is not None:
             raise line.failure.with_traceback(None)
         if line is None or self._carrier is None or not self.is_open:
-            raise LaunchError(f"{verb} outside of the block of this world: with xdevice.processes() as world:")
+            raise LaunchError(
+                f"{verb} outside of the block of this world: with xdevice.distributed.processes() as world:"
+            )
         return self._carrier
 
     @contextmanager

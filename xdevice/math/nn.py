@@ -15,7 +15,7 @@ from __future__ import annotations
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from xdevice.base import floats
+from xdevice.base import floats, spellings
 from xdevice.base.dtypes import FLOATS, dtype_name
 from xdevice.contract.patching import unseen
 from xdevice.core import registry
@@ -31,7 +31,7 @@ from xdevice.tensors.verbs import check_same_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Final, Literal
+    from typing import Final, Literal, NoReturn
 
     from xdevice.math.arithmetic.checks import Checks
 
@@ -147,7 +147,7 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
 
 
 @_without_scopes
-def dropout(x: Any, mask: Any, p: float) -> Any:
+def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
     """`x * mask / (1 - p)`: elements that the mask drops are 0, and if it drops with probability `p` the mean is kept.
 
     Args:
@@ -167,6 +167,8 @@ def dropout(x: Any, mask: Any, p: float) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.dropout(x, mask, 0.5)).tolist()
         [2.0, 0.0]
     """
+    if spelling:
+        spellings.refuse("nn.dropout", spelling, "mask=, p=")
     on, x = _begin(x, "dropout")
     mask = on.checks.require(mask, BOOL, "dropout")
     on.require_one_device(x=x, mask=mask)
@@ -184,7 +186,7 @@ def dropout(x: Any, mask: Any, p: float) -> Any:
 
 
 @_without_scopes
-def softmax(x: Any, *, axis: int = -1) -> Any:
+def softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
     """exp(x) divided by its sum along an axis, without overflow.
 
     Raises:
@@ -196,11 +198,13 @@ def softmax(x: Any, *, axis: int = -1) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.softmax(xdevice.tensor([[1000.0, 1000.0]]))).tolist()
         [[0.5, 0.5]]
     """
+    if spelling:
+        spellings.refuse("nn.softmax", spelling, "axis=")
     return _along("softmax", x, axis)
 
 
 @_without_scopes
-def log_softmax(x: Any, *, axis: int = -1) -> Any:
+def log_softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
     """The logarithm of `softmax`, which stays finite where `softmax` itself would be rounded to 0.
 
     Errors and cost are those of `softmax`.
@@ -209,6 +213,8 @@ def log_softmax(x: Any, *, axis: int = -1) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.log_softmax(xdevice.tensor([0.0, -200.0]))).tolist()
         [0.0, -200.0]
     """
+    if spelling:
+        spellings.refuse("nn.log_softmax", spelling, "axis=")
     return _along("log_softmax", x, axis)
 
 
@@ -357,7 +363,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
 
 
 @_without_scopes
-def cross_entropy(logits: Any, labels: Any, *, reduction: Reduction = "mean") -> Any:
+def cross_entropy(logits: Any, labels: Any, *, reduction: Reduction = "mean", **spelling: NoReturn) -> Any:
     """The mean over the batch of `-log_softmax(logits)` at each row's label: a tensor without dimensions.
 
     Args:
@@ -380,6 +386,8 @@ def cross_entropy(logits: Any, labels: Any, *, reduction: Reduction = "mean") ->
         >>> round(xdevice.item(xdevice.nn.cross_entropy(logits, labels)), 4)
         100.3466
     """
+    if spelling:
+        spellings.refuse("nn.cross_entropy", spelling, "logits=, labels=, reduction=")
     on, logits = _begin(logits, "cross_entropy")
     labels = on.indices(labels, "cross_entropy")
     shape, rows = shape_of(logits), shape_of(labels)
@@ -469,7 +477,7 @@ def embedding(indices: Any, table: Any) -> Any:
 
 
 @_without_scopes
-def one_hot(indices: Any, n: int, *, dtype: object = None) -> Any:
+def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn) -> Any:
     """1 at the index and 0 elsewhere, along a new last axis of the length `n`; float32 unless `dtype` says otherwise.
 
     Args:
@@ -490,6 +498,8 @@ def one_hot(indices: Any, n: int, *, dtype: object = None) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.one_hot(xdevice.tensor([2, 0]), 3)).tolist()
         [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     """
+    if spelling:
+        spellings.refuse("nn.one_hot", spelling, "n=, dtype=")
     on = _of(indices, "one_hot")
     indices = on.indices(indices, "one_hot")
     (classes,) = _whole("n", n, 1, 1, "one_hot")

@@ -105,7 +105,7 @@ class Inference:
         module = self.project.find(name, asker) if name else None
         if module is None or module is asker:
             return None
-        # in both directions: `set_device` in one changes what "cuda" means in the other
+        # in both directions: `set_default_device` in one changes what "cuda" means in the other
         self.imports.setdefault(asker, set()).add(module)
         self.imports.setdefault(module, set()).add(asker)
         return module

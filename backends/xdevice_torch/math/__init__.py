@@ -9,6 +9,7 @@ from xdevice_torch.modes import SCOPE, count_function_modes, put_scopes_back, se
 
 from .compiling import TorchCompiling
 from .gradients import TorchGradients
+from .reproducibility import TorchReproducibility
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -28,4 +29,4 @@ class TorchArithmetic(Arithmetic):
         return nn
 
 
-MIXINS: Final = (TorchArithmetic, TorchGradients, TorchCompiling)
+MIXINS: Final = (TorchArithmetic, TorchGradients, TorchCompiling, TorchReproducibility)

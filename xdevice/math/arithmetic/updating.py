@@ -36,8 +36,7 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
         rule: a function that returns the new parameter, of the same shape and dtype. It may write into both of its
             arguments, which are copies (`p -= 0.1 * g; return p`).
 
-    The rule computes on the device of its parameter. Nothing is recorded for gradients, unless `update` is called
-    inside a function that `value_and_grad` differentiates.
+    The rule computes on the device of its parameter. Gradients are recorded only inside `value_and_grad`.
 
     Raises:
         NotATensorError: something is not a tensor, or there is none; the rule returns none (was `return` forgotten?).
@@ -49,7 +48,8 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     optimizers of `xdevice.optim` copy neither.
 
     Example:
-        >>> xdevice.update(xdevice.tensor([1.0, 2.0]), xdevice.tensor([4.0, 2.0]), lambda p, g: p - 0.5 * g).tolist()
+        >>> x, slope = xdevice.tensor([1.0, 2.0]), xdevice.tensor([4.0, 2.0])
+        >>> xdevice.math.update(x, slope, lambda p, g: p - 0.5 * g).tolist()
         [-1.0, 1.0]
     """
     if not callable(rule):

@@ -169,7 +169,7 @@ class Optimizers(Models):
         return {}
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:  # most frameworks have nothing to do
-        """Called by `load` and `load_state` after they have written values into `state`: variables of a model, and
+        """Called by `load` after it has written values into `state`: variables of a model, and
         tensors that `state_to_come` returned, which the optimizer is to use from now on. Called for networks, too,
         which may also have to be told of new values."""
 

@@ -1,5 +1,5 @@
 """`State`, named tensors of one framework; the `Writer`, which fills one with the parameters of another framework's
-model; and `load_state`, which writes them into a model.
+model; and `write_named`, which writes them into a model.
 
 All parameters go by way of PyTorch's layout: each parameter of the source becomes the parameters of PyTorch that it
 stands for, and these become the parameters of the target.
@@ -62,7 +62,8 @@ class State(dict[str, Any]):
 
     Example:
         >>> import numpy as np
-        >>> state = xdevice.convert_state({"fc.weight": np.ones((2, 3), "float32")}, "numpy", kinds={"fc": "linear"})
+        >>> weights = {"fc.weight": np.ones((2, 3), "float32")}
+        >>> state = xdevice.models.convert_state(weights, "numpy", kinds={"fc": "linear"})
         >>> print(state)
         1 tensor for numpy:
           fc.weight  float32 (2, 3)  from fc.weight
@@ -98,7 +99,7 @@ class State(dict[str, Any]):
         Costs nothing.
 
         Example:
-            >>> state = xdevice.convert_state({}, "numpy", kinds={})
+            >>> state = xdevice.models.convert_state({}, "numpy", kinds={})
             >>> state.settle("fc.weight")
             Traceback (most recent call last):
             xdevice.errors.StateError: 'fc.weight' is not in unmapped, which has none
@@ -108,22 +109,6 @@ class State(dict[str, Any]):
                 raise StateError(f"{shown(name)} is not in unmapped, which has {some_of(self.unmapped)}")
         for name in dict.fromkeys(names):
             del self.unmapped[name]
-
-    def load_into(self, model: Any, *, strict: bool = True) -> None:
-        """The same as `xdevice.load_state(model, self, strict=strict)`.
-
-        Raises:
-            StateError: as `load_state` does.
-
-        Costs one copy of each tensor.
-
-        Example:
-            >>> state = xdevice.convert_state({}, "numpy", kinds={})
-            >>> state.load_into("no model")
-            Traceback (most recent call last):
-            xdevice.errors.NotATensorError: expected a model to load into, not 'no model' of type str
-        """
-        load_state(model, self, strict=strict)
 
     def __str__(self) -> str:
         count = f"{len(self)} tensor{'' if len(self) == 1 else 's'} for {self.backend}"
@@ -418,31 +403,11 @@ def _form_of(shape: Sequence[int], own: Sequence[int]) -> str:
 # loading
 
 
-def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> None:
-    """Writes named tensors into the variables of a model, in place.
-
-    Young: it may change in a minor version.
-
-    Args:
-        model: a built model: a PyTorch Module, a Paddle or Keras Layer or Model, a Gluon Block.
-        state: tensors of the model's framework by the model's names: what `convert_state(..., like=model)` gives.
-        strict: whether every variable must be given, and `unmapped` of a `State` be empty. With False, variables that
-            are not given stay as they are. A name that the model does not have, or another shape or dtype, is
-            always an error.
+def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
+    """Writes named tensors into the variables of a model, in place: what `load(state, into=model)` does.
 
     A variable with several names is given by one of them, or by all with one value. PyTorch's `num_batches_tracked`
     may always be missing. The `differences` of a `State` are not errors.
-
-    Raises:
-        StateError: the state does not fit; all reasons are listed, and nothing was written.
-        NotATensorError: `model` is not a model. NotBuiltError: the model has no variables yet.
-
-    Costs one copy of each tensor.
-
-    Example:
-        >>> xdevice.load_state([], {})
-        Traceback (most recent call last):
-        xdevice.errors.NotATensorError: expected a model to load into, not [] of type list
     """
     backend = owners.backend_of_model(model)
     if backend is None:
