@@ -373,13 +373,13 @@ def cross_entropy(logits: Any, labels: Any, *, reduction: Reduction = "mean", **
         reduction: "mean", "sum", or "none" for the loss of each row, of the shape (n,).
 
     Raises:
-        IndexError: a label is not a class. While a function is traced this cannot be checked: JAX gives NaN then, and
-            the other frameworks do what their own function does.
+        IndexError: a label is not a class. On a GPU, and while a function is traced, the framework says so in its own
+            way, and later: docs/reference/nn.md has the table.
         ShapeError: other shapes, or no rows, whose mean does not exist. ArgumentError: another reduction.
         DTypeError: labels that are not int32 or int64. The others are those of `relu`.
         DeviceMismatchError: tensors on several devices.
 
-    Cost is that of `relu`, and a read of the labels by the host, which waits until a GPU has computed them.
+    Cost is that of `relu`, and on the CPU a read of the labels; on a GPU of Paddle or MXNet the read waits.
 
     Example:
         >>> logits, labels = xdevice.tensor([[0.0, 0.0], [0.0, 200.0]]), xdevice.tensor([1, 0])
@@ -457,11 +457,10 @@ def embedding(indices: Any, table: Any) -> Any:
         table: floats of the shape (rows, features).
 
     Raises:
-        IndexError: an index that is not a row. While a function is traced this cannot be checked: there JAX gives NaN,
-            and the others do what their own function does.
+        IndexError: an index that is not a row. Elsewhere than on the CPU as `cross_entropy`.
         ShapeError: a table of another shape. The others are those of `cross_entropy`.
 
-    Costs as `relu`, and a read of the indices by the host, except on PyTorch's CPU.
+    Costs as `cross_entropy`.
 
     Example:
         >>> table = xdevice.tensor([[0.0, 1.0], [2.0, 3.0]])
@@ -486,13 +485,13 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn)
         dtype: any dtype that the backend has, in any framework's form.
 
     Raises:
-        IndexError: an index is below 0 or not below `n`. While a function is traced this cannot be checked: the
-            framework's own function then gives zeros or an error.
+        IndexError: an index is below 0 or not below `n`. Elsewhere than on the CPU as `cross_entropy`, but for dtypes
+            of integers and bool: those are checked on each device, and not while a function is traced.
         ArgumentError: `n` is not an int of 1 or more.
         DTypeError: indices that are not int32 or int64, or a dtype that the backend does not have here.
         NotATensorError, UnsupportedError: as with `relu`.
 
-    Cost is that of `relu`, and a read of the indices by the host, which waits until a GPU has computed them.
+    Costs as `cross_entropy`.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.one_hot(xdevice.tensor([2, 0]), 3)).tolist()

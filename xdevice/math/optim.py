@@ -307,12 +307,14 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
     """
     if isinstance(max_norm, bool) or not isinstance(max_norm, int | float) or not max_norm > 0:
         raise ArgumentError(f"clip_by_global_norm takes a norm above 0, not {shown(max_norm)}")
-    rows = Rows("grads", flatten(grads))
-    norm = _norm(rows)
-    # at most 1, without a decision that a compiler could not trace
-    factor = max_norm / array_namespace(norm).clip(norm, max_norm, None)
-    here = _beside(factor)
-    return rows.rebuilt(rows.applied(lambda g: g * here(g)))
+    walk = flatten(grads)
+    with Aside(backend_of(walk)):
+        rows = Rows("grads", walk)
+        norm = _norm(rows)
+        # at most 1, without a decision that a compiler could not trace
+        factor = max_norm / array_namespace(norm).clip(norm, max_norm, None)
+        here = _beside(factor)
+        return rows.rebuilt(rows.applied(lambda g: g * here(g)))
 
 
 # schedules
