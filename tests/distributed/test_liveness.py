@@ -37,29 +37,40 @@ def working_beside(name):
         thread.join()
 
 
+@contextmanager
+def watched(waiting=1):
+    """The signs of life of a program whose threads all wait."""
+    done = threading.Event()
+    threads = [threading.Thread(target=done.wait) for _ in range(waiting)]
+    for thread in threads:
+        thread.start()
+    liveness = Liveness()
+    liveness.thread, liveness.ours = threads[0], [threading.current_thread()]
+    try:
+        yield liveness
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
 def looks(name):
     """What a look says while the program's thread waits beside a thread of this name."""
     said = []
-    still, done = threading.Event(), threading.Event()
-
-    def program():
-        liveness.thread = threading.current_thread()
-        still.set()
-        done.wait()
-
-    liveness = Liveness()
-    waiting = threading.Thread(target=program)
-    liveness.ours = [threading.current_thread()]
-    waiting.start()
-    still.wait()
-    with working_beside(name):
+    with watched() as liveness, working_beside(name):
         liveness.has_moved()
         for _ in range(3):
             time.sleep(0.3)
             said.append(liveness.has_moved())
-    done.set()
-    waiting.join()
     return said
+
+
+@pytest.mark.parametrize("waiting", [1, 200])
+def test_looking_is_no_sign_of_life(waiting):
+    """A process with a GPU has hundreds of threads, and looking at them takes milliseconds."""
+    with watched(waiting) as liveness:
+        readings = [liveness._read().rest for _ in range(20)]
+    assert max(readings) - min(readings) < 1e-3
 
 
 @pytest.mark.parametrize("name", ["cuda-EvtHandlr", "cuda00001400006"])

@@ -79,9 +79,10 @@ class Liveness:
         frame = sys._current_frames().get(self.thread.ident or 0)
         own = _time_of(self.thread)
         reaped = os.times()
-        rest = time.process_time() + reaped.children_user + reaped.children_system + _children_time(os.getpid())
-        engine = sum(map(_time_of, self.engine))
-        rest -= own + engine + sum(map(_time_of, self.ours)) + self._time_of_driver()
+        rest = reaped.children_user + reaped.children_system + _children_time(os.getpid()) - self._time_of_driver()
+        # last and at once: the thread that looks works meanwhile, and takes milliseconds for what is above
+        engine, ours = sum(map(_time_of, self.engine)), sum(map(_time_of, self.ours))
+        rest += time.process_time() - own - engine - ours
         return _Reading(time.monotonic(), (id(frame), frame.f_lasti if frame is not None else 0), own, engine, rest)
 
     def _time_of_driver(self) -> float:
