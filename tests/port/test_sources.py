@@ -1,4 +1,4 @@
-"""Files in every form: what is outside of the edits stays byte for byte."""
+"""Files in every form: what is outside the edits stays byte for byte."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tables of the uses of the frameworks that are sites: their names, their codes, and how each is rewritten.
 
 `rule` is the name of the function in `rules_of_calls` or `rules_of_methods` that judges the use, and `text` what it
-writes. New text has no quotes, colons or backslashes in it, so that it can stand inside of any f-string.
+writes. New text has no quotes, colons or backslashes in it, so that it can stand inside any f-string.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Inference:
         self.loop_ends: dict[ast.AST, Env] = {}
 
     def escape(self, value: Value) -> None:
-        """Notes that functions are handed to code outside of the project, which may call them with anything."""
+        """Notes that functions are handed to code outside the project, which may call them with anything."""
         for atom in value:
             if atom.kind in ("function", "bound"):
                 atom.subject.is_open = atom.subject.has_callers = True

@@ -136,7 +136,7 @@ class JudgedModule:
         return [statement]
 
     def has_uses(self, node: ast.AST) -> bool:
-        """Whether there are uses of devices inside of an expression."""
+        """Whether there are uses of devices inside an expression."""
         raise NotImplementedError
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
@@ -145,7 +145,7 @@ class JudgedModule:
             yield node
 
     def is_exact(self, node: ast.AST) -> bool:
-        """Whether the positions of a node are right: before Python 3.12 those inside of f-strings may not be."""
+        """Whether the positions of a node are right: before Python 3.12 those inside f-strings may not be."""
         try:
             again = ast.parse(self.segment(node), mode="eval").body
         except (SyntaxError, ValueError, IndexError):

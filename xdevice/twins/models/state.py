@@ -149,7 +149,7 @@ class Writer:
         self._device = None if device is None else target.require(devices.parse(device))
         self._changes_floats = bool(floats.setting())  # a run of `xdevice parity` that asks for float64, or for jitter
         self._possible: set[tuple[Device, str]] = set()
-        """The devices and dtypes that the target was seen to have."""
+        """The devices and dtypes that the target has."""
         self._casts: dict[tuple[str, str], list[str]] = {}
         """The names of the tensors that have another dtype in the target, by the two dtypes."""
         self._first_names: dict[int, str] = {}
@@ -262,6 +262,7 @@ class Writer:
     def _fit_norm(self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]) -> None:
         """Merges the two parameters of a weight norm into one weight, or splits one weight into two parameters, where
         only one of the two layers has a weight norm. Outputs are equal then, training is not."""
+        self._fit_spectral(layer, values, parts)
         g, v = layouts.NORMED
         is_wanted = _has(g, parts)
         if is_wanted == (g in values):
@@ -277,6 +278,19 @@ class Writer:
         if self._like is not None:
             name = self._source.name if is_wanted else self._target.name
             self._state.differences.append(f"{layer.path}: {name} has no weight norm here; it affects training only")
+
+    def _fit_spectral(self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]) -> None:
+        """Makes one weight of a spectral norm's parameters, where the target has none. From a plain weight they cannot
+        be made: u and v are learned beside it."""
+        if layouts.SPECTRAL[0] not in values or _has(layouts.SPECTRAL[0], parts):
+            return
+        original, u, v = (values.pop(name) for name in layouts.SPECTRAL)
+        axis = layer.settings.get(layouts.SPECTRAL_AXIS)
+        array = layouts.of_spectral(original.array, u.array, v.array, axis if isinstance(axis, int) else None)
+        values["weight"] = original._replace(array=array)
+        if self._like is not None:
+            name = self._target.name
+            self._state.differences.append(f"{layer.path}: {name} has no spectral norm here; it affects training only")
 
     def _fit_biases(self, values: dict[str, _Value], parts: Sequence[Part]) -> None:
         """Adds zeros for a bias that the source lacks where the target has it in one array with others: some

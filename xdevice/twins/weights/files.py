@@ -36,7 +36,7 @@ from xdevice.tensors.refusals import lack_of_memory, refuse_non_container, requi
 from .added_parameters import advice
 from .checkpoints import open_checkpoint
 from .disk import path_text, replacing, target_of
-from .format import DTYPES, RESERVED, SHARED, SMALL, read_all
+from .format import DTYPES, ORIGIN, RESERVED, SHARED, SMALL, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -114,15 +114,19 @@ def save(path: Path, x: Any) -> None:
 
     # the path first: a folder that is not there is said before tensors are copied from a GPU
     target = target_of(path)
-    arrays, shared = _host_arrays(_variables(x, "save"))
+    variables = _variables(x, "save")
+    arrays, shared = _host_arrays(variables)
     specs = {
         name: TensorSpec(
             dtype=name_of(array.dtype), shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes
         )
         for name, array in arrays.items()
     }
+    metadata = {ORIGIN: ",".join(sorted({variable.backend.name for variable in variables.values()}))}
+    if shared:
+        metadata[SHARED] = json.dumps(shared)
     with replacing(target) as new:
-        serialize_file(specs, new, metadata={SHARED: json.dumps(shared)} if shared else None)
+        serialize_file(specs, new, metadata=metadata)
 
 
 def _variables(x: Any, verb: str) -> _Variables:
@@ -233,7 +237,8 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
     place = place_for(owner, device)
     with open_checkpoint(path) as header:
         checked: set[str | tuple[int, ...]] = set()
-        for name, (dtype, shape, *_) in header.entries.items():
+        for name, entry in header.entries.items():
+            dtype, shape = entry.dtype, entry.shape
             if dtype not in checked:
                 wanted = floats.usual(dtype)
                 require_dtype(owner, wanted, name, "load it with another backend=", place=place, loads=True)
@@ -307,7 +312,7 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
         entry = entries[name]
         _require_fit(where, name, variable, entry)
         other = planned.setdefault(id(variable.value), _PlannedWrite(name, variable, entry))
-        if other.entry != entry and other.entry.read().tobytes() != entry.read().tobytes():
+        if other.entry is not entry and other.entry.read().tobytes() != entry.read().tobytes():
             raise StateError(f"{other.name} and {name} are one variable here, and two with different values in {where}")
     missing = [name for name, variable in variables.items() if id(variable.value) not in planned]
     extra = [name for name in entries if name not in variables]
