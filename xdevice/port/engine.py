@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from . import porting, sources
@@ -40,7 +41,14 @@ class Examined:
 
     def of(self, source: Source) -> list[Site]:
         """The sites of one file."""
-        return [site for site in self.sites if site.file == source.path]
+        return self._by_file.get(source.path, [])
+
+    @cached_property
+    def _by_file(self) -> dict[str, list[Site]]:
+        groups: dict[str, list[Site]] = {}
+        for site in self.sites:
+            groups.setdefault(site.file, []).append(site)
+        return groups
 
     def port(self, source: Source) -> bytes:
         """The file as the command `xdevice port` would write it: `source.raw` if nothing in it is rewritten."""
@@ -108,8 +116,14 @@ def judge(examined: Examined) -> None:
     project = Project(module for source in examined.sources for module in source.modules)
     inference = infer(project)
     examined.modules = project.modules
-    in_text = origins_in_text(project.modules, inference)
-    current = _set_currents(project.modules, inference)
+    in_text: set[ast.AST] = set()
+    setters: list[PythonModule] = []
+    for module in project.modules:
+        in_text |= origins_in_text(module, inference)
+        if _sets_current(module, inference):
+            setters.append(module)
+        module.release()
+    current = _connected(setters, inference)
     sites: dict[object, Site] = {}
     for module in project.modules:
         for site in JudgedSites(module, inference, in_text, module in current).sites():
@@ -117,6 +131,7 @@ def judge(examined: Examined) -> None:
             site.tabs = (module.tab,) if module.tab else ()
             twin = sites.get(site.key)  # of another tab
             sites[site.key] = site if twin is None else _merge(twin, site)
+        module.release()
     for source in examined.sources:
         for line, why in source.broken:
             site = Site(source.path, line, 0, "cell", "XD160", "", "open", why=why, end=(line, 0))
@@ -158,10 +173,10 @@ def _after(source: Source, site: Site) -> str:
     return splice(source.text[start:end], [edit.shifted(-start) for edit in site.edits]).decode()
 
 
-def _set_currents(modules: list[PythonModule], inference: Inference) -> set[PythonModule]:
-    """The modules that set the current device, and all that are connected with one of them by imports."""
+def _connected(modules: list[PythonModule], inference: Inference) -> set[PythonModule]:
+    """The modules, and all that are connected with one of them by imports."""
     connected: set[PythonModule] = set()
-    waiting = [module for module in modules if _sets_current(module, inference)]
+    waiting = list(modules)
     while waiting:
         module = waiting.pop()
         if module not in connected:
@@ -171,6 +186,7 @@ def _set_currents(modules: list[PythonModule], inference: Inference) -> set[Pyth
 
 
 def _sets_current(module: PythonModule, inference: Inference) -> bool:
+    """Whether a module sets the current device."""
     calls = (node for node in module.walked[0] if isinstance(node, ast.Call))
     return any(inference.full_name(call.func) in SETS_CURRENT for call in calls)
 

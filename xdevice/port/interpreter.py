@@ -476,7 +476,7 @@ class Interpreter:
             return value  # nothing, if what the module binds the name to is not known yet
         # after the module's own names, which may hide a builtin
         if node.id in _BUILTINS:
-            return of("foreign", f"builtins.{node.id}")
+            return self.inference.foreign(f"builtins.{node.id}")
         return self.inference.global_name(self.module, node.id) or UNKNOWN
 
     # expressions

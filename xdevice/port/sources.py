@@ -86,6 +86,10 @@ class PythonModule:
                         nodes.append(child)
         return nodes, parents
 
+    def release(self) -> None:
+        """Drops what `walked` keeps, for which a large project has no memory."""
+        self.__dict__.pop("walked", None)
+
     def segment(self, node: ast.AST) -> str:
         """The source text of a node."""
         return self.source.text[slice(*self.span(node))].decode()

@@ -25,13 +25,12 @@ _READING_METHODS: Final = {
 }
 
 
-def origins_in_text(modules: list[PythonModule], inference: Inference) -> set[ast.AST]:
-    """The expressions that choose a device which the project puts into a text somewhere."""
+def origins_in_text(module: PythonModule, inference: Inference) -> set[ast.AST]:
+    """The expressions that choose a device which a module puts into a text somewhere."""
     origins: set[ast.AST] = set()
-    for module in modules:
-        for node in module.walked[0]:
-            for part in _parts_in_text(node, inference):
-                origins.update(_origins(means_of(part)))
+    for node in module.walked[0]:
+        for part in _parts_in_text(node, inference):
+            origins.update(_origins(means_of(part)))
     return origins
 
 
