@@ -17,7 +17,7 @@ from typing import Any, Final
 from . import knowledge
 from .calls import Invocation, filled_text, pattern_of
 from .cells import Task
-from .guards import GPU, Env, counts_gpus, joined, narrowed, selected_tab
+from .guards import GPU, Env, counts_gpus, joined, narrowed, needs_gpu, selected_tab
 from .inference import Inference
 from .project import Class, Function, Project, origin_of
 from .sources import PythonModule
@@ -111,7 +111,9 @@ class Interpreter:
         for name, value in self.env.items():
             self.put((function, "local", name), value)
         # a caller's tests say nothing here: the function may be called from elsewhere, too
-        self.env[GPU] = NONE
+        owner = function.owner.node.decorator_list if function.owner is not None else []
+        is_tested = needs_gpu([*getattr(function.node, "decorator_list", ()), *owner])
+        self.env[GPU] = NOTHING if is_tested else NONE
         if isinstance(function.node, ast.Lambda):
             self.put((function, "return"), self.evaluate(function.node.body))
         # the end of the body is reached, so that the function may return None
@@ -487,6 +489,7 @@ class Interpreter:
 
     def _constant(self, node: ast.Constant) -> Value:
         if isinstance(node.value, str) and knowledge.SPELLING.fullmatch(node.value):
+            node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
             return of("spelling", node.value, node)
         return knowledge.CONSTANTS.get(type(node.value), UNKNOWN)
 
@@ -495,6 +498,7 @@ class Interpreter:
         for part in node.values:
             self.evaluate(part)
             pattern += str(part.value) if isinstance(part, ast.Constant) else "*"
+        node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
         return filled_text(pattern, node)
 
     def _filled_part(self, node: ast.FormattedValue) -> Value:

@@ -154,6 +154,7 @@ TYPES: Final[dict[str, Value]] = {
         TENSOR,
     ),
     "torch.device": of("device"),
+    **{name: of("result", name) for name in ("torch.Stream", "torch.cuda.Stream")},
     "torch.nn.Module": of("model", "torch.nn.Module"),
     "paddle.nn.Layer": of("model", "paddle.nn.Layer"),
     "torch.optim.Optimizer": of("optimizer"),
