@@ -13,10 +13,12 @@ from functools import cached_property
 from pathlib import Path
 
 from . import porting, sources
+from .cells import Task
 from .idioms import SETS_CURRENT
 from .inference import Inference
 from .interpreter import infer
 from .neutral_sites import NeutralSites
+from .progress import Progress, unseen
 from .project import Project
 from .rules import JudgedSites
 from .sites import GRADES, Edit, Grade, Site, splice
@@ -30,7 +32,8 @@ class Examined:
     """The result of `examine`. `sites` are sorted; `unreadable` holds (path, why).
 
     `port(source)` is the file as `port` would write it. After `examine`, every expression of `Module.tree` has an
-    attribute `means`, the set of what it may be (see `values`), which rules of lint may ask.
+    attribute `means`, the set of what it may be (see `values`), which rules of lint may ask. `unsettled` names the
+    functions and modules whose values were given up as anything, because they did not settle.
     """
 
     root: Path
@@ -41,6 +44,7 @@ class Examined:
     sites: list[Site] = field(default_factory=list)
     modules: list[PythonModule] = field(default_factory=list)
     goal: Goal = USUAL
+    unsettled: list[str] = field(default_factory=list)
 
     def of(self, source: Source) -> list[Site]:
         """The sites of one file."""
@@ -56,8 +60,10 @@ class Examined:
     def port(self, source: Source) -> bytes:
         """The file as the command `xdevice port` would write it: `source.raw` if nothing in it is rewritten."""
         sites = [site for site in self.of(source) if site.verdict == "rewritten"]
-        if not sites:
-            return source.raw
+        return self.rewrite(source, sites) if sites else source.raw
+
+    def rewrite(self, source: Source, sites: list[Site]) -> bytes:
+        """The file with some of its sites rewritten."""
         edits = {edit for site in sites for edit in site.edits}
         for module in source.modules:
             edits |= porting.unused_imports(module, edits)
@@ -109,6 +115,7 @@ def examine(
     root: Path | None = None,
     backend: str | None = None,
     goal: Goal = USUAL,
+    progress: Progress = unseen,
 ) -> Examined:
     """All files under the paths as one project, with a verdict for each site.
 
@@ -119,16 +126,17 @@ def examine(
     """
     places = [Path(path) for path in paths]
     root = root or _common_folder(places)
-    examined = Examined(root, only, backend, *sources.read_all(places, root), goal=goal)
-    judge(examined)
+    examined = Examined(root, only, backend, *sources.read_all(places, root, progress), goal=goal)
+    judge(examined, progress)
     return examined
 
 
 @collector_paused()
-def judge(examined: Examined) -> None:
+def judge(examined: Examined, progress: Progress = unseen) -> None:
     """Fills in the verdict of each site of the files that were read."""
     project = Project(module for source in examined.sources for module in source.modules)
-    inference = infer(project)
+    inference = infer(project, progress)
+    examined.unsettled = sorted(map(_name_of_task, inference.cells.unsettled))
     examined.modules = project.modules
     goal = examined.goal
     is_neutral = goal.target == "accelerator"
@@ -145,7 +153,8 @@ def judge(examined: Examined) -> None:
         module.release()
     current = _connected(setters, inference)
     sites: dict[object, Site] = {}
-    for module in project.modules:
+    for number, module in enumerate(project.modules):
+        progress("judging", number, len(project.modules))
         for site in kind(module, inference, in_text, module in current, goal, on_devices).sites():
             # a cell of several tabs is judged once in each, and written once
             site.tabs = (module.tab,) if module.tab else ()
@@ -161,6 +170,10 @@ def judge(examined: Examined) -> None:
     for site in examined.sites:
         if site.edits:
             site.after = _after(by_path[site.file], site)
+
+
+def _name_of_task(task: Task) -> str:
+    return task.source.path if isinstance(task, PythonModule) else f"{task.module.source.path}: {task.name}"
 
 
 def _merge(one: Site, other: Site) -> Site:

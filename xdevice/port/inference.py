@@ -31,7 +31,7 @@ class Inference:
 
     def __init__(self, project: Project) -> None:
         self.project = project
-        self.cells = Cells()
+        self.cells = Cells(self.give_up)
         self.get, self.put, self.list_of = self.cells.get, self.cells.put, self.cells.list_of
         self.functions: dict[ast.AST, Function] = {}
         self.classes: dict[ast.AST, Class] = {}
@@ -45,6 +45,28 @@ class Inference:
         for atom in value:
             if atom.kind in ("function", "bound"):
                 atom.subject.is_open = atom.subject.has_callers = True
+
+    def give_up(self, value: Value) -> None:
+        """Lets what is no longer followed be anything: functions are called with anything, lists hold anything."""
+        for atom in value:
+            match atom.kind:
+                case "function" | "bound":
+                    self.open(atom.subject)
+                case "class":
+                    init = atom.subject.method("__init__")
+                    if init is not None:
+                        self.open(init)
+                case "list" | "dict":
+                    self.put(("items", atom.subject), UNKNOWN)
+                case "tuple":
+                    self.give_up(union(*atom.subject))
+
+    def open(self, function: Function) -> None:
+        """Lets a function be called with anything that its annotations allow."""
+        function.is_open = function.has_callers = True
+        for arg in function.args:
+            if arg.arg != function.receiver:
+                self.put((function, arg.arg), self.annotated(arg.annotation, function.module) or UNKNOWN)
 
     def foreign(self, name: str) -> Value:
         """What is outside of the project under a full name: one value, however often the name occurs."""
