@@ -25,8 +25,8 @@ _FILE = click.Path(path_type=Path)
 
 
 def _refuse_other_suffixes(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    if path is not None and path.suffix != ".json":
-        raise click.BadParameter(f"{path} does not end in .json, and the report is JSON", ctx, param)
+    if path is not None and path.suffix not in (".json", ".txt", ".html"):
+        raise click.BadParameter(f"{path} does not end in .json, .txt or .html: the forms of a report", ctx, param)
     return path
 
 
@@ -80,7 +80,7 @@ def _project(function: Callable[..., Any]) -> Callable[..., Any]:
             type=_FILE,
             callback=_refuse_other_suffixes,
             metavar="FILENAME",
-            help="Write a report as JSON into a file that ends in .json.",
+            help="Write a report, with a summary first: a file that ends in .txt, .html (one page) or .json.",
         ),
     ):
         function = decorate(function)
@@ -89,13 +89,26 @@ def _project(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @_project
+@_goal
 @click.option("--by", type=click.Choice(("code", "file", "idiom")), default="code", show_default=True)
-def scan(paths: tuple[Path, ...], only: str, root: Path | None, by: str, report_to: Path | None) -> None:
+def scan(
+    paths: tuple[Path, ...],
+    only: str,
+    root: Path | None,
+    by: str,
+    report_to: Path | None,
+    target: Target,
+    torch_minimum: Version | None,
+) -> None:
     """Counts device idioms, such as x.cuda(), in scripts, notebooks and d2l texts, by what port would do with them.
 
     All PATHS are one project; - is a script on the standard input. The exit status is 0, or 2 if a file cannot be read.
     """
-    examined = _examine(paths, only, root, None, report_to)
+    from .summary import head
+    from .words import Goal
+
+    examined = _examine(paths, only, root, None, report_to, Goal(target, torch_minimum))
+    click.echo("\n".join([*head(examined), ""]))
     _show_table(examined, by)
     _end(examined, 0)
 
@@ -279,7 +292,7 @@ def _examine(
     goal: Goal | None = None,
 ) -> Examined:
     """The verdict on each site. The report is written before `port` changes any file."""
-    from . import engine, report
+    from . import engine, report, summary
     from .words import USUAL
 
     for path in paths:
@@ -290,7 +303,8 @@ def _examine(
     for name in examined.unsettled:
         click.echo(f"{name}: its values did not settle, and count as anything; what needs them stays open", err=True)
     if report_to is not None:
-        report_to.write_text(report.text(examined), encoding="utf-8", newline="\n")
+        write = {".json": report.text, ".txt": summary.text, ".html": summary.page}[report_to.suffix]
+        report_to.write_text(write(examined), encoding="utf-8", newline="\n")
     return examined
 
 

@@ -199,10 +199,9 @@ def _at_level(site: Site, only: Grade) -> Site:
 
 def _after(source: Source, site: Site) -> str:
     """The text of the whole expression once the edits of this site alone are made."""
-    start = min(edit.start for edit in site.edits)
-    start = min(start, source.offset(site.line, site.col))
-    end = max(edit.end for edit in site.edits)
-    end = max(end, source.offset(*site.end))
+    end = source.offset(*site.end)
+    start = min(end - len(site.before.encode()), *(edit.start for edit in site.edits))
+    end = max(end, *(edit.end for edit in site.edits))
     return splice(source.text[start:end], [edit.shifted(-start) for edit in site.edits]).decode()
 
 
