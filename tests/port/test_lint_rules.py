@@ -49,6 +49,14 @@ WRONG = {
         "import paddle\np = paddle.CUDAPlace(0)",
         "wait = __import__ and x.is_cuda",
         "import torch\nok = x.device.type == 'cuda'",
+        "import torch\nok = torch.cuda.is_bf16_supported()",
+        "import torch.distributed as dist\ndist.init_process_group('nccl', rank=0)",
+        "from torch.distributed import init_process_group\ninit_process_group(backend='nccl')",
+    ],
+    "XD219": [
+        "import torch\ng = torch.cuda.CUDAGraph()",
+        "import torch\nn = torch.cuda.get_device_capability()[0]",
+        "from torch.cuda import nvtx\nnvtx.mark('x')",
     ],
     "XD218": ["x = y.cuda()", "net = f(x).cuda(1, non_blocking=True)"],
     "XD402": [LOOP.format("if step % 10 == 0: print(loss.item())"), LOOP.format("s = loss.item() if step else 0")],
@@ -89,7 +97,7 @@ RIGHT = {
     "XD211": ["ok = 'cuda' in names", "ok = name.endswith('GPU:0')"],
     "XD214": ["import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'\nimport torch"],
     "XD217": [
-        "import torch\nok = torch.cuda.is_bf16_supported()",
+        "import torch\nok = torch.xpu.is_available()",
         "import torch\nif has_npu():\n    x = 1\nelif torch.cuda.is_available():\n    x = 2",
         "import torch\nif torch.cuda.is_available():\n    x = 2\nelif torch.backends.mps.is_available():\n    x = 1",
         "import torch\nok = x.is_cuda or x.is_xpu",
@@ -97,6 +105,7 @@ RIGHT = {
         "ok = x.device.type == 'mps'",
     ],
     "XD218": ["import tvm\nd = tvm.cuda()", "import torch\nif d == 'npu':\n    pass\nelif d == 'cuda':\n    x.cuda()"],
+    "XD219": ["import torch\ntorch.cuda.synchronize()", "import cupy\ncupy.cuda.Stream()", "import torch.cuda"],
     "XD402": [LOOP.format("total += loss.item()")],
 }  # fmt: skip
 
