@@ -106,7 +106,7 @@ def _none(names: str, why: str) -> list[Row]:
 
 ACCELERATOR: Final = "torch.accelerator.current_accelerator()"
 AVAILABLE: Final = "torch.accelerator.is_available()"
-_SEED: Final = "the CPU's generator gets the seed, too: written where the line before has set that seed already"
+_SEED: Final = "torch.manual_seed(seed) where the line before has set that seed on all devices"
 _GRAPHS: Final = (
     "torch.accelerator.Graph (2.12) refuses CUDA: https://github.com/pytorch/pytorch/pull/171313; "
     "xdevice.accelerator.make_graphed_callable(function) records and replays"
@@ -220,8 +220,10 @@ _TORCH: Final = (
     *_none("torch.cuda.memory_summary torch.cuda.memory_snapshot torch.cuda.ipc_collect", "CUDA's allocator has it"),
     Row("x.pin_memory()", differs="neutral as it is: it pins for the accelerator that there is"),
     # random numbers
-    Row("torch.cuda.manual_seed", "torch.manual_seed(seed)", "1.0", "", "seed", differs=_SEED),
-    Row("torch.cuda.manual_seed_all", "torch.manual_seed(seed)", "1.0", "", "seed", differs=_SEED),
+    *(
+        Row(f"torch.cuda.{name}", f"torch.get_device_module().{name}(seed)", "2.4", "", "seed", "None", _SEED)
+        for name in ("manual_seed", "manual_seed_all")
+    ),
     Row("torch.cuda.get_rng_state", "torch.accelerator.random.get_rng_state()", "2.14", "", "renamed"),
     Row("torch.cuda.get_rng_state_all", "torch.accelerator.random.get_rng_state_all()", "2.14", "", "renamed", "[]"),
     Row("torch.cuda.initial_seed", "torch.accelerator.random.initial_seed()", "2.14", "", "renamed"),
