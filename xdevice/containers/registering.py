@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.core import registry
 
-from . import attributes, trees
+from . import attributes, trees, ways
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +60,7 @@ def register_container(
         >>> xdevice.device_of([Game(xdevice.ones(2, device="cpu"))])
         Device('cpu:0')
     """
-    is_first = cls not in trees.registered
+    is_first = cls not in ways.registered
     trees.register(cls, flatten, rebuild, move)
     if is_first and flatten is None and move is None:
         _share(cls)
@@ -110,7 +110,7 @@ def _is_tensor(value: object) -> bool:
 
 
 def _unflatten(static: Static, children: Any) -> Any:
-    new = object.__new__(static.cls)
+    new: Any = object.__new__(static.cls)
     for name, value in (*static.others, *zip(static.names, children, strict=True)):
         attributes.put(new, name, value)
     return new
