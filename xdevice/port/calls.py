@@ -74,7 +74,7 @@ class Invocation:
         return self.keywords.get(name, default)
 
     def _escape(self) -> None:
-        """Notes that code outside of the project gets all arguments."""
+        """Notes that code outside the project gets all arguments."""
         self.inference.escape(union(*self.values, *self.keywords.values()))
 
     def _other(self, callee: Atom) -> Value:

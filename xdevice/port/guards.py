@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from .sources import PythonModule
-from .values import ANYTHING, AVAILABLE, NOTHING, Atom, Value, means_of, union
+from .values import ANYTHING, AVAILABLE, NOTHING, Atom, Value, means_of, union, value_of
 
 Env = dict[str, Value]
 """What the names may be at one place of a program."""
@@ -94,6 +94,31 @@ def guarded_by(test: ast.AST, parents: dict[ast.AST, ast.AST]) -> list[ast.AST]:
                 return guarded
         node = outer
     return guarded
+
+
+def known_at(node: ast.expr, parents: dict[ast.AST, ast.AST]) -> Value:
+    """What an attribute such as `args.gpu` may be where it stands: not None behind a test that it is not."""
+    means = means_of(node)
+    if not isinstance(node, ast.Attribute) or Atom("none") not in means:
+        return means
+    wanted = ast.dump(node)
+    inner: ast.AST = node
+    while (outer := parents.get(inner)) is not None and not isinstance(outer, ast.FunctionDef | ast.Lambda):
+        if isinstance(outer, ast.If | ast.IfExp) and inner is not outer.test:
+            body = outer.body if isinstance(outer.body, list) else [outer.body]
+            if inner in body and _excludes_none(outer.test, wanted):
+                return means - value_of(Atom("none"))
+        inner = outer
+    return means
+
+
+def _excludes_none(test: ast.expr, wanted: str) -> bool:
+    match test:
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return any(_excludes_none(part, wanted) for part in parts)
+        case ast.Compare(left=left, ops=[ast.IsNot() | ast.NotEq()], comparators=[ast.Constant(value=None)]):
+            return ast.dump(left) == wanted
+    return False
 
 
 def is_skip(call: ast.AST, is_true: bool) -> bool:

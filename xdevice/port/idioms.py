@@ -1,7 +1,7 @@
 """Tables of the uses of the frameworks that are sites: their names, their codes, and how each is rewritten.
 
 `rule` is the name of the function in `rules_of_calls` or `rules_of_methods` that judges the use, and `text` what it
-writes. New text has no quotes, colons or backslashes in it, so that it can stand inside of any f-string.
+writes. New text has no quotes, colons or backslashes in it, so that it can stand inside any f-string.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ CALLS: Final[dict[str, Idiom]] = {
     **_calls("XD110", "memory", "peak", """
         paddle.device.cuda.max_memory_allocated
     """),
-    **_calls("XD151", "current_device", "xdevice.set_device", "paddle.set_device paddle.device.set_device"),
+    **_calls("XD151", "current_device", "xdevice.set_default_device", "paddle.set_device paddle.device.set_device"),
     **_calls("XD110", "no_word", "", "torch.cuda.memory_allocated torch.cuda.max_memory_allocated"),
     **_calls("XD151", "neutral", "", """
         torch.accelerator.set_device_index torch.accelerator.set_device_idx torch.accelerator.current_device_index

@@ -41,7 +41,7 @@ class Inference:
         self._foreign: dict[str, Value] = {}
 
     def escape(self, value: Value) -> None:
-        """Notes that functions are handed to code outside of the project, which may call them with anything."""
+        """Notes that functions are handed to code outside the project, which may call them with anything."""
         for atom in value:
             if atom.kind in ("function", "bound"):
                 atom.subject.is_open = atom.subject.has_callers = True
@@ -135,7 +135,7 @@ class Inference:
         module = self.project.find(name, asker) if name else None
         if module is None or module is asker:
             return None
-        # in both directions: `set_device` in one changes what "cuda" means in the other
+        # in both directions: `set_default_device` in one changes what "cuda" means in the other
         self.imports.setdefault(asker, set()).add(module)
         self.imports.setdefault(module, set()).add(asker)
         return module

@@ -180,7 +180,7 @@ class Interpreter:
         self._evaluate_parts(node)
 
     def _leave_round(self, node: ast.Break | ast.Continue) -> None:
-        # outside of a loop it is a syntax error, which Python reports when it compiles, not when it parses
+        # outside a loop it is a syntax error, which Python reports when it compiles, not when it parses
         if self._left_loops:
             self._left_loops[-1].append(dict(self.env))
 
@@ -212,7 +212,7 @@ class Interpreter:
 
     def _loop(self, node: ast.AST, read_body: Callable[[], Env | None]) -> Env:
         """Returns the environment where a loop ends. Its body is read until that no longer changes, beginning with what
-        was known when the loop was read the last time, so that a loop inside of it is mostly read once."""
+        was known when the loop was read the last time, so that a loop inside it is mostly read once."""
         ends = self.inference.loop_ends
         # values only grow, so what held at the end of an earlier reading holds now, too
         before = joined(self.env, ends.get(node)) or self.env
@@ -386,7 +386,7 @@ class Interpreter:
             for atom in bases:
                 if atom.kind == "class":
                     self.cells.unite(cls, atom.subject)
-        # what the body binds are attributes, which functions inside of it do not see as names
+        # what the body binds are attributes, which functions inside it do not see as names
         outer, env = self.owner, self.env
         self.owner = cls
         inside = dict(env)
@@ -410,7 +410,7 @@ class Interpreter:
 
     def bind(self, target: ast.expr, value: Value, is_inner: bool = False) -> None:
         """Gives a value to what stands left of an assignment; with `is_inner` to the variable of a comprehension, which
-        nothing outside of it can read."""
+        nothing outside it can read."""
         target.means = value  # type: ignore[attr-defined]
         match target:
             case ast.Name() if is_inner:
@@ -485,8 +485,9 @@ class Interpreter:
         return UNKNOWN
 
     def _constant(self, node: ast.Constant) -> Value:
-        if isinstance(node.value, str) and knowledge.SPELLING.fullmatch(node.value):
+        if isinstance(node.value, str) and node.value.startswith("cuda"):
             node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
+        if isinstance(node.value, str) and knowledge.SPELLING.fullmatch(node.value):
             return of("spelling", node.value, node)
         return knowledge.CONSTANTS.get(type(node.value), UNKNOWN)
 

@@ -112,6 +112,12 @@ class JudgedModule:
         return "xdevice.native.gpu()" if self.asks_xdevice else self.named(ACCELERATOR)
 
     @property
+    def current_gpu(self) -> str:
+        """The GPU that `set_device` has chosen, which PyTorch takes a device without an index for; "" where the module
+        works with another framework."""
+        return f"{self.torch_name}.device(xdevice.native.gpu().type)" if self.frameworks == {"torch"} else ""
+
+    @property
     def accelerator_name(self) -> str:
         """The kind of accelerator that there is, as a text to compare with: "cuda" on CUDA."""
         return "xdevice.native.gpu().type" if self.asks_xdevice else f"str({self.accelerator})"
@@ -130,7 +136,7 @@ class JudgedModule:
         return [statement]
 
     def has_uses(self, node: ast.AST) -> bool:
-        """Whether there are uses of devices inside of an expression."""
+        """Whether there are uses of devices inside an expression."""
         raise NotImplementedError
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
@@ -139,7 +145,7 @@ class JudgedModule:
             yield node
 
     def is_exact(self, node: ast.AST) -> bool:
-        """Whether the positions of a node are right: before Python 3.12 those inside of f-strings may not be."""
+        """Whether the positions of a node are right: before Python 3.12 those inside f-strings may not be."""
         try:
             again = ast.parse(self.segment(node), mode="eval").body
         except (SyntaxError, ValueError, IndexError):

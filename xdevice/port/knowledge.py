@@ -1,4 +1,4 @@
-"""Tables of the values that calls and attributes of packages outside of the project give."""
+"""Tables of the values that calls and attributes of packages outside the project give."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ RULES: Final[dict[str, Rule]] = {
 }
 
 _OF_CUDA: Final = re.compile(
-    r"(?:torch|paddle|paddle\.device)\.(?:cuda\.|CUDA|is_compiled_with_cuda)|.*built_with_cuda"
+    r"(torch|paddle|paddle\.device)\.(cuda\.|CUDA|is_compiled_with_cuda)|tensorflow\.test\.is_built_with_cuda"
 )
 """Full names of functions and classes for CUDA alone."""
 
@@ -373,7 +373,7 @@ def _is_on_host(node: ast.expr) -> bool:
 
 
 def _trains(loop: Any) -> bool:
-    """Whether the backward pass is in the loop itself, and not in a loop inside of it."""
+    """Whether the backward pass is in the loop itself, and not in a loop inside it."""
     waiting: list[ast.AST] = list(loop.body)
     for node in waiting:  # which grows meanwhile
         if isinstance(node, (*_LOOPS, ast.FunctionDef)):

@@ -13,7 +13,7 @@ from .judging import Judgement, Use, left_open, proven, text_of
 from .knowledge import framework_of
 from .rules import Judged, JudgedSites
 from .rules_of_calls import stands_loose
-from .values import DEVICES, means_of, only
+from .values import AVAILABLE, DEVICES, means_of, only
 from .words import ROWS
 
 _VENDORS: Final = ("torch.cuda.", "torch.xpu.", "torch.npu.", "torch.mps.", "torch.backends.mps.")
@@ -83,7 +83,16 @@ class NeutralSites(JudgedSites):
     # texts that name CUDA
 
     def _judge_text(self, node: ast.expr) -> Judged | None:
-        if "torch" not in self.frameworks or not only(means_of(node), DEVICES):
+        if text_of(node) == "nccl":
+            use = Use(self, node, Idiom('"nccl"', "XD153", "text"))
+            return use, left_open("the collectives of CUDA; without a backend init_process_group takes the right one")
+        if "torch" not in self.frameworks:
+            return None
+        filling = self._filling(node)
+        if filling is not None:
+            use = Use(self, node, Idiom('"cuda"', "XD111", "text"))
+            return use, self._of_text(use, self._place_of(filling), filling)
+        if not only(means_of(node), DEVICES):
             return None
         match = re.match(r"cuda(:|$)", str(next(iter(means_of(node))).subject))
         if match is None:
@@ -95,34 +104,47 @@ class NeutralSites(JudgedSites):
             judgement = proven("the kind of the accelerator that there is", edits)
             return use, replace(judgement, since="2.6") if is_plain else left_open("is compared with one device")
         place = self._place_of(node)
-        if place == "elsewhere":
-            return None
-        return use, self._of_text(use, place)
+        return None if place == "a site" else (use, self._of_text(use, place))
 
-    def _of_text(self, use: Use, place: str) -> Judgement:
+    def _filling(self, node: ast.expr) -> ast.expr | None:
+        """What fills in a text such as "cuda:%d" or "cuda:{}"; None if the node is none."""
+        parent = self.parents.get(node)
+        match text_of(node), parent:
+            case "cuda:%d" | "cuda:%s", ast.BinOp(op=ast.Mod(), left=left) if left is node:
+                return parent
+            case "cuda:{}", ast.Attribute(attr="format"):
+                call = self.parents.get(parent)
+                return call if isinstance(call, ast.Call) and call.func is parent else None
+        return None
+
+    def _of_text(self, use: Use, place: str, filling: ast.expr | None = None) -> Judgement:
+        if place == "elsewhere":
+            return left_open("a text that names CUDA, and what is made of it is not known", "XD165")
         accelerator = self.accelerator
         segment = self.segment(use.node).encode()
         why = "the accelerator that there is"
         if text_of(use.node) == "cuda":
             text = accelerator if place == "device" else rules_of_words.device_type(use)
             return replace(proven(why, use.replace(text)), since="2.6")
-        if _QUOTED.fullmatch(segment) is None and _FILLED.match(segment) is None:
+        if filling is None and _QUOTED.fullmatch(segment) is None and _FILLED.match(segment) is None:
             return left_open("a text in another form", "XD165")
         quote = segment.index(b"cuda") - 1
-        prefix = "" if segment[:quote].lower() == b"f" else "f"
-        start = use.start
-        edits = (
-            use.edit(start, start, prefix),
-            use.edit(start + quote + 1, start + quote + 5, f"{{{accelerator}}}"),
-        )
-        judgement = proven(why, edits) if prefix else proven(why, edits[1:])
         if place != "device" and not rules_of_words.has_gpu(use):
-            judgement = replace(judgement, grade="safe", code="XD170", why=f"{why}; raises where there is none")
-        return replace(judgement, since="2.6")
+            other = "'" if segment[quote : quote + 1] == b'"' else '"'
+            accelerator = f"{accelerator} or {other}cpu{other}"
+        start = use.start + quote + 1
+        if isinstance(filling, ast.Call):
+            at = use.find(b"(", self.span(filling.func)[1]) + 1
+            edits = (use.edit(start, start + len("cuda"), "{}"), use.edit(at, at, f"{accelerator}, "))
+            return replace(proven(why, edits), since="2.6")
+        edits = (use.edit(start, start + len("cuda"), f"{{{accelerator}}}"),)
+        if segment[:quote].lower() != b"f":
+            edits = (use.edit(use.start, use.start, "f"), *edits)
+        return replace(proven(why, edits), since="2.6")
 
     def _place_of(self, node: ast.expr) -> str:
         """Where a text stands: "device" where PyTorch takes a device and would fail without it, "text" where a device
-        is made of it later, and else "elsewhere"."""
+        is made of it later, "a site" where the call itself is one, and else "elsewhere"."""
         parent = self.parents.get(node)
         call = self.parents.get(parent) if isinstance(parent, ast.keyword) else parent
         if isinstance(call, ast.Call):
@@ -134,9 +156,10 @@ class NeutralSites(JudgedSites):
                 takes_device = is_move or name in _TAKE_DEVICES or name.startswith("torch.cuda.")
             if takes_device:
                 return "device"
-            if name.startswith(("torch.autocast", "torch.amp.")):
-                return "elsewhere"  # the call is a site itself
-        return "text" if node in self.device_origins else "elsewhere"
+            if name in rules_of_words.WITH_DEVICES:
+                return "a site"
+        is_choice = isinstance(parent, ast.IfExp) and parent.body is node and means_of(parent.test) == AVAILABLE
+        return "text" if is_choice or node in self.device_origins else "elsewhere"
 
     def _is_compared(self, node: ast.expr) -> bool:
         """Whether a text is compared with the kind or the name of a device."""

@@ -28,7 +28,7 @@ class Function:
     is_method: bool = False  # called on an object, which is its first argument
     is_property: bool = False
     has_callers: bool = False
-    is_open: bool = False  # code outside of the project may call it with anything
+    is_open: bool = False  # code outside the project may call it with anything
     has_yield: bool = False
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class Function:
 
 
 def _nodes_of_scope(body: list[ast.AST]) -> Iterator[ast.AST]:
-    """The nodes of a function, without those of the functions and classes inside of it."""
+    """The nodes of a function, without those of the functions and classes inside it."""
     waiting = list(body)
     for node in waiting:  # which grows meanwhile
         yield node

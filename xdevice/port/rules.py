@@ -44,9 +44,19 @@ class JudgedSites(JudgedModule):
                     consumed.update(ast.walk(part))
         stays = {use.node: use for use, judgement in found if judgement.verdict == "open" and _vendor_of(use)}
         for use, judgement in found:
-            if judgement.edits and use.called.endswith(".is_available"):
-                judgement = self._guarding(use.node, stays) or judgement
+            test = self._test_of(use) if judgement.edits and stays else None
+            if test is not None:
+                judgement = self._guarding(test, stays) or judgement
             yield self._site(use, judgement)
+
+    def _test_of(self, use: Use) -> ast.AST | None:
+        """The test that a use makes, which is true only on CUDA: `torch.cuda.is_available()`, `d.type == "cuda"`."""
+        if use.called.endswith(".is_available"):
+            return use.node  # type: ignore[no-any-return]
+        for node in (use.node, use.parent):
+            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.In):
+                return node
+        return None
 
     def _guarding(self, test: ast.AST, stays: dict[Any, Use]) -> Judgement | None:
         """Keeps `torch.cuda.is_available()` where it guards what only CUDA has."""
@@ -184,7 +194,9 @@ class JudgedSites(JudgedModule):
         if framework_of(callee) is None or not SPELLING.fullmatch(text):
             return use, left_open("a text, for a function that may read it", "XD165")
         if self.sets_current and ":" not in text:
-            return use, OTHER_GPU
+            if not self.current_gpu:
+                return use, OTHER_GPU
+            return use, proven("the GPU that set_device has chosen", use.replace(self.current_gpu, node.value))
         edits = use.replace(f"xdevice.native.gpu({text.partition(':')[2]})", node.value)
         return use, proven("a text that names it, for a function of the framework", edits)
 

@@ -153,7 +153,7 @@ def _has_index(node: ast.AST) -> bool:
 
 def _without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
     """The judgement on a device without an index. The native device of xdevice has an index, which shows in texts and
-    ignores `set_device`. If either matters, the new text is made of the kind alone, or the site stays open."""
+    ignores `set_default_device`. If either matters, the new text is made of the kind alone, or the site stays open."""
     in_text = use.node in use.module.text_origins
     # `torch.device("cuda")` prints without an index, and follows set_device; xdevice's own has index 0
     if not in_text and not use.sets_current:

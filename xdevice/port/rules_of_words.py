@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from .guards import known_at
 from .judging import OTHER_ARGUMENTS, STARS, Edits, Judgement, Use, left_open, proven, safe, text_of
 from .rules_of_calls import stands_loose
 from .values import DEVICES, NUMBERS, Value, is_known, may_be, means_of, only
@@ -54,6 +55,9 @@ _ALIKE: Final = {
 """Functions whose row is about one value of an argument."""
 _LOOSER_THAN_AND: Final = (ast.IfExp, ast.BoolOp, ast.NamedExpr, ast.Lambda)
 _REPEATABLE: Final = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+
+
+WITH_DEVICES: Final = frozenset(_ALIKE)
 
 
 def row_of(full_name: str) -> Row | None:
@@ -294,7 +298,7 @@ def _nccl(use: Use, row: Row) -> Judgement:
     if backend is None or text_of(backend) != "nccl":
         return Judgement("neutral", "takes what it is given")
     text = f"{use.module.torch_name}.distributed.get_default_backend_for_device({use.module.accelerator})"
-    return proven("the collectives of the accelerator that there is", use.replace(text, backend))
+    return proven("the collectives of the accelerator that there is", use.replace(text, backend), backend)
 
 
 def move(use: Use) -> Judgement:
@@ -311,7 +315,7 @@ def move(use: Use) -> Judgement:
         at = use.find(b"(", end) + 1
         text = use.module.accelerator
         edits = (*edits, use.edit(at, at, text + (", " if use.keywords else "")))
-    elif not only(means_of(device), (*DEVICES, *NUMBERS)):
+    elif not only(known_at(device, use.module.parents), (*DEVICES, *NUMBERS)):
         return left_open("it may be None, which .to() takes for no move", "XD161")
     judgement = proven("what has .cuda() has .to(), and moves in the same way", edits)
     if not is_known(receiver) and "cuda" in use.module.inference.methods:

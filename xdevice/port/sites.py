@@ -67,7 +67,7 @@ class Edit:
 
 
 def splice(text: bytes, edits: Iterable[Edit]) -> bytes:
-    """`text` with the edits made, which may not overlap; everything outside of them stays byte for byte.
+    """`text` with the edits made, which may not overlap; everything outside them stays byte for byte.
 
     Raises:
         ValueError: two edits overlap, which is a fault of xdevice: the sites of a file should nest.

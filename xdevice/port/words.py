@@ -107,7 +107,7 @@ AVAILABLE: Final = "torch.accelerator.is_available()"
 _SEED: Final = "the CPU's generator gets the seed, too: written where the line before has set that seed already"
 _GRAPHS: Final = (
     "torch.accelerator.Graph (2.12) refuses CUDA: https://github.com/pytorch/pytorch/pull/171313; "
-    "xdevice.capture(function) records and replays"
+    "xdevice.accelerator.make_graphed_callable(function) records and replays"
 )
 
 _TORCH: Final = (
@@ -296,10 +296,10 @@ _PADDLE: Final = (
     Row("paddle.device.cuda.memory_allocated", xdevice="xdevice.memory(device).allocated", differs=_OWN),
     Row("paddle.device.cuda.max_memory_allocated", xdevice="xdevice.memory(device).peak", differs=_OWN),
     Row("paddle.CUDAPlace", xdevice="xdevice.native.gpu(i)", differs=_OWN),
-    Row('paddle.set_device("gpu:0")', xdevice="xdevice.set_device(device)", differs=_OWN),
+    Row('paddle.set_device("gpu:0")', xdevice="xdevice.set_default_device(device)", differs=_OWN),
     *_none(
         "paddle.device.cuda.Stream paddle.device.cuda.Event paddle.device.cuda.stream_guard",
-        "xdevice.Stream and xdevice.Event have other methods",
+        "xdevice.accelerator.Stream and xdevice.accelerator.Event have other methods",
     ),
     *_none("paddle.device.cuda.empty_cache", "the framework's own cache"),
     Row("paddle.CUDAPinnedPlace", differs="xdevice pins memory by itself"),
