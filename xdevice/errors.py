@@ -1,4 +1,4 @@
-"""Every error that xdevice raises by name. Each message says what was given, what was expected, and how to mend it.
+"""Every error that xdevice raises by name. Each message says what was given, what was expected, and how to fix it.
 
     XDeviceError
      ├── ArgumentError             ValueError, TypeError   an argument that a function does not take

@@ -26,6 +26,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -219,6 +220,10 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
             return Way(_items, lambda old, items: _one_level(old)[1].unflatten(items.values()))
         way = Way(lambda x: _one_level(x)[0], lambda old, children: _one_level(old)[1].unflatten(children))
         return way._replace(dense="make it dense first: x.todense()") if _is_sparse(x) else way
+
+    def register_tree_node(self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]) -> None:
+        with suppress(ValueError):  # the program has registered it
+            jax.tree_util.register_pytree_node(cls, flatten, unflatten)
 
     # memory
 

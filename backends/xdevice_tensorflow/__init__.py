@@ -299,7 +299,7 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
         if not all(hasattr(part, "backing_device") for part in parts):
             raise self.unsupported(
                 f"asking for the device of a symbolic {type(x).__name__}",
-                "ask outside of the traced function; inside, move its components: x.values, x.flat_values",
+                "ask outside the traced function; inside, move its components: x.values, x.flat_values",
             )
         places = {self.device_of(part) for part in parts}
         if len(places) > 1:

@@ -71,7 +71,7 @@ PRIVATE: Final = (
     ),
     Private(
         "models", "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", ("_handle",),
-        "models move in place: the handle inside of a variable is swapped; no upstream issue",
+        "models move in place: the handle inside a variable is swapped; no upstream issue",
     ),
     Private(
         "models", "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", ("_unique_id",),

@@ -252,7 +252,7 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
     for x in leaves(own):
         if isinstance(x, torch.Tensor | torch.optim.Optimizer) and id(x) not in parameters:
             raise UnsupportedError(
-                f"torch cannot move this {type(optimizer).__name__}, which keeps a {type(x).__name__} outside of its "
+                f"torch cannot move this {type(optimizer).__name__}, which keeps a {type(x).__name__} outside its "
                 "state; make it after the model has moved, and load_state_dict() the state"
             )
 
@@ -376,6 +376,11 @@ class TorchModels(Models):
 
     def watch_gradients(self, variables: list[torch.Tensor], ready: Callable[[int, Any], None]) -> Callable[[], None]:
         return _gradient_watch().watch(variables, ready)
+
+    def register_tree_node(self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]) -> None:
+        register = private.get("torch.utils._pytree.register_pytree_node")
+        if register is not None and cls not in _NODES:
+            register(cls, flatten, lambda children, static: unflatten(static, children))
 
     def times_written(self, x: torch.Tensor) -> int | None:
         count: int | None = _version.__get__(x) if _version is not None and not x.is_inference() else None

@@ -183,6 +183,11 @@ def state_of_optimizers(xd: Any) -> Any:
     return [str(line) for line in xd.models.compare_optimizers(optimizer, fresh)]
 
 
+def deterministic(xd: Any) -> Any:
+    with xd.math.deterministic() as lacking:
+        return lacking, numbers(xd, xd.ones(2) * 2)
+
+
 def replicas(xd: Any) -> Any:
     devices = xd.try_all_gpus()
     parts = xd.split_batch(xd.tensor([[1.0], [2.0], [3.0], [4.0]]), devices)
@@ -200,6 +205,7 @@ STEPS: Steps = {
     "prefetch": ("prefetch", prefetched), "saving": ("saving", saved), "layers": ("layers", layers),
     "calls of layers": ("layers' calls", calls_of_layers), "optimizers": ("optimizers", optimizers),
     "state of optimizers": ("optimizers", state_of_optimizers), "replicas": ("replicas", replicas),
+    "deterministic": ("deterministic", deterministic),
 }  # fmt: skip
 
 

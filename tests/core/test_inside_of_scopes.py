@@ -1,4 +1,4 @@
-"""What says where it goes does so inside of `with device:` too: what an adapter makes for itself names its device.
+"""What says where it goes does so inside `with device:` too: what an adapter makes for itself names its device.
 
 On real GPUs (`pytest -m gpu`) or on virtual ones:
 

@@ -48,7 +48,7 @@ def test_a_wrong_device_changes_nothing(xd):
             assert scopes._threads.device is xdevice.cpu()
         with (
             xdevice.cpu(),
-            pytest.raises(xdevice.errors.ScopeError, match=r"set_default_device\(None\) inside of `with cpu:0:`"),
+            pytest.raises(xdevice.errors.ScopeError, match=r"set_default_device\(None\) inside `with cpu:0:`"),
         ):
             xdevice.set_default_device(None)
         assert scopes._threads.device is xdevice.cpu()

@@ -79,7 +79,7 @@ def test_a_gradient_that_is_none_on_one_rank_is_named(run):
         [
             ("raises_in_the_middle", "ValueError", "rank 1 raised ValueError: a bug in backward"),
             ("two_passes", "ScopeError", "got a gradient twice in one block"),
-            ("a_verb_inside", "ScopeError", "barrier inside of averaging()"),
+            ("a_verb_inside", "ScopeError", "barrier inside averaging()"),
         ],
         each_time=[("raises_in_the_middle", "ValueError", "rank 1 raised ValueError: a bug in backward")],
         slow=[("two_passes", "ScopeError", "got a gradient twice in one block")],

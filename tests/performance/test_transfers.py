@@ -310,6 +310,38 @@ class TestTorch:
         ]  # fmt: skip
         assert {r.file for r in log} == {__file__}
 
+    @pytest.mark.parametrize(
+        "kind", ["Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "ASGD", "Adadelta", "RMSprop", "SGD"]
+    )
+    def test_an_optimizers_own_numbers_are_no_transfers(self, kind):
+        import torch
+
+        model = torch.nn.Linear(2, 2)
+        optimizer = getattr(torch.optim, kind)(model.parameters())
+        for _ in range(2):  # the state is made in the first step
+            with transfers() as log:
+                loss = model(torch.ones(1, 2)).sum()
+                loss.backward()
+                optimizer.step()
+                loss.item()
+            assert [r.how for r in log] == ["item"]
+
+    def test_an_optimizer_that_reads_the_loss_is_seen(self):
+        import torch
+
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = (model(torch.ones(1, 2)) ** 2).sum()
+            loss.backward()
+            return loss
+
+        with transfers() as log:
+            optimizer.step(closure)
+        assert "float" in [r.how for r in log]
+
     def test_a_deepcopy_is_no_transfer(self):
         import torch
 

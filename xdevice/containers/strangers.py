@@ -109,7 +109,7 @@ class Stranger:
             backend.require(target)
 
     def refusal(self, path: str, target: Device) -> ContainerError:
-        """Returns the error that says why the object's tensors would stay behind, and which line mends that."""
+        """Returns the error that says why the object's tensors would stay behind, and which line fixes that."""
         places = [place for _, place in self.places()]
         somewhere = "tensors" if places else "models"
         where = next((f"tensors on {place}" for place in places if place is not target), somewhere)

@@ -391,7 +391,8 @@ def register_container(
 
     Needed for objects that hold tensors and have no `.to(device)` of their own. Without further arguments, also as a
     decorator, their attributes are walked, and rebuilding makes a new object without calling `__init__`. It holds at
-    once, also for types met before, and costs nothing for other types. docs/reference/devices.md has more examples.
+    once, also for types met before, and costs nothing for other types. A type without functions also becomes a node of
+    the trees of JAX, PyTorch and optree, where these are imported. docs/reference/devices.md has more examples.
 
     Args:
         cls: the type. If it is registered again, the last call counts.
@@ -412,8 +413,13 @@ def register_container(
         Device('cpu:0')
     """
     _refuse(cls, flatten, rebuild, move)
+    is_first = cls not in registered
     registered[cls] = Way(flatten, rebuild, move)
     forget()
+    if is_first and flatten is None and move is None:
+        from . import sharing  # few programs need it
+
+        sharing.share(cls)
     return cls
 
 

@@ -133,7 +133,7 @@ class Primitives(ABC):
     accelerator `gpu:i` is does not change, unless GPUs become virtual, and then every word is right."""
     computes_on: ClassVar[Literal["operands", "scope"]] = "operands"
     """On which device the framework's operations compute: on that of their operands, or, wherever these are, on that of
-    the innermost `scope`, outside of one on the framework's default. In the second case a process that has a GPU of its
+    the innermost `scope`, outside one on the framework's default. In the second case a process that has a GPU of its
     own is in the scope of that one, and errors for tensors on two devices say where operators compute."""
     most_axes: int = 64
     """How many axes a tensor may have; values come through NumPy, which does not allow more."""
@@ -277,7 +277,7 @@ class Primitives(ABC):
         return None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:
-        """Returns `function()`, called outside of the framework's compiler, which would otherwise replace NumPy's
+        """Returns `function()`, called outside the framework's compiler, which would otherwise replace NumPy's
         functions in it by the framework's own operations."""
         return function()
 
@@ -301,6 +301,10 @@ class Primitives(ABC):
         """Whether a tensor cannot leave the host: a tensor of texts, for example. When a container is moved, such a
         tensor stays on the host."""
         return False
+
+    def register_tree_node(self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]) -> None:  # noqa: B027  # most frameworks have no trees
+        """Registers a type with the framework's own trees, if it has any and the type is not registered yet.
+        `flatten(x)` gives children and what is static; `unflatten(static, children)` makes the object."""
 
     # memory
 

@@ -2,7 +2,7 @@
 
 xdevice keeps the current device in a context variable, which survives an `await`. The frameworks keep theirs per
 thread, Paddle even for the whole process, so during an `await` the device would hold for whichever task runs next.
-Therefore, if an asyncio task waits inside of a block, the block is undone at that point, and raises a `ScopeError` at
+Therefore, if an asyncio task waits inside a block, the block is undone at that point, and raises a `ScopeError` at
 its end. Blocks that overlap in one task, as those in generators may, can end in any order.
 """
 
@@ -63,7 +63,7 @@ def set_default_device(device: object) -> None:
     chosen = None if device is None else devices.parse(device)
     if _threads.open:
         raise ScopeError(
-            f"set_default_device({device}) inside of `with {_threads.open[-1].key}:`, which would end it; "
+            f"set_default_device({device}) inside `with {_threads.open[-1].key}:`, which would end it; "
             f"call it before the block, or write `with {device}:` instead"
         )
     native = None
@@ -101,7 +101,7 @@ def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException 
     """Ends the last block that this thread and task entered with the object `key`, and takes it off the stack.
 
     Raises:
-        ScopeError: there is no such block, or its task has waited inside of it.
+        ScopeError: there is no such block, or its task has waited inside it.
     """
     entered = stack.get()
     place = blocks.place_in(entered, key, f"`with {key}:`")

@@ -68,7 +68,7 @@ def processes(
     around = _current.options
     arguments = (engine, timeout, join_timeout, check)
     if any(value is not None and value != own for value, own in zip(arguments, around, strict=True)):
-        raise ArgumentError(f"this is inside of a block of processes already, with {around}; leave it first")
+        raise ArgumentError(f"this is inside a block of processes already, with {around}; leave it first")
     return _current
 
 

@@ -87,7 +87,7 @@ class Session:
         self.engine = "none"
         self.is_open = False
         self._within = ""
-        """The block in which no collective can be called, and why; empty outside of such a block."""
+        """The block in which no collective can be called, and why; empty outside such a block."""
         self.plans: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
         """For each model, what is known of its gradients: see `gradients.Plan`."""
         self._has_aborted = False
@@ -277,7 +277,7 @@ class Session:
             )
         carrier = self.require_open(verb)
         if self._within:
-            raise ScopeError(f"{verb} inside of {self._within}; call it after the block")
+            raise ScopeError(f"{verb} inside {self._within}; call it after the block")
         for one in tensors:
             carrier.require(one, verb, op)
         return carrier
@@ -287,9 +287,7 @@ class Session:
         if line is not None and line.failure is not None:
             raise line.failure.with_traceback(None)
         if line is None or self._carrier is None or not self.is_open:
-            raise LaunchError(
-                f"{verb} outside of the block of this world: with xdevice.distributed.processes() as world:"
-            )
+            raise LaunchError(f"{verb} outside the block of this world: with xdevice.distributed.processes() as world:")
         return self._carrier
 
     @contextmanager

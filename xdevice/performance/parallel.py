@@ -94,7 +94,7 @@ def close_pool() -> None:
     Young: it may change in a minor version.
 
     The next `parallel.run` starts new ones. A program need not call this at its end: the threads end by themselves
-    then, after the tasks at work. A program that ends with a daemon thread inside of `parallel.run` waits for these up
+    then, after the tasks at work. A program that ends with a daemon thread inside `parallel.run` waits for these up
     to 10 seconds.
 
     Example:
@@ -235,7 +235,7 @@ def _short_turns(backend: Backend) -> Iterator[None]:
         yield
         return
     with _intervals_lock:
-        # a call inside of a call must not take our own interval for the user's
+        # a call inside a call must not take our own interval for the user's
         _intervals.append(_intervals[0] if _intervals else sys.getswitchinterval())
         sys.setswitchinterval(min(TURN, _intervals[0]))
     try:

@@ -216,7 +216,7 @@ def _report(transfer: Transfer) -> None:
     modes = {log._mode for log in logs}
     if "forbid" in modes:
         raise TransferError(
-            f'{record}, inside of xdevice.transfers("forbid"); keep the value on its device, and read it after the '
+            f'{record}, inside xdevice.transfers("forbid"); keep the value on its device, and read it after the '
             f"block, or once in many steps",
             record,
         )

@@ -325,7 +325,7 @@ def _is_on_host(node: ast.expr) -> bool:
 
 
 def _trains(loop: Any) -> bool:
-    """Whether the backward pass is in the loop itself, and not in a loop inside of it."""
+    """Whether the backward pass is in the loop itself, and not in a loop inside it."""
     waiting: list[ast.AST] = list(loop.body)
     for node in waiting:  # which grows meanwhile
         if isinstance(node, (*_LOOPS, ast.FunctionDef)):

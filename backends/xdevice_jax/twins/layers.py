@@ -7,7 +7,7 @@ Facts that the code depends on:
 - Equinox has PyTorch's layouts, but the bias of a convolution has an axis of length 1 for each axis of the window.
 - nnx's OptimizedLSTMCell has one bias where PyTorch has two. Its GRUCell has none for the state, and its LSTMCell has
   an array for each gate.
-- The batch norm of Equinox keeps its statistics outside of the module.
+- The batch norm of Equinox keeps its statistics outside the module.
 """
 
 from __future__ import annotations

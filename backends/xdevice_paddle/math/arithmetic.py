@@ -6,7 +6,7 @@ Paddle's own functions have these faults, which the kernels here correct (no ups
 - `equal` takes floats that differ by 1e-8 for equal.
 - `pow` and `full_like` of integers compute in float64.
 - `argmax` and `argmin` skip NaN, which the core corrects.
-- `matmul` of two stacks of integer matrices that are broadcast writes outside of its memory, which crashes the process
+- `matmul` of two stacks of integer matrices that are broadcast writes outside its memory, which crashes the process
   later (3.3.1).
 - A reduction with `axis=[]` works over all axes. This is not corrected, because the core never passes `axis=[]`.
 """
@@ -103,7 +103,7 @@ def not_equal(x1: Any, x2: Any) -> Any:
 
 
 def hypot(x1: Any, x2: Any) -> Any:
-    # Paddle's own squares both: 3e20 and 4e20 give inf in float32, 3e-30 and 4e-30 zero (3.3.1; no upstream issue known)
+    # Paddle's own squares both: of 3e20 and 4e20 it gives inf in float32 (3.3.1; no upstream issue known)
     x1, x2 = paddle.abs(x1), paddle.abs(x2)
     large, small = paddle.maximum(x1, x2), paddle.minimum(x1, x2)
     divisor = paddle.where(large > 0, large, paddle.ones_like(large))

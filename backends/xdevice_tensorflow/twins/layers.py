@@ -480,7 +480,7 @@ def _group_norm(path: str, layer: Any) -> Layer:
 
 def _with_axis(operation: Layer, layer: Any) -> Layer:
     """Returns an entry with its setting `axis` counted in PyTorch's order of axes, and with the number of axes as
-    `ndim`. Without `axis`, or outside of a functional model, which knows the shapes, it is returned unchanged."""
+    `ndim`. Without `axis`, or outside a functional model, which knows the shapes, it is returned unchanged."""
     axis = operation.settings.get("axis")
     if not isinstance(axis, int) or len(nodes_of(layer)) != 1:
         return operation

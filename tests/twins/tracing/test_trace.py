@@ -302,7 +302,7 @@ def test_layers_inside_of_a_tf_function_are_refused():
     import tensorflow as tf
 
     model = keras_net()
-    with pytest.raises(UnsupportedError, match=r"inside of tf\.function"), xdevice.parity.capture_intermediates(model):
+    with pytest.raises(UnsupportedError, match=r"inside tf\.function"), xdevice.parity.capture_intermediates(model):
         tf.function(lambda x: model(x))(image("tensorflow"))
 
 

@@ -7,7 +7,7 @@ collective (an operation that all processes take part in). This says what an eng
   call before it, unless the user has switched that off;
 - tensors are dense, of the engine's own framework, without a gradient, and on `group.device` or on the host;
 - a call that waits for a rank which has died or is stuck is left waiting, in a thread of its own. So the engine sets no
-  deadline that is shorter than `group.timeout`, and is told of the failure by `abort`.
+  deadline that is shorter than `group.timeout`, and `abort` reports the failure to it.
 
 A call returns when its result has been computed, also on a GPU; `start_mean` may have several under way.
 

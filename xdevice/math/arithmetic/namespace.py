@@ -22,6 +22,7 @@ from .linalg import LinearAlgebra
 from .lookup import Functions, Lookup
 from .manipulation import Manipulation
 from .reducing import Reducing
+from .scopes import aside
 from .sets import Sets
 
 VERSION: Final = "2024.12"
@@ -45,6 +46,7 @@ class Namespace:
         functions = {**elementwise.functions(checks), **reducing.functions(checks)}
         for room in (Creation(checks), Manipulation(checks), Reducing(checks), Sets(checks), Types(checks)):
             functions |= _functions(room)
+        functions = {name: aside(checks.backend.scopes, function) for name, function in functions.items()}
         self.__name__ = f"array_namespace of {checks.backend.name}"
         self._backend = checks.backend
         vars(self).update(functions)

@@ -84,7 +84,7 @@ class WaitingChecks(Suite):
             pytest.skip("the samples do not have: work that blocking mode waits for")
         with xdevice.accelerator.blocking():
             with xdevice.accelerator.blocking():
-                assert self.long_work(self.here).is_done(), "the work is under way inside of blocking mode"
+                assert self.long_work(self.here).is_done(), "the work is under way inside blocking mode"
             assert self.long_work(self.here).is_done(), "an inner block has ended the outer one"
         with pytest.raises(Planned), xdevice.accelerator.blocking():
             raise Planned

@@ -218,11 +218,11 @@ class DeviceChecks(Suite):
         return self.samples.native_ones(2)
 
     def assert_creates_on(self, place: Device, name: str = "the framework creates elsewhere") -> None:
-        """Checks where the framework's own function creates a tensor, without being told of a device."""
+        """Checks where the framework's own function creates a tensor, without naming a device."""
         assert xdevice.device_of(self.native_ones()) is place, name
 
     def default_place(self) -> Device:
-        """Where xdevice creates a tensor without being told of a device."""
+        """Where xdevice creates a tensor without naming a device."""
         return xdevice.device_of(xdevice.tensor([1.0]))
 
     def test_results_are_where_the_adapter_says(self) -> None:

@@ -149,7 +149,7 @@ class Writer:
         self._device = None if device is None else target.require(devices.parse(device))
         self._changes_floats = bool(floats.setting())  # a run of `xdevice parity` that asks for float64, or for jitter
         self._possible: set[tuple[Device, str]] = set()
-        """The devices and dtypes that the target was seen to have."""
+        """The devices and dtypes that the target has."""
         self._casts: dict[tuple[str, str], list[str]] = {}
         """The names of the tensors that have another dtype in the target, by the two dtypes."""
         self._first_names: dict[int, str] = {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 
-TYPE_CHECKING = False  # outside of a parity run this module is all that `log` imports
+TYPE_CHECKING = False  # outside a parity run this module is all that `log` imports
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path

@@ -136,7 +136,7 @@ class Tracer:
         if traced.refusal:
             return False
         if self._backend.tracing():
-            self._refuse(traced, f"it is called inside of {self._backend.tracing()}, where layers have no values")
+            self._refuse(traced, f"it is called inside {self._backend.tracing()}, where layers have no values")
             return False
         shapes = tuple(tuple(x.shape) for x in layer_calls.tensors(self._backend, arguments))
         with self._lock:
