@@ -48,6 +48,11 @@ _CACHES: Final = "transformers.cache_utils"
 """The Python module that defines the caches of Hugging Face's models. Such a cache is a plain object in the output of a
 model."""
 
+_GRAPHS: Final = "torch_geometric.data."
+"""How the names of the Python modules begin that define PyG's graphs and batches of them."""
+_BOOKKEEPING: Final = ("_slice_dict", "_inc_dict")
+"""What a batch of PyG's keeps on the host, wherever its graphs are."""
+
 _EXPORTED: Final = "torch.export.exported_program"
 _INSTEAD_OF_EXPORTED: Final = (
     "its graph names devices: torch.export.passes.move_to_device_pass(program, device) makes another one"
@@ -394,6 +399,8 @@ class TorchModels(Models):
         modules = {base.__module__ for base in type(x).__mro__}
         if _CACHES in modules:
             return Way()
+        if any(module.startswith(_GRAPHS) for module in modules):
+            return Way(move=lambda x, device: x.to(self.to_native(device)), stays=_BOOKKEEPING)
         if _EXPORTED in modules:
             return Way(tensors=_exported, instead=_INSTEAD_OF_EXPORTED)
         node = _NODES.get(type(x))

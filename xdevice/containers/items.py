@@ -64,7 +64,7 @@ def _find_beside(x: Any) -> dict[str, Any]:
     return {
         name: value
         for name, value in beside.items()
-        if looks.known_kind(type(value)) is not None or looks.search(value)
+        if registry.kind_of(type(value)) is not None or looks.search(value)
     }
 
 

@@ -162,22 +162,17 @@ class _Sorted:
 
     def __init__(self, x: Any, walk: Walked | None = None) -> None:
         self.x = x
-        self.tree = tree = Tree(x, whole=True, once=True, walk=walk)
+        self.tree = tree = trees.searched(x, whole=True, walk=walk)
         self.owned: list[_Owned] = []
-        self.strangers: list[tuple[int, Stranger]] = []
+        self.strangers: list[tuple[int, Stranger]] = tree.strangers
         self._kept: list[Any] = []
         """The parts of models, kept alive because they are looked up by their `id`s, also after other objects
         have replaced them in their models."""
         kinds: dict[int, Owned | None] = {number: registry.kind_of(cls) for number, cls in tree.kinds.items()}
         for i, value in enumerate(tree.leaves):
-            cls = id(type(value))
-            owned = kinds[cls]
+            owned = kinds[id(type(value))]
             if owned is not None:
                 self.owned.append((i, value, owned.backend, owned.kind))
-                continue
-            stranger = tree.stranger(i) if cls not in PLAIN else None
-            if stranger is not None:
-                self.strangers.append((i, stranger))
         backends = {backend for _, _, backend, _ in self.owned}
         binding = {backend for backend in backends if backend.is_host_only or _may_be_bound(backend)}
         if any(backend.is_host_only for backend in binding):
@@ -266,6 +261,7 @@ class _Sorted:
         refuse_lacking(self.x, place, inside.union(backend for _, _, backend, _ in self.owned))
         if is_copy:
             self._refuse_shared()
+            tree.refuse_shared()
         elif away and self._models():
             tree.check_rebuilding({id(x) for tensors in away.values() for x in tensors})
         return away
