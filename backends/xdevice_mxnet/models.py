@@ -27,11 +27,13 @@ from . import trainers
 from .private import private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
 
     from xdevice.base.devices import Device
 
 TYPES: Final = (Block, Parameter, ParameterDict, Trainer)
+_KEPT: Final = frozenset((*vars(Block()), *vars(HybridBlock())))
+"""The names of the attributes that every block has."""
 _arrays = private.field("mxnet.gluon.Parameter._data")
 _put = private.field("mxnet.gluon.Parameter._init_impl")
 _trainer = private.field("mxnet.gluon.Parameter._trainer")
@@ -240,6 +242,8 @@ def _state_on(state: Any, native: Any) -> Any:
 
 
 class MxnetModels(Models):
+    lists_layers = "gluon.nn.Sequential, or register_child() it"
+
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         for name, native in places(model):
             place = self.from_native(native)
@@ -256,6 +260,21 @@ class MxnetModels(Models):
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
         return trainers.variables(model) if isinstance(model, mx.gluon.Trainer) else variables(model)
+
+    def attributes_of(self, model: Any) -> Iterable[tuple[str, dict[str, Any], Container[str]]]:
+        blocks: list[Any] = []
+        if isinstance(model, Block):
+            model.apply(blocks.append)
+        return [("" if block is model else block.name, vars(block), _KEPT) for block in blocks]
+
+    def move_held(self, x: Any, device: Device) -> Any:
+        if self.device_of(x) is device:
+            return x
+        with mx.autograd.pause():
+            moved = self.move(x, device)
+        if x.grad is not None:
+            moved.attach_grad()
+        return moved
 
     def move_model(self, model: Any, device: Device) -> None:
         private.require("models")

@@ -36,7 +36,7 @@ from .private import private
 from .trees import leaves, replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
     from xdevice.base.devices import Device
     from xdevice.contract.primitives import Primitives
@@ -66,6 +66,8 @@ def _gradient_watch() -> GradientWatch:
     return GradientWatch(lambda p, report: p.register_post_accumulate_grad_hook(lambda _: report()))
 
 
+_pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
+_tensor_name = private.field("torch.nn.utils.prune.BasePruningMethod._tensor_name")
 _own_apply = private.field("torch.nn.Module._apply")
 _APPLY: Final = private["torch.nn.Module._apply"]
 _NODES: Final = private["torch.utils._pytree.SUPPORTED_NODES"]
@@ -156,6 +158,14 @@ def copied(model: Module, native: torch.device) -> Any:
         if new.requires_grad is not old.requires_grad:
             new.requires_grad_(old.requires_grad)
     return move(twin, native)
+
+
+def _computed(module: Module) -> Iterator[str]:
+    """Yields the attributes that `weight_norm`, `spectral_norm` and `prune` compute anew before each call."""
+    for hook in _pre_hooks(module).values():
+        name = getattr(hook, "name", None) or _tensor_name.get(hook)
+        if isinstance(name, str):
+            yield name
 
 
 def _results(model: Module) -> Iterator[torch.Tensor]:
@@ -310,6 +320,7 @@ def _packed(backend: Primitives) -> Way:
 
 
 class TorchModels(Models):
+    lists_layers = "torch.nn.ModuleList, ModuleDict or ParameterList"
     _places: dict[torch.device, Device]
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
@@ -338,6 +349,25 @@ class TorchModels(Models):
         if lost is not None:
             raise self.unsupported(f"{lost} of this model, which no set_extra_state() would load", "write that method")
         return state.items()
+
+    def attributes_of(self, model: Any) -> Iterable[tuple[str, dict[str, Any], Container[str]]]:
+        modules = model.named_modules() if isinstance(model, Module) else ()
+        return [
+            (path, module.__dict__, _KEPT.union(_computed(module)) if _pre_hooks(module) else _KEPT)
+            for path, module in modules
+        ]
+
+    def move_held(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        if not (x.requires_grad and x.is_leaf):
+            return x if self._places[x.device] is device else self.move(x, device)
+        gradient, x.grad = x.grad, None
+        x.data = self.move(x.detach(), device)
+        if gradient is not None:
+            x.grad = self.move(gradient, device)
+        return x
+
+    def is_parameter(self, x: torch.Tensor) -> bool:
+        return isinstance(x, torch.nn.Parameter)
 
     def move_model(self, model: Any, device: Device) -> Any:
         return move(model, self.to_native(device))

@@ -32,7 +32,7 @@ _MOST: Final = 10_000
 program."""
 
 _DEEPEST: Final = 16
-"""How many levels of plain containers `_is_plain` looks through: a container that contains itself has no end."""
+"""How many levels of plain containers `is_plain` looks through: a container that contains itself has no end."""
 
 _IS_COLLECTED: Final = 1 << 14  # Py_TPFLAGS_HAVE_GC
 _VIEWS: Final[tuple[Any, ...]] = (type({}.keys()), type({}.values()), type({}.items()))
@@ -208,7 +208,7 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
             yield from (("", "", own) for own in gc.get_referents(x) if own is not inner)
         return
     if view.base is dict:
-        if not _is_plain(list(dict.values(x))):
+        if not is_plain(list(dict.values(x))):
             yield from (("[{}]", key, value) for key, value in list(dict.items(x)))
         yield from _number(".keys()[{}]", list(dict.keys(x)))
     elif view.base is not None:
@@ -225,10 +225,10 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _number(form: str, values: list[Any]) -> Iterator[tuple[str, Any, Any]]:
-    return iter(()) if _is_plain(values) else zip(repeat(form), count(), values, strict=False)
+    return iter(()) if is_plain(values) else zip(repeat(form), count(), values, strict=False)
 
 
-def _is_plain(values: list[Any]) -> bool:
+def is_plain(values: list[Any]) -> bool:
     """Whether values are numbers and texts only, or containers of these. It works at C's speed, because a tokenizer has
     50,000 pairs, and looking at each in turn takes ten times as long."""
     for _ in range(_DEEPEST):

@@ -313,6 +313,16 @@ def way_of(x: Any, whole: bool) -> Walk | None:
     return way.inside
 
 
+def mover(x: Any) -> strangers.Stranger | None:
+    """Returns the `Stranger` for an object of a type that a user or a framework has said how to move; None for any
+    other object."""
+    way = walks.get(id(type(x)))
+    if type(way) is not Whole or way.way is None:
+        return None
+    holder = strangers.find(x, way.way)
+    return holder if holder is not None and holder.moves else None
+
+
 def stranger(x: Any) -> strangers.Stranger | None:
     """Returns the `Stranger` for a leaf in which something may have to be moved; None for any other leaf."""
     cls = type(x)
