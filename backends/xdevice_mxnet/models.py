@@ -20,6 +20,7 @@ import mxnet as mx
 from mxnet.gluon import Block, HybridBlock, Parameter, ParameterDict, Trainer
 from mxnet.gluon.parameter import DeferredInitializationError
 
+from xdevice.contract import Way
 from xdevice.contract.models import Models
 from xdevice.errors import NotBuiltError, UnsupportedError
 
@@ -296,6 +297,10 @@ class MxnetModels(Models):
         parameters = [] if isinstance(model, Trainer) else [parameter for _, parameter in _parameters(model)]
         arrays = [array for parameter in parameters for array in _arrays(parameter) or ()]
         return [*blocks, *parameters, *arrays]
+
+    def container_way(self, x: Any) -> Way | None:
+        """Says that a batch of MXNet's iterators is walked by its attributes; None for any other object."""
+        return Way() if isinstance(x, mx.io.DataBatch) else None
 
     def tensor_of(self, model: Any) -> Any | None:
         return array_of(model)

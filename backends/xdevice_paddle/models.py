@@ -135,6 +135,9 @@ class PaddleModels(Models):
         layers = model.named_sublayers(include_self=True) if isinstance(model, paddle.nn.Layer) else ()
         return [(path, vars(layer), _KEPT) for path, layer in layers]
 
+    def parameters_of(self, model: Any) -> Iterable[paddle.Tensor]:
+        return optimizers.parameters_of(model) if isinstance(model, paddle.optimizer.Optimizer) else ()
+
     def move_held(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
         if has_memory(x) and self.device_of(x) is not device:
             for one in (x, x.grad):

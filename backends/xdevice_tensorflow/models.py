@@ -22,7 +22,7 @@ import operator
 import re
 import sys
 from types import CellType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import keras
 import tensorflow as tf
@@ -54,7 +54,17 @@ TYPES = (
 )  # fmt: skip
 """The types whose objects xdevice treats as models: they own variables, and are moved in place."""
 
+_LOADED: Final = "tensorflow.python.saved_model.load"
+"""The module in whose functions `tf.saved_model.load` makes a type for each object that it loads."""
 _Trace = tf.types.experimental.ConcreteFunction
+
+
+def is_model(cls: type) -> bool:
+    return issubclass(cls, TYPES) or _is_loaded(cls)
+
+
+def _is_loaded(cls: type) -> bool:
+    return cls.__module__ == _LOADED and issubclass(cls, tf.__internal__.tracking.AutoTrackable)
 
 
 # moving
@@ -342,6 +352,11 @@ class TensorflowModels(Models):
         if isinstance(model, keras.optimizers.Optimizer):
             raise self.no_copy_of_optimizer(
                 "copy the compiled model that owns it, or make an optimizer for the copy and assign its variables"
+            )
+        if any(_is_loaded(type(part)) for part in parts.owned(model)):
+            raise self.unsupported(
+                "copying what tf.saved_model.load has loaded, whose functions belong to its variables",
+                "load it once more, in `with device:`",
             )
         return duplicate(model, device, self)
 

@@ -137,6 +137,9 @@ def move(model: Any, native: torch.device) -> Any:
         _refuse_unknown(key, x)
     for state, key, x in states:
         state[key] = _moved(x, native)
+    for group in model.param_groups:
+        # a rate on the host serves parameters anywhere, one on another GPU serves none here
+        group.update((key, x.to(native)) for key, x in group.items() if isinstance(x, torch.Tensor) and not x.is_cpu)
     return model
 
 
@@ -357,6 +360,10 @@ class TorchModels(Models):
             for path, module in modules
         ]
 
+    def parameters_of(self, model: Any) -> Iterable[torch.Tensor]:
+        groups = model.param_groups if isinstance(model, torch.optim.Optimizer) else ()
+        return [p for group in groups for p in group["params"]]
+
     def move_held(self, x: torch.Tensor, device: Device) -> torch.Tensor:
         if not (x.requires_grad and x.is_leaf):
             return x if self._places[x.device] is device else self.move(x, device)
@@ -418,6 +425,8 @@ class TorchModels(Models):
             return _packed(self)
         if isinstance(x, tuple):
             return None
+        if isinstance(x, torch.optim.lr_scheduler.LRScheduler):  # the rates that it keeps stay: any device takes them
+            return Way(tensors=lambda x: [(".optimizer", x.optimizer)])
         if isinstance(x, torch.UntypedStorage | torch.TypedStorage | torch.jit.Future):
             return Way(tensors=_inside)
         if "tensordict" in sys.modules:

@@ -20,6 +20,8 @@ from xdevice.core import registry
 from xdevice.errors import ContainerError, NotBuiltError, UnsupportedError
 
 from . import looks
+from .attributes import attributes, put
+from .looks import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -53,6 +55,8 @@ class Stranger:
             elif kind == "model":
                 with suppress(NotBuiltError):  # a model that is not built: its variables will be made where it is used
                     places += [(f"{path}.{name}".rstrip("."), place) for name, place in backend.model_devices(value)]
+                    parameters = enumerate(backend.parameters_of(value))
+                    places += [(f"{path}.parameters[{i}]", backend.device_of(one)) for i, one in parameters]
         return places
 
     def is_on(self, target: Device) -> bool:
@@ -183,11 +187,35 @@ class Stranger:
     def _duplicate(self) -> Any:
         """Returns a deep copy of the object. Its tensors are copied by their framework: gradients flow to the old ones,
         and no storage is shared."""
-        memo: dict[int, Any] = {}
-        for _, value, backend, kind in self.parts:
-            if kind == "tensor":
-                memo[id(value)] = backend.copy(value, backend.device_of(value))
-        return copy.deepcopy(self.x, memo)
+        return _duplicate(self.x, self.parts)
+
+
+def _duplicate(x: Any, parts: list[Inner]) -> Any:
+    memo: dict[int, Any] = {}
+    for _, value, backend, kind in parts:
+        if kind == "tensor":
+            memo[id(value)] = backend.copy(value, backend.device_of(value))
+    return copy.deepcopy(x, memo)
+
+
+def separate(x: Any, new: Any) -> None:
+    """Gives `new`, a copy of a tensor of a user's own class, its own copies of what `x` carries in attributes.
+    Frameworks share it: `Tensor.to` of PyTorch, `__array_finalize__` of NumPy."""
+    before = attributes(x)
+    for name, value in attributes(new).items():
+        if before.get(name) is value and id(type(value)) not in PLAIN:
+            put(new, name, _copied(value, f"the {name} of a {type(x).__qualname__}"))
+
+
+def _copied(value: Any, name: str) -> Any:
+    owned = registry.kind_of(type(value))
+    parts = [looks.Inner("", value, *owned)] if owned is not None else looks.search(value)
+    try:
+        return _duplicate(value, parts)
+    except Exception as error:
+        if not parts:
+            return value  # a lock, or an open file
+        raise ContainerError(f"{name} cannot be copied ({type(error).__name__}: {error}); copy it by itself") from error
 
 
 def find(x: Any, way: Way | None, with_host: bool = False) -> Stranger | None:

@@ -17,8 +17,8 @@ from xdevice.core import registry
 from xdevice.errors import ContainerError, UnsupportedError, shown
 
 from . import looks, strangers
-from .attributes import Attribute
-from .items import Walk, add_beside, and_keys, read_elements, write_keyed
+from .attributes import Attribute, empty, fill
+from .items import ATTRIBUTES, KNOWING_ITSELF, Walk, add_beside, and_keys, read_elements, write_keyed
 from .looks import PLAIN
 from .ways import Whole, registered, way_into
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=type)
 
 _UNSEEN: Final = object()
+_REFERRED_TO: Final[Any] = object()
 _NO_CONTAINERS: Final[dict[int, Any]] = {}
 
 
@@ -79,7 +80,8 @@ def _walk(
     x: Any, way: Walk, whole: bool, once: dict[int, _Node | None] | None, leaves: list[Any], kinds: dict[int, type]
 ) -> _Node:
     """Walks a container: adds its leaves to `leaves` and their types to `kinds`, and returns its node. `once` has the
-    node of each container that was met before, by its `id`; None for one that is still being walked."""
+    node of each container that was met before, by its `id`; None for one that is still being walked, and `_REFERRED_TO`
+    for one of these that something in it refers to."""
     is_plain = type(x) is dict
     for key in x if is_plain else ():
         if type(key) is not str:
@@ -113,9 +115,14 @@ def _walk(
             inner[i] = once[id(child)] = _walk(child, into, whole, once, leaves, kinds)
         else:
             node = once[id(child)]
-            if node is None:
-                raise RecursionError
+            if node is None or node is _REFERRED_TO:
+                if into is not ATTRIBUTES:
+                    raise RecursionError
+                once[id(child)] = _REFERRED_TO
+                node = child, KNOWING_ITSELF, (), (), _NO_CONTAINERS
             inner[i] = node
+    if once is not None and once[id(x)] is _REFERRED_TO:
+        way = KNOWING_ITSELF
     return x, way, keys, children, inner
 
 
@@ -354,8 +361,10 @@ def _rebuild(
     one."""
     container, way, _, children, inner = node
     before = done.get(id(container))
-    if before is not None and before[0] is node:
+    if before is not None and (before[0] is node or way is KNOWING_ITSELF):
         return before[2]
+    if way is KNOWING_ITSELF:
+        done[id(container)] = node, [], empty(container)  # it is there before what refers to it
     if inner:
         new = [
             _rebuild(inner[i], changed, touched, done) if i in inner else next(changed) for i in range(len(children))
@@ -365,6 +374,8 @@ def _rebuild(
     if before is not None and all(map(is_, before[1], new)):
         return before[2]
     twin = container
+    if way is KNOWING_ITSELF:
+        return fill(done[id(container)][2], container, node[2], new)
     if way.is_plain or not all(map(is_, new, children)) or (touched and any(id(x) in touched for x in new)):
         twin = _write(node, new)
     done[id(container)] = node, new, twin

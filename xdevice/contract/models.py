@@ -69,6 +69,10 @@ class Models(Primitives):
         takes it along. A framework that takes it along by itself yields nothing."""
         return ()
 
+    def parameters_of(self, model: Any) -> Iterable[Any]:
+        """Yields the variables of other models that an optimizer updates: they do not move with it."""
+        return ()
+
     def move_held(self, x: Any, device: Device) -> Any:
         """Returns a tensor that a model holds without listing it on a device. It is the same object if the framework's
         own move of a variable keeps it the same object, because optimizers refer to it."""

@@ -107,7 +107,20 @@ def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
         from . import unlisted
 
         return another(backend, x, unlisted.copy(backend, x, target), "copying")
-    return another(backend, x, backend.copy(x, target), "copying")
+    return _separate(backend, x, another(backend, x, backend.copy(x, target), "copying"))
+
+
+def leaf(backend: Backend, x: Any, target: Device) -> Any:
+    """Returns a copy of a tensor with respect to which gradients can be taken."""
+    return _separate(backend, x, backend.leaf(x, target))
+
+
+def _separate(backend: Backend, x: Any, new: Any) -> Any:
+    if type(x).__module__.partition(".")[0] not in backend.modules:
+        from xdevice.containers import strangers
+
+        strangers.separate(x, new)
+    return new
 
 
 def another(backend: Backend, x: Any, new: Any, verb: str) -> Any:

@@ -13,7 +13,7 @@ in question is its owner, and not held by it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -122,10 +122,16 @@ class Unlisted:
         """Returns everything that a user may hold beside the model: of a copy as many parts, in the same order."""
         return [*self._listed, *(value for _, value, _ in self.tensors())]
 
+    def _parameters(self) -> Iterable[Any]:
+        _, backend, model = self.models[0]
+        return backend.parameters_of(model)
+
     def places(self) -> Iterator[tuple[str, Device]]:
         """Yields name and device of each tensor that is not listed, and of the variables of models that are not."""
         for name, value, backend in self.tensors():
             yield name, backend.device_of(value)
+        for number, parameter in enumerate(self._parameters()):
+            yield f"parameters[{number}]", self.models[0][1].device_of(parameter)
         for holding in self._holdings:
             for name, value in holding.named():
                 mover = trees.mover(value)
@@ -142,7 +148,16 @@ class Unlisted:
             return False
 
     def check(self, target: Device) -> None:
-        """Raises an error if a framework lacks the device, or if a container cannot take the moved tensors."""
+        """Raises an error if a framework lacks the device, if a container cannot take the moved tensors, or for an
+        optimizer whose parameters are elsewhere."""
+        _, backend, model = self.models[0]
+        left = next((x for x in self._parameters() if backend.device_of(x) is not target), None)
+        if left is not None:
+            raise backend.unsupported(
+                f"moving a {type(model).__qualname__} to {target} while a parameter of it is on "
+                f"{backend.device_of(left)}",
+                "move the model with it: xdevice.to_device((model, optimizer), device)",
+            )
         away = set()
         for _, value, backend in self.tensors():
             backend.require(target)
