@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 _register_backward_hook = private.field("paddle.Tensor._register_backward_hook")
 _strategy = private.field("paddle.DataParallel._strategy")
 _optimizer = private.field("paddle.Model._optimizer")
-_KEPT: Final = frozenset(vars(paddle.nn.Layer()))
-"""The names of the attributes that every layer has."""
+_KEPT: Final = frozenset((*vars(paddle.nn.Layer()), "_flat_weight"))
+"""The names of the attributes that every layer has, and of the memory from which a recurrent layer cuts its parameters;
+each of these has memory of its own once it has moved, and nothing reads the old one."""
 _watch: Final = GradientWatch(lambda p, hook: _register_backward_hook(p)(hook))
 
 

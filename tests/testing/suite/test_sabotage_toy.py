@@ -75,6 +75,7 @@ _OUR_OWN = {
 _OF_THE_FRAMEWORK = {
     "on_choice", "hardware", "operand_device", "own_file", "take_for_cuda",
     "has_layers", "write_layers", "has_optimizer", "attributes_of", "move_held", "is_parameter",
+    "parameters_of",
 }  # fmt: skip
 """What a framework does for itself alone: tests/math/arithmetic/test_mxnet_semantics.py has what MXNet does on its
 choice, tests/accelerators the hardware of each, tests/hardware/test_gpu.py the operands of TensorFlow,
