@@ -31,7 +31,7 @@ def there(backend):
 
 
 def ones(backend, device="cpu"):
-    with xdevice.use(backend.name):
+    with xdevice.use_backend(backend.name):
         return xdevice.ones(2, device=device)
 
 
@@ -86,10 +86,10 @@ def test_what_a_property_hides_is_seen(backend, there, make):
     hidden = make(ones(backend))
     batch = {"it": hidden, "x": ones(backend)}
     for verb in (xdevice.to_device, xdevice.copy_to):
-        with pytest.raises(xdevice.ContainerError, match=r"\['it'\] is an? .* would stay behind"):
+        with pytest.raises(xdevice.errors.ContainerError, match=r"\['it'\] is an? .* would stay behind"):
             verb(batch, there)
     assert not xdevice.same_device(hidden, ones(backend, there))
-    with pytest.raises(xdevice.DeviceMismatchError):
+    with pytest.raises(xdevice.errors.DeviceMismatchError):
         xdevice.check_same_device(hidden, ones(backend, there))
     empty = [make(3), ones(backend)]
     assert xdevice.to_device(empty, there)[0] is empty[0]
@@ -125,11 +125,11 @@ def test_no_copy_shares_the_arrays_in_an_object(name, make):
         for verb in (
             lambda batch=batch: xdevice.copy_to(batch, "cpu"),
             lambda batch=batch: xdevice.to_numpy(batch),
-            lambda batch=batch: xdevice.broadcast(batch, ["cpu"]),
-            lambda batch=batch: xdevice.replicate(batch, ["cpu"]),
+            lambda batch=batch: xdevice.parallel.broadcast(batch, ["cpu"]),
+            lambda batch=batch: xdevice.parallel.replicate(batch, ["cpu"]),
             lambda batch=batch: xdevice.convert(batch, "numpy", copy=True),
         ):
-            with pytest.raises(xdevice.ContainerError, match="holds arrays, which a copy would share"):
+            with pytest.raises(xdevice.errors.ContainerError, match="holds arrays, which a copy would share"):
                 verb()
         assert xdevice.to_device(batch, "cpu") is batch
     free = [make(3), np.random.default_rng(0), Holder(np.random.RandomState(0)), x]
@@ -178,7 +178,7 @@ def test_tensors_whose_backend_cannot_be_loaded_do_not_pass():
                          lambda: xdevice.copy_to([it], "cpu"), lambda: xdevice.device_of([it])):
                 try:
                     print(verb())
-                except xdevice.UnsupportedError as error:
+                except xdevice.errors.UnsupportedError as error:
                     print("refused")
         """,
         XDEVICE_VIRTUAL_GPUS="2",

@@ -52,7 +52,7 @@ def far_of(name):
 
 
 def ones(backend, device="cpu"):
-    with xdevice.use(backend.name):
+    with xdevice.use_backend(backend.name):
         return xdevice.ones(2, device=device)
 
 
@@ -70,14 +70,14 @@ class Numbered:
 
 @pytest.mark.usefixtures("_forgetting")
 def test_attributes_keep_keys_that_are_no_texts(backend, there):
-    xdevice.register(Numbered)
+    xdevice.register_container(Numbered)
     numbered = Numbered(ones(backend), [ones(backend)], 3)
     for verb in (xdevice.to_device, xdevice.copy_to):
         moved = verb({"it": numbered}, there)["it"]
         assert list(vars(moved)) == list(vars(numbered)) == [0, 1, 2, (None, "x"), "device"]
         assert vars(moved)[0] is vars(moved)[None, "x"]
         assert xdevice.device_of(moved) is xdevice.device_of(vars(moved)[1]) is there
-    with pytest.raises(xdevice.DeviceMismatchError, match=r"it\[1\]\[0\] is on"):
+    with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"it\[1\]\[0\] is on"):
         xdevice.check_same_device(it=Numbered(ones(backend, there), [ones(backend)]))
 
 
@@ -88,7 +88,7 @@ class DictWithNumbers(dict):
 def test_a_dict_with_attributes_under_numbers_is_named(backend):
     x = DictWithNumbers(a=3)
     vars(x)[0] = ones(backend)
-    with pytest.raises(xdevice.ContainerError, match="DictWithNumbers has an attribute 0, which is no text"):
+    with pytest.raises(xdevice.errors.ContainerError, match="DictWithNumbers has an attribute 0, which is no text"):
         xdevice.copy_to([x], "cpu")
 
 
@@ -129,8 +129,8 @@ def test_a_copy_does_not_share_what_a_tensor_carries(make):
     for copied in (
         xdevice.copy_to(x, "cpu"),
         xdevice.copy_to([x], "cpu")[0],
-        xdevice.broadcast({"x": x}, ["cpu"])[0]["x"],
-        xdevice.replicate(x, ["cpu"])[0],
+        xdevice.parallel.broadcast({"x": x}, ["cpu"])[0]["x"],
+        xdevice.parallel.replicate(x, ["cpu"])[0],
     ):
         assert type(copied) is type(x)
         assert copied.affine is not x.affine
@@ -185,7 +185,7 @@ def test_a_scheduler_without_its_model_is_named(make):
     net, optimizer = trained(0.1)
     schedule = make(torch.optim.lr_scheduler, optimizer)
     for batch in ({"s": schedule, "x": torch.ones(2)}, [net, schedule]):
-        with pytest.raises(xdevice.ContainerError, match=r"LR\w* that holds tensors on cpu:0.*put its \.optimizer"):
+        with pytest.raises(xdevice.errors.ContainerError, match=r"LR\w* that holds tensors on cpu:0.*put its \.optimizer"):
             xdevice.to_device(batch, there)
     assert not xdevice.same_device(schedule, xdevice.to_device(torch.ones(2), there))
     assert xdevice.device_of(net) is xdevice.cpu()
@@ -202,7 +202,7 @@ def test_an_optimizer_without_its_model_is_named(name):
         optimizer = module.optimizer.Adam(parameters=net.parameters())
     assert xdevice.device_of(optimizer) is xdevice.cpu()
     for x in (optimizer, [optimizer], {"o": optimizer, "x": xdevice.ones(2)}):
-        with pytest.raises(xdevice.UnsupportedError, match=r"moving a \w+ to \S+ while a parameter of it is on cpu:0"):
+        with pytest.raises(xdevice.errors.UnsupportedError, match=r"moving a \w+ to \S+ while a parameter of it is on cpu:0"):
             xdevice.to_device(x, there)
     xdevice.to_device([optimizer, net], there)
     assert xdevice.device_of(optimizer) is there
@@ -219,7 +219,7 @@ class Node:
 
 @pytest.mark.usefixtures("_forgetting")
 def test_objects_that_know_each_other_go_on_doing_so(backend, there):
-    xdevice.register(Node)
+    xdevice.register_container(Node)
     first, second = Node(ones(backend)), Node([ones(backend)])
     first.twin, second.twin = second, first
     first.itself = first
@@ -235,7 +235,7 @@ def test_objects_that_know_each_other_go_on_doing_so(backend, there):
     assert xdevice.to_device(first, "cpu") is first
     loop = collections.deque()
     loop.append([loop, ones(backend)])
-    with pytest.raises(xdevice.ContainerError, match="contains itself"):
+    with pytest.raises(xdevice.errors.ContainerError, match="contains itself"):
         xdevice.to_device(loop, there)
 
 
@@ -243,7 +243,7 @@ def test_objects_that_know_each_other_go_on_doing_so(backend, there):
 def test_transforms_of_pytorch_and_their_inverses_move():
     torch, there = framework("torch"), far_of("torch")
     transforms = torch.distributions.transforms
-    xdevice.register(transforms.Transform)
+    xdevice.register_container(transforms.Transform)
     transform = transforms.AffineTransform(torch.zeros(2), torch.ones(2) * 2, cache_size=1)
     y = transform(torch.ones(2))
     transform.inv(y)
@@ -269,7 +269,7 @@ def test_batches_of_mxnets_iterators_move():
 @pytest.mark.parametrize("devices", [["cpu", "cpu"], (xdevice.cpu(),), []])
 def test_a_list_of_devices_is_told_which_verb_takes_it(devices):
     for verb in (xdevice.to_device, xdevice.copy_to):
-        with pytest.raises(xdevice.DeviceError, match=r"expected one device; xdevice\.replicate\(x, devices\)"):
+        with pytest.raises(xdevice.errors.DeviceError, match=r"expected one device; xdevice\.replicate\(x, devices\)"):
             verb([np.ones(2)], devices)
 
 
@@ -297,5 +297,5 @@ def test_what_tensorflow_has_loaded_is_a_model(tmp_path):
     assert xdevice.to_numpy(result).tolist() == [8.0, 9.0]
     xdevice.save(tmp_path / "model.safetensors", loaded)
     assert sorted(xdevice.load(tmp_path / "model.safetensors")) == ["rest/0", "weight"]
-    with pytest.raises(xdevice.UnsupportedError, match="load it once more"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="load it once more"):
         xdevice.copy_to(loaded, there)

@@ -195,7 +195,7 @@ def test_an_nnx_module_does_not_stay_behind_unnoticed():
     if place_of(moved["model"].layer.kernel[...]) is xdevice.gpu(1):
         assert xdevice.check_same_device(batch=moved) is xdevice.gpu(1)
         return
-    with pytest.raises(xdevice.DeviceMismatchError, match="model"):
+    with pytest.raises(xdevice.errors.DeviceMismatchError, match="model"):
         xdevice.check_same_device(batch=moved)
 
 
@@ -217,8 +217,8 @@ def test_the_lists_of_nnx_keep_their_layers(place):
     copies = [
         xdevice.to_device(model, place),
         xdevice.copy_to({"m": model}, place)["m"],
-        xdevice.replicate(model, [place])[0],
-        xdevice.broadcast(model, [place])[0],
+        xdevice.parallel.replicate(model, [place])[0],
+        xdevice.parallel.broadcast(model, [place])[0],
     ]
     expected = host(model(on_host(lambda: jnp.ones((1, 2)))()))
     for moved in copies:

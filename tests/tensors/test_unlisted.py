@@ -40,12 +40,12 @@ def base(backend):
 
 
 def ones(backend, device="cpu"):
-    with xdevice.use(backend.name):
+    with xdevice.use_backend(backend.name):
         return xdevice.ones(2, device=device)
 
 
 def layer(backend):
-    with xdevice.use(backend.name), xdevice.cpu():
+    with xdevice.use_backend(backend.name), xdevice.cpu():
         return backend.samples().network(2, 2)
 
 
@@ -104,7 +104,7 @@ def test_what_is_in_an_attribute_goes_with_its_model(backend, there, form, make)
     net = model(backend, rest=as_held(backend, form, make))
     copied = xdevice.copy_to(net, there)
     assert xdevice.device_of(net) is xdevice.device_of(inside(net.rest)) is xdevice.cpu()
-    for moved in (copied, xdevice.replicate(net, [there])[0], xdevice.to_device(net, there)):
+    for moved in (copied, xdevice.parallel.replicate(net, [there])[0], xdevice.to_device(net, there)):
         assert xdevice.device_of(inside(moved.rest)) is there
         assert xdevice.device_of(moved) is xdevice.check_same_device(moved) is there
         assert xdevice.same_device(moved, ones(backend, there))
@@ -122,9 +122,9 @@ def test_what_lies_elsewhere_counts(backend, there, make):
     vars(net)["rest"] = [make(backend)]
     assert not xdevice.same_device(net)
     assert not xdevice.same_device({"net": net}, ones(backend, there))
-    with pytest.raises(xdevice.DeviceMismatchError, match=r"rest|0"):
+    with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"rest|0"):
         xdevice.device_of(net)
-    with pytest.raises(xdevice.DeviceMismatchError, match=r"rest|0"):
+    with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"rest|0"):
         xdevice.check_same_device(net=net)
     assert xdevice.device_of(xdevice.to_device(net, there)) is there
 
@@ -207,7 +207,7 @@ def test_odd_attributes_do_not_matter(backend, there):
     net = model(backend, chain=chain, words=dict.fromkeys(map(str, range(20_000)), 1), lock=[object()], none=[None])
     assert xdevice.device_of(xdevice.to_device(net, there)) is there
     chain.append(ones(backend))
-    with pytest.raises(xdevice.ContainerError, match=r"chain holds tensors, and cannot be walked"):
+    with pytest.raises(xdevice.errors.ContainerError, match=r"chain holds tensors, and cannot be walked"):
         xdevice.to_device(net, "cpu")
     del chain[-1]
     assert xdevice.device_of(net) is there
@@ -219,10 +219,10 @@ def test_a_file_does_not_leave_out_layers_without_a_word(backend, form, tmp_path
         pytest.skip("TensorFlow lists them")
     net = model(backend, rest=as_held(backend, form, layer))
     for x in (net, {"net": net}):
-        with pytest.raises(xdevice.UnsupportedError, match=r"saving rest.*, a \w+ that this Net holds.* hold it in "):
+        with pytest.raises(xdevice.errors.UnsupportedError, match=r"saving rest.*, a \w+ that this Net holds.* hold it in "):
             xdevice.save(tmp_path / "net.safetensors", x)
     if backend.name != "mxnet":
         weight = next(iter(dict(layer(backend).named_parameters()).values()))
-        with pytest.raises(xdevice.UnsupportedError, match=r"saving rest"):
+        with pytest.raises(xdevice.errors.UnsupportedError, match=r"saving rest"):
             xdevice.save(tmp_path / "net.safetensors", model(backend, rest=HOLDERS[form](weight)))
     xdevice.save(tmp_path / "net.safetensors", model(backend, rest=[ones(backend)]))

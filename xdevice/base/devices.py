@@ -216,8 +216,8 @@ def parse(spec: object) -> Device:
         raise DeviceError(f"{shown(spec)} is not a device; accepted: {_ACCEPTED}{_index_hint(spec)}")
     if isinstance(spec, list | tuple):
         raise DeviceError(
-            f"{shown(spec)} is a {type(spec).__qualname__}, expected one device; xdevice.replicate(x, devices) copies "
-            "a model or parameters to each, xdevice.broadcast(x, devices) a tensor, and "
+            f"{shown(spec)} is a {type(spec).__qualname__}, expected one device; xdevice.parallel.replicate(x, devices) copies "
+            "a model or parameters to each, xdevice.parallel.broadcast(x, devices) a tensor, and "
             "xdevice.split_batch(x, devices) splits a batch"
         )
     return _parse_native(spec)

@@ -104,8 +104,8 @@ class Stranger:
         if cls.__module__ == "builtins" or cls is looks.MappingKeys or registry.owner_of(cls) is not None:
             return inside
         if not all(one.path.startswith(".") for one in self.parts):  # it is in none of its attributes
-            return f"{inside}, or say how: xdevice.register({cls.__qualname__}, flatten=..., rebuild=...)"
-        return f"call xdevice.register({cls.__qualname__}) to have its attributes walked, {other}"
+            return f"{inside}, or say how: xdevice.register_container({cls.__qualname__}, flatten=..., rebuild=...)"
+        return f"call xdevice.register_container({cls.__qualname__}) to have its attributes walked, {other}"
 
     def move_to(self, target: Device) -> Any:
         """Returns the object on a device, moved by its own method or the registered one; the object itself if it is
@@ -123,7 +123,7 @@ class Stranger:
         except Exception as error:
             name = type(self.x).__qualname__
             raise ContainerError(
-                f"a {name} cannot be copied ({type(error).__name__}: {error}); say how: xdevice.register({name}, "
+                f"a {name} cannot be copied ({type(error).__name__}: {error}); say how: xdevice.register_container({name}, "
                 "flatten=..., rebuild=...)"
             ) from error
         return self._move(twin, target)
@@ -136,7 +136,7 @@ class Stranger:
             name = type(x).__qualname__
             raise ContainerError(
                 f"a {name} does not move itself to {target} ({type(error).__name__}: {error}); say how: "
-                f"xdevice.register({name}, move=...), or xdevice.register({name}) to have its attributes walked"
+                f"xdevice.register_container({name}, move=...), or xdevice.register_container({name}) to have its attributes walked"
             ) from error
         try:
             self._refuse_left(moved, target)
@@ -163,15 +163,15 @@ class Stranger:
         if self.parts and (arrived is None or not arrived.parts):
             raise ContainerError(
                 f"{method} gave a {type(moved).__qualname__} without tensors; say how a {name} moves: "
-                f"xdevice.register({name}, move=...), or xdevice.register({name}) to have its attributes walked"
+                f"xdevice.register_container({name}, move=...), or xdevice.register_container({name}) to have its attributes walked"
             )
         places = arrived.places() if arrived is not None else []
         left = [(path, place) for path, place in places if place is not target]
         if left:
             what = "its tensors where they were" if len(left) == len(places) else f"{left[0][0]} on {left[0][1]}"
             raise ContainerError(
-                f"{method} left {what}; xdevice.register({name}) has its attributes walked instead, and "
-                f"xdevice.register({name}, flatten=..., rebuild=...) says which of its tensors move, if others stay"
+                f"{method} left {what}; xdevice.register_container({name}) has its attributes walked instead, and "
+                f"xdevice.register_container({name}, flatten=..., rebuild=...) says which of its tensors move, if others stay"
             )
 
     def _let_move(self, x: Any, target: Device) -> Any:
