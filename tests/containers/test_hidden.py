@@ -206,8 +206,8 @@ CALLS = (
     "copy_to({0}, 'cpu')",
     "to_device({0}, 'cpu')",
     "to_numpy({0})",
-    "replicate({0}, ['cpu'])",
-    "broadcast({0}, ['cpu'])",
+    "parallel.replicate({0}, ['cpu'])",
+    "parallel.broadcast({0}, ['cpu'])",
 )
 
 

@@ -95,7 +95,9 @@ def _forgetting():
 def test_what_would_stay_behind_is_named_before_anything_moves(backend, there):
     first = ones(backend)
     batch = {"x": first, "cache": [Holder(3, {"k": ones(backend)})]}
-    with pytest.raises(xdevice.errors.ContainerError, match=r"\['cache'\]\[0\] is a Holder .*xdevice.register_container\(Holder\)"):
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"\['cache'\]\[0\] is a Holder .*xdevice.register_container\(Holder\)"
+    ):
         xdevice.to_device(batch, there)
     with pytest.raises(xdevice.errors.ContainerError, match="Holder"):
         xdevice.copy_to(batch, there)
@@ -211,7 +213,9 @@ def test_what_a_method_of_its_own_forgets_is_named(backend, there, make, path):
         pytest.skip("nothing around this framework moves itself")
     for verb in (xdevice.to_device, xdevice.copy_to):
         for batch in (make(ones(backend)), {"a": make(ones(backend)), "b": ones(backend)}):
-            with pytest.raises(xdevice.errors.ContainerError, match=rf"\(\) left {path} on cpu:0; xdevice\.register\("):
+            with pytest.raises(
+                xdevice.errors.ContainerError, match=rf"\(\) left {path} on cpu:0; xdevice\.register_container\("
+            ):
                 verb(batch, there)
     x = make(ones(backend))
     x = x.to(there) or x
@@ -274,7 +278,9 @@ def test_what_would_stay_behind_is_named_by_prefetch(backend, there):
     if there.kind != "gpu":
         pytest.skip("prefetch needs a device that holds values")
     for batch in ({"cache": Holder(ones(backend))}, {"x": ones(backend), "cache": Holder(ones(backend))}):
-        with pytest.raises(xdevice.errors.ContainerError, match=r"batch\['cache'\] is a Holder .*xdevice.register_container"):
+        with pytest.raises(
+            xdevice.errors.ContainerError, match=r"batch\['cache'\] is a Holder .*xdevice.register_container"
+        ):
             list(xdevice.prefetch([batch], there))
 
 
@@ -371,13 +377,17 @@ def test_types_are_registered_by_functions(backend, there):
         def __init__(self, a, b):
             self.hidden = lambda: (a, b)
 
-    xdevice.register_container(Pair, flatten=lambda pair: list(pair.hidden()), rebuild=lambda pair, inside: Pair(*inside))
+    xdevice.register_container(
+        Pair, flatten=lambda pair: list(pair.hidden()), rebuild=lambda pair, inside: Pair(*inside)
+    )
     pair = Pair(ones(backend), "b")
     moved = xdevice.to_device({"pair": pair}, there)["pair"]
     assert moved.hidden()[1] == "b"
     assert xdevice.device_of(moved) is xdevice.device_of(moved.hidden()[0]) is there
 
-    xdevice.register_container(Pair, flatten=lambda x: {"a": x.hidden()[0]}, rebuild=lambda x, new: Pair(new["a"], "new"))
+    xdevice.register_container(
+        Pair, flatten=lambda x: {"a": x.hidden()[0]}, rebuild=lambda x, new: Pair(new["a"], "new")
+    )
     assert [leaf.path for leaf in trees.leaves([pair])] == ["[0]['a']"]
     assert xdevice.copy_to(pair, "cpu").hidden()[1] == "new"
 
@@ -484,7 +494,9 @@ def test_a_method_of_the_same_name_that_gives_something_else_is_named(backend):
 
         as_in_ctx = to
 
-    with pytest.raises(xdevice.errors.ContainerError, match=r"gave a str without tensors.*xdevice.register_container\("):
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"gave a str without tensors.*xdevice.register_container\("
+    ):
         xdevice.copy_to([Table(ones(backend))], "cpu")
 
 
@@ -694,7 +706,9 @@ def test_what_python_keeps_in_c_is_seen(backend, there, make):
 def test_what_cannot_be_registered_is_not_told_to_be():
     x = ones(xdevice.backend("torch"))
     for inside in (iter([x]), Owner(x).method, object_array(x), x.untyped_storage(), {x: 3}):
-        with pytest.raises(xdevice.errors.ContainerError, match="pass what is in it among the values of a list or dict"):
+        with pytest.raises(
+            xdevice.errors.ContainerError, match="pass what is in it among the values of a list or dict"
+        ):
             xdevice.copy_to([inside], "cpu")
 
 

@@ -219,7 +219,9 @@ def test_a_file_does_not_leave_out_layers_without_a_word(backend, form, tmp_path
         pytest.skip("TensorFlow lists them")
     net = model(backend, rest=as_held(backend, form, layer))
     for x in (net, {"net": net}):
-        with pytest.raises(xdevice.errors.UnsupportedError, match=r"saving rest.*, a \w+ that this Net holds.* hold it in "):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError, match=r"saving rest.*, a \w+ that this Net holds.* hold it in "
+        ):
             xdevice.save(tmp_path / "net.safetensors", x)
     if backend.name != "mxnet":
         weight = next(iter(dict(layer(backend).named_parameters()).values()))

@@ -80,7 +80,7 @@ class Stranger:
             backend.require(target)
 
     def refusal(self, path: str, target: Device) -> ContainerError:
-        """Returns the error that says why the object's tensors would stay behind, and which line mends that."""
+        """Returns the error that says why the object's tensors would stay behind, and which line fixes that."""
         places = [place for _, place in self.places()]
         somewhere = "tensors" if places else "models"
         where = next((f"tensors on {place}" for place in places if place is not target), somewhere)
@@ -123,7 +123,8 @@ class Stranger:
         except Exception as error:
             name = type(self.x).__qualname__
             raise ContainerError(
-                f"a {name} cannot be copied ({type(error).__name__}: {error}); say how: xdevice.register_container({name}, "
+                f"a {name} cannot be copied ({type(error).__name__}: {error}); say how: "
+                f"xdevice.register_container({name}, "
                 "flatten=..., rebuild=...)"
             ) from error
         return self._move(twin, target)
@@ -136,7 +137,8 @@ class Stranger:
             name = type(x).__qualname__
             raise ContainerError(
                 f"a {name} does not move itself to {target} ({type(error).__name__}: {error}); say how: "
-                f"xdevice.register_container({name}, move=...), or xdevice.register_container({name}) to have its attributes walked"
+                f"xdevice.register_container({name}, move=...), or xdevice.register_container({name}) "
+                "to have its attributes walked"
             ) from error
         try:
             self._refuse_left(moved, target)
@@ -163,7 +165,8 @@ class Stranger:
         if self.parts and (arrived is None or not arrived.parts):
             raise ContainerError(
                 f"{method} gave a {type(moved).__qualname__} without tensors; say how a {name} moves: "
-                f"xdevice.register_container({name}, move=...), or xdevice.register_container({name}) to have its attributes walked"
+                f"xdevice.register_container({name}, move=...), or xdevice.register_container({name}) "
+                "to have its attributes walked"
             )
         places = arrived.places() if arrived is not None else []
         left = [(path, place) for path, place in places if place is not target]
@@ -171,7 +174,8 @@ class Stranger:
             what = "its tensors where they were" if len(left) == len(places) else f"{left[0][0]} on {left[0][1]}"
             raise ContainerError(
                 f"{method} left {what}; xdevice.register_container({name}) has its attributes walked instead, and "
-                f"xdevice.register_container({name}, flatten=..., rebuild=...) says which of its tensors move, if others stay"
+                f"xdevice.register_container({name}, flatten=..., rebuild=...) says which of its tensors move, "
+                "if others stay"
             )
 
     def _let_move(self, x: Any, target: Device) -> Any:

@@ -1,4 +1,5 @@
-"""Containers: walking them, rebuilding them with their tensors replaced, and `register` for types of the user's own.
+"""Containers: walking them, rebuilding them with their tensors replaced, and `register_container` for types of the
+user's own.
 
 How Python's own containers are walked is written here (for those with nothing but tensors in `batches`); `ways` finds
 that out for other types. It is found out once, when an object of the type is first met, and forgotten when the type is
@@ -205,8 +206,8 @@ class Tree:
                 name = type(value).__qualname__
                 raise ContainerError(
                     f"{self.path(i) or 'it'} is a {name} that holds arrays, which a copy would share; call "
-                    f"xdevice.register_container({name}) to have its attributes walked, or pass what is in it among the values "
-                    "of a list or dict"
+                    f"xdevice.register_container({name}) to have its attributes walked, or pass what is in it among "
+                    "the values of a list or dict"
                 )
 
     def refuse_sparse(self, name: str, verb: str) -> None:
@@ -436,7 +437,7 @@ OWN: Final[dict[type, Walk]] = {
 # types of the user's own
 
 
-def register(
+def register_container(
     cls: T,
     *,
     flatten: Callable[[Any], Mapping[Any, Any] | Sequence[Any]] | None = None,
@@ -449,7 +450,8 @@ def register(
 
     Needed for objects that hold tensors and have no `.to(device)` of their own. Without further arguments, also as a
     decorator, their attributes are walked, and rebuilding makes a new object without calling `__init__`. It holds at
-    once, also for types met before, and costs nothing for other types. docs/reference/devices.md has more examples.
+    once, also for types met before, and costs nothing for other types. A type without functions also becomes a node of
+    the trees of JAX, PyTorch and optree, where these are imported. docs/reference/devices.md has more examples.
 
     Args:
         cls: the type. If it is registered again, the last call counts.
@@ -470,15 +472,21 @@ def register(
         Device('cpu:0')
     """
     _refuse(cls, flatten, rebuild, move)
+    is_first = cls not in registered
     registered[cls] = Way(flatten, rebuild, move)
     forget()
+    if is_first and flatten is None and move is None:
+        from . import sharing  # few programs need it
+
+        sharing.share(cls)
     return cls
 
 
 def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None:
     if not isinstance(cls, type):
         raise ContainerError(
-            f"register takes a type, not {shown(cls)}; call xdevice.register_container({type(cls).__qualname__})"
+            f"register_container takes a type, not {shown(cls)}; "
+            f"call xdevice.register_container({type(cls).__qualname__})"
         )
     owned = registry.kind_of(cls)
     if owned is not None:
@@ -488,12 +496,14 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
     if cls.__module__ == "builtins":
         raise ContainerError(f"{cls.__qualname__} is Python's own, and cannot be redefined; register a subclass of it")
     if (flatten is None) is not (rebuild is None):
-        raise ContainerError(f"register({cls.__qualname__}) needs both flatten and rebuild, or neither")
+        raise ContainerError(f"register_container({cls.__qualname__}) needs both flatten and rebuild, or neither")
     if flatten is not None and move is not None:
-        raise ContainerError(f"register({cls.__qualname__}) takes flatten and rebuild, or move, not both")
+        raise ContainerError(f"register_container({cls.__qualname__}) takes flatten and rebuild, or move, not both")
     for name, function in (("flatten", flatten), ("rebuild", rebuild), ("move", move)):
         if function is not None and not callable(function):
-            raise ContainerError(f"register({cls.__qualname__}) needs a function as {name}, not {shown(function)}")
+            raise ContainerError(
+                f"register_container({cls.__qualname__}) needs a function as {name}, not {shown(function)}"
+            )
 
 
 def forget(_: Backend | None = None) -> None:

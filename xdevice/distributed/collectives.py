@@ -93,8 +93,14 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
     carrier = session.ready("broadcast", parts)
     unique = _each_once(parts)
 
+    settings = "".join(
+        f"; {operand.name} {text}"
+        for operand in operands
+        if operand.kind == "model" and (text := operand.backend.settings(operand.value))
+    )
+
     def call() -> str:
-        return f"broadcast from {root}: {signatures(parts)}{overlap(parts)}{others_text(x)}"
+        return f"broadcast from {root}: {signatures(parts)}{overlap(parts)}{others_text(x)}{settings}"
 
     def job() -> dict[int, Any]:
         return {id(one.value): carrier.broadcast(one, root) for one in unique}

@@ -38,7 +38,7 @@ def traced(backend: Backend, name: str) -> UnsupportedError:
     `copy_to` take one."""
     return UnsupportedError(
         f"{name} stands for a tensor while {backend.name} traces a function, so it has no values and no device "
-        f"yet; do this outside of the traced function. to_device and copy_to work inside, or say why not"
+        f"yet; do this outside the traced function. to_device and copy_to work inside, or say why not"
     )
 
 

@@ -1,13 +1,13 @@
 """Engines: what moves tensors between processes, such as NCCL or gloo. An engine does one rank's part of each
 collective (an operation that all processes take part in). This says what an engine is promised, and what it promises.
 
-`xdevice.processes` promises an engine that
+`xdevice.distributed.processes` promises an engine that
 
 - every rank calls the same method with tensors of the same dtype and shape, one call at a time: the ranks vote on each
   call before it, unless the user has switched that off;
 - tensors are dense, of the engine's own framework, without a gradient, and on `group.device` or on the host;
 - a call that waits for a rank which has died or is stuck is left waiting, in a thread of its own. So the engine sets no
-  deadline that is shorter than `group.timeout`, and is told of the failure by `abort`.
+  deadline that is shorter than `group.timeout`, and `abort` reports the failure to it.
 
 A call returns when its result has been computed, also on a GPU; `start_mean` may have several under way.
 

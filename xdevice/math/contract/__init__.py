@@ -7,5 +7,6 @@ from typing import Final
 from .arithmetic import Arithmetic
 from .compiling import Compiling
 from .gradients import Gradients
+from .reproducibility import Reproducibility
 
-CAPABILITIES: Final = (Arithmetic, Gradients, Compiling)
+CAPABILITIES: Final = (Arithmetic, Gradients, Compiling, Reproducibility)
