@@ -90,11 +90,8 @@ def attributes(model: Any) -> list[tuple[str, dict[str, Any], frozenset[str]]]:
 
 
 def _is_looked_into(value: Any) -> bool:
-    return (
-        isinstance(value, dict | list | tuple)
-        or hasattr(type(value), "backing_device")
-        or _role(type(value)) is not None
-    )
+    cls: Any = type(value)
+    return isinstance(value, dict | list | tuple) or hasattr(cls, "backing_device") or _role(cls) is not None
 
 
 def traced(model: Any) -> list[Any]:

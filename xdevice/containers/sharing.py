@@ -65,7 +65,7 @@ def _is_tensor(value: object) -> bool:
 
 
 def _unflatten(static: Static, children: Any) -> Any:
-    new = object.__new__(static.cls)
+    new: Any = object.__new__(static.cls)
     for name, value in (*static.others, *zip(static.names, children, strict=True)):
         attributes.put(new, name, value)
     return new
