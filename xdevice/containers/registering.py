@@ -71,8 +71,8 @@ class Static(NamedTuple):
     """The attributes of an object that hold no tensors, and the names of the others."""
 
     cls: type
-    names: tuple[str, ...]
-    others: tuple[tuple[str, Any], ...]
+    names: tuple[Any, ...]
+    others: tuple[tuple[Any, Any], ...]
 
     def __hash__(self) -> int:
         return hash((self.cls, self.names))  # the others may be lists, which have no hash
@@ -97,7 +97,7 @@ def share_all(backend: Backend) -> None:
 
 def _flatten(x: Any) -> tuple[tuple[Any, ...], Static]:
     names, values = attributes.read(x)
-    pairs = [(str(name), value) for name, value in zip(names, values, strict=True)]
+    pairs = [(attributes.as_name(name), value) for name, value in zip(names, values, strict=True)]
     holding = {name for name, value in pairs if any(_is_tensor(leaf.value) for leaf in trees.leaves(value))}
     children = tuple(value for name, value in pairs if name in holding)
     names_held = tuple(name for name, _ in pairs if name in holding)

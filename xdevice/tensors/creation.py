@@ -164,7 +164,7 @@ def to_numpy(x: Any) -> Any:
         raise NotATensorError(
             f"cannot read {shown(x)} of type {type(x).__qualname__} as numbers; expected a tensor or a container"
         )
-    return trees.map_leaves(x, lambda values: [_read_leaf(value) for value in values])
+    return trees.map_leaves(x, lambda values: [_read_leaf(value) for value in values], copies=True)
 
 
 def item(x: Any) -> Any:
@@ -206,9 +206,13 @@ def as_numbers(backend: Backend, array: np.ndarray[Any, Any], place: Device) -> 
 
 
 def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
+    import copy
+
     import numpy
 
     host = backend.to_numpy(x)
+    if host.dtype.hasobject:
+        return copy.deepcopy(host)  # NumPy's own copy would share the objects in it
     if host.flags.writeable and backend.gives_away(x):
         return numpy.asarray(host, order="C")
     return numpy.array(host, copy=True, order="C")
