@@ -1,4 +1,4 @@
-"""Containers: walking them, rebuilding them with their tensors replaced, and `register_container` for types of the
+"""Containers: walking them, rebuilding them with their tensors replaced, and `register` for types of the
 user's own.
 
 How Python's own containers are walked is written here (for those with nothing but tensors in `batches`); `ways` finds
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict, deque
 from itertools import islice
 from operator import is_
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.contract import Way
 from xdevice.core import registry
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     walk; the types of the leaves, by their `id`s, because some types cannot be hashed. These are tuples because objects
     of their own for each call made `to_device` of three tensors that are there already 2.5 times as slow."""
 
-T = TypeVar("T", bound=type)
 
 _UNSEEN: Final = object()
 _REFERRED_TO: Final[Any] = object()
@@ -437,49 +436,16 @@ OWN: Final[dict[type, Walk]] = {
 # types of the user's own
 
 
-def register_container(
-    cls: T,
-    *,
-    flatten: Callable[[Any], Mapping[Any, Any] | Sequence[Any]] | None = None,
-    rebuild: Callable[[Any, Any], Any] | None = None,
-    move: Callable[[Any, Device], Any] | None = None,
-) -> T:
-    """Says how objects of a type of your own, and of its subclasses, are walked or moved; returns the type.
-
-    Young: it may change in a minor version.
-
-    Needed for objects that hold tensors and have no `.to(device)` of their own. Without further arguments, also as a
-    decorator, their attributes are walked, and rebuilding makes a new object without calling `__init__`. It holds at
-    once, also for types met before, and costs nothing for other types. A type without functions also becomes a node of
-    the trees of JAX, PyTorch and optree, where these are imported. docs/reference/devices.md has more examples.
-
-    Args:
-        cls: the type. If it is registered again, the last call counts.
-        flatten: returns what is in an object, as a dict or a list.
-        rebuild: `rebuild(old, inside)` returns a new object that holds `inside`, a dict or list as from `flatten`.
-        move: `move(x, device)` returns `x` itself or a new object, on a `Device`. `copy_to` calls it on a deep copy.
-
-    Raises:
-        ContainerError: not a type; a type of tensors or models; one of `flatten` and `rebuild` without the other, or
-            either beside `move`.
-
-    Example:
-        >>> @xdevice.register_container
-        ... class Game:
-        ...     def __init__(self, board):
-        ...         self.board = board
-        >>> xdevice.device_of([Game(xdevice.ones(2, device="cpu"))])
-        Device('cpu:0')
-    """
+def register(
+    cls: type,
+    flatten: Callable[[Any], Mapping[Any, Any] | Sequence[Any]] | None,
+    rebuild: Callable[[Any, Any], Any] | None,
+    move: Callable[[Any, Device], Any] | None,
+) -> None:
+    """Says how objects of a type are walked or moved: what `register_container` does here."""
     _refuse(cls, flatten, rebuild, move)
-    is_first = cls not in registered
     registered[cls] = Way(flatten, rebuild, move)
     forget()
-    if is_first and flatten is None and move is None:
-        from . import sharing  # few programs need it
-
-        sharing.share(cls)
-    return cls
 
 
 def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None:

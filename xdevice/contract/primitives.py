@@ -60,7 +60,7 @@ class Memory(NamedTuple):
     pinned: int = 0
     """Page-locked bytes of the host that xdevice keeps for copies to and from GPUs; only asked of the CPU."""
     name: str = ""
-    """What the framework calls the device, such as "NVIDIA H200"."""
+    """The framework's name of the device, such as "NVIDIA H200"."""
 
 
 class Way(NamedTuple):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
 _KEPT = frozenset(DTYPES) - {"float64"}
-"""What an array keeps where no dtype is named."""
+"""The dtypes that an array keeps where none is named."""
 _EXTENDED = ("bfloat16", *SHORT_FLOATS)
 """The dtypes of ml_dtypes, whose kind NumPy gives as "V" or as "f"."""
 _MOST_BYTES = 2**63 - 1
@@ -61,7 +61,7 @@ def tensor(data: Any, *, device: object = None, dtype: object = None, **spelling
 
 
 def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any:
-    """What `tensor` gives, of this backend."""
+    """A tensor of this backend, as `tensor` makes it."""
     place = place_for(backend, device)
     if dtype is None and not floats.setting() and (name := _taken_as_it_is(data)):
         require_dtype(backend, name, "the dtype", "say another", place=place, may_narrow=True)
