@@ -12,7 +12,7 @@ from . import parallel as parallel
 from . import parity as parity
 from . import random as random
 from .base.version import __version__ as __version__
-from .containers.trees import register_container as register_container
+from .containers.registering import register_container as register_container
 from .core.scopes import set_default_device as set_default_device
 from .core.selection import backend as backend
 from .core.selection import backends as backends

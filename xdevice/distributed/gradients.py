@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xdevice.base.dtypes import host_dtype
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, CollectiveMismatchError, NotATensorError, ScopeError, shown
-from xdevice.replicas.operands import Operand, dense_leaves, dtype_of, read, rebuilt, shape_of
+from xdevice.replicas.operands import Operand, dense_leaves, dtype_of, read, rebuilt, refuse_sparse, shape_of
 from xdevice.tensors import creation
 
-from .carrying import weight_of
+from .carrying import check_op, weight_of
 from .collectives import require_weight
 from .session import OnAllError
 from .signatures import signatures
@@ -46,12 +46,15 @@ MOST_IN_FIRST: Final = 2**20
 
 def average_gradients(session: Session, model_or_gradients: Any, weight: float | None) -> Any:
     own = None if weight is None else weight_of(weight)
-    if session.size == 1:
-        require_weight(own)
-        return model_or_gradients
     backend = network_backend(model_or_gradients)
     rows = _rows_in(model_or_gradients) if backend is None else _rows_of(backend, model_or_gradients)
     operands = [operand for _, operand in rows if operand is not None]
+    if session.size == 1:
+        require_weight(own)
+        for operand in operands:  # as with several processes
+            refuse_sparse(operand, "average_gradients")
+            check_op(operand, "mean")
+        return model_or_gradients
     carrier = session.ready("average_gradients")
     # one that stands in several places travels once
     unique = list({id(operand.value): operand for operand in operands}.values())

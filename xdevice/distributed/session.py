@@ -117,6 +117,8 @@ class Session:
             self._connect()
             if selection.current().computes_on == "scope" and self.device.kind != "cpu":
                 self._scope.enter_context(self.device)  # entered earlier, it would start TensorFlow before its engine
+        elif self.options.engine != "auto":  # a name that two processes refuse is refused by one
+            engines.candidates(self.options.engine, selection.current(), self.device)
         self.is_open = True
 
     def _connect(self) -> None:

@@ -19,6 +19,7 @@ from .calls import Invocation, filled_text, pattern_of
 from .cells import Task
 from .guards import GPU, Env, counts_gpus, joined, narrowed, needs_gpu, selected_tab
 from .inference import Inference
+from .progress import Progress, unseen
 from .project import Class, Function, Project, origin_of
 from .sources import PythonModule
 from .values import (
@@ -52,7 +53,7 @@ _NUMBERS: Final = ("int", "float", "bool", "available")
 _HOST_NUMBERS: Final = ("array", *_NUMBERS)
 
 
-def infer(project: Project) -> Inference:
+def infer(project: Project, progress: Progress = unseen) -> Inference:
     """Finds what each expression of a project may be, which its node has as its attribute `means` from then on."""
     inference = Inference(project)
     cells = inference.cells
@@ -62,19 +63,15 @@ def infer(project: Project) -> Inference:
 
     for module in project.modules:
         cells.schedule(module)
-    cells.drain(interpret)
+    cells.drain(interpret, progress)
     for key, value in list(cells.values.items()):
         if isinstance(key[0], PythonModule) and not value:  # a name that is taken from where nothing is known of it
             cells.put(key, UNKNOWN)
     # the second phase: only now is it known whom nobody calls, and a caller that is found later still counts
     for function in inference.functions.values():
         if function.is_open or not function.has_callers:
-            function.is_open = True
-            for arg in function.args:
-                if arg.arg != function.receiver:
-                    annotated = inference.annotated(arg.annotation, function.module)
-                    cells.put((function, arg.arg), annotated or UNKNOWN)
-    cells.drain(interpret)
+            inference.open(function)
+    cells.drain(interpret, progress)
     return inference
 
 
@@ -478,7 +475,7 @@ class Interpreter:
             return value  # nothing, if what the module binds the name to is not known yet
         # after the module's own names, which may hide a builtin
         if node.id in _BUILTINS:
-            return of("foreign", f"builtins.{node.id}")
+            return self.inference.foreign(f"builtins.{node.id}")
         return self.inference.global_name(self.module, node.id) or UNKNOWN
 
     # expressions

@@ -26,23 +26,21 @@ _READING_METHODS: Final = {
 }
 
 
-def origins_in_text(modules: list[PythonModule], inference: Inference) -> set[ast.AST]:
-    """The expressions that choose a device which the project puts into a text somewhere."""
+def origins_in_text(module: PythonModule, inference: Inference) -> set[ast.AST]:
+    """The expressions that choose a device which a module puts into a text somewhere."""
     origins: set[ast.AST] = set()
-    for module in modules:
-        for node in module.walked[0]:
-            for part in _parts_in_text(node, inference):
-                origins.update(_origins(means_of(part)))
+    for node in module.walked[0]:
+        for part in _parts_in_text(node, inference):
+            origins.update(_origins(means_of(part)))
     return origins
 
 
-def origins_on_devices(modules: list[PythonModule], inference: Inference) -> set[ast.AST]:
-    """The texts that are handed to something which takes a device."""
+def origins_on_devices(module: PythonModule, inference: Inference) -> set[ast.AST]:
+    """The texts that a module hands to something which takes a device."""
     origins: set[ast.AST] = set()
-    for module in modules:
-        for node in module.walked[0]:
-            for part in _devices_in(node, inference):
-                origins.update(_origins(means_of(part)))
+    for node in module.walked[0]:
+        for part in _devices_in(node, inference):
+            origins.update(_origins(means_of(part)))
     return origins
 
 

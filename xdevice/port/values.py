@@ -80,12 +80,15 @@ def union(*values: Value) -> Value:
     whatever else the value may be. So values only grow towards "anything"."""
     whole = NOTHING.union(*values)
     # most unions are of one value with itself or with nothing
-    if len(whole) < 2:
-        return whole
-    if ANYTHING in whole or len(whole) > _MOST:
-        return frozenset(atom for atom in whole if atom.kind in _FOLLOWED) | UNKNOWN
-    if sum(atom.kind == "tuple" for atom in whole) > 1:
-        return _merge_tuples(whole)
+    if len(whole) > 1:
+        if ANYTHING in whole or len(whole) > _MOST:
+            whole = frozenset(atom for atom in whole if atom.kind in _FOLLOWED) | UNKNOWN
+        elif sum(atom.kind == "tuple" for atom in whole) > 1:
+            return _merge_tuples(whole)
+    # each node keeps its value, and there is no memory for a copy on each
+    for value in values:
+        if len(value) == len(whole) and value == whole:
+            return value
     return whole
 
 

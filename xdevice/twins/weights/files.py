@@ -32,6 +32,7 @@ from xdevice.errors import (
 )
 from xdevice.tensors.creation import place_for
 from xdevice.tensors.refusals import lack_of_memory, refuse_non_container, require_dtype, traced
+from xdevice.tensors.unlisted import refuse_unsaved
 from xdevice.twins import owners
 
 from .added_parameters import advice
@@ -120,6 +121,10 @@ def save(path: Path, x: Any) -> None:
 
     # the path first: a folder that is not there is said before tensors are copied from a GPU
     target = target_of(path)
+    for _, _, one in _leaves(x, "save"):
+        kind = registry.kind_of(type(one))
+        if kind is not None and kind.kind == "model":
+            refuse_unsaved(kind.backend, one)
     variables = _variables(x, "save")
     arrays, shared = _host_arrays(variables)
     specs = {
