@@ -9,6 +9,7 @@ The rules that it must keep:
 
 from __future__ import annotations
 
+import copy
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     minimum = (1, 24)
     dtypes = frozenset(DTYPES)
     short_floats = frozenset(SHORT_FLOATS)
+    opaque = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, np.random.SeedSequence)
     kinds = ("cpu",)
 
     # the framework
@@ -78,7 +80,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         raise AssertionError("NumPy has one device, so nothing moves")
 
     def copy(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
-        return np.array(x, copy=True, subok=True)
+        return copy.deepcopy(x) if x.dtype.hasobject else np.array(x, copy=True, subok=True)
 
     def synchronize(self, device: Device | None) -> None:
         """Does nothing, because NumPy computes synchronously."""

@@ -92,7 +92,7 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
             return "tensor"
         if issubclass(cls, tf.Tensor | keras.KerasTensor):
             return "symbol"
-        return "model" if issubclass(cls, models.TYPES) else None
+        return "model" if models.is_model(cls) else None
 
     # devices
 

@@ -36,7 +36,7 @@ from .private import private
 from .trees import leaves, replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
     from xdevice.base.devices import Device
     from xdevice.contract.primitives import Primitives
@@ -47,6 +47,11 @@ _KEPT = frozenset(vars(Module()))
 _CACHES: Final = "transformers.cache_utils"
 """The Python module that defines the caches of Hugging Face's models. Such a cache is a plain object in the output of a
 model."""
+
+_GRAPHS: Final = "torch_geometric.data."
+"""How the names of the Python modules begin that define PyG's graphs and batches of them."""
+_BOOKKEEPING: Final = ("_slice_dict", "_inc_dict")
+"""What a batch of PyG's keeps on the host, wherever its graphs are."""
 
 _EXPORTED: Final = "torch.export.exported_program"
 _INSTEAD_OF_EXPORTED: Final = (
@@ -61,6 +66,8 @@ def _gradient_watch() -> GradientWatch:
     return GradientWatch(lambda p, report: p.register_post_accumulate_grad_hook(lambda _: report()))
 
 
+_pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
+_tensor_name = private.field("torch.nn.utils.prune.BasePruningMethod._tensor_name")
 _own_apply = private.field("torch.nn.Module._apply")
 _APPLY: Final = private["torch.nn.Module._apply"]
 _NODES: Final = private["torch.utils._pytree.SUPPORTED_NODES"]
@@ -131,6 +138,9 @@ def move(model: Any, native: torch.device) -> Any:
         _refuse_unknown(key, x)
     for state, key, x in states:
         state[key] = _moved(x, native)
+    for group in model.param_groups:
+        # a rate on the host serves parameters anywhere, one on another GPU serves none here
+        group.update((key, x.to(native)) for key, x in group.items() if isinstance(x, torch.Tensor) and not x.is_cpu)
     return model
 
 
@@ -152,6 +162,14 @@ def copied(model: Module, native: torch.device) -> Any:
         if new.requires_grad is not old.requires_grad:
             new.requires_grad_(old.requires_grad)
     return move(twin, native)
+
+
+def _computed(module: Module) -> Iterator[str]:
+    """Yields the attributes that `weight_norm`, `spectral_norm` and `prune` compute anew before each call."""
+    for hook in _pre_hooks(module).values():
+        name = getattr(hook, "name", None) or _tensor_name.get(hook)
+        if isinstance(name, str):
+            yield name
 
 
 def _results(model: Module) -> Iterator[torch.Tensor]:
@@ -306,6 +324,7 @@ def _packed(backend: Primitives) -> Way:
 
 
 class TorchModels(Models):
+    lists_layers = "torch.nn.ModuleList, ModuleDict or ParameterList"
     _places: dict[torch.device, Device]
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
@@ -334,6 +353,29 @@ class TorchModels(Models):
         if lost is not None:
             raise self.unsupported(f"{lost} of this model, which no set_extra_state() would load", "write that method")
         return state.items()
+
+    def attributes_of(self, model: Any) -> Iterable[tuple[str, dict[str, Any], Container[str]]]:
+        modules = model.named_modules() if isinstance(model, Module) else ()
+        return [
+            (path, module.__dict__, _KEPT.union(_computed(module)) if _pre_hooks(module) else _KEPT)
+            for path, module in modules
+        ]
+
+    def parameters_of(self, model: Any) -> Iterable[torch.Tensor]:
+        groups = model.param_groups if isinstance(model, torch.optim.Optimizer) else ()
+        return [p for group in groups for p in group["params"]]
+
+    def move_held(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        if not (x.requires_grad and x.is_leaf):
+            return x if self._places[x.device] is device else self.move(x, device)
+        gradient, x.grad = x.grad, None
+        x.data = self.move(x.detach(), device)
+        if gradient is not None:
+            x.grad = self.move(gradient, device)
+        return x
+
+    def is_parameter(self, x: torch.Tensor) -> bool:
+        return isinstance(x, torch.nn.Parameter)
 
     def move_model(self, model: Any, device: Device) -> Any:
         return move(model, self.to_native(device))
@@ -401,6 +443,8 @@ class TorchModels(Models):
             return _packed(self)
         if isinstance(x, tuple):
             return None
+        if isinstance(x, torch.optim.lr_scheduler.LRScheduler):  # the rates that it keeps stay: any device takes them
+            return Way(tensors=lambda x: [(".optimizer", x.optimizer)])
         if isinstance(x, torch.UntypedStorage | torch.TypedStorage | torch.jit.Future):
             return Way(tensors=_inside)
         if "tensordict" in sys.modules:
@@ -412,6 +456,8 @@ class TorchModels(Models):
         modules = {base.__module__ for base in type(x).__mro__}
         if _CACHES in modules:
             return Way()
+        if any(module.startswith(_GRAPHS) for module in modules):
+            return Way(move=lambda x, device: x.to(self.to_native(device)), stays=_BOOKKEEPING)
         if _EXPORTED in modules:
             return Way(tensors=_exported, instead=_INSTEAD_OF_EXPORTED)
         node = _NODES.get(type(x))

@@ -97,6 +97,9 @@ PRIVATE: Final = (
     ),
     Private("models", "torch.nn.Module", ("_apply",), "which modules move tensors of their own"),
     Private(
+        "models", "torch.nn.utils.prune.BasePruningMethod", ("_tensor_name",), "which attribute is computed"
+    ),
+    Private(
         "waiting", "torch._C", ("_lazy._get_default_device_type",),
         "whether a lazy device was started, whose work cannot be waited for. Without it, it counts as started once its "
         "module is imported",
@@ -116,7 +119,8 @@ PRIVATE: Final = (
     Private("gradients", "torch._C", ("_functorch.peek_interpreter_stack",), "whether `torch.func` transforms"),
     Private("nn", "torch", ("_fused_adam_",), "Adam in one kernel. Without it, in several"),
     Private(
-        "layers", "torch.nn.Module", ("_forward_hooks", "_forward_pre_hooks"), "whether hooks change what a layer gives"
+        "layers and models", "torch.nn.Module", ("_forward_hooks", "_forward_pre_hooks"),
+        "whether hooks change what a layer gives, and which attributes they compute",
     ),
     Private(
         "layers", "torch.nn.utils.parametrizations", ("_SpectralNorm", "_WeightNorm"),

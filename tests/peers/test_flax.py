@@ -325,6 +325,16 @@ def test_a_transposed_convolution_computes_the_same_elsewhere(stride, size, padd
     xdevice.assert_parity(twin, net, inputs=jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 6, 3))))
 
 
+def test_a_cell_of_pytorch_is_one_of_equinox():
+    source, like = torch.nn.LSTMCell(3, 4), eqx.nn.LSTMCell(3, 4, key=jax.random.key(0))
+    xdevice.load(xdevice.models.convert_state(source, "jax", like=like), into=like)
+    x, h = np.random.default_rng(0).random((2, 4), "float32")
+    expected = source(torch.from_numpy(x[None, :3]), (torch.from_numpy(h[None]), torch.from_numpy(h[None])))
+    xdevice.assert_parity(
+        like(jnp.asarray(x[:3]), (jnp.asarray(h), jnp.asarray(h)))[0], expected[0][0], check_device=False
+    )
+
+
 class Own(nnx.Variable):
     pass
 
@@ -367,6 +377,25 @@ def test_an_array_in_any_place_is_written():
     zeros = jax.tree.map(jnp.zeros_like, fields)
     xdevice.load(xdevice.models.convert_state(zeros, "jax", like=fields), into=fields)
     assert not any(x.any() for x in jax.tree.leaves(fields))
+
+
+class Pair(eqx.Module):
+    one: eqx.nn.Linear
+    several: list
+
+
+def test_a_module_is_saved_and_loaded_back(tmp_path):
+    nets = [Parts(nnx.Rngs(seed)) for seed in (0, 1)]
+    pairs = [Pair(eqx.nn.Linear(2, 3, key=jax.random.key(seed)), [jnp.full(2, float(seed))]) for seed in (0, 1)]
+    xdevice.save(tmp_path / "x", {"net": nets[0], "pair": [pairs[0]], "x": jnp.ones(2)})
+    assert "net.layers.layers.0.kernel" in xdevice.load(tmp_path / "x", backend="numpy")
+    xdevice.load(tmp_path / "x", into={"net": nets[1], "pair": [pairs[1]], "x": np.zeros(2, "float32")})
+    xdevice.assert_parity(nets[1], nets[0])
+    assert all((one == two).all() for one, two in zip(*map(jax.tree.leaves, pairs), strict=True))
+    xdevice.save(tmp_path / "x", nets[0])
+    other = Parts(nnx.Rngs(2))
+    xdevice.load(xdevice.models.convert_state(tmp_path / "x", "jax", like=other), into=other)
+    xdevice.assert_parity(other, nets[0])
 
 
 def test_what_nnx_computes_with_beside_its_weights_is_listed():

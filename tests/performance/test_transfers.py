@@ -295,6 +295,38 @@ def test_another_mode_is_refused():
         transfers("record it")
 
 
+@pytest.mark.skipif("tensorflow" not in FRAMEWORKS, reason="tensorflow is not installed")
+class TestTensorflow:
+    def test_the_axes_that_a_gradient_reads_are_no_transfers(self):
+        import tensorflow as tf
+
+        table = tf.ones((3, 2))
+        losses = (
+            lambda x: tf.reduce_mean(x, axis=1)[0],
+            lambda x: tf.reduce_sum(tf.gather(x, [0, 2])),
+            lambda x: tf.reduce_sum(tf.transpose(tf.reshape(x, (2, 3)))),
+        )
+        for loss in losses:
+            with transfers("forbid"), tf.GradientTape() as tape:
+                tape.watch(table)
+                value = loss(table)
+                tape.gradient(value, table)
+
+    def test_what_a_programs_own_gradient_reads_is_one(self):
+        import tensorflow as tf
+
+        @tf.custom_gradient
+        def twice(x):
+            return 2 * x, lambda g: g * int(tf.constant(2))
+
+        x = tf.constant(1.0)
+        with transfers() as log, tf.GradientTape() as tape:
+            tape.watch(x)
+            value = twice(x)
+            tape.gradient(value, x)
+        assert [r.how for r in log] == ["int"]
+
+
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
 class TestTorch:
     def test_reads_from_cpp_are_seen(self):

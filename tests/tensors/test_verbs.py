@@ -54,6 +54,12 @@ class Backend:
     def is_host_bound(self, x):
         return False
 
+    def attributes_of(self, model):
+        return ()
+
+    def parameters_of(self, model):
+        return ()
+
     def model_parts(self, model):
         return [model.weight]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.core import registry
 
-from . import attributes, trees
+from . import attributes, trees, ways
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +60,7 @@ def register_container(
         >>> xdevice.device_of([Game(xdevice.ones(2, device="cpu"))])
         Device('cpu:0')
     """
-    is_first = cls not in trees.registered
+    is_first = cls not in ways.registered
     trees.register(cls, flatten, rebuild, move)
     if is_first and flatten is None and move is None:
         _share(cls)
@@ -71,8 +71,8 @@ class Static(NamedTuple):
     """The attributes of an object that hold no tensors, and the names of the others."""
 
     cls: type
-    names: tuple[str, ...]
-    others: tuple[tuple[str, Any], ...]
+    names: tuple[Any, ...]
+    others: tuple[tuple[Any, Any], ...]
 
     def __hash__(self) -> int:
         return hash((self.cls, self.names))  # the others may be lists, which have no hash
@@ -97,7 +97,7 @@ def share_all(backend: Backend) -> None:
 
 def _flatten(x: Any) -> tuple[tuple[Any, ...], Static]:
     names, values = attributes.read(x)
-    pairs = [(str(name), value) for name, value in zip(names, values, strict=True)]
+    pairs = [(attributes.as_name(name), value) for name, value in zip(names, values, strict=True)]
     holding = {name for name, value in pairs if any(_is_tensor(leaf.value) for leaf in trees.leaves(value))}
     children = tuple(value for name, value in pairs if name in holding)
     names_held = tuple(name for name, _ in pairs if name in holding)
@@ -110,7 +110,7 @@ def _is_tensor(value: object) -> bool:
 
 
 def _unflatten(static: Static, children: Any) -> Any:
-    new = object.__new__(static.cls)
+    new: Any = object.__new__(static.cls)
     for name, value in (*static.others, *zip(static.names, children, strict=True)):
         attributes.put(new, name, value)
     return new

@@ -60,7 +60,7 @@ class Memory(NamedTuple):
     pinned: int = 0
     """Page-locked bytes of the host that xdevice keeps for copies to and from GPUs; only asked of the CPU."""
     name: str = ""
-    """What the framework calls the device, such as "NVIDIA H200"."""
+    """The framework's name of the device, such as "NVIDIA H200"."""
 
 
 class Way(NamedTuple):
@@ -81,6 +81,9 @@ class Way(NamedTuple):
     tensors: Callable[[Any], Iterable[tuple[str, Any]]] | None = None
     """For an object that moves itself: returns the tensors that decide on which device it is, each with the path from
     the object to it, such as ".x". Left out, all tensors that can be found in the object count."""
+    stays: tuple[str, ...] = ()
+    """The attributes, at any depth, whose tensors stay where they are by design, as the bookkeeping of PyG's `Batch` on
+    the host. They do not count."""
     instead: str = ""
     """For an object that can be neither walked nor moved: what to do instead. The error that says so ends with it."""
     dense: str = ""
@@ -107,6 +110,9 @@ class Primitives(ABC):
     dtype_names: ClassVar[Mapping[Any, str]] = MappingProxyType({})
     """The framework's dtype objects and their names in `dtypes`, {half: "float16"}: needed if the `name` or the text of
     an object is not that name. Left out, `x.dtype` is read as `xdevice.base.dtypes.dtype_name` reads it."""
+    opaque: tuple[type, ...] = ()
+    """Types of the framework whose objects keep arrays for themselves only, as random generators do: nobody looks into
+    them for tensors."""
     short_floats: frozenset[str] = frozenset()
     """The 8-bit floats, by ml_dtypes's names, that `from_numpy`, `to_numpy` and `move` also take; nothing else does."""
     kinds: ClassVar[tuple[str, ...]] = ("cpu", "gpu")

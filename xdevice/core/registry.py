@@ -133,7 +133,7 @@ def entry_points() -> dict[str, EntryPoint]:
 
 
 def namesake() -> str | None:
-    """What is wrong where PyPI's package `xdevice` is installed too; it has an `xdevice/__init__.py` of its own."""
+    """The problem where PyPI's package `xdevice` is installed too; it has an `xdevice/__init__.py` of its own."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -110,8 +110,8 @@ def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException 
 
 
 class _Threads(_thread._local):
-    """What each thread has open in its framework: its blocks in the order in which they were entered, and beneath them
-    the device that `set_default_device` has set."""
+    """The blocks that each thread has open in its framework: its blocks in the order in which they were entered, and
+    beneath them the device that `set_default_device` has set."""
 
     def __init__(self) -> None:
         self.open: list[Block] = []

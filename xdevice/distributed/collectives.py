@@ -241,7 +241,7 @@ def _summands(x: Any) -> list[Operand]:
 
 
 def _variables(operand: Operand) -> list[Operand]:
-    """What to send for `held`: the variables of a model, each once; for a tensor, `held` itself."""
+    """The operands to send for one: the variables of a model, each once; for a tensor, the operand itself."""
     backend = operand.backend
     if operand.kind != "model" or backend.tensor_of(operand.value) is not None:
         return [operand]

@@ -136,7 +136,7 @@ before it."""
 
 
 class _Process(NamedTuple):
-    """What the environment says of this process."""
+    """The rank and address of this process, as the environment gives them."""
 
     launcher: str
     rank: _Number
@@ -148,7 +148,8 @@ class _Process(NamedTuple):
 
 
 def _read(launcher: _Launcher) -> _Process | None:
-    """What the launcher has set; None if it has not started this process, or not as one of several that are served."""
+    """The values that the launcher has set; None if it has not started this process, or not as one of several that are
+    served."""
     if not launcher.is_there():
         return None
     is_under_srun = _text(_SRUN.size) is not None

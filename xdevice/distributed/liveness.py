@@ -17,6 +17,8 @@ from typing import Final, NamedTuple
 
 BUSY: Final = 0.01
 """If the other threads and the child processes together use more than this share of a core, they count as working."""
+_SPAN: Final = 1.0
+"""The seconds in which they have to use that much."""
 _DRIVER: Final = "cuda"
 """How the names of the threads of NVIDIA's driver begin. They ask the GPU for events all the time, which is no sign
 that the program works: cuda-EvtHandlr takes up to 0.8 % of a core, for each GPU of an idle process (H200, driver
@@ -46,6 +48,7 @@ class Liveness:
         self.engine: list[threading.Thread] = []
         """The thread in which the engine is called. Its work is none of the program's, and some of the engine's."""
         self._last: _Reading | None = None
+        self._lately: list[_Reading] = []
         self._names: dict[str, str] = {}
         """The names of the threads of this process, by their numbers."""
 
@@ -54,8 +57,13 @@ class Liveness:
         reading = self._read()
         last, self._last = self._last, reading
         if last is None or reading.place != last.place or reading.own - last.own > _STILL:
+            self._lately = [reading]
             return True
-        return reading.rest - last.rest > BUSY * (reading.when - last.when) or self._waits_for_disk()
+        # what a framework does in the background comes in pulses, of which one look may see a whole one
+        self._lately = [one for one in self._lately if reading.when - one.when < _SPAN] or [last]
+        first = self._lately[0]
+        self._lately.append(reading)
+        return reading.rest - first.rest > BUSY * max(_SPAN, reading.when - first.when) or self._waits_for_disk()
 
     def has_engine_moved(self) -> bool:
         """Whether the engine, which is being called, has done any work since the last call; True at the first call."""

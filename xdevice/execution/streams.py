@@ -148,7 +148,7 @@ class Stream:
             UnsupportedError: a tensor of another backend. NotATensorError: `x` holds no tensor.
         """
         if registry.kind_of(type(x)) is None:
-            trees.Tree(x).refuse_strangers()
+            trees.searched(x).refuse_strangers()
         tensors = [leaf for leaf in trees.leaves(x) if _is_tensor(leaf.value)]
         if not tensors:
             raise NotATensorError(f"{shown(x)} of type {type(x).__qualname__} holds no tensor to keep")

@@ -631,12 +631,12 @@ class _Layers(Functions):
         return own
 
     def run(self, name: str, *arguments: Any, **settings: Any) -> Any:
-        """What the adapter's kernel gives, or the one by hand where the adapter's cannot."""
+        """Runs the adapter's kernel, or the one by hand where the adapter's cannot."""
         result = self.kernel(name)(*arguments, **settings)
         return getattr(by_hand, name)(self.kernels, *arguments, **settings) if result is NotImplemented else result
 
     def looked_up(self, function: str, name: str, indices: Any, n: int | None, tensors: dict[str, Any]) -> Any:
-        """What a kernel gives for tensors on one device, some of which are indices from 0 to n - 1."""
+        """Runs a kernel on tensors on one device, some of which are indices from 0 to n - 1."""
         operands = (*tensors.values(),)
         if not self.checks.are_together(operands):
             self.require_one_device(**tensors)
@@ -776,7 +776,7 @@ def _channels(x: Any, function: str) -> tuple[int | None, ...]:
 
 
 def _normed(on: _Layers, function: str, vector: tuple[int | None, ...], parts: dict[str, Any], eps: float) -> Any:
-    """What a kernel that normalizes gives, once its vectors are checked."""
+    """Runs a kernel that normalizes, once its vectors are checked."""
     # a large eps is mostly an argument in the wrong place
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
         raise ArgumentError(f"{function} takes an eps of 0 or more, well below 1, and eps is {shown(eps)}")

@@ -467,7 +467,7 @@ def seed_all(n: int) -> None:
 
 
 def get_state() -> dict[str, Any]:
-    """What the next numbers of `xdevice.random` in this place depend on: plain values, which can be pickled.
+    """The state that the next numbers of `xdevice.random` depend on here: plain values, which can be pickled.
 
     The place is that of `seed`: the innermost block or task, else the process. `set_state` puts it back. The
     frameworks' own generators have states of their own (`torch.get_rng_state`).

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from . import idioms, rules_of_words
 from .idioms import Idiom
-from .judging import Judgement, Use, left_open, proven, text_of
+from .judging import Edits, Judgement, Use, left_open, proven, text_of
 from .knowledge import framework_of
 from .rules import Judged, JudgedSites
 from .rules_of_calls import stands_loose
@@ -135,7 +135,7 @@ class NeutralSites(JudgedSites):
         start = use.start + quote + 1
         if isinstance(filling, ast.Call):
             at = use.find(b"(", self.span(filling.func)[1]) + 1
-            edits = (use.edit(start, start + len("cuda"), "{}"), use.edit(at, at, f"{accelerator}, "))
+            edits: Edits = (use.edit(start, start + len("cuda"), "{}"), use.edit(at, at, f"{accelerator}, "))
             return replace(proven(why, edits), since="2.6")
         edits = (use.edit(start, start + len("cuda"), f"{{{accelerator}}}"),)
         if segment[:quote].lower() != b"f":
@@ -171,7 +171,7 @@ class NeutralSites(JudgedSites):
                 return argument is node and _names_device(owner)
         return False
 
-    _JUDGES: Final[dict[type, Any]] = {
+    _JUDGES: ClassVar[dict[type, Any]] = {
         **JudgedSites._JUDGES,
         ast.Call: _judge_call,
         ast.Compare: None,

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from . import idioms, rules_of_words
 from .guards import guarded_by
@@ -35,15 +35,15 @@ class JudgedSites(JudgedModule):
         if not self.frameworks:
             return
         consumed: set[ast.AST] = set()
-        found: list[Judged] = []
+        uses: list[Judged] = []
         for node in self.nodes:
             judged = self._judge(node) if node not in consumed else None
             if judged is not None:
-                found.append(judged)
+                uses.append(judged)
                 for part in judged[1].consumed:
                     consumed.update(ast.walk(part))
-        stays = {use.node: use for use, judgement in found if judgement.verdict == "open" and _vendor_of(use)}
-        for use, judgement in found:
+        stays = {use.node: use for use, judgement in uses if judgement.verdict == "open" and _vendor_of(use)}
+        for use, judgement in uses:
             test = self._test_of(use) if judgement.edits and stays else None
             if test is not None:
                 judgement = self._guarding(test, stays) or judgement
@@ -248,7 +248,7 @@ class JudgedSites(JudgedModule):
             return use, rules_of_words.is_cuda(use)
         return use, Judgement("neutral", "reads where it is")
 
-    _JUDGES: Final[dict[type, Any]] = {
+    _JUDGES: ClassVar[dict[type, Any]] = {
         ast.Attribute: _judge_attribute,
         ast.Call: _judge_call,
         ast.Compare: _judge_comparison,

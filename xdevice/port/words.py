@@ -86,7 +86,7 @@ class Row(NamedTuple):
 def _same(names: str, since: str, idle: str | None = None, differs: str = "") -> list[Row]:
     """Functions of `torch.cuda` that `torch.accelerator` has under the same name."""
     return [
-        Row(f"torch.cuda.{name}", f"torch.accelerator.{name}", since, rule="renamed", idle=idle, differs=differs)
+        Row(f"torch.cuda.{name}", f"torch.accelerator.{name}()", since, rule="renamed", idle=idle, differs=differs)
         for name in names.split()
     ]
 
@@ -95,7 +95,9 @@ def _of_module(names: str, idle: str | None = None) -> list[Row]:
     """Functions of `torch.cuda` that are asked of the module of whatever accelerator there is."""
     differs = "asks torch.cuda, torch.xpu and so on; a module without it raises AttributeError"
     word = "torch.get_device_module()"
-    return [Row(f"torch.cuda.{name}", f"{word}.{name}", "2.4", "", "renamed", idle, differs) for name in names.split()]
+    return [
+        Row(f"torch.cuda.{name}", f"{word}.{name}()", "2.4", "", "renamed", idle, differs) for name in names.split()
+    ]
 
 
 def _none(names: str, why: str) -> list[Row]:
@@ -104,7 +106,7 @@ def _none(names: str, why: str) -> list[Row]:
 
 ACCELERATOR: Final = "torch.accelerator.current_accelerator()"
 AVAILABLE: Final = "torch.accelerator.is_available()"
-_SEED: Final = "the CPU's generator gets the seed, too: written where the line before has set that seed already"
+_SEED: Final = "torch.manual_seed(seed) where the line before has set that seed on all devices"
 _GRAPHS: Final = (
     "torch.accelerator.Graph (2.12) refuses CUDA: https://github.com/pytorch/pytorch/pull/171313; "
     "xdevice.accelerator.make_graphed_callable(function) records and replays"
@@ -218,8 +220,10 @@ _TORCH: Final = (
     *_none("torch.cuda.memory_summary torch.cuda.memory_snapshot torch.cuda.ipc_collect", "CUDA's allocator has it"),
     Row("x.pin_memory()", differs="neutral as it is: it pins for the accelerator that there is"),
     # random numbers
-    Row("torch.cuda.manual_seed", "torch.manual_seed(seed)", "1.0", "", "seed", differs=_SEED),
-    Row("torch.cuda.manual_seed_all", "torch.manual_seed(seed)", "1.0", "", "seed", differs=_SEED),
+    *(
+        Row(f"torch.cuda.{name}", f"torch.get_device_module().{name}(seed)", "2.4", "", "seed", "None", _SEED)
+        for name in ("manual_seed", "manual_seed_all")
+    ),
     Row("torch.cuda.get_rng_state", "torch.accelerator.random.get_rng_state()", "2.14", "", "renamed"),
     Row("torch.cuda.get_rng_state_all", "torch.accelerator.random.get_rng_state_all()", "2.14", "", "renamed", "[]"),
     Row("torch.cuda.initial_seed", "torch.accelerator.random.initial_seed()", "2.14", "", "renamed"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
 _KEPT = frozenset(DTYPES) - {"float64"}
-"""What an array keeps where no dtype is named."""
+"""The dtypes that an array keeps where none is named."""
 _EXTENDED = ("bfloat16", *SHORT_FLOATS)
 """The dtypes of ml_dtypes, whose kind NumPy gives as "V" or as "f"."""
 _MOST_BYTES = 2**63 - 1
@@ -61,7 +61,7 @@ def tensor(data: Any, *, device: object = None, dtype: object = None, **spelling
 
 
 def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any:
-    """What `tensor` gives, of this backend."""
+    """A tensor of this backend, as `tensor` makes it."""
     place = place_for(backend, device)
     if dtype is None and not floats.setting() and (name := _taken_as_it_is(data)):
         require_dtype(backend, name, "the dtype", "say another", place=place, may_narrow=True)
@@ -164,7 +164,7 @@ def to_numpy(x: Any) -> Any:
         raise NotATensorError(
             f"cannot read {shown(x)} of type {type(x).__qualname__} as numbers; expected a tensor or a container"
         )
-    return trees.map_leaves(x, lambda values: [_read_leaf(value) for value in values])
+    return trees.map_leaves(x, lambda values: [_read_leaf(value) for value in values], copies=True)
 
 
 def item(x: Any) -> Any:
@@ -206,9 +206,13 @@ def as_numbers(backend: Backend, array: np.ndarray[Any, Any], place: Device) -> 
 
 
 def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
+    import copy
+
     import numpy
 
     host = backend.to_numpy(x)
+    if host.dtype.hasobject:
+        return copy.deepcopy(host)  # NumPy's own copy would share the objects in it
     if host.flags.writeable and backend.gives_away(x):
         return numpy.asarray(host, order="C")
     return numpy.array(host, copy=True, order="C")

@@ -43,7 +43,7 @@ def traced(backend: Backend, name: str) -> UnsupportedError:
 
 
 def operators_compute_elsewhere(backend: Backend) -> str:
-    """What an error for tensors on two devices adds where an operator may have brought them there."""
+    """The sentence that an error for tensors on two devices adds where an operator may have brought them there."""
     if backend.computes_on == "operands":
         return ""
     return (

@@ -220,7 +220,9 @@ def device_of(x: object) -> Device:
     On TensorFlow it is where the memory is (`backing_device`): an int32 tensor "on" GPU:0 may be on the CPU.
 
     In a container, NumPy arrays do not count beside tensors of another backend; tensors in objects of unknown types
-    count.
+    count. Of a model counts what it holds in plain attributes, lists and dicts, too; of an optimizer its parameters.
+    Nobody sees what an object keeps in C or in a closure, nor what objects of unknown types hold to which a model
+    refers: docs/reference/devices.md has the list.
 
     Raises:
         DeviceMismatchError: a model or container is spread over two devices; the error names one tensor on each.
@@ -260,8 +262,8 @@ def _device_of(x: object) -> Device:
 def same_device(*xs: object) -> bool:
     """Whether all tensors in the arguments are on the same device, also across frameworks. True if there are none.
 
-    `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are the same device. Costs 0.1 us a
-    tensor.
+    `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are the same device. What counts, and
+    what nobody sees, is as with `device_of`. Costs 0.1 us a tensor.
 
     Raises:
         NotATensorError: an argument that is not a tensor, a model or a container.
@@ -303,6 +305,8 @@ def _same_device(xs: tuple[object, ...]) -> bool:
 
 def check_same_device(*xs: object, **named: object) -> Device | None:
     """Returns the device that all tensors in the arguments share; None if there is no tensor. Raises if they differ.
+
+    What counts, and what nobody sees, is as with `device_of`.
 
     Args:
         xs: tensors, models, containers; named in the error `argument 0`, `argument 1`, ...

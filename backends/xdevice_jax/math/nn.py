@@ -36,19 +36,19 @@ def guards(indices: Array, place: str) -> bool:
     return place != "cpu" and not is_blocking()
 
 
-@jax.jit
+@partial(jax.jit)
 def cross_entropies(logits: Array, labels: Array) -> Array:
     # `fill` gives NaN for a label that is no class
     places = _forward(labels, logits.shape[1])[:, None]
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), places, 1, mode="fill")[:, 0]
 
 
-@jax.jit
+@partial(jax.jit)
 def cross_entropy(logits: Array, labels: Array) -> Array:
     return jnp.mean(cross_entropies(logits, labels))
 
 
-@jax.jit
+@partial(jax.jit)
 def embedding(indices: Array, table: Array) -> Array:
     return jnp.take(table, _forward(indices, table.shape[0]), 0, mode="fill")
 

@@ -67,6 +67,7 @@ _NORMS: Final = (*_BY_MODE, *_INSTANCE_NORMS, nn.GroupNorm, nn.PReLU)
 _COMPAT: Any = getattr(getattr(paddle, "compat", None), "nn", None)  # from 3.3 on
 _COMPAT_LINEAR: Final = () if _COMPAT is None else (_COMPAT.Linear,)
 """Paddle's Linear whose weight is laid out as PyTorch's."""
+_CELLS: Final = {nn.SimpleRNNCell: "rnn", nn.LSTMCell: "lstm", nn.GRUCell: "gru"}
 _RECURRENT: Final = {nn.SimpleRNN: "rnn", nn.LSTM: "lstm", nn.GRU: "gru"}
 _SPECTRAL: Final = ("weight_orig", "weight_u", "weight_v")
 _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
@@ -99,9 +100,13 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
         kind, settings = _kind(layer)
         if not kind or id(layer) in owned:
             continue
-        if kind == layouts.ATTENTION:
+        if kind in (layouts.ATTENTION, *layouts.RECURRENT):
             owned |= {id(inner) for inner in layer.sublayers()}
-        own = layouts.parts(kind, settings) if isinstance(layer, _COMPAT_LINEAR) else dialects.paddle(kind, settings)
+        own = dialects.paddle(kind, settings)
+        if isinstance(layer, _COMPAT_LINEAR):
+            own = layouts.parts(kind, settings)
+        elif isinstance(layer, tuple(_CELLS)):
+            own = layouts.of_single_cell(kind)
         if kind == "layer_norm":
             own = tuple(part._replace(rule=layouts.flat(_setting(layer, "normalized_shape"))) for part in own)
         norm = next((hook for hook in _pre_hooks(layer).values() if _is_norm(hook)), None)
@@ -168,6 +173,9 @@ def _kind(layer: Any) -> tuple[str, Settings]:
         return "prelu", {"axis": "channels"}
     if isinstance(layer, nn.MultiHeadAttention):
         return layouts.ATTENTION, _of_attention(layer)
+    if cell := next((kind for cls, kind in _CELLS.items() if isinstance(layer, cls)), ""):
+        nonlinearity = {"nonlinearity": layer.activation} if isinstance(layer, nn.SimpleRNNCell) else {}
+        return cell, {**layouts.ONE_CELL, **nonlinearity}
     kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), "")
     return kind, _of_recurrent(layer) if kind else {}
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from xdevice.math.contract.gradients import Call, Outcome
 
 _ENGINE = private.place("torch.autograd._engine_run_backward")
-"""What `torch.autograd.grad` ends in, after checks that take 8 of its 24 us. Virtual GPUs replace it, so it is
-looked up at each call."""
+"""The function that `torch.autograd.grad` ends in, after checks that take 8 of its 24 us. Virtual GPUs replace it, so
+it is looked up at each call."""
 _has_engine = private.has("torch.autograd._engine_run_backward")
 _foreach_mul = private.get("torch._foreach_mul")
 _transformation = private["torch._C._functorch.peek_interpreter_stack"]

@@ -39,6 +39,7 @@ _WeightNorm = private["torch.nn.utils.parametrizations._WeightNorm"]
 _SpectralNorm = private["torch.nn.utils.parametrizations._SpectralNorm"]
 _pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
 _RECURRENT: Final = {nn.RNN: "rnn", nn.LSTM: "lstm", nn.GRU: "gru"}
+_CELLS: Final = {nn.RNNCell: "rnn", nn.LSTMCell: "lstm", nn.GRUCell: "gru"}
 _CONV1D: Final = "transformers.pytorch_utils.Conv1D"
 _OF_CONV1D: Final = (Part("weight", ("weight",), layouts.TRANSPOSED), Part("bias", ("bias",), layouts.SAME))
 
@@ -59,6 +60,8 @@ def _layers(model: Any, variables: Mapping[str, Any], blocks: dict[str, tuple[st
         if kind == layouts.ATTENTION:
             owned.add(id(module.out_proj))
         parts: tuple[Part, ...] = _OF_CONV1D if _is_conv1d(module) else ()
+        if isinstance(module, tuple(_CELLS)):
+            parts = layouts.of_single_cell(kind)
         norm = _norm_of(module)
         if norm is not None:  # g is a number if the norm is over all axes
             g, v = (variables[layouts.join(path, name)] for name in norm)
@@ -118,6 +121,9 @@ def _kind(module: Any) -> tuple[str, Settings]:
         return "prelu", {"axis": "channels"}
     if isinstance(module, nn.MultiheadAttention):
         return layouts.ATTENTION, _of_attention(module)
+    if cell := next((kind for cls, kind in _CELLS.items() if isinstance(module, cls)), ""):
+        nonlinearity = {"nonlinearity": module.nonlinearity} if isinstance(module, nn.RNNCell) else {}
+        return cell, {**layouts.ONE_CELL, **nonlinearity}
     kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(module, cls)), "")
     return kind, _of_recurrent(module) if kind else {}
 

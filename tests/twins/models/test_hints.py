@@ -144,6 +144,23 @@ def test_a_spectral_norm_over_another_axis_is_listed():
     assert "axis of the spectral norm is 1 in torch, 0 in paddle" in line
 
 
+@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
+def test_a_single_cell_computes_the_same_elsewhere(kind):
+    source, like = getattr(nn, kind)(4, 4), getattr(pn, f"Simple{kind}" if kind == "RNNCell" else kind)(4, 4)
+    state = xdevice.models.convert_state(source, "paddle", like=like)
+    assert state.differences == []
+    xdevice.load(state, into=like)
+    x, h = np.random.default_rng(0).random((2, 2, 4), "float32")
+    states = [torch.from_numpy(h), paddle.to_tensor(h)]
+    if kind == "LSTMCell":
+        states = [(one, one) for one in states]
+    expected, came = source(torch.from_numpy(x), states[0]), like(paddle.to_tensor(x), states[1])
+    xdevice.assert_parity(came[0], expected[0] if kind == "LSTMCell" else expected, check_device=False)
+    back = getattr(nn, kind)(4, 4)
+    xdevice.load(xdevice.models.convert_state(like, "torch", like=back), into=back)
+    xdevice.assert_parity(back, source)
+
+
 def dropped(layer, name):
     """As weight drop is written: another parameter, and the weight as an attribute."""
     raw = getattr(layer, name)

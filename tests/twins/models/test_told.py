@@ -281,3 +281,32 @@ def test_a_state_goes_into_its_own_class_whatever_that_computes():
     source, like = (nn.Sequential(transformers.pytorch_utils.Conv1D(4, 4), nn.Linear(4, 4)) for _ in range(2))
     port(source.state_dict(), like)
     assert all(torch.equal(one, two) for one, two in zip(source.parameters(), like.parameters(), strict=True))
+
+
+SMALL = {"vocab_size": 40, "num_attention_heads": 2, "num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8}
+LANGUAGE = {
+    "GPT2LMHeadModel": {"vocab_size": 40, "n_embd": 8, "n_head": 2, "n_layer": 1},
+    "LlamaForCausalLM": {**SMALL, "tie_word_embeddings": True},
+    "BertForMaskedLM": SMALL,
+    "T5ForConditionalGeneration": {
+        "vocab_size": 40,
+        "d_model": 8,
+        "d_kv": 4,
+        "d_ff": 8,
+        "num_layers": 1,
+        "num_heads": 2,
+    },
+    "OPTForCausalLM": {**SMALL, "ffn_dim": 8, "word_embed_proj_dim": 8, "max_position_embeddings": 9},
+}
+
+
+@pytest.mark.parametrize("name", LANGUAGE)
+def test_a_folder_of_transformers_goes_into_its_own_class(name, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    cls = getattr(transformers, name)
+    source, like = (cls(cls.config_class(**LANGUAGE[name])) for _ in range(2))
+    source.save_pretrained(tmp_path)
+    state = port(tmp_path, like)
+    assert any("they are tied" in line for line in state.done)
+    own = source.state_dict()
+    assert all(torch.equal(own[key], value) for key, value in like.state_dict().items())

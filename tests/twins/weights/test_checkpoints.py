@@ -117,7 +117,7 @@ def zipped(*names):
         ("a.pt", zipped("a/code/x.py", "a/data.pkl"), r"TorchScript.*torch\.jit\.load"),
         ("a.zip", zipped("w"), "a zip archive.*unpack"),
         ("a.npy", b"\x93NUMPY\x01\0" + bytes(50), r"an array of NumPy.*numpy\.load"),
-        ("a.params", b"\x12\x01" + bytes(50), "damaged, or of a kind that is not read"),
+        ("a.params", b"\x12\x01" + bytes(14) + b"\x01" + bytes(50), "damaged, or of a kind that is not read"),
         ("a.pdparams", pickle.dumps({"w": io.BytesIO}, protocol=4), r"without running code.*paddle\.load"),
         ("a.gguf", b"GGUF\x03\0\0\0" + bytes(50), "GGUF.*quantised"),
         ("a.onnx", b"\x08\x07\x12\x07pytorch" + bytes(50), "ONNX"),

@@ -53,10 +53,10 @@ class Group(NamedTuple):
 
 
 class NativeGroup(NamedTuple):
-    """What begins and ends the use of a framework's own group of processes."""
+    """Begins and ends the use of a framework's own group of processes."""
 
     scope: AbstractContextManager[Any]
-    """What the program's thread is in as long as there is the group, such as a block of the current device."""
+    """A block that the program's thread is in as long as there is the group, such as a block of the current device."""
     close: Callable[[], None]
     """Called after success, by every rank at the same time, before `Engine.close`."""
     abort: Callable[[], None]

@@ -1,4 +1,5 @@
-"""What `math` adds to the contract of an adapter: arrays and the functions of layers, gradients, compiled functions."""
+"""The part of an adapter's contract that `math` adds: arrays and the functions of layers, gradients, compiled
+functions."""
 
 from __future__ import annotations
 

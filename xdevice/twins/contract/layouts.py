@@ -458,6 +458,15 @@ def cells(kind: str, settings: Settings) -> Iterator[str]:
             yield f"weight_hr_{suffix}"
 
 
+def of_single_cell(kind: str) -> tuple[Part, ...]:
+    """Returns the parts of a recurrent layer that is one cell, as PyTorch and Paddle name them there."""
+    return tuple(Part(name, (f"{name}_l0",), SAME) for name in KINDS[kind])
+
+
+ONE_CELL: Final[Settings] = MappingProxyType({"layers": 1, "bidirectional": False, "projection": 0, "dropout": 0.0})
+"""The settings of such a cell, which has no time axis."""
+
+
 def suffixes(settings: Settings) -> Iterator[str]:
     """Yields the suffixes "l0", "l0_reverse", "l1", ... of a recurrent layer's cells, one for each layer and
     direction."""

@@ -32,6 +32,8 @@ from xdevice.errors import (
 )
 from xdevice.tensors.creation import place_for
 from xdevice.tensors.refusals import lack_of_memory, refuse_non_container, require_dtype, traced
+from xdevice.tensors.unlisted import refuse_unsaved
+from xdevice.twins import owners
 
 from .added_parameters import advice
 from .checkpoints import open_checkpoint
@@ -67,6 +69,11 @@ class _Variable(NamedTuple):
     keys: _Keys
     name: str = ""
     model: Any = None
+
+    @property
+    def is_in_layers(self) -> bool:
+        """Whether it is written through its model."""
+        return self.model is not None and self.backend.has_layers(self.model)
 
     @property
     def origin(self) -> str:
@@ -114,6 +121,10 @@ def save(path: Path, x: Any) -> None:
 
     # the path first: a folder that is not there is said before tensors are copied from a GPU
     target = target_of(path)
+    for _, _, one in _leaves(x, "save"):
+        kind = registry.kind_of(type(one))
+        if kind is not None and kind.kind == "model":
+            refuse_unsaved(kind.backend, one)
     variables = _variables(x, "save")
     arrays, shared = _host_arrays(variables)
     specs = {
@@ -154,8 +165,13 @@ def _variables(x: Any, verb: str) -> _Variables:
 def _leaves(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
     """Yields for each tensor or model in `x` the beginning of its names in the file, the keys that lead to it, and the
     tensor or model itself."""
-    if registry.kind_of(type(x)) is not None:
+    if registry.kind_of(type(x)) is not None or owners.backend_of_model(x) is not None:
         yield "", (), x
+        return
+    if _has_modules(x):
+        for key, child in x.items() if isinstance(x, dict) else enumerate(x):
+            for prefix, keys, leaf in _leaves(child, verb):
+                yield f"{key}.{prefix}" if prefix else str(key), (key, *keys), leaf
         return
     refuse_non_container(x, verb)
     tree = trees.Tree(x)
@@ -163,19 +179,29 @@ def _leaves(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
         yield ".".join(map(str, keys)), keys, leaf
 
 
+def _has_modules(x: Any) -> bool:
+    """Whether a model that moves as a container, as those of Flax and Equinox do, is somewhere in a dict or list."""
+    children = x.values() if isinstance(x, dict) else x if isinstance(x, list | tuple) else ()
+    return any(_is_module(child) or _has_modules(child) for child in children)
+
+
+def _is_module(x: Any) -> bool:
+    return registry.kind_of(type(x)) is None and owners.backend_of_model(x) is not None
+
+
 def _of_leaf(keys: _Keys, x: Any) -> Iterable[_Variable]:
+    module = owners.backend_of_model(x)
+    if module is not None:
+        return (_Variable(module, value, keys, name, x) for name, value in module.variables(x))
     owner = registry.kind_of(type(x))
     if owner is None:
         raise NotATensorError(
             f"{_path(keys)} is {shown(x)} of type {type(x).__qualname__}, which a file of tensors cannot hold; leave "
             f"it out, or make a tensor of it: xdevice.tensor(...)"
         )
-    backend, kind = owner
-    if kind == "symbol":
-        raise traced(backend, _path(keys))
-    if kind == "tensor":
-        return [_Variable(backend, x, keys)]
-    return (_Variable(backend, value, keys, name, x) for name, value in backend.variables(x))
+    if owner.kind == "symbol":
+        raise traced(owner.backend, _path(keys))
+    return [_Variable(owner.backend, x, keys)]
 
 
 def _path(keys: _Keys) -> str:
@@ -266,7 +292,11 @@ def load_file_into(path: Path, into: Any) -> Any:
         places = [variable.backend.device_of(variable.value) for _, variable, _ in planned]
         arrays = _arrays([write.entry for write in planned], places)
         for (_, variable, _), place, array in zip(planned, places, arrays, strict=True):
-            variable.backend.write(variable.value, _to_tensor(variable.backend, array, place))
+            tensor = _to_tensor(variable.backend, array, place)
+            if variable.is_in_layers:
+                variable.backend.write_layers(variable.model, {variable.name: tensor})
+            else:
+                variable.backend.write(variable.value, tensor)
     for prefix, x in models.items():
         _hand_over_state(prefix, x, variables)
     return into
@@ -333,7 +363,8 @@ def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) 
         )
     require_dtype(variable.backend, floats.usual(entry.dtype), name, "load it with another backend=", loads=True)
     _require_dense(name, variable.backend, variable.value)
-    if variable.backend.tensor_of(variable.value) is None and not variable.backend.can_write(variable.value):
+    is_tensor = variable.backend.tensor_of(variable.value) is not None
+    if not (is_tensor or variable.is_in_layers or variable.backend.can_write(variable.value)):
         raise UnsupportedError(
             f"{name} cannot be written into; use new tensors: xdevice.load(path, backend={variable.backend.name!r})"
         )
