@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.environment import BACKENDS, WITH_MODELS, python, with_64_bit
+from helpers.environment import BACKENDS, WITH_MODELS, framework, python, with_64_bit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
@@ -1020,3 +1020,22 @@ def test_any_container_comes_back(tree, name, path):
     for key, array in leaves.items():
         assert dtype_name(loaded[key].dtype) == array.dtype.name
         same(backend.to_numpy(loaded[key]), array)
+
+
+@pytest.mark.parametrize("kind", ["BCOO", "CSR", "COO"])
+@pytest.mark.parametrize("inside", [lambda x: x, lambda x: {"a": x}, lambda x: [1 * [x]]])
+def test_a_sparse_array_of_several_parts_is_refused_before_anything_is_written(path, kind, inside):
+    """The file would have its values and indices, and not its shape."""
+    jax = framework("jax")
+    sparse = pytest.importorskip("jax.experimental.sparse")
+    x = inside(getattr(sparse, kind).fromdense(jax.numpy.eye(3) * 2.5))
+    with pytest.raises(xdevice.UnsupportedError, match=rf"is a {kind}, whose tensors mean something together only"):
+        xdevice.save(path, x)
+    assert not path.exists()
+
+
+def test_packed_sequences_are_refused_as_sparse_arrays_are(path):
+    torch = framework("torch")
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
+    with pytest.raises(xdevice.UnsupportedError, match=r"x\['x'\] is a PackedSequence.*pad_packed_sequence"):
+        xdevice.save(path, {"x": packed})
