@@ -204,7 +204,7 @@ def round(x: Any) -> Any:
     low = _np.floor(x)
     rest = x - low
     is_up = logical_or(rest > 0.5, logical_and(rest == 0.5, _np.mod(low, 2) != 0))
-    return where(is_up, low + 1, low)
+    return _np.copysign(where(is_up, low + 1, low), x)  # of -0.5 it is -0.0
 
 
 @_kernel

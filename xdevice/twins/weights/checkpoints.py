@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.core import registry
-from xdevice.errors import FileFormatError, FilePathError, MissingFileError, NotATensorError, StateError, listed, shown
+from xdevice.errors import (
+    FileFormatError,
+    FilePathError,
+    MissingFileError,
+    NotATensorError,
+    StateError,
+    UnsupportedError,
+    listed,
+    shown,
+)
 
 from . import foreign
 from .disk import path_errors, require_plain_file
@@ -56,6 +65,9 @@ def _of_file(path: str, files: ExitStack) -> Header:
             raise FileFormatError(f"{path} is {kind.what}, not safetensors; {kind.advice}") from error
     backend = registry.load(kind.framework)
     state, key = state_in(backend.own_file(path), path)
+    for name, value in state.items():
+        if not backend.is_dense(value):
+            raise UnsupportedError(f"{name} in {path} is sparse, and is not read: save it dense, or take its parts")
     tensors = {
         name: OpenedTensor(dtype_name(value.dtype), tuple(value.shape), value.nbytes, backend, value)
         for name, value in state.items()

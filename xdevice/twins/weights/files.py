@@ -336,7 +336,7 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
         entry = entries[name]
         _require_fit(where, name, variable, entry)
         other = planned.setdefault(id(variable.value), _PlannedWrite(name, variable, entry))
-        if other.entry != entry and other.entry.read().tobytes() != entry.read().tobytes():
+        if other.entry is not entry and other.entry.read().tobytes() != entry.read().tobytes():
             raise StateError(f"{other.name} and {name} are one variable here, and two with different values in {where}")
     missing = [name for name, variable in variables.items() if id(variable.value) not in planned]
     extra = [name for name in entries if name not in variables]
