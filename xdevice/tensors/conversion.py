@@ -94,7 +94,7 @@ def convert(
                 done[id(value)] = _convert_one(*owned, value, number, target, place, copy)
         return [done.get(id(value), value) for value in values]
 
-    return trees.map_leaves(x, all_of)
+    return trees.map_leaves(x, all_of, copies=copy is True)
 
 
 def _target(backend: str | Backend | None, device: object, like: Any) -> tuple[Backend, Device | None]:
@@ -186,7 +186,7 @@ def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
     if kind == "model":
         raise NotATensorError(
             f"convert takes tensors, and a {type(x).__qualname__} is a model of {source.name}: convert its weights "
-            f"with xdevice.convert_state, which knows their layouts, and a single variable as a tensor "
+            f"with xdevice.models.convert_state, which knows their layouts, and a single variable as a tensor "
             f"(tf.convert_to_tensor(x))"
         )
     if kind == "symbol":

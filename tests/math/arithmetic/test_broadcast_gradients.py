@@ -38,7 +38,7 @@ def called(name, xp, a, b):
 CASES: dict[str, tuple[Any, list[Any]]] = {
     "matmul": (lambda xp, a, b: xp.matmul(a, b), STACKS),
     "linalg.matmul": (lambda xp, a, b: xp.linalg.matmul(a, b), STACKS[9:12]),
-    "einsum": (lambda xp, a, b: xdevice.einsum("...ij,...jk->...ik", a, b), [STACKS[i] for i in (3, 4, 6, 12)]),
+    "einsum": (lambda xp, a, b: xdevice.math.einsum("...ij,...jk->...ik", a, b), [STACKS[i] for i in (3, 4, 6, 12)]),
     "linalg.solve": (lambda xp, a, b: xp.linalg.solve(dominant(xp, a), b), SQUARES),
     "where": (lambda xp, a, b: xp.where(xp.greater(a, b), xp.multiply(a, 2.0), b), PAIRS),
     "clip": (lambda xp, a, b: xp.clip(a, b, 1.2), [((2, 3), (3,)), ((2, 3), (2, 1)), ((2, 3), ())]),
@@ -59,7 +59,7 @@ CASES: dict[str, tuple[Any, list[Any]]] = {
 
 @pytest.fixture(params=sampled(FRAMEWORKS, each_time=("torch",), slow=SHIMS, others="long"))
 def name(request):
-    with xdevice.use(request.param) as backend:
+    with xdevice.use_backend(request.param) as backend:
         if request.param == "mxnet":
             backend.framework.npx.set_np()
         yield request.param
@@ -113,7 +113,7 @@ def test_gradients_of_broadcast_operands_are_those_of_finite_differences(name, c
     wrong = []
     for pair in shapes:
         operands = [values(shape, first) for shape, first in zip(pair, (0.0313, 0.2971), strict=True)]
-        with xdevice.use("numpy"):
+        with xdevice.use_backend("numpy"):
             expected = differences(loss_of(function, xdevice.array_namespace(), weights), operands)
         # no gradient flows to where `copysign` takes only signs from
         for constant in (None, 1) if case == "copysign" else (None, 0, 1):
@@ -131,7 +131,7 @@ def test_gradients_of_broadcast_operands_are_those_of_finite_differences(name, c
 def gradients_of(loss, tensors, constant):
     """The gradients with respect to all tensors but one, as arrays by place."""
     if constant is None:
-        return dict(enumerate(map(xdevice.to_numpy, xdevice.grad(loss)(tensors))))
+        return dict(enumerate(map(xdevice.to_numpy, xdevice.math.grad(loss)(tensors))))
     other = 1 - constant
     place = [None, None]
 
@@ -139,14 +139,14 @@ def gradients_of(loss, tensors, constant):
         place[other], place[constant] = x, tensors[constant]
         return loss(place)
 
-    return {other: xdevice.to_numpy(xdevice.grad(of_one)(tensors[other]))}
+    return {other: xdevice.to_numpy(xdevice.math.grad(of_one)(tensors[other]))}
 
 
 @pytest.mark.parametrize("constant", [0, 1])
 def test_solve_has_second_gradients_where_paddle_has_none(constant):
     """Its own kernel ends the process where one operand is constant."""
     framework("paddle")
-    with xdevice.use("paddle"):
+    with xdevice.use_backend("paddle"):
         xp = xdevice.array_namespace()
         matrix, right = xdevice.tensor([[2.3, 0.2], [0.1, 2.7]]), xdevice.tensor([[1.0, 0.5], [0.3, 0.2]])
 
@@ -156,8 +156,8 @@ def test_solve_has_second_gradients_where_paddle_has_none(constant):
             return xp.sum(xp.square(xp.linalg.solve(*operands)))
 
         def slope(t):
-            return xdevice.item(xdevice.grad(loss)(xdevice.tensor(t)))
+            return xdevice.item(xdevice.math.grad(loss)(xdevice.tensor(t)))
 
         expected = (slope(0.71) - slope(0.69)) / 0.02
-        actual = xdevice.item(xdevice.grad(xdevice.grad(loss))(xdevice.tensor(0.7)))
+        actual = xdevice.item(xdevice.math.grad(xdevice.math.grad(loss))(xdevice.tensor(0.7)))
         assert actual == pytest.approx(expected, rel=1e-2)

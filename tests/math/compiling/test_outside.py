@@ -122,7 +122,7 @@ def change():
 import xdevice
 k=2.0
 def inner(x): return xdevice.array_namespace().sum(x*x*(k/2))
-vg=xdevice.value_and_grad(inner)
+vg=xdevice.math.value_and_grad(inner)
 def f(x): return vg(x)[1]
 def change():
     global k; k=3.0
@@ -601,7 +601,7 @@ def change(): p.k=3.0
 
 @pytest.fixture(params=COMPILING)
 def compiling(request):
-    with xdevice.use(request.param) as chosen:
+    with xdevice.use_backend(request.param) as chosen:
         yield chosen
 
 
@@ -638,7 +638,7 @@ def test_what_a_function_reads_is_seen_when_it_changes(compiling, program, case)
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_seen_is_refused_at_the_first_call(compiling, program, case):
     module = program(REFUSED[case])
-    with pytest.raises(xdevice.UnsupportedError, match="a compiled function would not see that it changes"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="a compiled function would not see that it changes"):
         xdevice.compile(module.f)(xdevice.tensor([1.0, 2.0]))
 
 
@@ -733,7 +733,7 @@ def test_a_variable_of_the_class_of_an_argument_counts(compiling, monkeypatch):
     assert values(compiled(Net(x), Mode.TRAIN)) == [3.0]
     monkeypatch.setattr(Mode.TRAIN, "k", 2.0, raising=False)
     assert values(compiled(Net(x), Mode.TRAIN)) == [6.0]
-    with pytest.raises(xdevice.ArgumentError, match=r"an argument, \['Factors.k'\] is .* of type object"):
+    with pytest.raises(xdevice.errors.ArgumentError, match=r"an argument, \['Factors.k'\] is .* of type object"):
         xdevice.compile(lambda v: v[0])(with_k(Factors([x]), object()))
 
 
@@ -763,5 +763,5 @@ def test_what_pip_has_installed_is_a_library_wherever_it_lies(compiling, tmp_pat
 
     x = xdevice.tensor([1.0])
     assert values(xdevice.compile(lambda x: installed_of_outside.double(x))(x)) == [2.0]
-    with pytest.raises(xdevice.UnsupportedError, match=r"written_of_outside is .* of type module"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"written_of_outside is .* of type module"):
         xdevice.compile(lambda x: written_of_outside.double(x))(x)

@@ -25,6 +25,9 @@ class Layers(Models):
     `convert_state` needs the kinds of a model's layers from the user, as its argument `kinds`."""
 
     needs: ClassVar[tuple[str, ...]] = ("layers",)
+    dialects: ClassVar[tuple[str, ...]] = ()
+    """The names in `dialects.DIALECTS` of other ways than `parts` in which parameters of this framework are laid
+    out."""
 
     def layers(self, model: Any) -> Iterable[Layer]:
         """Returns the layers of a model whose kind is one of `layouts.KINDS`, each once, in the order of their
@@ -77,7 +80,7 @@ class Calls(Layers, Conversion):
 
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
         """Returns a context manager that gives a list. While the block is open, each call of a layer of the model is
-        appended when it ends, in this thread or task and in those that `xdevice.parallel` starts. A layer with
+        appended when it ends, in this thread or task and in those that `xdevice.parallel.run` starts. A layer with
         parameters that `layers` lists is recorded whatever layers it contains, any other layer only if it contains
         none. Raises `UnsupportedError` for a model whose layers a compiler has hidden, `NotBuiltError` for one that has
         not been built yet. Afterwards the model is as before."""

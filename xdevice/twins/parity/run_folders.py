@@ -1,4 +1,4 @@
-"""Reads the folders that `script_runs` and `record` have written, and compares what is in them.
+"""Reads the folders that `script_runs` and `log` have written, and compares what is in them.
 
 A folder holds a run, with a recording for each backend, or the recording of one backend.
 """
@@ -47,7 +47,7 @@ class RunFolder(NamedTuple):
     """The recordings of the reference's further runs, by the value of XDEVICE_FLOATS that each run had."""
 
     def calls(self, backend: str) -> list[RecordedCall]:
-        """The calls of `record` that a backend has made; empty if there is no recording of it."""
+        """The calls of `log` that a backend has made; empty if there is no recording of it."""
         return self.recordings[backend].entries if backend in self.recordings else []
 
     def count(self, backend: str) -> int:
@@ -161,7 +161,7 @@ def report_of_run(folder: Path, rule: Strictness) -> ParityReport:
     run = load(folder)
     if not run.recordings and not run.traces and all(not one.error for one in run.ended):
         note = (
-            "nothing was recorded; the script says what to compare: xdevice.record('loss', loss); or --trace keeps "
+            "nothing was recorded; the script says what to compare: xdevice.parity.log('loss', loss); or --trace keeps "
             "what the layers of its models compute"
         )
         return ParityReport([_failed(one, "recorded nothing") for one in run.ended], [note])
@@ -201,7 +201,7 @@ def _row(run: RunFolder, ended: Ended, other: RunFolder, reference: str, rule: S
             return _failed(
                 ended,
                 "recorded nothing, so there is nothing to hold the others against; "
-                "call xdevice.record, or give --trace",
+                "call xdevice.parity.log, or give --trace",
             )
         return row
     row.reference = reference if is_one_run else f"{reference} of {other.folder}"

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 def batches(arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = False) -> Batches:
-    """Parts of `size` rows, in order or shuffled: `for x, y in xdevice.batches((x, y), 32):`. Each loop over it begins
-    anew.
+    """Parts of `size` rows, in order or shuffled: `for x, y in xdevice.math.batches((x, y), 32):`.
+
+    Each loop over it begins anew.
 
     Young: it may change in a minor version.
 
@@ -40,7 +41,7 @@ def batches(arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = 
     `arrays` at the first batch. `xdevice.prefetch` takes it.
 
     Example:
-        >>> [tuple(x.shape) for x in xdevice.batches(xdevice.ones(5, 2), 2)]
+        >>> [tuple(x.shape) for x in xdevice.math.batches(xdevice.ones(5, 2), 2)]
         [(2, 2), (2, 2), (1, 2)]
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
