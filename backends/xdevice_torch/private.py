@@ -45,7 +45,7 @@ PATCHES: Final = (
         "virtual GPUs", "torch._C",
         tuple(f"_accelerator_{name}" for name in (
             "getDeviceIndex", "setDeviceIndex", "exchangeDevice", "maybeExchangeDevice", "synchronizeDevice",
-            "isAllocatorInitialized", "getMemoryInfo", "setStream",
+            "isAllocatorInitialized", "getDeviceStats", "resetPeakStats", "getMemoryInfo", "setStream",
         )),
         "`torch.accelerator` asks the device guard or an allocator, and fails or crashes", "process",
     ),
