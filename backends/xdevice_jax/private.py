@@ -22,7 +22,7 @@ PATCHES: Final = (
         "(jax-ml/jax#17559)",
         "block",
     ),
-    Patch("transfers", "jax", ("device_put",), "moves", "block"),
+    Patch("transfers", "jax", ("device_put", "device_get"), "moves", "block"),
     Patch("transfers", "numpy", ("asarray", "array"), "NumPy reads by the buffer protocol", "block"),
     Patch(
         "blocking", "jax._src.interpreters.pxla.ExecuteReplicated", ("__call__",),
