@@ -130,6 +130,11 @@ PRIVATE: Final = (
         "compile and virtual GPUs", "torch.ops.aten", ("_efficientzerotensor",),
         "the zero of derivatives, which has no memory: reading it ends the process",
     ),
+    Private(
+        "data loaders", "torch.utils._device", ("DeviceContext",),
+        "a DataLoader that shuffles inside `with device:`; without it PyTorch's own context, in which it raises "
+        "(pytorch/pytorch#110820)",
+    ),
     Private("compile", "torch._ops.OpOverload", ("_op",), "an operation without a frame of Python, 0.2 us of 2"),
     Private("compile", "torch._C", ("_DisableTorchDispatch",), "symbols take the shape of their tensors"),
     Private(
