@@ -172,7 +172,7 @@ class Creation(Room):
 
     # of other tensors
 
-    def meshgrid(self, *arrays: Any, indexing: str = "xy") -> list[Any]:
+    def meshgrid(self, *arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:
         if indexing not in ("xy", "ij"):
             raise ShapeError(f"meshgrid: indexing is 'xy' or 'ij', not {shown(indexing)}")
         tensors = [self._checks.tensor(x, "meshgrid") for x in arrays]
@@ -188,7 +188,7 @@ class Creation(Room):
         shape = [0] * len(tensors)
         for place, x in zip(places, tensors, strict=True):
             (shape[place],) = self._checks.full_shape(x, "meshgrid")
-        return list(self._spread(tuple(tensors), tuple(places), tuple(shape)))
+        return tuple(self._spread(tuple(tensors), tuple(places), tuple(shape)))
 
     def _along_axes(self, *arguments: Any) -> list[Any]:
         *tensors, places, shape = arguments

@@ -31,8 +31,8 @@ class Info:
             "max dimensions": self._backend.most_axes,
         }
 
-    def devices(self) -> list[Device]:
-        return [place for place in self._backend.devices() if place.kind != "meta"]  # which holds no values
+    def devices(self) -> tuple[Device, ...]:
+        return tuple(place for place in self._backend.devices() if place.kind != "meta")  # which holds no values
 
     def default_device(self) -> Device:
         return creation.place_for(self._backend, None)

@@ -23,7 +23,7 @@ from .manipulation import Manipulation
 from .reducing import Reducing
 from .sets import Sets
 
-VERSION: Final = "2024.12"
+VERSION: Final = "2025.12"
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +82,7 @@ def _functions(room: object) -> dict[str, Callable[..., Any]]:
 
 
 def array_namespace(*xs: Any) -> Any:
-    """Returns the functions of the Python Array API standard (2024.12) for these tensors' backend, or the selected one.
+    """Returns the functions of the Python Array API standard (2025.12) for these tensors' backend, or the selected one.
 
     The same names, dtypes and shapes on every backend: `docs/reference/arithmetic.md` lists them and what they promise.
     Young: it may change in a minor version.
