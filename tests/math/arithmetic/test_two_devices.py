@@ -47,11 +47,12 @@ CALLS = {
 }
 OF_ONE = """
     abs acos acosh all any arange argmax argmin argsort asarray asin asinh astype atan atanh bitwise_invert
-    broadcast_shapes broadcast_to can_cast ceil conj cos cosh count_nonzero cumulative_prod cumulative_sum empty empty_like exp expand_dims expm1 eye
-    finfo flip floor from_dlpack full full_like iinfo imag isdtype isfinite isinf isnan linspace log log10 log1p log2
-    logical_not matrix_transpose max mean min moveaxis negative nonzero ones ones_like permute_dims positive prod real
-    reciprocal reshape result_type roll round sign signbit sin sinh sort sqrt square squeeze std sum tan tanh tile tril
-    triu trunc unique_all unique_counts unique_inverse unique_values unstack var zeros zeros_like
+    broadcast_shapes broadcast_to can_cast ceil conj cos cosh count_nonzero cumulative_prod cumulative_sum empty
+    empty_like exp expand_dims expm1 eye finfo flip floor from_dlpack full full_like iinfo imag isdtype isfinite
+    isinf isnan linspace log log10 log1p log2 logical_not matrix_transpose max mean min moveaxis negative nonzero
+    ones ones_like permute_dims positive prod real reciprocal reshape result_type roll round sign signbit sin sinh
+    sort sqrt square squeeze std sum tan tanh tile tril triu trunc unique_all unique_counts unique_inverse
+    unique_values unstack var zeros zeros_like
 """.split()  # noqa: SIM905  # or they read no values of the others
 
 
