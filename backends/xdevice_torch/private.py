@@ -64,7 +64,12 @@ PATCHES: Final = (
         "process",
     ),
     Patch("--xd-cuda", "torch", ("set_default_device",), "\"cuda\" is a virtual GPU", "process"),
-    Patch("--xd-cuda", "torch.cuda", ("is_available",), "the same", "process"),
+    Patch(
+        "--xd-cuda", "torch.cuda",
+        ("is_available", "device_count", "device", "current_device", "set_device", "synchronize", "get_rng_state",
+         "set_rng_state", "memory_allocated", "max_memory_allocated"),
+        "the same", "process",
+    ),
     Patch("--xd-cuda", "torch.backends.cuda", ("is_built",), "the same", "process"),
 )  # fmt: skip
 

@@ -74,6 +74,9 @@ def test_what_the_namespace_tells_of_itself(xp, name):
     assert list(info.dtypes(kind=("bool", "real floating"))) == ["bool", "float32", "float64"]
     assert info.default_device() in info.devices()
     assert info.default_dtypes()["integral"] == xp.int64
+    has_complex = "complex64" not in LACKING.get(name, ())
+    kinds = ["real floating", "integral", "indexing", *(["complex floating"] if has_complex else [])]
+    assert sorted(info.default_dtypes()) == sorted(kinds)
     able = info.capabilities()
     assert able["data-dependent shapes"]
     assert able["boolean indexing"] == (name != "tensorflow")

@@ -43,7 +43,9 @@ class Info:
             "real floating": "float32", "complex floating": "complex64", "integral": "int64", "indexing": "int64",
         }  # fmt: skip
         names = {
-            kind: self._checks.supported(creation.usual(self._backend, place, name)) for kind, name in usual.items()
+            kind: self._checks.supported(creation.usual(self._backend, place, name))
+            for kind, name in usual.items()
+            if name in self._backend.dtypes
         }
         there = self._names(device)
         return {kind: self._checks.kernels.dtype(name) for kind, name in names.items() if name in there}
