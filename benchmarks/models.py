@@ -122,10 +122,10 @@ def main(names: tuple[str, ...]) -> None:
         size = sum(x.nbytes for x in weights.values())
 
         def converted(source: Any = source, target: Any = target) -> Any:
-            return xdevice.convert_state(source, "paddle", like=target)
+            return xdevice.models.convert_state(source, "paddle", like=target)
 
         def loaded(target: Any = target, converted: Callable[[], Any] = converted) -> None:
-            converted().load_into(target)
+            xdevice.load(converted(), into=target)
 
         converted()  # imports what it needs
         extra = beside(converted, size)

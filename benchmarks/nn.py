@@ -119,7 +119,7 @@ def names_of(framework: object, shape: tuple[int, int], images: tuple[int, ...])
 def main() -> None:
     print(f"{'':12}" + "".join(f"{function:>17}" for function in OURS) + "   us, and times the framework's own")
     for name in sys.argv[1:] or xdevice.backends():
-        with xdevice.use(name) as backend:
+        with xdevice.use_backend(name) as backend:
             for size, (shape, images, calls) in SIZES.items():
                 names = names_of(backend.framework, shape, images)
                 names["sync"] = xdevice.sync

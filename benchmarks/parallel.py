@@ -58,7 +58,7 @@ def medians(repeats: int, **runs: Task) -> dict[str, float]:
 
 def products(size: int, count: int, gpu: Any) -> Task:
     """The chapter's products of one matrix with itself, of which the last one is returned."""
-    x = xdevice.rand(size, size, device=gpu)
+    x = xdevice.random.uniform(size, size, device=gpu)
 
     def task() -> Any:
         for _ in range(count):
@@ -80,8 +80,8 @@ def side_by_side(what: str, tasks: list[Task], target: float, repeats: int) -> R
                     stack.enter_context(xdevice.backend().framework.cuda.stream(stream))
                 task()
 
-    graphs = [xdevice.capture(task, xdevice.device_of(task())) for task in tasks]
-    ways = {"together": lambda: xdevice.parallel(*tasks), "captured": lambda: xdevice.parallel(*graphs)}
+    graphs = [xdevice.accelerator.make_graphed_callable(task, xdevice.device_of(task())) for task in tasks]
+    ways = {"together": lambda: xdevice.parallel.run(*tasks), "captured": lambda: xdevice.parallel.run(*graphs)}
     found = medians(repeats, **singles, **ways, one_thread=one_thread)
     single = sum(found[name] for name in singles)
     ratio, naive, captured = (single / found[name] for name in ("together", "one_thread", "captured"))
@@ -91,7 +91,7 @@ def side_by_side(what: str, tasks: list[Task], target: float, repeats: int) -> R
 def overlap(gpu: Any, repeats: int, batches: int = 40, size: int = 4096) -> Row:
     torch = xdevice.backend().framework
     host = [torch.rand(size, size).pin_memory() for _ in range(4)]
-    weight = xdevice.rand(size, size, device=gpu)
+    weight = xdevice.random.uniform(size, size, device=gpu)
 
     def source() -> Iterator[Any]:
         return (host[i % len(host)] for i in range(batches))

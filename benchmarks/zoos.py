@@ -368,8 +368,8 @@ def convert(
     for _ in range(ROUNDS):
         start = time.perf_counter()
         try:
-            state = xdevice.convert_state(ours, there, like=theirs, **extra)
-        except xdevice.StateError as refusal:
+            state = xdevice.models.convert_state(ours, there, like=theirs, **extra)
+        except xdevice.errors.StateError as refusal:
             notes.append(f"refused in {len(str(refusal))} characters: {refusal}")
             if names and "names" not in extra:
                 extra["names"] = names
@@ -379,7 +379,7 @@ def convert(
             extra["inputs"] = as_taken(here, batch)
             continue
         seconds = seconds or time.perf_counter() - start
-        state.load_into(theirs, strict=False)
+        xdevice.load(state, into=theirs, strict=False)
         error = distance(outputs(here, ours, batch), outputs(there, theirs, batch))
         told = [line for line in state.differences if not is_of_training(line)]
         notes.append(f"{error:.1e}, {len(state.unmapped)} unmapped, {len(told)} listed: {'; '.join(told)}")

@@ -114,7 +114,7 @@ class SettingError(ArgumentError):
 class LaunchError(SettingError):
     """The processes cannot work together as they were started: what a launcher (torchrun, mpirun) has told this one
     about the others is incomplete or contradicts itself, no engine moves tensors between them, or no
-    `xdevice.processes` is open."""
+    `xdevice.distributed.processes` is open."""
 
 
 class BackendNotFoundError(XDeviceError, LookupError):
@@ -228,7 +228,7 @@ class CollectiveMismatchError(XDeviceError, ValueError):
 
 
 class ParityError(XDeviceError, AssertionError):
-    """Two values that should hold the same numbers do not; `comparison`, an `xdevice.Comparison`, says where and by how
+    """Two values that should hold the same numbers do not; `comparison`, an `xdevice.parity.Comparison`, says where and by how
     much."""
 
     def __init__(self, message: str, comparison: Any) -> None:

@@ -48,7 +48,7 @@ def test_without_an_index_it_is_the_first(kind):
 def test_random_text_is_a_device_or_the_named_error(text):
     try:
         device = xdevice.device(text)
-    except xdevice.DeviceError as error:
+    except xdevice.errors.DeviceError as error:
         device, said = None, str(error)
     if device is None:
         assert repr(text) in said
@@ -65,34 +65,34 @@ def test_random_text_is_a_device_or_the_named_error(text):
     ],
 )  # fmt: skip
 def test_text_that_is_no_device_is_refused(text):
-    with pytest.raises(xdevice.DeviceError, match="accepted"):
+    with pytest.raises(xdevice.errors.DeviceError, match="accepted"):
         xdevice.device(text)
 
 
 def test_a_near_miss_is_pointed_out():
-    with pytest.raises(xdevice.DeviceError, match="did you mean 'gpu'"):
+    with pytest.raises(xdevice.errors.DeviceError, match="did you mean 'gpu'"):
         xdevice.device("gqu:1")
 
 
 @pytest.mark.parametrize("thing", [0, 1, -1, True, False, None, 1.0, object(), [], b"gpu", int])
 def test_things_that_are_no_device_are_refused(thing):
     for takes_a_device in (xdevice.device, Device):
-        with pytest.raises(xdevice.DeviceError, match="accepted") as raised:
+        with pytest.raises(xdevice.errors.DeviceError, match="accepted") as raised:
             takes_a_device(thing)
         assert isinstance(raised.value, TypeError)
 
 
 def test_an_int_is_told_how_to_say_it():
-    with pytest.raises(xdevice.DeviceError, match=r"xdevice\.gpu\(1\)"):
+    with pytest.raises(xdevice.errors.DeviceError, match=r"xdevice\.gpu\(1\)"):
         xdevice.device(1)
 
 
 @pytest.mark.parametrize("make", [xdevice.try_gpu, xdevice.gpu, xdevice.cpu])
 def test_a_bad_index_is_refused(make):
-    with pytest.raises(xdevice.DeviceError, match="-1"):
+    with pytest.raises(xdevice.errors.DeviceError, match="-1"):
         make(-1)
     for thing in (True, "0", 1.0, None):
-        with pytest.raises(xdevice.DeviceError, match="int of 0 or more"):
+        with pytest.raises(xdevice.errors.DeviceError, match="int of 0 or more"):
             make(thing)
 
 
@@ -100,7 +100,7 @@ def test_numpy_ints_are_indices():
     import numpy as np
 
     assert xdevice.gpu(np.int64(2)) is xdevice.gpu(2)
-    with xdevice.use("numpy"):
+    with xdevice.use_backend("numpy"):
         assert xdevice.try_gpu(np.int64(2)) is xdevice.cpu()
 
 
@@ -163,7 +163,7 @@ def test_device_specs_of_tensorflow_name_devices():
     assert xdevice.device(tf.DeviceSpec(device_type="GPU", device_index=1)) is xdevice.gpu(1)
     spec = tf.DeviceSpec.from_string("/job:localhost/replica:0/task:0/device:CPU:0")
     assert xdevice.device(spec) is xdevice.cpu()
-    with xdevice.use("tensorflow"):
+    with xdevice.use_backend("tensorflow"):
         assert xdevice.device_of(xdevice.ones(2, device=spec)) is xdevice.cpu()
-    with pytest.raises(xdevice.DeviceError):
+    with pytest.raises(xdevice.errors.DeviceError):
         xdevice.device(tf.DeviceSpec(job="worker"))

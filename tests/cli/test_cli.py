@@ -102,7 +102,7 @@ def test_a_file_is_no_folder_to_save_a_run_in(tmp_path):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 def test_a_full_disk_ends_with_2_which_means_no_verdict(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text("import xdevice; xdevice.record('x', xdevice.ones(2))")
+    script.write_text("import xdevice; xdevice.parity.log('x', xdevice.ones(2))")
     status, _, err = command("parity", script, "--backends", "numpy,jax", "--json", "/dev/full")
     assert status == 2, err
     assert "No space left" in err

@@ -23,7 +23,7 @@ SCRIPT = """
 import pathlib, subprocess, sys, time
 import xdevice
 
-xdevice.record("first", xdevice.ones(3))
+xdevice.parity.log("first", xdevice.ones(3))
 name = xdevice.backend().name
 if name == sys.argv[2]:
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])

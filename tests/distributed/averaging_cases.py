@@ -171,7 +171,7 @@ def none_on_one() -> None:
             with world.averaging(model):
                 model.last(batch(world)).square().mean().backward()
                 kept = [p.grad.clone() for p in model.last.parameters()]
-        except xdevice.CollectiveMismatchError as error:
+        except xdevice.errors.CollectiveMismatchError as error:
             report(text=str(error))
         assert all(torch.equal(p.grad, own) for p, own in zip(model.last.parameters(), kept, strict=True))
         assert not torch.equal(kept[0], before[0])
@@ -186,7 +186,7 @@ def a_gradient_that_cannot_be_written() -> None:
     with world_of_torch() as world:
         model = nn.Linear(2, 2)
         model.weight.grad, model.bias.grad = torch.ones(2, 1).expand(2, 2), torch.ones(2)
-        with pytest.raises(xdevice.ArgumentError, match="the gradient of weight cannot be written"):
+        with pytest.raises(xdevice.errors.ArgumentError, match="the gradient of weight cannot be written"):
             world.average_gradients(model)
         world.barrier()
     report(good=True)
@@ -197,9 +197,9 @@ def is_refused() -> None:
     with world_of_torch() as world:
         model = net(world)
         wrong = [
-            (xdevice.NotATensorError, lambda: world.averaging([torch.ones(2)])),
-            (xdevice.NotATensorError, lambda: world.averaging(nn.ReLU())),
-            (xdevice.ArgumentError, lambda: world.averaging(model, weight=-1)),
+            (xdevice.errors.NotATensorError, lambda: world.averaging([torch.ones(2)])),
+            (xdevice.errors.NotATensorError, lambda: world.averaging(nn.ReLU())),
+            (xdevice.errors.ArgumentError, lambda: world.averaging(model, weight=-1)),
         ]
         for error, call in wrong if world.rank == 0 else ():
             with pytest.raises(error), call():
@@ -217,17 +217,17 @@ def _closes(error, act) -> None:
                 if world.rank == 1:
                     act(world, model)
                 backward(model, batch(world))
-    except (error, xdevice.PeerError) as found:
+    except (error, xdevice.errors.PeerError) as found:
         report(error=type(found).__name__, text=str(found))
         raise
 
 
 def a_verb_inside() -> None:
-    _closes(xdevice.ScopeError, lambda world, model: world.barrier())
+    _closes(xdevice.errors.ScopeError, lambda world, model: world.barrier())
 
 
 def two_passes() -> None:
-    _closes(xdevice.ScopeError, lambda world, model: backward(model, batch(world)))
+    _closes(xdevice.errors.ScopeError, lambda world, model: backward(model, batch(world)))
 
 
 def raises_in_the_middle() -> None:
@@ -288,7 +288,7 @@ def shards() -> None:
             lambda: world.average_gradients(model),
             lambda: world.averaging(model).__enter__(),
         ):
-            with pytest.raises(xdevice.UnsupportedError, match="DTensor"):
+            with pytest.raises(xdevice.errors.UnsupportedError, match="DTensor"):
                 call()
         world.barrier()
     report(good=not torch.distributed.is_initialized())
@@ -305,7 +305,7 @@ def own_group(ranks=lambda rank: rank, everywhere=True) -> None:
     with world_of_torch() as world:
         try:
             world.native_group()
-        except xdevice.LaunchError as error:
+        except xdevice.errors.LaunchError as error:
             report(text=str(error))
             raise
     assert torch.distributed.is_initialized()

@@ -48,7 +48,7 @@ def test_to_device_travels_as_the_page_says():
     names = {}
     devices.spelled.pop(str(place), None)  # a text that has been seen before is not parsed again
     trees.forget()  # a type that has been met before is not asked for its way again
-    with xdevice.use(backend):
+    with xdevice.use_backend(backend):
         called = calls_of(lambda: exec(code, names))
     assert not set(TRAVEL) - set(called)
     moved = names["moved"]

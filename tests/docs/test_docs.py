@@ -29,7 +29,7 @@ FEW = sampled(BACKENDS, each_time=["numpy"], slow=["torch"], others="long")
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_the_examples_of_docstrings_run(module, backend):
-    with xdevice.use(backend):
+    with xdevice.use_backend(backend):
         names = {"xdevice": xdevice, "Device": xdevice.Device}
         found = doctest.DocTestFinder(exclude_empty=True).find(module, extraglobs=names)
         if any('use("torch")' in example.docstring for example in found):

@@ -231,16 +231,16 @@ def pair(request):
 
 def test_a_model_goes_there_and_back_and_computes_the_same(pair):
     source, twin, inputs, kinds = pair
-    state = xdevice.convert_state(source, "jax", like=twin, inputs=inputs, kinds=kinds)
+    state = xdevice.models.convert_state(source, "jax", like=twin, inputs=inputs, kinds=kinds)
     assert state.unmapped == {}
     assert not [line for line in state.differences if "outputs" in line and "apart" in line]
-    state.load_into(twin)
+    xdevice.load(state, into=twin)
     xdevice.assert_parity(source, twin, inputs=inputs)
     before = {name: value.clone() for name, value in source.state_dict().items()}
-    back = xdevice.convert_state(twin, "torch", like=source, kinds=kinds)
+    back = xdevice.models.convert_state(twin, "torch", like=source, kinds=kinds)
     for variable in source.parameters():
         variable.data.zero_()
-    back.load_into(source, strict=not any("rnn" in name for name in before))  # PyTorch has two biases for the one
+    xdevice.load(back, into=source, strict=not any("rnn" in name for name in before))  # PyTorch has two biases for the one
     if not any("rnn" in name for name in before):
         xdevice.assert_parity(source.state_dict(), before)
     xdevice.assert_parity(source, twin, inputs=inputs)
@@ -248,9 +248,9 @@ def test_a_model_goes_there_and_back_and_computes_the_same(pair):
 
 def test_a_fault_in_one_layer_is_named(pair):
     source, twin, inputs, kinds = pair
-    xdevice.convert_state(source, "jax", like=twin, kinds=kinds).load_into(twin)
+    xdevice.load(xdevice.models.convert_state(source, "jax", like=twin, kinds=kinds), into=twin)
     next(value for name, value in source.named_parameters() if name.endswith("weight")).data[..., 0] += 0.5
-    with pytest.raises(xdevice.ParityError) as caught:
+    with pytest.raises(xdevice.errors.ParityError) as caught:
         xdevice.assert_parity(source, twin, inputs=inputs)
     if not isinstance(twin, eqx.Module):  # which vmap calls, and layers have no values there
         assert "the first layer that differs is" in str(caught.value)
@@ -258,10 +258,10 @@ def test_a_fault_in_one_layer_is_named(pair):
 
 def test_settings_that_differ_are_listed():
     source = TorchResidual()
-    state = xdevice.convert_state(source, "jax", like=NnxResidual(nnx.Rngs(0)))
+    state = xdevice.models.convert_state(source, "jax", like=NnxResidual(nnx.Rngs(0)))
     assert not any("momentum" in line for line in state.differences)
     source.bn1.eps, source.bn2.momentum, source.conv2.stride = 1e-3, 0.5, (2, 2)
-    state = xdevice.convert_state(source, "jax", like=NnxResidual(nnx.Rngs(0)))
+    state = xdevice.models.convert_state(source, "jax", like=NnxResidual(nnx.Rngs(0)))
     told = [line for line in state.differences if line.startswith(("bn", "conv")) and "batches" not in line]
     assert [line.partition(" is ")[0] for line in told] == ["bn1: eps", "conv2: stride", "bn2: momentum"]
 
@@ -270,7 +270,7 @@ def test_evaluation_leaves_the_mode_as_it_was():
     twin = NnxResidual(nnx.Rngs(0))
     twin.bn1.use_running_average = False
     source = TorchResidual().eval()
-    xdevice.convert_state(source, "jax", like=twin).load_into(twin)
+    xdevice.load(xdevice.models.convert_state(source, "jax", like=twin), into=twin)
     mean = np.asarray(twin.bn1.mean.value)
     xdevice.assert_parity(source, twin, inputs=IMAGES)
     assert (twin.bn1.use_running_average, twin.bn2.use_running_average) == (False, False)
@@ -281,15 +281,15 @@ def test_a_wrong_state_changes_nothing():
     twin = NnxSequence(nnx.Rngs(0))
     before = np.asarray(twin.fc.kernel.value)
     values = {"fc.kernel": jnp.zeros((6, 3)), "fc.bias": jnp.zeros(4)}
-    with pytest.raises(xdevice.StateError, match=r"fc.bias: got float32 \(4,\), expected float32 \(3,\)"):
+    with pytest.raises(xdevice.errors.StateError, match=r"fc.bias: got float32 \(4,\), expected float32 \(3,\)"):
         xdevice.load_state(twin, values, strict=False)
     assert (np.asarray(twin.fc.kernel.value) == before).all()
 
 
 def test_what_has_no_counterpart_is_refused_by_name():
-    state = xdevice.convert_state(nnx.ConvTranspose(4, 6, (3, 3), rngs=nnx.Rngs(0)), "numpy")
+    state = xdevice.models.convert_state(nnx.ConvTranspose(4, 6, (3, 3), rngs=nnx.Rngs(0)), "numpy")
     assert state.unmapped["kernel"] == "nnx turns the window the other way"
-    with pytest.raises(xdevice.UnsupportedError, match="seeing the calls of all models"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="seeing the calls of all models"):
         xdevice.backend("jax").outermost(lambda *_: None)
 
 
@@ -331,14 +331,14 @@ def test_keras_and_paddle_too(name, library):
         model.eval()
         inputs = IMAGES
     twin, other = (NnxTwin() if library == "nnx" else bound(LinenTwin(), (1, 8, 8, 3)) for _ in range(2))
-    xdevice.convert_state(model, "jax", like=twin, inputs=inputs).load_into(twin)
+    xdevice.load(xdevice.models.convert_state(model, "jax", like=twin, inputs=inputs), into=twin)
     xdevice.assert_parity(model, twin, inputs=inputs)
     if library == "nnx":
         other.fc.kernel.value = other.fc.kernel.value + 1.0
     else:
         other.variables["params"]["Dense_0"]["kernel"] += 1.0
-    back = xdevice.convert_state(other, "tensorflow" if name == "keras" else name, like=model)
-    back.load_into(model)
+    back = xdevice.models.convert_state(other, "tensorflow" if name == "keras" else name, like=model)
+    xdevice.load(back, into=model)
     xdevice.assert_parity(other, model, inputs=IMAGES.permute(0, 2, 3, 1))
 
 
@@ -349,12 +349,12 @@ def test_the_dict_that_was_bound_is_written():
     module, ids = LinenDecoder(), jnp.asarray(IDS.numpy())
     variables = module.init(jax.random.key(0), ids)
     source = TorchDecoder()
-    xdevice.convert_state(source, "jax", like=module.bind(variables)).load_into(module.bind(variables))
+    xdevice.load(xdevice.models.convert_state(source, "jax", like=module.bind(variables)), into=module.bind(variables))
     xdevice.assert_parity(module.apply(variables, ids), source(IDS), check_device=False)
 
 
 def test_what_linen_does_not_tell_is_listed():
-    state = xdevice.convert_state(TorchResidual(), "jax", like=bound(LinenResidual(), (1, 8, 8, 3)))
+    state = xdevice.models.convert_state(TorchResidual(), "jax", like=bound(LinenResidual(), (1, 8, 8, 3)))
     assert any("what conv1, bn1, conv2, bn2, short are set to" in line for line in state.differences)
 
 
@@ -370,26 +370,26 @@ def test_what_is_not_known_is_not_taken_for_linear_layers_and_convolutions():
             super().__init__()
             self.conv, self.gru = torch.nn.Conv1d(4, 4, 3), torch.nn.GRU(4, 3)
 
-    state = xdevice.convert_state(Twin(), "jax", like=bound(LinenUnknown(), (1, 5, 4)))
+    state = xdevice.models.convert_state(Twin(), "jax", like=bound(LinenUnknown(), (1, 5, 4)))
     unknown = [name for name, why in state.unmapped.items() if why.startswith("no layer that xdevice knows has it")]
     assert len(unknown) == 2 + 10
     assert len(state) == 0
 
 
 def test_a_module_without_variables_is_refused():
-    with pytest.raises(xdevice.NotBuiltError, match=r"give module\.bind\(variables\)"):
-        xdevice.convert_state(TorchResidual(), "jax", like=LinenResidual())
+    with pytest.raises(xdevice.errors.NotBuiltError, match=r"give module\.bind\(variables\)"):
+        xdevice.models.convert_state(TorchResidual(), "jax", like=LinenResidual())
 
 
 def test_frozen_variables_are_read_and_not_written():
     module, source = LinenSequence(), TorchSequence()
     frozen = module.bind(freeze(module.init(jax.random.key(0), jnp.ones((1, 5, 4)))))
-    state = xdevice.convert_state(source, "jax", like=frozen)
-    with pytest.raises(xdevice.UnsupportedError, match=r"bind flax\.core\.unfreeze\(variables\)"):
-        state.load_into(frozen)
+    state = xdevice.models.convert_state(source, "jax", like=frozen)
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"bind flax\.core\.unfreeze\(variables\)"):
+        xdevice.load(state, into=frozen)
 
 
 @pytest.mark.parametrize("model", ["nnx.Linear(3, 2, rngs=nnx.Rngs(0))", "eqx.nn.Linear(3, 2, key=jax.random.key(0))"])
 def test_a_module_may_be_the_first_that_a_process_shows(model):
-    run = f"import equinox as eqx, jax, xdevice; from flax import nnx; print(*xdevice.convert_state({model}, 'numpy'))"
+    run = f"import equinox as eqx, jax, xdevice; from flax import nnx; print(*xdevice.models.convert_state({model}, 'numpy'))"
     assert printed("-c", run, bare=True) == "weight bias"

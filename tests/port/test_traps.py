@@ -53,7 +53,7 @@ SPLIT = "p = mx.gluon.utils.split_and_load"
          f"p = xdevice.split_batch(x, devices=[{GPUS}], even=False)"),
         (f"{MXNET}{SPLIT}(x, [mx.gpu(0), mx.gpu(1)], batch_axis=0)", f"p = xdevice.split_batch(x, [{GPUS}])"),
         (f"{MXNET}{SPLIT}(x, [mx.gpu(0), mx.gpu(1)], batch_axis=1)", f"{SPLIT}(x, [{GPUS}], batch_axis=1)"),
-        ("import paddle\npaddle.set_device('gpu:1')", "xdevice.set_device('gpu:1')"),
+        ("import paddle\npaddle.set_device('gpu:1')", "xdevice.set_default_device('gpu:1')"),
         ("import paddle\npaddle.set_device('gpu')", "paddle.set_device('gpu')"),  # the process's own, of several
         ("import paddle\nd = paddle.CUDAPlace(device_id=1)", "d = xdevice.native.gpu(1)"),
         ("import jax\nd = jax.devices('gpu')[1]", "d = xdevice.native.gpu(1)"),
@@ -269,7 +269,7 @@ def test_a_module_that_a_helper_loads_is_no_tensor():
 
 def test_paddle_has_a_gpu_for_each_process():
     assert verdicts("import paddle\npaddle.set_device('gpu')\n") == [("paddle.set_device", "open", "XD151")]
-    assert "xdevice.set_device('cpu')" in ported("import paddle\npaddle.set_device('cpu')\n")
+    assert "xdevice.set_default_device('cpu')" in ported("import paddle\npaddle.set_device('cpu')\n")
 
 
 def test_what_d2l_gives_by_a_helper_depends_on_the_framework():
@@ -384,7 +384,7 @@ def test_tensors_are_scattered_to_devices_and_nothing_else_is(call, after):
 
 @pytest.mark.parametrize("text", ['"gpu:{}".format(i[0])', '"gpu:%d" % i[0]', 'f"gpu:{i[0]}"'])
 def test_a_text_that_is_filled_in_names_a_device(text):
-    assert f"xdevice.set_device({text})" in ported(f"import paddle\npaddle.set_device({text})\n")
+    assert f"xdevice.set_default_device({text})" in ported(f"import paddle\npaddle.set_device({text})\n")
     other = text.replace("gpu:", "gpus ")
     assert f"paddle.set_device({other})" in ported(f"import paddle\npaddle.set_device({other})\n")
 

@@ -239,7 +239,7 @@ swap(
     "says so where nothing is traced",
     "seeded_numbers_are_the_same_everywhere",
     lambda _, adapter: lambda: "toyframe.jit",
-    raises=(xdevice.UnsupportedError,),
+    raises=(xdevice.errors.UnsupportedError,),
 )
 swap(
     "eagerly",

@@ -45,10 +45,10 @@ def test_what_exists_lacks_float64(name):
 def test_a_text_that_describes_nothing_is_refused(text, monkeypatch):
     monkeypatch.setattr(environment, "_asked", "")
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", text)
-    with pytest.raises(xdevice.SettingError, match="XDEVICE_VIRTUAL_GPUS must be an int of 0 or more, not"):
+    with pytest.raises(xdevice.errors.SettingError, match="XDEVICE_VIRTUAL_GPUS must be an int of 0 or more, not"):
         environment.virtual_gpus_wanted()
     monkeypatch.delenv("XDEVICE_VIRTUAL_GPUS")
-    with pytest.raises(xdevice.ArgumentError, match="virtual_gpus"):
+    with pytest.raises(xdevice.errors.ArgumentError, match="virtual_gpus"):
         xdevice.virtual_gpus(text)
 
 
@@ -135,10 +135,10 @@ for make in (lambda: xdevice.ones(2, dtype="float64", device=gpu), lambda: xdevi
     try:
         make()
         raise SystemExit("not refused")
-    except xdevice.DTypeError as error:
+    except xdevice.errors.DTypeError as error:
         assert "gpu:1 of NAME (virtual) cannot hold".replace("NAME", NAME) in str(error), error
-assert not xdevice.supports("float64", gpu) and not xdevice.supports("complex128", gpu)
-assert xdevice.supports("float64", "gpu:0") and xdevice.supports("float64") and xdevice.supports("float32", gpu)
+assert not xdevice.accelerator.is_dtype_supported("float64", gpu) and not xdevice.accelerator.is_dtype_supported("complex128", gpu)
+assert xdevice.accelerator.is_dtype_supported("float64", "gpu:0") and xdevice.accelerator.is_dtype_supported("float64") and xdevice.accelerator.is_dtype_supported("float32", gpu)
 assert xdevice.item(xdevice.ones(2, dtype="float64", device="gpu:0")[0]) == 1.0
 if NAME == "mxnet":
     raise SystemExit(print("as it should"))  # namespaces need NumPy's semantics, which mx.nd above rules out
@@ -194,7 +194,7 @@ z = xdevice.copy_to(y, gpu)
 del x, y
 near(used() - before, MB)
 assert 3 * MB <= xdevice.memory(gpu).peak <= 10 * MB
-xdevice.reset_peak(gpu)
+xdevice.accelerator.reset_peak_memory_stats(gpu)
 near(xdevice.memory(gpu).peak - before, MB)
 kept = []
 try:
@@ -236,7 +236,7 @@ del model, step
 assert xdevice.memory("gpu:1").allocated == 40_000  # a view keeps the whole
 try:
     torch.accelerator.get_memory_info(1)
-except xdevice.UnsupportedError as error:
+except xdevice.errors.UnsupportedError as error:
     assert "XDEVICE_VIRTUAL_GPUS=2:memory=8GB" in str(error), error
 """
     allocated, counted, expected = map(int, run(code, "torch", XDEVICE_VIRTUAL_GPUS="2").split())
@@ -253,9 +253,9 @@ assert str(xp.arange(3, device=gpu).dtype).endswith("int32"), xp.arange(3, devic
 try:
     xdevice.tensor([2**40], device=gpu)
     raise SystemExit("it does not fit")
-except xdevice.DTypeError:
+except xdevice.errors.DTypeError:
     pass
-assert not xdevice.supports("int64", gpu) and xdevice.supports("int64", "cpu") is (NAME != "jax")
+assert not xdevice.accelerator.is_dtype_supported("int64", gpu) and xdevice.accelerator.is_dtype_supported("int64", "cpu") is (NAME != "jax")
 default = xp.__array_namespace_info__().default_dtypes(device=gpu)
 assert {str(dtype).rpartition(".")[2] for dtype in default.values()} == {"float32", "complex64", "int32"}, default
 """
@@ -283,7 +283,7 @@ def test_an_adapter_that_cannot_refuse_says_so():
 
     from xdevice.virtual.contract.virtual_gpus import VirtualGpus
 
-    with pytest.raises(xdevice.UnsupportedError, match="does not support characters of virtual GPUs"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="does not support characters of virtual GPUs"):
         VirtualGpus.take_characters(Plain(), characters.parse("2:mps"))
 
 
@@ -308,7 +308,7 @@ os.environ["XDEVICE_VIRTUAL_GPUS"] = LATE
 for ask in (xdevice.try_gpu, xdevice.try_all_gpus, xdevice.num_gpus, lambda: xdevice.ones(2, device="gpu:5")):
     try:
         print(ask())
-    except xdevice.SettingError as error:
+    except xdevice.errors.SettingError as error:
         assert "was set after NAME was loaded with".replace("NAME", NAME) in str(error), error
         assert "set it before the program starts" in str(error), error
 os.environ["XDEVICE_VIRTUAL_GPUS"] = ""

@@ -20,7 +20,7 @@ HOST = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def _torch():
-    with xdevice.use("torch") as backend:
+    with xdevice.use_backend("torch") as backend:
         if backend.virtual < 4:
             pytest.skip("needs XDEVICE_VIRTUAL_GPUS=4")
         yield
@@ -367,11 +367,11 @@ def test_what_loads_data_draws_its_order_where_its_generator_is():
             torch.randperm(3, generator=torch.Generator())  # a program's own draw is refused, as by PyTorch
         compiled = torch.compile(lambda x: x + torch.ones(3), backend="eager", fullgraph=True)
         assert compiled(torch.ones(3)).tolist() == [2, 2, 2]
-    xdevice.set_device("gpu:2")
+    xdevice.set_default_device("gpu:2")
     try:
         assert orders() == expected
     finally:
-        xdevice.set_device(None)
+        xdevice.set_default_device(None)
 
 
 def test_values_are_printed_with_their_device(gpu):
@@ -400,9 +400,9 @@ def test_what_asks_the_accelerator_works(gpu):
     torch.vgpu.synchronize(1)
     with pytest.raises(RuntimeError, match="invalid device ordinal 7"):
         torch.accelerator.synchronize(7)
-    with pytest.raises(xdevice.UnsupportedError, match="give it one: XDEVICE_VIRTUAL_GPUS=2:memory=8GB"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="give it one: XDEVICE_VIRTUAL_GPUS=2:memory=8GB"):
         torch.accelerator.get_memory_info()
-    with pytest.raises(xdevice.UnsupportedError, match="do not have streams"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="do not have streams"):
         torch.accelerator.set_stream(torch.accelerator.current_stream())
     torch.accelerator.empty_cache(), torch.accelerator.empty_host_cache()
     assert torch.ones(2).pin_memory().tolist() == [1, 1]
@@ -418,7 +418,7 @@ def test_autocast_changes_nothing(gpu):
 
 
 def test_a_real_gpu_is_not_taken_for_a_virtual_one():
-    with pytest.raises(xdevice.UnsupportedError, match="cuda:0 while its GPUs are virtual"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="cuda:0 while its GPUs are virtual"):
         xdevice.device(torch.device("cuda:0"))
 
 
@@ -521,12 +521,12 @@ def test_layouts_that_are_not_there_are_refused_by_name(gpu):
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8)
     for x in (torch.eye(3).to_sparse_csr(), torch.eye(4).to_sparse_bsr((2, 2)), nested, quantized):
-        with pytest.raises(xdevice.UnsupportedError, match=r"virtual GPUs of torch do not support .* tensors"):
+        with pytest.raises(xdevice.errors.UnsupportedError, match=r"virtual GPUs of torch do not support .* tensors"):
             x.to(gpu)
-    with pytest.raises(xdevice.UnsupportedError, match="do not support sparse_csc tensors"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="do not support sparse_csc tensors"):
         torch.eye(3, device=gpu).to_sparse_csc()
     model = torch.nn.DataParallel(torch.nn.Linear(2, 1).to("vgpu:0"), device_ids=[0, 1])
-    with pytest.raises(xdevice.UnsupportedError, match=r"DataParallel .*use xdevice\.replicate"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"DataParallel .*use xdevice\.replicate"):
         model(torch.ones(2, 2, device="vgpu:0"))
 
 

@@ -52,7 +52,7 @@ def launch(
     max_restarts: int,
     log_dir: Path | None,
 ) -> None:
-    """Runs a script as several processes on this machine; in the script, xdevice.processes() connects them.
+    """Runs a script as several processes on this machine; in the script, xdevice.distributed.processes() connects them.
 
     Each line of output is prefixed by the process's rank, as in [2]. If a process fails, all are ended; the first one
     to fail gives the exit status, and its traceback is shown last. Ctrl-C ends all processes, with the status 130.

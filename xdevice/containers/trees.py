@@ -334,7 +334,7 @@ def _write(node: _Node, new: list[Any]) -> Any:
         name = type(container).__qualname__
         raise ContainerError(
             f"cannot rebuild a {name} with its tensors replaced ({error}); pass a dict, list, tuple or dataclass, "
-            f"or say how: xdevice.register({name}, flatten=..., rebuild=...)"
+            f"or say how: xdevice.register_container({name}, flatten=..., rebuild=...)"
         ) from error
 
 
@@ -403,7 +403,7 @@ def register(
             either beside `move`.
 
     Example:
-        >>> @xdevice.register
+        >>> @xdevice.register_container
         ... class Game:
         ...     def __init__(self, board):
         ...         self.board = board
@@ -419,7 +419,7 @@ def register(
 def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None:
     if not isinstance(cls, type):
         raise ContainerError(
-            f"register takes a type, not {shown(cls)}; call xdevice.register({type(cls).__qualname__})"
+            f"register takes a type, not {shown(cls)}; call xdevice.register_container({type(cls).__qualname__})"
         )
     owned = registry.kind_of(cls)
     if owned is not None:

@@ -56,13 +56,13 @@ class Memory(NamedTuple):
     allocated: int | None = None
     """The bytes that this process has allocated through the framework."""
     peak: int | None = None
-    """The most that `allocated` has been since the start or `reset_peak`."""
+    """The most that `allocated` has been since the start or `reset_peak_memory_stats`."""
     pinned: int = 0
     """Page-locked bytes of the host that xdevice keeps for copies to and from GPUs; only asked of the CPU."""
 
 
 class Way(NamedTuple):
-    """How an object that is neither a tensor nor a model is walked for tensors, or moved. `xdevice.register` makes one
+    """How an object that is neither a tensor nor a model is walked for tensors, or moved. `xdevice.register_container` makes one
     of what the user says about a type; an adapter's `container_way` returns one for types that are registered with its
     framework. If no field is set, the attributes of the object are walked."""
 

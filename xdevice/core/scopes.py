@@ -44,7 +44,7 @@ def current_device() -> Device:
     framework's own functions have set, such as `torch.set_default_device`, do not count.
 
     Example:
-        >>> xdevice.current_device()
+        >>> xdevice.device()
         Device('cpu:0')
     """
     return current() or devices.CPU
@@ -65,10 +65,10 @@ def set_device(device: object) -> None:
         ScopeError: a `with device:` or `with stream:` of this thread is open. In each case nothing changes.
 
     Example:
-        >>> xdevice.set_device("cpu")
-        >>> xdevice.current_device()
+        >>> xdevice.set_default_device("cpu")
+        >>> xdevice.device()
         Device('cpu:0')
-        >>> xdevice.set_device(None)
+        >>> xdevice.set_default_device(None)
     """
     chosen = None if device is None else devices.parse(device)
     if _threads.open:

@@ -195,7 +195,7 @@ def set_backend(name: str | Backend | None) -> None:
 
 
 class use:
-    """Selects a backend for the block: `with xdevice.use("paddle"): ...`, for this thread or task only.
+    """Selects a backend for the block: `with xdevice.use_backend("paddle"): ...`, for this thread or task only.
 
     Blocks nest, and end after exceptions. One object may be entered again, and by several threads. The choice holds
     across an `await`. The backend is loaded when the block is entered.
@@ -205,7 +205,7 @@ class use:
         BackendNotFoundError, BackendImportError: as `backend` does, on entering.
 
     Example:
-        >>> with xdevice.use("numpy") as chosen:
+        >>> with xdevice.use_backend("numpy") as chosen:
         ...     xdevice.backend() is chosen
         True
     """

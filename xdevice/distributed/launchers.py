@@ -1,6 +1,6 @@
 """Reads this process's rank, the number of ranks and the address of rank 0 from the environment variables of launchers.
 
-If two launchers have set their variables, those of the inner launcher count, as in `xdevice.local_device`.
+If two launchers have set their variables, those of the inner launcher count, as in `xdevice.distributed.local_device`.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def local_device() -> Device:
             int of 0 or more.
 
     Example:
-        >>> xdevice.local_device() == xdevice.try_gpu()
+        >>> xdevice.distributed.local_device() == xdevice.try_gpu()
         True
     """
     setting = next(((name, os.environ[name]) for name in RANKS if os.environ.get(name)), None)

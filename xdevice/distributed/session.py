@@ -287,7 +287,7 @@ class Session:
         if line is not None and line.failure is not None:
             raise line.failure.with_traceback(None)
         if line is None or self._carrier is None or not self.is_open:
-            raise LaunchError(f"{verb} outside of the block of this world: with xdevice.processes() as world:")
+            raise LaunchError(f"{verb} outside of the block of this world: with xdevice.distributed.processes() as world:")
         return self._carrier
 
     @contextmanager

@@ -176,7 +176,7 @@ def integers(*shape: int | Sequence[int], high: int, low: int = 0, device: objec
 
     Example:
         >>> with xdevice.random.seed(0):
-        ...     xdevice.to_numpy(xdevice.random.integers(5, high=10)).tolist()
+        ...     xdevice.to_numpy(xdevice.random.integers((5,), high=10)).tolist()
         [1, 0, 9, 2, 3]
     """
     backend, place, name = _begin("integers", device, "int64" if dtype is None else dtype, _INTEGERS)
@@ -345,7 +345,7 @@ class seed:
     (docs/reference/random.md). `with seed(0):` draws from a generator of its own, and leaves the generator outside as
     if nothing had been drawn, after exceptions too. Blocks nest, hold across an `await`, and may be entered again, each
     time from the seed. The one exception: what another thread draws between the call of `seed(0)` in `with seed(0):`
-    and the beginning of that block also comes from the seed. The frameworks' own generators, and `xdevice.rand`, are
+    and the beginning of that block also comes from the seed. The frameworks' own generators, and `xdevice.random.uniform`, are
     not seeded.
 
     Args:

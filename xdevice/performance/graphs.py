@@ -53,14 +53,14 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
 
     Example:
         >>> try:
-        ...     step = xdevice.capture(lambda: xdevice.ones(2, 2))
-        ... except xdevice.UnsupportedError as error:  # no GPU, or no graphs
+        ...     step = xdevice.accelerator.make_graphed_callable(lambda: xdevice.ones(2, 2))
+        ... except xdevice.errors.UnsupportedError as error:  # no GPU, or no graphs
         ...     print("instead" if "graph" in str(error) else error)
         instead
     """
     if not callable(task):
         raise ArgumentError(
-            f"xdevice.capture takes a function without arguments, not {task!r:.100} of type {type(task).__qualname__}: "
+            f"xdevice.accelerator.make_graphed_callable takes a function without arguments, not {task!r:.100} of type {type(task).__qualname__}: "
             f"capture(lambda: f(x)), not capture(f(x))"
         )
     refuse_in_capture("capture")
@@ -94,7 +94,7 @@ class Graph:
 
     `graph()` runs on this thread's stream of the graph's device, so it is ordered like any other work there. It returns
     at once with the task's result: each time the same tensors, whose values the next call overwrites. Copy what you
-    keep (`xdevice.copy_to`). A graph can be a task of `parallel`: `xdevice.parallel(graph_0, graph_1)`.
+    keep (`xdevice.copy_to`). A graph can be a task of `parallel`: `xdevice.parallel.run(graph_0, graph_1)`.
 
     A call costs one request to the GPU, and the GPU's time for the work.
     """

@@ -60,13 +60,13 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
 
     Example:
         >>> x = xdevice.ones(1)
-        >>> [xdevice.item(y) for y in xdevice.parallel(lambda: x + 1, lambda: x * 3)]
+        >>> [xdevice.item(y) for y in xdevice.parallel.run(lambda: x + 1, lambda: x * 3)]
         [2.0, 3.0]
     """
     for number, task in enumerate(tasks):
         if not callable(task):
             raise ArgumentError(
-                f"task {number} of xdevice.parallel is {task!r:.100} of type {type(task).__qualname__}, expected a "
+                f"task {number} of xdevice.parallel.run is {task!r:.100} of type {type(task).__qualname__}, expected a "
                 f"function without arguments: parallel(lambda: f(x), lambda: f(y)), not parallel(f(x), f(y))"
             )
     if not tasks:
@@ -98,7 +98,7 @@ def close_pool() -> None:
     seconds.
 
     Example:
-        >>> xdevice.close_pool()
+        >>> xdevice.parallel.close_pool()
     """
     pool.threads.close()
 
@@ -190,7 +190,7 @@ def _raise_first(runs: Sequence[_Run]) -> None:
     if not failed:
         return
     number, first = failed[0]
-    note(first, f"raised by task {number} of xdevice.parallel: {_name(runs[number].task)}")
+    note(first, f"raised by task {number} of xdevice.parallel.run: {_name(runs[number].task)}")
     # ExceptionGroup came with Python 3.11, and hides the type that a caller catches
     for other, error in failed[1:]:
         note(

@@ -102,7 +102,7 @@ CALLS: Final[dict[str, Idiom]] = {
         torch.cuda.max_memory_allocated paddle.device.cuda.max_memory_allocated
         torch.accelerator.max_memory_allocated
     """),
-    **_calls("XD151", "current_device", "xdevice.set_device", "paddle.set_device paddle.device.set_device"),
+    **_calls("XD151", "current_device", "xdevice.set_default_device", "paddle.set_device paddle.device.set_device"),
     # no neutral word
     **_calls("XD151", "no_word", "", """
         torch.cuda.set_device torch.cuda.current_device torch.set_default_device torch.get_default_device

@@ -112,7 +112,7 @@ def rand(*shape: int | Sequence[int], device: object = None, dtype: object = Non
     | `hybrid_forward` of a hybridized Gluon block | MXNet's `TypeError`: use `F.random` |
 
     Example:
-        >>> bool((xdevice.rand(4) < 1).all())
+        >>> bool((xdevice.random.uniform(4) < 1).all())
         True
     """
     backend = selection.current()
@@ -136,7 +136,7 @@ def supports(dtype: object, device: object = None) -> bool:
     Costs 1 us. It starts the device only on JAX, which tells nothing before.
 
     Example:
-        >>> xdevice.supports("float32", "cpu")
+        >>> xdevice.accelerator.is_dtype_supported("float32", "cpu")
         True
     """
     backend = selection.current()

@@ -1,4 +1,4 @@
-"""`memory`, `free_pinned` and `reset_peak`: how much memory a device has, and how much of it this process uses."""
+"""`memory`, `empty_host_cache` and `reset_peak_memory_stats`: how much memory a device has, and how much of it this process uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def memory(device: object) -> Memory:
     `total` and `free` are of the whole device, for all processes. `allocated` is what this process holds through the
     framework, in live tensors; `peak` is the most that it has held. A number that the framework does not tell is None.
     `pinned`, on the CPU, is the page-locked memory that xdevice keeps for copies to and from GPUs, for all backends
-    together: 64 MB from the first large copy on, until `free_pinned`.
+    together: 64 MB from the first large copy on, until `empty_host_cache`.
 
     | backend | on a GPU | on the CPU |
     |---|---|---|
@@ -59,7 +59,7 @@ def free_pinned() -> None:
     Waits for copies that are under way. The next large copy allocates such memory again.
 
     Example:
-        >>> xdevice.free_pinned()
+        >>> xdevice.accelerator.empty_host_cache()
         >>> xdevice.memory("cpu").pinned
         0
     """
@@ -79,8 +79,8 @@ def reset_peak(device: object) -> None:
 
     Example:
         >>> try:
-        ...     xdevice.reset_peak("cpu")
-        ... except xdevice.UnsupportedError as error:
+        ...     xdevice.accelerator.reset_peak_memory_stats("cpu")
+        ... except xdevice.errors.UnsupportedError as error:
         ...     print("xdevice.memory(device).allocated" in str(error))
         True
     """

@@ -38,7 +38,7 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     Example:
         >>> try:
         ...     xdevice.virtual_gpus(0)
-        ... except xdevice.ArgumentError as error:
+        ... except xdevice.errors.ArgumentError as error:
         ...     print(error)
         virtual_gpus() takes an int of 1 or more, or a text such as '2:mps', not 0
     """

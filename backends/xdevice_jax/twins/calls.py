@@ -43,7 +43,7 @@ class JaxCalls(Calls):
             yield watch.calls
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        raise self.unsupported("seeing the calls of all models of a program", "name the model: xdevice.trace(model)")
+        raise self.unsupported("seeing the calls of all models of a program", "name the model: xdevice.parity.capture_intermediates(model)")
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
         if linen.is_linen(model):

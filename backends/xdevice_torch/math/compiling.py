@@ -224,7 +224,7 @@ class Recorder(Mode):
             if type(x.grad) is Symbol:
                 x.grad, wrote = None, True
         if wrote:
-            raise self._refuse(f"backward() {_WHILE}", "take the gradients by xdevice.value_and_grad")
+            raise self._refuse(f"backward() {_WHILE}", "take the gradients by xdevice.math.value_and_grad")
 
     # what is written out
 

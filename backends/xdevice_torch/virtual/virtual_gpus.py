@@ -241,7 +241,7 @@ def _no_stream(*args: Any) -> Any:
 def _no_communication(*args: Any) -> Any:
     raise UnsupportedError(
         "torch.nn.DataParallel and torch.nn.parallel do not support virtual GPUs; "
-        "use xdevice.replicate, xdevice.split_batch, xdevice.parallel and xdevice.all_reduce"
+        "use xdevice.parallel.replicate, xdevice.split_batch, xdevice.parallel.run and xdevice.parallel.all_reduce"
     )
 
 

@@ -385,7 +385,7 @@ class ToyBackend(Backend):
     def _only_gpus(self, device, what):
         if device.kind != "gpu":
             raise self.unsupported(
-                f"{what} on the CPU", "xdevice.parallel() runs tasks side by side; xdevice.Timer times"
+                f"{what} on the CPU", "xdevice.parallel.run() runs tasks side by side; xdevice.Timer times"
             )
 
     # graphs of recorded work

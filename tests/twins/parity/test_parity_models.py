@@ -68,7 +68,7 @@ def pair(one, other):
     source, target = network(one), network(other)
     rng = np.random.default_rng(0)
     change(source, lambda name, x: rng.random(x.shape).astype(x.dtype))
-    xdevice.convert_state(source, other, like=target).load_into(target)
+    xdevice.load(xdevice.models.convert_state(source, other, like=target), into=target)
     return source, target
 
 
@@ -88,7 +88,7 @@ def second_linear(model):
 
 
 def difference(actual, expected, **how):
-    with pytest.raises(xdevice.ParityError) as caught:
+    with pytest.raises(xdevice.errors.ParityError) as caught:
         xdevice.assert_parity(actual, expected, **how)
     return caught.value.comparison
 
@@ -143,7 +143,7 @@ def lstm():
     from torch import nn
 
     ours, theirs = nn.LSTM(3, 4, batch_first=True), keras.Sequential([keras.Input((5, 3)), keras.layers.LSTM(4)])
-    xdevice.convert_state(ours, "tensorflow", like=theirs).load_into(theirs)
+    xdevice.load(xdevice.models.convert_state(ours, "tensorflow", like=theirs), into=theirs)
     return ours, theirs
 
 
@@ -164,7 +164,7 @@ def test_two_biases_are_compared_as_their_sum_in_both_directions():
 def test_the_count_of_batches_is_never_missing(one, other):
     source, target = pair(one, other)
     xdevice.assert_parity(source, target)
-    xdevice.assert_parity(xdevice.convert_state(source, other, like=target), target)
+    xdevice.assert_parity(xdevice.models.convert_state(source, other, like=target), target)
 
 
 def test_shapes_kinds_and_open_pairs_are_differences():
@@ -200,8 +200,8 @@ def test_what_names_and_kinds_say_is_compared_as_a_state():
 
     ours, theirs = Ours(), Theirs()
     said = {"like": theirs, "names": {"one": "second", "two": "first"}, "kinds": {"scale": "same"}}
-    state = xdevice.convert_state(ours, "paddle", **said)
-    state.load_into(theirs)
+    state = xdevice.models.convert_state(ours, "paddle", **said)
+    xdevice.load(state, into=theirs)
     xdevice.assert_parity(state, theirs)
     xdevice.assert_parity(theirs, state)
     assert difference(ours, theirs).problem == "values"  # one is paired with first
@@ -210,7 +210,7 @@ def test_what_names_and_kinds_say_is_compared_as_a_state():
     found = difference(ours, lacking)
     assert (found.problem, found.leaf) == ("structure", "scale")
     assert re.search(r"scale: .*settle.*\n  note .*assert_parity\(convert_state\(", found.text)
-    unsaid = xdevice.convert_state(ours, "paddle", like=lacking)
+    unsaid = xdevice.models.convert_state(ours, "paddle", like=lacking)
     assert difference(unsaid, lacking).leaf == "scale"
     state["first.weight"] += 1e-3
     assert difference(state, theirs).leaf == "first.weight"
@@ -231,8 +231,8 @@ def test_a_port_with_another_head_is_shown_without_it(other):
     import torch
 
     source, target = with_head(torch.nn, 3), with_head(xdevice.backend(other).framework.nn, 5)
-    state = xdevice.convert_state(source, other, like=target, skip=["fc"])
-    state.load_into(target)
+    state = xdevice.models.convert_state(source, other, like=target, skip=["fc"])
+    xdevice.load(state, into=target)
     xdevice.assert_parity(source, target, skip=["fc"])
     xdevice.assert_parity(target, source, skip=["fc"])
     xdevice.assert_parity(state, target)
@@ -247,12 +247,12 @@ def test_what_cannot_be_skipped_is_refused():
     import torch
 
     net = torch.nn.Linear(2, 2)
-    with pytest.raises(xdevice.ArgumentError, match="give two models"):
+    with pytest.raises(xdevice.errors.ArgumentError, match="give two models"):
         xdevice.assert_parity({"fc": net}, {"fc": net}, skip=["fc"])
-    with pytest.raises(xdevice.ArgumentError, match="inputs= compares what both models return"):
-        xdevice.compare(net, net, inputs=torch.ones(1, 2), skip=["bias"])
-    with pytest.raises(xdevice.ArgumentError, match="takes a list of paths"):
-        xdevice.compare(net, net, skip="bias")
+    with pytest.raises(xdevice.errors.ArgumentError, match="inputs= compares what both models return"):
+        xdevice.parity.compare(net, net, inputs=torch.ones(1, 2), skip=["bias"])
+    with pytest.raises(xdevice.errors.ArgumentError, match="takes a list of paths"):
+        xdevice.parity.compare(net, net, skip="bias")
 
 
 def test_a_variable_under_two_names_counts_once():
@@ -262,7 +262,7 @@ def test_a_variable_under_two_names_counts_once():
     tied = torch.nn.Sequential(*(torch.nn.Linear(4, 4, bias=False) for _ in range(2)))
     tied[1].weight = tied[0].weight
     loose = paddle.nn.Sequential(*(paddle.nn.Linear(4, 4, bias_attr=False) for _ in range(2)))
-    xdevice.convert_state(tied, "paddle", like=loose).load_into(loose)
+    xdevice.load(xdevice.models.convert_state(tied, "paddle", like=loose), into=loose)
     xdevice.assert_parity(tied, loose)
     xdevice.assert_parity(loose, tied)
     change(loose, lambda name, x: x + (name == "1.weight"))
@@ -276,14 +276,14 @@ def test_dtypes_and_devices_are_those_of_the_models_themselves():
 
     ours, theirs = torch.nn.Linear(4, 4), nn.Dense(4, in_units=4)
     theirs.initialize(ctx=xdevice.backend("mxnet").to_native(xdevice.device("cpu:1")))
-    xdevice.convert_state(ours, "mxnet", like=theirs).load_into(theirs)
+    xdevice.load(xdevice.models.convert_state(ours, "mxnet", like=theirs), into=theirs)
     xdevice.assert_parity(ours, theirs)
     for found in (difference(ours, theirs, check_device=True), difference(theirs, ours, check_device=True)):
         assert (found.problem, {found.actual, found.expected}) == ("device", {"cpu:0", "cpu:1"})
     found = difference(ours.double(), theirs)
     assert (found.problem, found.actual) == ("dtype", "float64")
     xdevice.assert_parity(ours, theirs, check_dtype=False)
-    with pytest.raises(xdevice.DTypeError, match="is bfloat16, and mxnet supports"):
+    with pytest.raises(xdevice.errors.DTypeError, match="is bfloat16, and mxnet supports"):
         xdevice.assert_parity(ours.bfloat16(), theirs)
 
 
@@ -294,12 +294,12 @@ def test_recordings_of_models_compare_across_frameworks(tmp_path, given):
 
     ours = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     theirs = paddle.nn.Sequential(paddle.nn.Linear(4, 3), paddle.nn.BatchNorm1D(3))
-    xdevice.convert_state(ours, "paddle", like=theirs).load_into(theirs)
+    xdevice.load(xdevice.models.convert_state(ours, "paddle", like=theirs), into=theirs)
     read = []
     for model, added in ((ours, 1), (theirs, 0)):
         with recording_to(tmp_path / str(len(read))):
             for _ in range(2):
-                xdevice.record("model", model if given == "the model" else xdevice.convert_state(model, "numpy"))
+                xdevice.parity.log("model", model if given == "the model" else xdevice.models.convert_state(model, "numpy"))
                 change(model, lambda name, x, added=added: x + added * (name == "0.weight"))
         read.append(Recording(tmp_path / str(len(read))).entries)
     found = compare_leaves(read[0][0].read(), read[1][0].read(), Strictness(check_device=True))
@@ -322,5 +322,5 @@ def test_a_model_with_an_unknown_layer_is_recorded_as_it_is(tmp_path):
             self.scale, self.fc = torch.nn.Parameter(torch.ones(2)), torch.nn.Linear(2, 2)
 
     with recording_to(tmp_path):
-        xdevice.record("net", {"net": Net(), "optimizer": torch.optim.SGD(Net().parameters())})
+        xdevice.parity.log("net", {"net": Net(), "optimizer": torch.optim.SGD(Net().parameters())})
     assert {leaf.path for leaf in Recording(tmp_path).entries[0].read()} >= {"['net'].scale", "['net'].fc.weight"}

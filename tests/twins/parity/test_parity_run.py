@@ -31,7 +31,7 @@ EXAMPLE = ROOT / "examples" / "parity_mlp.py"
 SCRIPT = """
 import os, sys, numpy, xdevice
 backend = os.environ["XDEVICE_BACKEND"]
-record, here = xdevice.record, lambda *names: backend in names
+record, here = xdevice.parity.log, lambda *names: backend in names
 """
 
 
@@ -176,7 +176,7 @@ def test_a_folder_without_recordings_is_refused(tmp_path):
 def test_recordings_inside_a_folder_are_pointed_at(tmp_path):
     for depth in ("rec/test_a/torch", "rec/test_b/torch"):
         with recording_to(tmp_path / depth):
-            xdevice.record("x", 1)
+            xdevice.parity.log("x", 1)
     for folder in (tmp_path / "rec", tmp_path / "rec" / "test_a"):
         status, err = invoke("compare", folder, folder)
         assert status == 2
@@ -220,7 +220,7 @@ def test_a_damaged_recording_is_no_divergence(tmp_path, files, what):
 
 def test_a_recording_whose_arrays_are_missing_or_cut_is_no_divergence(tmp_path):
     with recording_to(tmp_path):
-        xdevice.record("x", xdevice.ones(3))
+        xdevice.parity.log("x", xdevice.ones(3))
     assert invoke("compare", tmp_path, tmp_path)[0] == 0
     arrays = tmp_path / "arrays.npy"
     os.truncate(arrays, 130)
@@ -235,8 +235,8 @@ def test_a_recording_tells_the_backend_that_was_selected(tmp_path, monkeypatch):
     monkeypatch.delenv("XDEVICE_BACKEND", raising=False)
     xdevice.backend("torch")
     for name in ("numpy", "torch"):
-        with xdevice.use(name), recording_to(tmp_path / "a" / name):
-            xdevice.record("x", 1)
+        with xdevice.use_backend(name), recording_to(tmp_path / "a" / name):
+            xdevice.parity.log("x", 1)
     status, out = invoke("compare", tmp_path / "a" / "torch", tmp_path / "a" / "numpy", "--json", "-")
     _, rows = report_of(out)
     assert (status, list(rows)) == (0, ["numpy"])
@@ -392,7 +392,7 @@ def test_without_a_reference_nothing_is_compared(parity):
     assert "not compared" in out
     status, out, _ = parity("here('jax') and record('x', 1)")
     assert status == 2
-    assert "nothing to hold the others against; call xdevice.record, or give --trace" in out
+    assert "nothing to hold the others against; call xdevice.parity.log, or give --trace" in out
     status, out, _ = parity("here('torch') and record('x', 1)")
     assert status == 1
     assert "x has no step 0 here, but the reference does" in out
@@ -605,7 +605,7 @@ def test_a_divergence_names_the_line_of_its_record(tmp_path, monkeypatch):
     for name, code in (("a", "x = 1.0\nsee('x', x)"), ("b", "see('x', 2.0)")):
         (tmp_path / f"{name}.py").write_text(code)
         with recording_to(tmp_path / name):
-            exec(compile(code, str(tmp_path / f"{name}.py"), "exec"), {"see": xdevice.record})
+            exec(compile(code, str(tmp_path / f"{name}.py"), "exec"), {"see": xdevice.parity.log})
     status, out = invoke("compare", tmp_path / "a", tmp_path / "b", "--html", tmp_path / "r.html")
     assert status == 1
     assert "recorded  b.py:1 (actual), a.py:2 (expected)" in out
@@ -629,7 +629,7 @@ def findings_of(tmp_path, name, values, others):
         shutil.rmtree(tmp_path / side, ignore_errors=True)
         with recording_to(tmp_path / side):
             for x in numbers:
-                xdevice.record(name, x)
+                xdevice.parity.log(name, x)
     return compare_recordings(
         Recording(tmp_path / "b").entries, Recording(tmp_path / "a").entries, Strictness(), is_complete=False
     )
@@ -677,10 +677,10 @@ def test_the_tolerance_is_drawn_where_the_first_backend_has_none(tmp_path):
 
 
 def test_results_are_shown_in_notebooks():
-    found = xdevice.compare(1.0, 2.0)
+    found = xdevice.parity.compare(1.0, 2.0)
     assert found._repr_html_().startswith("<pre>the values differ")
-    assert xdevice.compare({"<a>": 1.0}, {"<a>": 1.0 + 1e-7})._repr_html_().startswith("equal: 0.0")
-    assert "<a>" not in xdevice.compare({"<a>": 1.0}, {"<a>": 1.0 + 1e-7})._repr_html_()
+    assert xdevice.parity.compare({"<a>": 1.0}, {"<a>": 1.0 + 1e-7})._repr_html_().startswith("equal: 0.0")
+    assert "<a>" not in xdevice.parity.compare({"<a>": 1.0}, {"<a>": 1.0 + 1e-7})._repr_html_()
     shown = xdevice.measure(lambda: None, repeats=2)._repr_html_()
     is_balanced(shown)
     assert "2 times" in shown
@@ -698,7 +698,7 @@ def test_a_plot_shows_what_was_found(tmp_path):
     for name, error in (("a", 0.0), ("b", 1e-3)):
         with recording_to(tmp_path / name):
             for step in range(10):
-                xdevice.record("<x>", 1 + (error if step == 7 else 0))
+                xdevice.parity.log("<x>", 1 + (error if step == 7 else 0))
     findings = compare_recordings(Recording(tmp_path / "b").entries, Recording(tmp_path / "a").entries, Strictness())
     drawing = plot("<x>", {"jax": findings, "mxnet": findings[:3], "paddle": []})
     heights = [float(point.split(",")[1]) for point in re.search(r'points="([^"]*)"', drawing)[1].split()]

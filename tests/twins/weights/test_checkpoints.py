@@ -57,17 +57,17 @@ def test_a_folder_and_its_index_are_one_file(sharded):
 
 def test_an_index_that_does_not_fit_is_named(sharded):
     index(sharded, {"w": "a.safetensors", "x": "b.safetensors"})
-    with pytest.raises(xdevice.FileFormatError, match=r"names x, which b\.safetensors does not hold"):
+    with pytest.raises(xdevice.errors.FileFormatError, match=r"names x, which b\.safetensors does not hold"):
         xdevice.load(sharded)
     index(sharded, {"w": "../a.safetensors"})
-    with pytest.raises(xdevice.FileFormatError, match="a file of another folder"):
+    with pytest.raises(xdevice.errors.FileFormatError, match="a file of another folder"):
         xdevice.load(sharded)
     index(sharded, {"w": "c.safetensors"})
-    with pytest.raises(xdevice.MissingFileError, match=r"c\.safetensors"):
+    with pytest.raises(xdevice.errors.MissingFileError, match=r"c\.safetensors"):
         xdevice.load(sharded)
     for name in sharded.iterdir():
         name.unlink()
-    with pytest.raises(xdevice.MissingFileError, match="is a folder without weights"):
+    with pytest.raises(xdevice.errors.MissingFileError, match="is a folder without weights"):
         xdevice.load(sharded)
 
 
@@ -90,10 +90,10 @@ class _Evil:
 
 def test_a_file_of_pytorch_with_code_is_refused(tmp_path):
     torch.save({"a": torch.ones(2), "b": _Evil()}, tmp_path / "a.pt")
-    with pytest.raises(xdevice.FileFormatError, match=r"without running code from it.*exit"):
+    with pytest.raises(xdevice.errors.FileFormatError, match=r"without running code from it.*exit"):
         xdevice.load(tmp_path / "a.pt")
     torch.save({"a": {"x": torch.ones(2)}, "b": {"x": torch.ones(2)}}, tmp_path / "b.pt")
-    with pytest.raises(xdevice.StateError, match="several states, 'a', 'b'"):
+    with pytest.raises(xdevice.errors.StateError, match="several states, 'a', 'b'"):
         xdevice.load(tmp_path / "b.pt")
 
 
@@ -126,5 +126,5 @@ def zipped(*names):
 )
 def test_a_file_that_is_something_else_is_told_what_it_is(tmp_path, name, content, said):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(xdevice.FileFormatError, match=said):
+    with pytest.raises(xdevice.errors.FileFormatError, match=said):
         xdevice.load(tmp_path / name)

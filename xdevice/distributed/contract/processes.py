@@ -1,7 +1,7 @@
 """Engines: what moves tensors between processes, such as NCCL or gloo. An engine does one rank's part of each
 collective (an operation that all processes take part in). This says what an engine is promised, and what it promises.
 
-`xdevice.processes` promises an engine that
+`xdevice.distributed.processes` promises an engine that
 
 - every rank calls the same method with tensors of the same dtype and shape, one call at a time: the ranks vote on each
   call before it, unless the user has switched that off;

@@ -62,8 +62,8 @@ def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[...
         UnsupportedError: NumPy, which has no gradients; a sparse parameter; second derivatives that the backend lacks.
 
     Example:
-        >>> step = xdevice.value_and_grad(lambda params: (params["w"] * params["w"]).sum())
-        >>> with xdevice.use("torch"):
+        >>> step = xdevice.math.value_and_grad(lambda params: (params["w"] * params["w"]).sum())
+        >>> with xdevice.use_backend("torch"):
         ...     value, grads = step({"w": xdevice.tensor([1.0, 2.0])})
         >>> xdevice.item(value), grads["w"].tolist()
         (5.0, [2.0, 4.0])
@@ -90,8 +90,8 @@ def grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
     Arguments, rules, errors and cost are those of `value_and_grad`.
 
     Example:
-        >>> slope = xdevice.grad(xdevice.grad(lambda x: x * x * x))
-        >>> with xdevice.use("torch"):
+        >>> slope = xdevice.math.grad(xdevice.math.grad(lambda x: x * x * x))
+        >>> with xdevice.use_backend("torch"):
         ...     xdevice.item(slope(xdevice.tensor(2.0)))
         12.0
     """
@@ -124,8 +124,8 @@ def stop_gradient(x: Any) -> Any:
     Costs what the framework's own takes for each tensor, and 2 us.
 
     Example:
-        >>> with xdevice.use("torch"):
-        ...     slope = xdevice.grad(lambda x: x * xdevice.stop_gradient(x))(xdevice.tensor(3.0))
+        >>> with xdevice.use_backend("torch"):
+        ...     slope = xdevice.math.grad(lambda x: x * xdevice.math.stop_gradient(x))(xdevice.tensor(3.0))
         >>> xdevice.item(slope)
         3.0
     """

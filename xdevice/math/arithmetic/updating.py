@@ -48,7 +48,7 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     optimizers of `xdevice.optim` copy neither.
 
     Example:
-        >>> xdevice.update(xdevice.tensor([1.0, 2.0]), xdevice.tensor([4.0, 2.0]), lambda p, g: p - 0.5 * g).tolist()
+        >>> xdevice.math.update(xdevice.tensor([1.0, 2.0]), xdevice.tensor([4.0, 2.0]), lambda p, g: p - 0.5 * g).tolist()
         [-1.0, 1.0]
     """
     if not callable(rule):

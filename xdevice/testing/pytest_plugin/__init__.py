@@ -59,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DEVICE",
         help="what xd_device is, cpu or gpu:1 for instance; else gpu:0 where the backend has it, cpu:0 elsewhere",
     )
-    group.addoption("--xd-record", metavar="DIR", help="keep what assert_parity and xdevice.record see in each test")
+    group.addoption("--xd-record", metavar="DIR", help="keep what assert_parity and xdevice.parity.log see in each test")
     group.addoption("--xd-compare", metavar="DIR", help="compare it with what --xd-record has kept, here or elsewhere")
     group.addoption(
         "--xd-cuda",

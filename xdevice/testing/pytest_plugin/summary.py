@@ -83,7 +83,7 @@ class Summary:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._settings.recordings is not None:
             line = self._settings.recordings.describe(sum(self._recorded), len(self._recorded))
-            hint = ", which is a failure: use the fixture assert_parity, or xdevice.record"
+            hint = ", which is a failure: use the fixture assert_parity, or xdevice.parity.log"
             terminalreporter.write_line(line + hint * self._recorded_nothing, red=self._recorded_nothing)
         for line in _lacking(terminalreporter.stats.get("skipped", ())):
             terminalreporter.write_line(line)

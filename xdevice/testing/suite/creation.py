@@ -24,7 +24,7 @@ _RANDOM = ("float16", "bfloat16", "float32", "float64")
 def _name_of(dtype: object) -> str:
     try:
         return dtype_name(dtype)
-    except xdevice.DTypeError:
+    except xdevice.errors.DTypeError:
         return "no dtype"
 
 
@@ -55,11 +55,11 @@ class CreationChecks(Suite):
 
     def test_a_dtype_that_is_not_there_is_refused(self) -> None:
         for name in {"float32", "int16", "complex64", "uint16"} - self.adapter.dtypes:
-            with pytest.raises(xdevice.DTypeError, match=name):
+            with pytest.raises(xdevice.errors.DTypeError, match=name):
                 self.make([1], dtype=name)
         # an unknown name, a number that no dtype can hold, and one that wraps around
         for data, wrong in (([1], "floaty"), (2**70, None), ([300], "uint8")):
-            with pytest.raises(xdevice.DTypeError):
+            with pytest.raises(xdevice.errors.DTypeError):
                 self.make(data, dtype=wrong)
 
     def test_a_dtype_is_refused_if_and_only_if_it_would_be_narrowed(self) -> None:
@@ -75,7 +75,7 @@ class CreationChecks(Suite):
     def keeps(self, name: str) -> bool:
         try:
             return bool(self.adapter.to_numpy(self.adapter.from_numpy(telling(name), self.here)).dtype.name == name)
-        except (xdevice.DTypeError, Warning):
+        except (xdevice.errors.DTypeError, Warning):
             return False
 
     # in and out
@@ -184,7 +184,7 @@ class CreationChecks(Suite):
             assert xdevice.device_of(x) is devices.CPU
 
     def create(self, place: str | None) -> list[Any]:
-        creators = (xdevice.ones, xdevice.zeros, xdevice.rand) if self.computes else ()
+        creators = (xdevice.ones, xdevice.zeros, xdevice.random.uniform) if self.computes else ()
         x = xdevice.tensor(((1, 2, 3), (4, 5, 6)), device=place)
         return [x, *(create(2, 3, device=place) for create in creators)]
 
@@ -385,10 +385,10 @@ class RandomNumberChecks(Suite):
             if name in self.dtypes():
                 self.assert_uniform(name)
         for shape in ((), (0, 3), (5,)):
-            assert tuple(xdevice.rand(shape, device=self.home).shape) == shape
+            assert tuple(xdevice.random.uniform(shape, device=self.home).shape) == shape
 
     def assert_uniform(self, name: str) -> None:
-        x = xdevice.rand(100, 100, device=self.home, dtype=name)
+        x = xdevice.random.uniform(100, 100, device=self.home, dtype=name)
         assert xdevice.device_of(x) is self.here
         numbers = xdevice.to_numpy(x)
         assert (numbers.dtype.name, numbers.shape) == (name, (100, 100))
@@ -400,7 +400,7 @@ class RandomNumberChecks(Suite):
         assert (abs(counts - 1000) < 300).all(), f"{name} is not uniform: {counts}"
         # of 10,000 numbers with 24 bits some three coincide; those with 8 and 11 bits are few
         assert len(np.unique(wide)) > (100 if name in ("float16", "bfloat16") else 9000), name
-        again = xdevice.to_numpy(xdevice.rand(100, 100, device=self.home, dtype=name))
+        again = xdevice.to_numpy(xdevice.random.uniform(100, 100, device=self.home, dtype=name))
         assert again.tobytes() != numbers.tobytes(), f"{name}: the same numbers twice"
 
     def test_random_numbers_repeat_from_a_seed(self) -> None:
@@ -413,7 +413,7 @@ class RandomNumberChecks(Suite):
 
     def numbers_from(self, seed: int) -> list[float]:
         self.samples.seed(seed)
-        numbers: list[float] = xdevice.to_numpy(xdevice.rand(50, device=self.home)).tolist()
+        numbers: list[float] = xdevice.to_numpy(xdevice.random.uniform(50, device=self.home)).tolist()
         return numbers
 
     def test_seeded_numbers_are_the_same_everywhere(self) -> None:

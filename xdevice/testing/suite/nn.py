@@ -33,7 +33,7 @@ class LayerFunctionChecks(Suite):
         in_thread(self.compute_in_use, self.patience)  # settings that are made for this thread end with it
 
     def compute_in_use(self) -> None:
-        with xdevice.use(self.backend):
+        with xdevice.use_backend(self.backend):
             self.compute_layers()
 
     def compute_layers(self) -> None:

@@ -67,7 +67,7 @@ class TransferChecks(Suite):
         x = self.make(2.5)
         reads = self.reads(x)
         for read in reads:
-            with pytest.raises(xdevice.TransferError), xdevice.transfers("disallow_explicit"):
+            with pytest.raises(xdevice.errors.TransferError), xdevice.transfers("disallow_explicit"):
                 read()
         # a hook that stays would slow down, and forbid, what comes after its block
         before = _attributes(type(x)), _attributes(self.adapter)
@@ -88,7 +88,7 @@ class TransferChecks(Suite):
             xdevice.sync()
             before = xdevice.memory(device)
             x = xdevice.ones(count, device=device)
-            y = xdevice.rand(count, device=device)
+            y = xdevice.random.uniform(count, device=device)
             xdevice.sync(x)
             xdevice.sync(y)
             during = xdevice.memory(device)
@@ -112,7 +112,7 @@ class TransferChecks(Suite):
     def assert_peak(self, device: Any) -> None:
         high = xdevice.memory(device).peak
         assert high is not None
-        if refusal_of(lambda: xdevice.reset_peak(device)) is not None:
+        if refusal_of(lambda: xdevice.accelerator.reset_peak_memory_stats(device)) is not None:
             return
         low = xdevice.memory(device)
         assert low.peak is not None

@@ -85,7 +85,7 @@ def convert_state(
         NotATensorError, NotBuiltError, UnsupportedError, ArgumentError: an argument is not what is said above.
 
     Example:
-        >>> list(xdevice.convert_state({"fc.weight": xdevice.zeros(2, 3)}, "numpy", kinds={"fc": "linear"}))
+        >>> list(xdevice.models.convert_state({"fc.weight": xdevice.zeros(2, 3)}, "numpy", kinds={"fc": "linear"}))
         ['fc.weight']
     """
     if dtype is not None and dtype != LIKE:

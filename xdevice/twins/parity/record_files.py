@@ -257,7 +257,7 @@ class Recording:
         if not path.exists():
             raise RecordingError(
                 f"{self.folder} has no recording: there is no {INDEX}. xdevice parity --save writes one for each "
-                f"backend that calls xdevice.record"
+                f"backend that calls xdevice.parity.log"
             )
         with reading(path):
             header, *lines = read_lines(path)

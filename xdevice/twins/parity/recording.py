@@ -42,7 +42,7 @@ def record(name: str, value: object) -> None:
 
     Example:
         >>> for step in range(3):
-        ...     xdevice.record("loss", xdevice.ones(1) * step)
+        ...     xdevice.parity.log("loss", xdevice.ones(1) * step)
     """
     if _recorder is not None:
         _recorder.add(name, value)
@@ -61,7 +61,7 @@ def recording_to(folder: str | Path) -> Iterator[Recorder]:
         >>> from xdevice.twins.parity.recording import recording_to
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with recording_to(folder):
-        ...         xdevice.record("loss", 0.5)
+        ...         xdevice.parity.log("loss", 0.5)
         ...     Recording(folder).entries[0].name
         'loss'
     """

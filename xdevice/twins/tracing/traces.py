@@ -131,7 +131,7 @@ def trace(model: Any) -> Iterator[Trace]:
 
     Yields a `Trace`, whose `calls` give for each call of a layer its path, its inputs, its outputs, and the gradients
     of the outputs if the block runs backward too. docs/reference/tracing.md says which calls are recorded: only calls
-    in this thread or task, and in tasks that `xdevice.parallel` starts. Traces may be nested; the model is not changed.
+    in this thread or task, and in tasks that `xdevice.parallel.run` starts. Traces may be nested; the model is not changed.
 
     Args:
         model: a built model of PyTorch, Paddle, Gluon or Keras.
@@ -144,7 +144,7 @@ def trace(model: Any) -> Iterator[Trace]:
     Costs a copy of every input and output: 1.2 to 2.6 times the processor's time of a pass without the trace.
 
     Example:
-        >>> with xdevice.trace(xdevice.ones(2)):
+        >>> with xdevice.parity.capture_intermediates(xdevice.ones(2)):
         ...     pass
         Traceback (most recent call last):
         xdevice.errors.NotATensorError: trace takes a model, not ...

@@ -10,7 +10,7 @@ from .disk import path_errors
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_CONVERT: Final = "then xdevice.convert_state(model, ...)"
+_CONVERT: Final = "then xdevice.models.convert_state(model, ...)"
 
 
 class Kind(NamedTuple):
