@@ -140,8 +140,8 @@ def timing(bench: Bench) -> Iterator[Row]:
 
 
 def blocking(bench: Bench) -> Iterator[Row]:
-    """Times a computation with and without `xdevice.accelerator.blocking()`, in which every operation completes before the next
-    line runs."""
+    """Times a computation with and without `xdevice.accelerator.blocking()`, in which every operation completes before
+    the next line runs."""
     x = bench.square(bench.device, 256)
     free = seconds(lambda: products(x, bench.size.small))
     yield bench.row("blocking", "off", free)

@@ -113,7 +113,7 @@ def beside(run: Callable[[], Any], result: int) -> int:
 def main(names: tuple[str, ...]) -> None:
     """Prints times and memory."""
     torch.set_num_threads(1)
-    table = Table("", "MB", "plain copy", "convert_state", "times", "and load_into", "times", "memory beside, MB")
+    table = Table("", "MB", "plain copy", "convert_state", "times", "and load", "times", "memory beside, MB")
     for name, make in pairs().items():
         if names and not any(text in name for text in names):
             continue

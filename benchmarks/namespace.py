@@ -149,7 +149,12 @@ def compared(name: str, side: int, rounds: int, whole: bool) -> None:
 
 
 def against_the_framework(name: str, framework: Any, rounds: int) -> None:
-    names = {"x": xdevice.random.uniform(4, 4), "xp": xdevice.array_namespace(), "f": framework, "done": lambda made: made}
+    names = {
+        "x": xdevice.random.uniform(4, 4),
+        "xp": xdevice.array_namespace(),
+        "f": framework,
+        "done": lambda made: made,
+    }
     pairs = [best([native, ours], names, rounds) for native, ours in zip(NATIVE[name], OURS, strict=True)]
     print(f"{name}: add, matmul, sum of 4x4:", *(f"{ours:.1f} us ({ours / native:.2f})" for native, ours in pairs))
 

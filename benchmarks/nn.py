@@ -105,7 +105,7 @@ def ratio(names: dict[str, object], native: str, ours: str, calls: int) -> tuple
 
 def names_of(framework: object, shape: tuple[int, int], images: tuple[int, ...]) -> dict[str, object]:
     xp = xdevice.array_namespace()
-    labels = xdevice.random.integers(shape[0], high=10)
+    labels = xdevice.random.integers((shape[0],), high=10)
     names = {"x": xdevice.random.normal(shape), "mask": xdevice.random.bernoulli(shape), "labels": labels}
     names |= {"images": xdevice.random.normal(images), "kernel": xdevice.random.normal(6, 1, 5, 5), "bias": xp.ones(6)}
     names["images_last"] = xp.permute_dims(names["images"], (0, 2, 3, 1))

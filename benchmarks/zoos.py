@@ -9,11 +9,11 @@ Needs torchvision, whose C++ operators are not needed: where its wheel does not 
 downloaded. Both models run on a batch of two in evaluation. What `differences` lists is mended in the models, by the
 lines as they are printed, and then they run again:
 
-agrees: at once. by inputs: refused first, and settled by `inputs=`. mended: after what is listed was mended. refused:
-with `inputs=` too. listed: differs, for causes that are listed and that this script does not know to mend. rounding:
-beyond 1e-4 with nothing listed, and no further than the source's outputs move if the images do by rounding. SILENT:
-differs with nothing listed, which must not be. BLIND: the source's outputs hardly depend on the image, so that they
-tell nothing, which must not be either.
+agrees: at once. by inputs: refused first, and settled by `inputs=`. mended: after the listed differences were removed.
+refused: with `inputs=` too. listed: differs, for causes that are listed and that this script does not know to mend.
+rounding: beyond 1e-4 with nothing listed, and no further than the source's outputs move if the images do by rounding.
+SILENT: differs with nothing listed, which must not be. BLIND: the source's outputs hardly depend on the image, so that
+they tell nothing, which must not be either.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     xdevice parity examples/parity_mlp.py --backends torch,tensorflow,paddle,mxnet
 
-The gradients are each framework's own. Outside of `xdevice parity` it just trains:
+The gradients are each framework's own. Outside `xdevice parity` it just trains:
 
     XDEVICE_BACKEND=paddle python examples/parity_mlp.py
 """

@@ -220,7 +220,9 @@ def together(ours, theirs, batch):
     """How far the weights are apart after both have taken the same step."""
     ours.step(*batch)
     theirs.step(*batch)
-    return float(xdevice.parity.compare(xdevice.models.convert_state(ours.net, "torch", like=theirs.net), theirs.net).abs)
+    return float(
+        xdevice.parity.compare(xdevice.models.convert_state(ours.net, "torch", like=theirs.net), theirs.net).abs
+    )
 
 
 def train(name):

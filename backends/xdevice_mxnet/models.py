@@ -20,6 +20,7 @@ import mxnet as mx
 from mxnet.gluon import Block, HybridBlock, Parameter, ParameterDict, Trainer
 from mxnet.gluon.parameter import DeferredInitializationError
 
+from xdevice.contract import Way
 from xdevice.contract.models import Models
 from xdevice.errors import NotBuiltError, UnsupportedError
 
@@ -27,11 +28,13 @@ from . import trainers
 from .private import private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
 
     from xdevice.base.devices import Device
 
 TYPES: Final = (Block, Parameter, ParameterDict, Trainer)
+_KEPT: Final = frozenset((*vars(Block()), *vars(HybridBlock())))
+"""The names of the attributes that every block has."""
 _arrays = private.field("mxnet.gluon.Parameter._data")
 _put = private.field("mxnet.gluon.Parameter._init_impl")
 _trainer = private.field("mxnet.gluon.Parameter._trainer")
@@ -240,6 +243,8 @@ def _state_on(state: Any, native: Any) -> Any:
 
 
 class MxnetModels(Models):
+    lists_layers = "gluon.nn.Sequential, or register_child() it"
+
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         for name, native in places(model):
             place = self.from_native(native)
@@ -256,6 +261,21 @@ class MxnetModels(Models):
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
         return trainers.variables(model) if isinstance(model, mx.gluon.Trainer) else variables(model)
+
+    def attributes_of(self, model: Any) -> Iterable[tuple[str, dict[str, Any], Container[str]]]:
+        blocks: list[Any] = []
+        if isinstance(model, Block):
+            model.apply(blocks.append)
+        return [("" if block is model else block.name, vars(block), _KEPT) for block in blocks]
+
+    def move_held(self, x: Any, device: Device) -> Any:
+        if self.device_of(x) is device:
+            return x
+        with mx.autograd.pause():
+            moved = self.move(x, device)
+        if x.grad is not None:
+            moved.attach_grad()
+        return moved
 
     def move_model(self, model: Any, device: Device) -> None:
         private.require("models")
@@ -277,6 +297,10 @@ class MxnetModels(Models):
         parameters = [] if isinstance(model, Trainer) else [parameter for _, parameter in _parameters(model)]
         arrays = [array for parameter in parameters for array in _arrays(parameter) or ()]
         return [*blocks, *parameters, *arrays]
+
+    def container_way(self, x: Any) -> Way | None:
+        """Says that a batch of MXNet's iterators is walked by its attributes; None for any other object."""
+        return Way() if isinstance(x, mx.io.DataBatch) else None
 
     def tensor_of(self, model: Any) -> Any | None:
         return array_of(model)

@@ -9,11 +9,12 @@ The rules that it must keep:
 
 from __future__ import annotations
 
+import copy
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
-from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, SIGNIFICANT_BITS, host_dtype
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, host_dtype
 from xdevice.contract import Backend, DeviceInfo, Kind, Memory, Way
 from xdevice.contract.loader import importing
 
@@ -39,6 +40,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     minimum = (1, 24)
     dtypes = frozenset(DTYPES)
     short_floats = frozenset(SHORT_FLOATS)
+    opaque = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, np.random.SeedSequence)
     kinds = ("cpu",)
 
     # the framework
@@ -76,7 +78,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         raise AssertionError("NumPy has one device, so nothing moves")
 
     def copy(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
-        return np.array(x, copy=True, subok=True)
+        return copy.deepcopy(x) if x.dtype.hasobject else np.array(x, copy=True, subok=True)
 
     def synchronize(self, device: Device | None) -> None:
         """Does nothing, because NumPy computes synchronously."""
@@ -96,13 +98,6 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         if type(value) is int and not value:  # much faster, but not for -0.0
             return np.zeros(shape, host_dtype(dtype))
         return np.full(shape, value, dtype=host_dtype(dtype))
-
-    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> np.ndarray[Any, Any]:
-        draw = np.asarray(np.random.random_sample(shape))
-        if dtype != "float64":  # rounding to a shorter dtype would sometimes give 1.0
-            steps = 2.0 ** SIGNIFICANT_BITS[dtype]
-            draw = np.floor(draw * steps) / steps
-        return draw.astype(host_dtype(dtype))
 
     # containers
 

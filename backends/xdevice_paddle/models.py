@@ -17,13 +17,16 @@ from . import optimizer_states as optimizers
 from .private import private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
     from xdevice.base.devices import Device
 
 _register_backward_hook = private.field("paddle.Tensor._register_backward_hook")
 _strategy = private.field("paddle.DataParallel._strategy")
 _optimizer = private.field("paddle.Model._optimizer")
+_KEPT: Final = frozenset((*vars(paddle.nn.Layer()), "_flat_weight"))
+"""The names of the attributes that every layer has, and of the memory from which a recurrent layer cuts its parameters;
+each of these has memory of its own once it has moved, and nothing reads the old one."""
 _watch: Final = GradientWatch(lambda p, hook: _register_backward_hook(p)(hook))
 
 
@@ -110,6 +113,8 @@ def _owned(model: paddle.Model) -> dict[str, Any]:
 
 
 class PaddleModels(Models):
+    lists_layers = "paddle.nn.LayerList, LayerDict or ParameterList"
+
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         for name, variable in named_tensors(model):
             yield name, self.device_of(variable)
@@ -126,6 +131,23 @@ class PaddleModels(Models):
                 )
             self.device_of(value)  # raises NotBuiltError for a parameter without memory
             yield name, value
+
+    def attributes_of(self, model: Any) -> Iterable[tuple[str, dict[str, Any], Container[str]]]:
+        layers = model.named_sublayers(include_self=True) if isinstance(model, paddle.nn.Layer) else ()
+        return [(path, vars(layer), _KEPT) for path, layer in layers]
+
+    def parameters_of(self, model: Any) -> Iterable[paddle.Tensor]:
+        return optimizers.parameters_of(model) if isinstance(model, paddle.optimizer.Optimizer) else ()
+
+    def move_held(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
+        if has_memory(x) and self.device_of(x) is not device:
+            for one in (x, x.grad):
+                if one is not None:
+                    copying.relocate(one, self.to_native(device))
+        return x
+
+    def is_parameter(self, x: paddle.Tensor) -> bool:
+        return hasattr(x, "optimize_attr")
 
     def move_model(self, model: Any, device: Device) -> None:
         move(model, device, self)
@@ -149,6 +171,12 @@ class PaddleModels(Models):
 
     def watch_gradients(self, variables: list[Any], ready: Callable[[int, Any], None]) -> Callable[[], None]:
         return _watch.watch(variables, ready)
+
+    def times_written(self, x: Any) -> int | None:
+        return int(x.inplace_version)
+
+    def settings(self, optimizer: Any) -> str:
+        return f"rate {optimizer.get_lr()}" if isinstance(optimizer, paddle.optimizer.Optimizer) else ""
 
     def container_way(self, x: Any) -> Way | None:
         """Says how to move a `paddle.Model`: by moving its network, and the optimizer that was passed to `prepare`.

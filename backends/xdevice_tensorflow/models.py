@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import copy
 import gc
+import operator
 import re
 import sys
 from types import CellType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import keras
 import tensorflow as tf
@@ -34,7 +35,7 @@ from . import names, parts
 from .private import private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from xdevice.base.devices import Device
 
@@ -53,7 +54,17 @@ TYPES = (
 )  # fmt: skip
 """The types whose objects xdevice treats as models: they own variables, and are moved in place."""
 
+_LOADED: Final = "tensorflow.python.saved_model.load"
+"""The module in whose functions `tf.saved_model.load` makes a type for each object that it loads."""
 _Trace = tf.types.experimental.ConcreteFunction
+
+
+def is_model(cls: type) -> bool:
+    return issubclass(cls, TYPES) or _is_loaded(cls)
+
+
+def _is_loaded(cls: type) -> bool:
+    return cls.__module__ == _LOADED and issubclass(cls, tf.__internal__.tracking.AutoTrackable)
 
 
 # moving
@@ -70,12 +81,31 @@ def move(model: Any, device: Device, backend: Models) -> None:
     handles = [(variable.handle, _swap(variable, native)) for variable in moving]
     moved: _Memo = {id(old): new for old, new in handles}
     for holder, key, value in parts.constants(model):
-        if backend.device_of(value) is not device:
+        if not value.device.endswith(native[1:]):
             if id(value) not in moved:
                 moved[id(value)] = backend.move(value, device)
-            holder[key] = moved[id(value)]
+            if not isinstance(holder, tuple):
+                holder[key] = moved[id(value)]
+    for holder, key, value in parts.tuples(model):
+        new = _replaced(value, moved)
+        if new is not value:
+            holder[key] = new
     for trace in traces:
         trace.set_external_captures([moved.get(id(one), one) for one in _captures(trace)])
+
+
+def _replaced(value: Any, moved: _Memo) -> Any:
+    """Returns a tuple in which tensors are replaced by those that `moved` has for their `id`s; the tuple itself if none
+    is."""
+    if not isinstance(value, tuple):
+        return moved.get(id(value), value)
+    children = [_replaced(child, moved) for child in value]
+    if all(map(operator.is_, children, value)):
+        return value
+    if type(value) is _WRAPPED_TUPLE:
+        return _rewrapped(value, children)
+    cls: Any = type(value)
+    return cls._make(children) if hasattr(cls, "_make") else cls(children)
 
 
 def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
@@ -299,16 +329,19 @@ class TensorflowModels(Models):
             # the variable's device, not its memory's, which for int32 "on" a GPU is always on the host
             # (tensorflow/tensorflow#59803)
             yield name, self._place(variable.device)
-        for _, key, value in () if weights else parts.constants(model):
-            yield str(key), self.device_of(value)
+        for _, key, value in parts.constants(model):
+            yield str(key), self._place(value.device)
 
     def is_all_on(self, model: Any, device: Device) -> bool:
         if any(self._place(variable.device) is not device for _, variable in parts.variables(model)):
             return False
-        return all(self.device_of(value) is device for _, _, value in parts.constants(model))
+        return all(self._place(value.device) is device for _, _, value in parts.constants(model))
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
         return names.variables(model)
+
+    def attributes_of(self, model: Any) -> Iterable[tuple[str, dict[str, Any], Container[str]]]:
+        return parts.attributes(model)
 
     def move_model(self, model: Any, device: Device) -> None:
         self._refuse_models_here()
@@ -319,6 +352,11 @@ class TensorflowModels(Models):
         if isinstance(model, keras.optimizers.Optimizer):
             raise self.no_copy_of_optimizer(
                 "copy the compiled model that owns it, or make an optimizer for the copy and assign its variables"
+            )
+        if any(_is_loaded(type(part)) for part in parts.owned(model)):
+            raise self.unsupported(
+                "copying what tf.saved_model.load has loaded, whose functions belong to its variables",
+                "load it once more, in `with device:`",
             )
         return duplicate(model, device, self)
 

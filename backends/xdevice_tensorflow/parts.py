@@ -64,14 +64,34 @@ def weights(model: Any) -> list[tuple[str, tf.Variable]]:
 
 
 def constants(model: Any) -> list[tuple[Any, Any, Any]]:
-    """Returns the tensors that a model holds besides its variables, as attributes or in lists and dicts. Each comes
-    with the dict or list that holds it, and its key there: (holder, key, tensor). Strings and handles, which cannot
-    move, are left out."""
+    """Returns the tensors that a model holds besides its variables, as attributes or in lists, dicts and tuples. Each
+    comes with the dict, list or tuple that holds it, and its key there: (holder, key, tensor). Strings and handles,
+    which cannot move, are left out."""
     return [
         (holder, key, value)
         for holder, key, value in _attributes(model)
         if hasattr(type(value), "backing_device") and value.dtype not in (tf.string, tf.resource, tf.variant)
     ]
+
+
+def tuples(model: Any) -> list[tuple[Any, Any, Any]]:
+    """Returns the tuples that a model holds as attributes or in lists and dicts, as `constants` returns tensors."""
+    return [
+        (holder, key, value)
+        for holder, key, value in _attributes(model)
+        if isinstance(value, tuple) and not isinstance(holder, tuple)
+    ]
+
+
+def attributes(model: Any) -> list[tuple[str, dict[str, Any], frozenset[str]]]:
+    """Returns the `__dict__` of each part of a model, with the keys in which TensorFlow, or `constants`, looks."""
+    dicts = [vars(part) for part in owned(model) if isinstance(part, _OWNING)]
+    return [("", one, frozenset(key for key, value in one.items() if _is_looked_into(value))) for one in dicts]
+
+
+def _is_looked_into(value: Any) -> bool:
+    cls: Any = type(value)
+    return isinstance(value, dict | list | tuple) or hasattr(cls, "backing_device") or _role(cls) is not None
 
 
 def traced(model: Any) -> list[Any]:
@@ -88,9 +108,9 @@ def _attributes(model: Any) -> Iterator[tuple[Any, Any, Any]]:
             continue
         visited.add(id(holder))
         for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
-            if isinstance(value, dict | list):
+            if isinstance(value, dict | list | tuple):
                 holders.append(value)
-            else:
+            if not isinstance(value, dict | list):
                 yield holder, key, value
 
 

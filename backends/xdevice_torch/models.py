@@ -36,7 +36,7 @@ from .private import private
 from .trees import leaves, replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
     from xdevice.base.devices import Device
     from xdevice.contract.primitives import Primitives
@@ -47,6 +47,11 @@ _KEPT = frozenset(vars(Module()))
 _CACHES: Final = "transformers.cache_utils"
 """The Python module that defines the caches of Hugging Face's models. Such a cache is a plain object in the output of a
 model."""
+
+_GRAPHS: Final = "torch_geometric.data."
+"""How the names of the Python modules begin that define PyG's graphs and batches of them."""
+_BOOKKEEPING: Final = ("_slice_dict", "_inc_dict")
+"""What a batch of PyG's keeps on the host, wherever its graphs are."""
 
 _EXPORTED: Final = "torch.export.exported_program"
 _INSTEAD_OF_EXPORTED: Final = (
@@ -61,9 +66,12 @@ def _gradient_watch() -> GradientWatch:
     return GradientWatch(lambda p, report: p.register_post_accumulate_grad_hook(lambda _: report()))
 
 
+_pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
+_tensor_name = private.field("torch.nn.utils.prune.BasePruningMethod._tensor_name")
 _own_apply = private.field("torch.nn.Module._apply")
 _APPLY: Final = private["torch.nn.Module._apply"]
 _NODES: Final = private["torch.utils._pytree.SUPPORTED_NODES"]
+_version: Final = private.get("torch.Tensor._version")
 _set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # virtual GPUs replace the property
 
 
@@ -130,6 +138,9 @@ def move(model: Any, native: torch.device) -> Any:
         _refuse_unknown(key, x)
     for state, key, x in states:
         state[key] = _moved(x, native)
+    for group in model.param_groups:
+        # a rate on the host serves parameters anywhere, one on another GPU serves none here
+        group.update((key, x.to(native)) for key, x in group.items() if isinstance(x, torch.Tensor) and not x.is_cpu)
     return model
 
 
@@ -151,6 +162,14 @@ def copied(model: Module, native: torch.device) -> Any:
         if new.requires_grad is not old.requires_grad:
             new.requires_grad_(old.requires_grad)
     return move(twin, native)
+
+
+def _computed(module: Module) -> Iterator[str]:
+    """Yields the attributes that `weight_norm`, `spectral_norm` and `prune` compute anew before each call."""
+    for hook in _pre_hooks(module).values():
+        name = getattr(hook, "name", None) or _tensor_name.get(hook)
+        if isinstance(name, str):
+            yield name
 
 
 def _results(model: Module) -> Iterator[torch.Tensor]:
@@ -251,7 +270,7 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
     for x in leaves(own):
         if isinstance(x, torch.Tensor | torch.optim.Optimizer) and id(x) not in parameters:
             raise UnsupportedError(
-                f"torch cannot move this {type(optimizer).__name__}, which keeps a {type(x).__name__} outside of its "
+                f"torch cannot move this {type(optimizer).__name__}, which keeps a {type(x).__name__} outside its "
                 "state; make it after the model has moved, and load_state_dict() the state"
             )
 
@@ -305,6 +324,7 @@ def _packed(backend: Primitives) -> Way:
 
 
 class TorchModels(Models):
+    lists_layers = "torch.nn.ModuleList, ModuleDict or ParameterList"
     _places: dict[torch.device, Device]
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
@@ -333,6 +353,29 @@ class TorchModels(Models):
         if lost is not None:
             raise self.unsupported(f"{lost} of this model, which no set_extra_state() would load", "write that method")
         return state.items()
+
+    def attributes_of(self, model: Any) -> Iterable[tuple[str, dict[str, Any], Container[str]]]:
+        modules = model.named_modules() if isinstance(model, Module) else ()
+        return [
+            (path, module.__dict__, _KEPT.union(_computed(module)) if _pre_hooks(module) else _KEPT)
+            for path, module in modules
+        ]
+
+    def parameters_of(self, model: Any) -> Iterable[torch.Tensor]:
+        groups = model.param_groups if isinstance(model, torch.optim.Optimizer) else ()
+        return [p for group in groups for p in group["params"]]
+
+    def move_held(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        if not (x.requires_grad and x.is_leaf):
+            return x if self._places[x.device] is device else self.move(x, device)
+        gradient, x.grad = x.grad, None
+        x.data = self.move(x.detach(), device)
+        if gradient is not None:
+            x.grad = self.move(gradient, device)
+        return x
+
+    def is_parameter(self, x: torch.Tensor) -> bool:
+        return isinstance(x, torch.nn.Parameter)
 
     def move_model(self, model: Any, device: Device) -> Any:
         return move(model, self.to_native(device))
@@ -376,6 +419,23 @@ class TorchModels(Models):
     def watch_gradients(self, variables: list[torch.Tensor], ready: Callable[[int, Any], None]) -> Callable[[], None]:
         return _gradient_watch().watch(variables, ready)
 
+    def register_tree_node(self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]) -> None:
+        register = private.get("torch.utils._pytree.register_pytree_node")
+        if register is not None and cls not in _NODES:
+            register(cls, flatten, lambda children, static: unflatten(static, children))
+
+    def times_written(self, x: torch.Tensor) -> int | None:
+        count: int | None = _version.__get__(x) if _version is not None and not x.is_inference() else None
+        return count
+
+    def settings(self, optimizer: Any) -> str:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            return ""
+        groups = [
+            {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
+        ]
+        return str([{name: _number(value) for name, value in sorted(group.items())} for group in groups])
+
     def container_way(self, x: Any) -> Way | None:
         """Says how to walk or move a packed sequence, a TensorDict, a storage, a future, an exported program, or an
         object of a type that is registered with PyTorch's pytrees."""
@@ -383,6 +443,8 @@ class TorchModels(Models):
             return _packed(self)
         if isinstance(x, tuple):
             return None
+        if isinstance(x, torch.optim.lr_scheduler.LRScheduler):  # the rates that it keeps stay: any device takes them
+            return Way(tensors=lambda x: [(".optimizer", x.optimizer)])
         if isinstance(x, torch.UntypedStorage | torch.TypedStorage | torch.jit.Future):
             return Way(tensors=_inside)
         if "tensordict" in sys.modules:
@@ -394,6 +456,8 @@ class TorchModels(Models):
         modules = {base.__module__ for base in type(x).__mro__}
         if _CACHES in modules:
             return Way()
+        if any(module.startswith(_GRAPHS) for module in modules):
+            return Way(move=lambda x, device: x.to(self.to_native(device)), stays=_BOOKKEEPING)
         if _EXPORTED in modules:
             return Way(tensors=_exported, instead=_INSTEAD_OF_EXPORTED)
         node = _NODES.get(type(x))
@@ -404,6 +468,10 @@ class TorchModels(Models):
             return node.unflatten_fn(children, node.flatten_fn(old)[1])
 
         return Way(lambda x: list(node.flatten_fn(x)[0]), rebuild)
+
+
+def _number(value: Any) -> Any:
+    return value.tolist() if isinstance(value, torch.Tensor) else value  # a rate may be a tensor
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, backend: Models) -> Iterator[tuple[str, torch.Tensor]]:

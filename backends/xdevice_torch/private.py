@@ -80,6 +80,14 @@ PRIVATE: Final = (
     ),
     Private("random numbers", "torch.fx._symbolic_trace", ("is_fx_tracing",), "the same before 2.9", "older"),
     Private(
+        "several processes", "torch.Tensor", ("_version",),
+        "whether a parameter was written in the block of `averaging`. Without it, a step there is not noticed",
+    ),
+    Private(
+        "containers", "torch.utils._pytree", ("register_pytree_node",),
+        "handing registered containers on to PyTorch's pytrees. Without it they stay leaves there",
+    ),
+    Private(
         "containers", "torch.utils._pytree", ("SUPPORTED_NODES",),
         "what a program has registered with PyTorch's pytrees, which have no public name. Without it, objects of types "
         "that xdevice does not know are refused",
@@ -93,6 +101,9 @@ PRIVATE: Final = (
         "the same in `torch.func`: reading `torch.func.functionalize`'s tensors gives garbage",
     ),
     Private("models", "torch.nn.Module", ("_apply",), "which modules move tensors of their own"),
+    Private(
+        "models", "torch.nn.utils.prune.BasePruningMethod", ("_tensor_name",), "which attribute is computed"
+    ),
     Private(
         "waiting", "torch._C", ("_lazy._get_default_device_type",),
         "whether a lazy device was started, whose work cannot be waited for. Without it, it counts as started once its "
@@ -113,9 +124,13 @@ PRIVATE: Final = (
     Private("gradients", "torch._C", ("_functorch.peek_interpreter_stack",), "whether `torch.func` transforms"),
     Private("nn", "torch", ("_fused_adam_",), "Adam in one kernel. Without it, in several"),
     Private(
-        "layers", "torch.nn.Module", ("_forward_hooks", "_forward_pre_hooks"), "whether hooks change what a layer gives"
+        "layers and models", "torch.nn.Module", ("_forward_hooks", "_forward_pre_hooks"),
+        "whether hooks change what a layer gives, and which attributes they compute",
     ),
-    Private("layers", "torch.nn.utils.parametrizations", ("_WeightNorm",), "which parameters a weight is made of"),
+    Private(
+        "layers", "torch.nn.utils.parametrizations", ("_SpectralNorm", "_WeightNorm"),
+        "which parameters a weight is made of",
+    ),
     Private(
         "layers' calls", "torch.nn.Module", ("_compiled_call_impl",), "whether torch.compile hides a model's layers"
     ),
@@ -145,6 +160,16 @@ PRIVATE: Final = (
     Private(
         "compile", "torch.overrides", ("_get_current_function_mode_stack",),
         "what else sees the operations: only scopes of a device may",
+    ),
+    Private(
+        "arithmetic", "torch._C",
+        ("_len_torch_function_stack", "_get_function_stack_at", "_pop_torch_function_stack",
+         "_push_on_torch_function_stack"),
+        "computing past the scopes of devices, which PyTorch calls for each operation and attribute. Without it, a "
+        "step inside of `with device:` takes twice as long",
+    ),
+    Private(
+        "arithmetic", "torch", ("_foreach_mul",), "copies of all parameters in one kernel. Without it, one each"
     ),
     Private(
         "compile", "torch._C", ("DisableTorchFunction",),

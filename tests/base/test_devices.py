@@ -104,6 +104,23 @@ def test_numpy_ints_are_indices():
         assert xdevice.try_gpu(np.int64(2)) is xdevice.cpu()
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"), [("gpu1", "gpu:1"), ("GPU 1", "gpu:1"), ("gpu-1", "gpu:1"), ("cuda_0", "cuda:0")]
+)
+def test_a_kind_and_a_number_without_a_colon_are_pointed_out(text, meant):
+    with pytest.raises(xdevice.errors.DeviceError, match=f"did you mean '{meant}'"):
+        xdevice.device(text)
+
+
+def test_a_device_compares_with_a_text():
+    assert xdevice.gpu(1) == "gpu:1" == xdevice.gpu(1)
+    assert xdevice.gpu(1) == "cuda:1"
+    assert xdevice.Device("cuda:1") == "gpu:1"
+    assert xdevice.gpu(1) != "gpu:0"
+    assert xdevice.gpu(1) != 1
+    assert xdevice.gpu(1) not in ("label", "gqu:1")
+
+
 def test_devices_are_one_object_each():
     device = xdevice.gpu(3)
     assert Device("gpu:3") is Device("/GPU:3") is Device(device) is device
@@ -122,7 +139,7 @@ def test_a_word_for_hardware_is_equal_to_the_neutral_one_and_is_kept():
         assert hash(named) == hash(device)
         assert {device: 1}[named] == {named: 1}[device] == 1
         assert len({device, named, Device("cuda:3")}) == 1
-        assert named not in (Device("gpu:2"), Device(f"{word}:2"), "gpu:3")
+        assert named not in (Device("gpu:2"), Device(f"{word}:2"), "gpu:2")
         assert isinstance(named, Device)
         assert (str(named), repr(named), named.kind, named.index) == ("gpu:3", "Device('gpu:3')", "gpu", 3)
         for again in (copy.copy(named), copy.deepcopy(named), pickle.loads(pickle.dumps(named))):

@@ -68,7 +68,9 @@ def test_files_and_states_come_in_as_asked(tmp_path):
             assert xdevice.load(path)["w"].dtype == "float64"
             into = {"w": np.zeros(3)}
             assert xdevice.load(path, into=into)["w"][0] == np.float32(0.1)
-            state = xdevice.models.convert_state({"a.weight": np.ones((2, 2), "float32")}, "numpy", kinds={"a": "linear"})
+            state = xdevice.models.convert_state(
+                {"a.weight": np.ones((2, 2), "float32")}, "numpy", kinds={"a": "linear"}
+            )
             assert state["a.weight"].dtype == "float64"
         with floats_asked_for("jitter:1"):
             assert xdevice.load(path)["w"][0] != np.float32(0.1)

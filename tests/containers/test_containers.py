@@ -424,15 +424,13 @@ def test_other_mappings_are_rebuilt():
     assert (copied["x"] == SHARED).all()
 
 
-@pytest.mark.parametrize("cycle", ["list", "dict", "dataclass"])
+@pytest.mark.parametrize("cycle", ["list", "dict"])
 def test_cycles_are_refused(cycle):
-    inner = {"list": [], "dict": {}, "dataclass": Plain(None)}[cycle]
+    inner = {"list": [], "dict": {}}[cycle]
     if cycle == "list":
         inner.append({"again": inner})
-    elif cycle == "dict":
-        inner["again"] = (inner,)
     else:
-        inner.x = [inner]
+        inner["again"] = (inner,)
     for verb in (xdevice.to_device, xdevice.copy_to):
         with pytest.raises(xdevice.errors.ContainerError, match="contains itself"):
             verb(inner, "cpu")

@@ -95,7 +95,9 @@ def _forgetting():
 def test_what_would_stay_behind_is_named_before_anything_moves(backend, there):
     first = ones(backend)
     batch = {"x": first, "cache": [Holder(3, {"k": ones(backend)})]}
-    with pytest.raises(xdevice.errors.ContainerError, match=r"\['cache'\]\[0\] is a Holder .*xdevice.register_container\(Holder\)"):
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"\['cache'\]\[0\] is a Holder .*xdevice.register_container\(Holder\)"
+    ):
         xdevice.to_device(batch, there)
     with pytest.raises(xdevice.errors.ContainerError, match="Holder"):
         xdevice.copy_to(batch, there)
@@ -156,31 +158,101 @@ def test_what_can_move_itself_does(backend, there):
 
 
 class Batch:
-    """Moves itself in place and says nothing, and leaves its bookkeeping on the host, as batches of graphs do."""
+    """Moves itself in place and says nothing, and leaves its bookkeeping on the host, for some objects only."""
 
-    def __init__(self, x):
+    def __init__(self, x, on_host=True):
         self.x = {"deep": x}
         self.slices = {"deep": xdevice.copy_to(x, "cpu")}
+        self.on_host = on_host
 
     def to(self, native):
         self.x = xdevice.to_device(self.x, native)
+        if not self.on_host:
+            self.slices = xdevice.to_device(self.slices, native)
 
     as_in_ctx = to
 
 
-def test_what_a_method_of_its_own_leaves_does_not_count(backend, there):
+class Renamed:
+    """Gives another object, which lacks nothing but the move of one slot."""
+
+    __slots__ = ("x", "y")
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def to(self, native):
+        return Renamed(xdevice.to_device(self.x, native), self.y)
+
+    as_in_ctx = to
+
+
+class Deep:
+    """Holds an object whose method forgets a tensor."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def to(self, native):
+        self.inner.to(native)
+        return self
+
+    as_in_ctx = to
+
+
+FORGETTING = {
+    "in place": (Batch, r"\.slices\['deep'\]"),
+    "in a new object": (lambda x: Renamed(x, xdevice.copy_to(x, "cpu")), r"\.y"),
+    "deep inside": (lambda x: Deep(Batch(x)), r"\.inner\.slices\['deep'\]"),
+}
+
+
+@pytest.mark.parametrize(("make", "path"), FORGETTING.values(), ids=FORGETTING)
+def test_what_a_method_of_its_own_forgets_is_named(backend, there, make, path):
     if backend.moves_by is None:
         pytest.skip("nothing around this framework moves itself")
-    x = Batch(ones(backend))
-    x.to(there)
-    assert xdevice.device_of([x, ones(backend, there)]) is there
-    moved = xdevice.to_device({"a": Batch(ones(backend)), "b": ones(backend)}, there)
-    assert type(moved["a"]) is Batch
-    assert xdevice.check_same_device(moved, x) is there
-    assert xdevice.to_device(moved["a"], there) is moved["a"]
-    x.x["late"] = ones(backend)  # its method would have moved it
+    for verb in (xdevice.to_device, xdevice.copy_to):
+        for batch in (make(ones(backend)), {"a": make(ones(backend)), "b": ones(backend)}):
+            with pytest.raises(
+                xdevice.errors.ContainerError, match=rf"\(\) left {path} on cpu:0; xdevice\.register_container\("
+            ):
+                verb(batch, there)
+    x = make(ones(backend))
+    x = x.to(there) or x
+    assert not xdevice.same_device(x)
     with pytest.raises(xdevice.errors.DeviceMismatchError):
-        xdevice.device_of(x)
+        xdevice.device_of([x])
+
+
+def test_what_one_object_does_is_not_believed_of_another(backend, there):
+    if backend.moves_by is None:
+        pytest.skip("nothing around this framework moves itself")
+    first, second = Batch(ones(backend)), Batch(ones(backend), on_host=False)
+    first.x = xdevice.to_device(first.x, there)
+    second.x = xdevice.to_device(second.x, there)
+    assert not xdevice.same_device(first)
+    assert xdevice.device_of(xdevice.to_device([second], there)[0].slices) is there
+    assert xdevice.device_of(second) is there
+
+
+@pytest.mark.usefixtures("_forgetting")
+def test_a_registration_says_what_stays_on_the_host(backend, there):
+    def rebuild(old, inside):
+        new = Batch.__new__(Batch)
+        new.x, new.slices = inside["x"], old.slices
+        return new
+
+    xdevice.register_container(Batch, flatten=lambda batch: {"x": batch.x}, rebuild=rebuild)
+    moved = xdevice.to_device({"a": Batch(ones(backend)), "b": ones(backend)}, there)
+    assert xdevice.device_of(moved) is there
+    assert xdevice.device_of(moved["a"].slices) is xdevice.cpu()
+
+
+@pytest.mark.usefixtures("_forgetting")
+def test_a_registered_move_that_forgets_a_tensor_is_named(backend, there):
+    xdevice.register_container(Renamed, move=lambda x, device: Renamed(xdevice.to_device(x.x, device), x.y))
+    with pytest.raises(xdevice.errors.ContainerError, match=r"the move of Renamed left \.y on cpu:0"):
+        xdevice.to_device([Renamed(ones(backend), ones(backend))], there)
 
 
 @pytest.mark.parametrize("inside", [Holder, Moving])
@@ -206,7 +278,9 @@ def test_what_would_stay_behind_is_named_by_prefetch(backend, there):
     if there.kind != "gpu":
         pytest.skip("prefetch needs a device that holds values")
     for batch in ({"cache": Holder(ones(backend))}, {"x": ones(backend), "cache": Holder(ones(backend))}):
-        with pytest.raises(xdevice.errors.ContainerError, match=r"batch\['cache'\] is a Holder .*xdevice.register_container"):
+        with pytest.raises(
+            xdevice.errors.ContainerError, match=r"batch\['cache'\] is a Holder .*xdevice.register_container"
+        ):
             list(xdevice.prefetch([batch], there))
 
 
@@ -303,13 +377,17 @@ def test_types_are_registered_by_functions(backend, there):
         def __init__(self, a, b):
             self.hidden = lambda: (a, b)
 
-    xdevice.register_container(Pair, flatten=lambda pair: list(pair.hidden()), rebuild=lambda pair, inside: Pair(*inside))
+    xdevice.register_container(
+        Pair, flatten=lambda pair: list(pair.hidden()), rebuild=lambda pair, inside: Pair(*inside)
+    )
     pair = Pair(ones(backend), "b")
     moved = xdevice.to_device({"pair": pair}, there)["pair"]
     assert moved.hidden()[1] == "b"
     assert xdevice.device_of(moved) is xdevice.device_of(moved.hidden()[0]) is there
 
-    xdevice.register_container(Pair, flatten=lambda x: {"a": x.hidden()[0]}, rebuild=lambda x, new: Pair(new["a"], "new"))
+    xdevice.register_container(
+        Pair, flatten=lambda x: {"a": x.hidden()[0]}, rebuild=lambda x, new: Pair(new["a"], "new")
+    )
     assert [leaf.path for leaf in trees.leaves([pair])] == ["[0]['a']"]
     assert xdevice.copy_to(pair, "cpu").hidden()[1] == "new"
 
@@ -416,7 +494,9 @@ def test_a_method_of_the_same_name_that_gives_something_else_is_named(backend):
 
         as_in_ctx = to
 
-    with pytest.raises(xdevice.errors.ContainerError, match=r"gave a str without tensors.*xdevice.register_container\("):
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"gave a str without tensors.*xdevice.register_container\("
+    ):
         xdevice.copy_to([Table(ones(backend))], "cpu")
 
 
@@ -626,7 +706,9 @@ def test_what_python_keeps_in_c_is_seen(backend, there, make):
 def test_what_cannot_be_registered_is_not_told_to_be():
     x = ones(xdevice.backend("torch"))
     for inside in (iter([x]), Owner(x).method, object_array(x), x.untyped_storage(), {x: 3}):
-        with pytest.raises(xdevice.errors.ContainerError, match="pass what is in it among the values of a list or dict"):
+        with pytest.raises(
+            xdevice.errors.ContainerError, match="pass what is in it among the values of a list or dict"
+        ):
             xdevice.copy_to([inside], "cpu")
 
 

@@ -83,7 +83,9 @@ def test_what_is_too_large_to_search_is_named(backend, there, with_tensor):
         lambda: list(xdevice.prefetch([batch], "cpu")),
     ]
     for verb in verbs:
-        with pytest.raises(xdevice.errors.ContainerError, match=r"Holder holds more than 10,000 .*xdevice.register_container\(Holder"):
+        with pytest.raises(
+            xdevice.errors.ContainerError, match=r"Holder holds more than 10,000 .*xdevice.register_container\(Holder"
+        ):
             verb()
     with pytest.raises(xdevice.errors.ContainerError, match=r"^\['deep'\]\[0\]: a Holder"):
         xdevice.device_of(batch)
@@ -349,7 +351,9 @@ def test_an_object_that_holds_a_model_is_named_unless_that_moves_too(backend, th
     batch = {"trainer": inside, "x": ones(backend)}
     assert_seen(batch, backend, there)
     for verb in (xdevice.to_device, xdevice.copy_to):
-        with pytest.raises(xdevice.errors.ContainerError, match=r"\['trainer'\] is a Holder .*its \.model, a .*, beside it"):
+        with pytest.raises(
+            xdevice.errors.ContainerError, match=r"\['trainer'\] is a Holder .*its \.model, a .*, beside it"
+        ):
             verb(batch, there)
     with pytest.raises(xdevice.errors.NotATensorError, match=r"its \.model, a "):
         xdevice.to_device(inside, there)
@@ -558,7 +562,9 @@ def test_a_scheduler_goes_with_its_optimizer(torch, elsewhere):
 def test_the_advice_on_what_pytorch_keeps_in_objects_of_its_own(torch, elsewhere):
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(torch.ones(1))
-    with pytest.raises(xdevice.errors.ContainerError, match=r"GradScaler .*new\.load_state_dict\(old\.state_dict\(\)\)"):
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"GradScaler .*new\.load_state_dict\(old\.state_dict\(\)\)"
+    ):
         xdevice.to_device([scaler], elsewhere)
     program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
     for verb in (xdevice.to_device, xdevice.copy_to):
@@ -577,7 +583,9 @@ def test_the_advice_on_a_seed_generator_of_keras():
         pytest.skip("TensorFlow has one device here")
     with backend.framework.device("CPU:0"):
         generator = keras.random.SeedGenerator(3)
-    with pytest.raises(xdevice.errors.ContainerError, match=r"SeedGenerator .*put its \.state, a \w*Variable, beside it"):
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"SeedGenerator .*put its \.state, a \w*Variable, beside it"
+    ):
         xdevice.to_device([generator, ones(backend)], there)
     moved = xdevice.to_device([generator, generator.state, ones(backend)], there)
     assert moved[0] is generator

@@ -1,4 +1,4 @@
-"""What says where it goes does so inside of `with device:` too: what an adapter makes for itself names its device.
+"""What says where it goes does so inside `with device:` too: what an adapter makes for itself names its device.
 
 On real GPUs (`pytest -m gpu`) or on virtual ones:
 
@@ -79,7 +79,10 @@ def spread(backend, folder):
         yield xdevice.split_batch(x, places)
         yield xdevice.parallel.gather([x, x], "gpu:0")
         yield xdevice.parallel.broadcast(x, places)
-        yield [(str(xdevice.device_of(one)), xdevice.to_numpy(one["x"])) for one in xdevice.parallel.replicate({"x": x}, places)]
+        yield [
+            (str(xdevice.device_of(one)), xdevice.to_numpy(one["x"]))
+            for one in xdevice.parallel.replicate({"x": x}, places)
+        ]
 
 
 def reduced(backend, folder):

@@ -98,7 +98,9 @@ def test_use_and_device_left_in_another_thread_are_refused_and_stay(backend):
         assert isinstance(error, xdevice.errors.ScopeError)
         assert "left where it was not entered" in str(error)
         copied = contextvars.copy_context()  # knows of the block, and is not where it was entered
-        assert isinstance(in_thread(lambda c=copied, b=block: c.run(b.__exit__, None, None, None)), xdevice.errors.ScopeError)
+        assert isinstance(
+            in_thread(lambda c=copied, b=block: c.run(b.__exit__, None, None, None)), xdevice.errors.ScopeError
+        )
         assert xdevice.backend() is backend
         block.__exit__(None, None, None)
     assert scopes.current() is None

@@ -86,7 +86,9 @@ def test_what_is_no_name_is_refused(thing):
 @pytest.mark.parametrize("name", ["troch", "torch2", "", "  ", "pytoch"])
 def test_an_unknown_name_is_refused_with_what_there_is(name):
     for ask in (xdevice.backend, xdevice.set_backend, lambda name: xdevice.use_backend(name).__enter__()):
-        with pytest.raises(xdevice.errors.BackendNotFoundError, match=r"known: torch, tensorflow, .*installed: ") as raised:
+        with pytest.raises(
+            xdevice.errors.BackendNotFoundError, match=r"known: torch, tensorflow, .*installed: "
+        ) as raised:
             ask(name)
         assert repr(name) in str(raised.value)
     assert xdevice.backend("numpy").name == "numpy"

@@ -1,4 +1,5 @@
-"""`set_device` beyond what the suite checks on every adapter: how threads and programs end, and what is put back."""
+"""`set_default_device` beyond what the suite checks on every adapter: how threads and programs end, and what is put
+back."""
 
 from __future__ import annotations
 
@@ -45,7 +46,10 @@ def test_a_wrong_device_changes_nothing(xd):
             with pytest.raises((xdevice.errors.DeviceError, xdevice.errors.DeviceNotFoundError)):
                 xdevice.set_default_device(wrong)
             assert scopes._threads.device is xdevice.cpu()
-        with xdevice.cpu(), pytest.raises(xdevice.errors.ScopeError, match=r"set_device\(None\) inside of `with cpu:0:`"):
+        with (
+            xdevice.cpu(),
+            pytest.raises(xdevice.errors.ScopeError, match=r"set_default_device\(None\) inside `with cpu:0:`"),
+        ):
             xdevice.set_default_device(None)
         assert scopes._threads.device is xdevice.cpu()
     finally:

@@ -326,3 +326,60 @@ def a_rank_dies_in_their_step() -> None:
             report(failed=time.monotonic())
             os.kill(os.getpid(), signal.SIGKILL)
         backward(ddp, batch(world))
+
+
+def begins_with_other_weights():
+    """Each rank has made its own: the first vote says so, whichever verb it is of, and a broadcast makes them equal."""
+    with world_of_torch() as world:
+        torch.manual_seed(world.rank)
+        model = nn.Linear(3, 2)
+        backward(model, torch.ones(1, 3))
+        before = copy.deepcopy(model.weight.grad)
+        with pytest.raises(xdevice.errors.CollectiveMismatchError, match=r"first weights.*world\.broadcast\(model\)"):
+            world.average_gradients(model)
+        with (
+            pytest.raises(xdevice.errors.CollectiveMismatchError, match=r"first weights"),
+            world.averaging(model),
+        ):
+            pass
+        assert torch.equal(model.weight.grad, before)
+        world.broadcast(model)
+        world.average_gradients(model)
+        with torch.no_grad():
+            model.weight += world.rank  # later votes do not read the weights again: it would cost a copy in each step
+        world.average_gradients(model)
+    report(good=True)
+
+
+def writes_too_early():
+    """A step, or a change of gradients that are on their way, inside the block: the ranks would part without a word."""
+    with world_of_torch() as world:
+        model = world.broadcast(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x = torch.ones(1, 3) * (world.rank + 1)
+
+        def averaged(act):
+            optimizer.zero_grad()
+            with world.averaging(model):
+                backward(model, x)
+                act()
+
+        with pytest.raises(xdevice.errors.ArgumentError, match=r"0\.weight was written"):
+            averaged(optimizer.step)
+        with pytest.raises(xdevice.errors.ArgumentError, match=r"the gradient of .* was written"):
+            averaged(lambda: nn.utils.clip_grad_norm_(model.parameters(), 1e-3))
+        averaged(lambda: None)  # the world works on
+        means = world.all_gather(model[0].weight.grad)
+        assert torch.equal(means[:2], means[2:])
+    report(good=True)
+
+
+def resumes_with_another_rate():
+    with world_of_torch() as world:
+        model = world.broadcast(nn.Linear(3, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1 if world.rank else 0.05)
+        with pytest.raises(xdevice.errors.CollectiveMismatchError, match=r"'lr': 0\.05.*'lr': 0\.1"):
+            world.broadcast(optimizer)
+        optimizer.param_groups[0]["lr"] = 0.05
+        world.broadcast(optimizer)
+    report(good=True)

@@ -131,7 +131,9 @@ NOT_SERVED = [
 @pytest.mark.parametrize(("said", "words"), NOT_SERVED)
 def test_a_launcher_that_is_not_served_is_named_and_is_no_world_of_one(monkeypatch, said, words):
     say(monkeypatch, **SLURM, **said)  # the job in which it runs does not count in its place
-    with pytest.raises(xdevice.errors.LaunchError, match="start the program by xdevice launch, torchrun, mpirun") as raised:
+    with pytest.raises(
+        xdevice.errors.LaunchError, match="start the program by xdevice launch, torchrun, mpirun"
+    ) as raised:
         place()
     assert words in str(raised.value)
     say(monkeypatch, **OURS)
@@ -189,7 +191,10 @@ def test_arguments_that_are_none(wrong):
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_world_is_not_copied(copied):
-    with xdevice.distributed.processes() as world, pytest.raises(xdevice.errors.UnsupportedError, match="this process's own"):
+    with (
+        xdevice.distributed.processes() as world,
+        pytest.raises(xdevice.errors.UnsupportedError, match="this process's own"),
+    ):
         copied(world)
 
 

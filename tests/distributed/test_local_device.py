@@ -114,7 +114,9 @@ def test_a_rank_that_is_no_number_is_named(text, gpus, monkeypatch):
 
 
 SCRIPT = (
-    "import xdevice\nprint('I am on', xdevice.device_of(xdevice.ones(2, device=xdevice.distributed.local_device())), flush=True)\n"
+    "import xdevice\n"
+    "place = xdevice.distributed.local_device()\n"
+    "print('I am on', xdevice.device_of(xdevice.ones(2, device=place)), flush=True)\n"
 )
 
 

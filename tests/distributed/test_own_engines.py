@@ -117,7 +117,9 @@ def test_two_processes_on_one_gpu_are_named():
         return [json.dumps([f"gpu:{i}", uuid]) for i, uuid in enumerate(uuids)]
 
     engines.require_gpu_each("torch:nccl", on("GPU-a", "GPU-b", None, None))
-    with pytest.raises(xdevice.errors.LaunchError, match="ranks 1 and 2 are both on one GPU, GPU-b, which rank 2 calls gpu:2"):
+    with pytest.raises(
+        xdevice.errors.LaunchError, match="ranks 1 and 2 are both on one GPU, GPU-b, which rank 2 calls gpu:2"
+    ):
         engines.require_gpu_each("torch:nccl", on("GPU-a", "GPU-b", "GPU-b"))
 
 

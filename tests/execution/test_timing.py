@@ -267,14 +267,19 @@ def test_measure_misused(error, how):
 
 
 def test_measure_of_a_result_says_to_give_the_function():
-    with xdevice.use_backend("numpy"), pytest.raises(ArgumentError, match=re.escape("measure(f, x), not measure(f(x))")):
+    with (
+        xdevice.use_backend("numpy"),
+        pytest.raises(ArgumentError, match=re.escape("measure(f, x), not measure(f(x))")),
+    ):
         xdevice.measure(xdevice.ones(2))
 
 
 # streams and events where there are none
 
 
-@pytest.mark.parametrize("make", [xdevice.accelerator.Stream, xdevice.accelerator.Stream.current, xdevice.accelerator.Event])
+@pytest.mark.parametrize(
+    "make", [xdevice.accelerator.Stream, xdevice.accelerator.Stream.current, xdevice.accelerator.Event]
+)
 def test_no_stream_on_a_cpu_and_the_alternative_is_named(backend, make):
     with pytest.raises(
         UnsupportedError, match=rf"{backend.name} does not support (streams|events).*xdevice\.(parallel|Timer)"
@@ -641,7 +646,10 @@ def test_measure_notices_work_on_streams_that_the_events_do_not_see(listed, monk
 def test_memory_of_a_device(backend):
     found = xdevice.memory("cpu")
     assert isinstance(found, Memory)
-    assert all(value is None or (type(value) is int and value >= 0) for value in found)
+    *sizes, name = found
+    assert all(value is None or (type(value) is int and value >= 0) for value in sizes)
+    assert name
+    assert xdevice.memory()._fields == found._fields
     with pytest.raises(DeviceNotFoundError):
         xdevice.memory("gpu:99")
     with pytest.raises(DeviceNotFoundError):

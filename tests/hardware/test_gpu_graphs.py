@@ -1,4 +1,4 @@
-"""`capture` on real GPUs, PyTorch's: `pytest -m gpu`."""
+"""`make_graphed_callable` on real GPUs, PyTorch's: `pytest -m gpu`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ def test_a_captured_training_step_trains_as_the_step_itself():
     called, step = model()
     trained(step, 20)
     replayed, step = model()
-    trained(xdevice.accelerator.make_graphed_callable(step, "gpu:0"), 19)  # the call that comes before is the first step
+    trained(
+        xdevice.accelerator.make_graphed_callable(step, "gpu:0"), 19
+    )  # the call that comes before is the first step
     for one, other in zip(called, replayed, strict=True):
         np.testing.assert_array_equal(xdevice.to_numpy(one), xdevice.to_numpy(other))
 
@@ -170,7 +172,9 @@ def test_a_failed_capture_leaves_the_random_numbers_of_earlier_graphs():
 def test_tasks_of_parallel_may_capture_on_one_gpu():
     xs = [full(i, size=256) for i in range(4)]
     for _ in range(5):
-        graphs = xdevice.parallel.run(*(lambda x=x: xdevice.accelerator.make_graphed_callable(lambda: x @ x + x, "gpu:0") for x in xs))
+        graphs = xdevice.parallel.run(
+            *(lambda x=x: xdevice.accelerator.make_graphed_callable(lambda: x @ x + x, "gpu:0") for x in xs)
+        )
         found = xdevice.parallel.run(*graphs)
         assert [value(y + 0) for y in found] == [256.0 * i * i + i for i in range(4)]
 
@@ -201,7 +205,8 @@ def test_no_gradients_flow_through_a_result():
 def test_the_first_work_of_a_process_can_be_captured():
     code = (
         "import torch, xdevice; xdevice.set_backend('torch')\n"
-        "graph = xdevice.accelerator.make_graphed_callable(lambda: torch.ones(3, device='cuda:0') @ torch.ones(3, device='cuda:0'), 'gpu:0')\n"
+        "task = lambda: torch.ones(3, device='cuda:0') @ torch.ones(3, device='cuda:0')\n"
+        "graph = xdevice.accelerator.make_graphed_callable(task, 'gpu:0')\n"
         "print(graph().item())"
     )
     done = python("-c", code)
@@ -210,7 +215,9 @@ def test_the_first_work_of_a_process_can_be_captured():
 
 def test_graphs_are_tasks_of_parallel(two):
     xs = [full(i + 1, gpu) for i, gpu in enumerate(two)]
-    graphs = [xdevice.accelerator.make_graphed_callable(lambda x=x: x.mul_(2), gpu) for x, gpu in zip(xs, two, strict=True)]
+    graphs = [
+        xdevice.accelerator.make_graphed_callable(lambda x=x: x.mul_(2), gpu) for x, gpu in zip(xs, two, strict=True)
+    ]
     for number in range(1, 6):  # the call before the recording has doubled them once
         found = xdevice.parallel.run(*graphs)
         assert [value(x + 0) for x in found] == [2.0 ** (number + 1), 2.0 ** (number + 2)]
@@ -218,7 +225,9 @@ def test_graphs_are_tasks_of_parallel(two):
 
 def test_three_graphs_on_one_gpu():
     xs = [full(i + 1, size=512) for i in range(3)]
-    graphs = [xdevice.accelerator.make_graphed_callable(lambda x=x: [x + n for n in range(100)][-1], "gpu:0") for x in xs]
+    graphs = [
+        xdevice.accelerator.make_graphed_callable(lambda x=x: [x + n for n in range(100)][-1], "gpu:0") for x in xs
+    ]
     for _ in range(10):
         assert [value(y * 1) for y in xdevice.parallel.run(*graphs)] == [100, 101, 102]
 
@@ -381,7 +390,9 @@ def test_the_wait_of_another_thread_breaks_a_capture_and_nothing_else():
     try:
         for _ in range(30):
             with suppress(xdevice.errors.CaptureError):
-                captured.append(xdevice.accelerator.make_graphed_callable(lambda: [x + n for n in range(50)][-1], "gpu:0"))
+                captured.append(
+                    xdevice.accelerator.make_graphed_callable(lambda: [x + n for n in range(50)][-1], "gpu:0")
+                )
     finally:
         stop.set()
         thread.join()

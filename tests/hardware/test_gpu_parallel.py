@@ -1,4 +1,5 @@
-"""`parallel` and `prefetch` on two real GPUs: `pytest -m gpu`. Results that come too early would be wrong numbers."""
+"""`parallel.run` and `prefetch` on two real GPUs: `pytest -m gpu`. Results that come too early would be wrong
+numbers."""
 
 from __future__ import annotations
 

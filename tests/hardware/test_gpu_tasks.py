@@ -1,4 +1,4 @@
-"""`parallel` on two real GPUs by the frameworks that schedule by themselves: `pytest -m gpu`."""
+"""`parallel.run` on two real GPUs by the frameworks that schedule by themselves: `pytest -m gpu`."""
 
 from __future__ import annotations
 

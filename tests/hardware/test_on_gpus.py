@@ -129,7 +129,10 @@ def test_strings_of_tensorflow_stay_on_the_host():
 def test_devices_are_one_across_frameworks():
     xs = []
     for name in FRAMEWORKS:
-        with suppress(xdevice.errors.BackendNotFoundError, xdevice.errors.BackendImportError), xdevice.use_backend(name) as backend:
+        with (
+            suppress(xdevice.errors.BackendNotFoundError, xdevice.errors.BackendImportError),
+            xdevice.use_backend(name) as backend,
+        ):
             place = second_gpu(backend)
             xs.append(xdevice.tensor([1.0, 2.0], device=place))
     assert len(xs) >= 2

@@ -308,7 +308,7 @@ def serve(modules: Sequence[str]) -> Callable[[], None]:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # frameworks print
     assert xdevice.backend().framework
-    for module in ("xdevice.distributed.world", *modules):
+    for module in ("xdevice.distributed.process_group", *modules):
         import_module(module)
     gc.freeze()  # a rank that ends would look at all that was imported
     for line in sys.stdin:

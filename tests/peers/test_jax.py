@@ -199,6 +199,35 @@ def test_an_nnx_module_does_not_stay_behind_unnoticed():
         xdevice.check_same_device(batch=moved)
 
 
+class Listed(nnx.Module):
+    def __init__(self):
+        layers = [nnx.Linear(2, 2, rngs=nnx.Rngs(i)) for i in range(2)]
+        self.layers = nnx.List(layers)
+        self.named = nnx.Dict(first=nnx.List(layers[:1]))
+
+    def __call__(self, x):
+        for i in range(2):
+            x = self.layers[i](x)
+        return x + self.named["first"][0](x)
+
+
+def test_the_lists_of_nnx_keep_their_layers(place):
+    model = on_host(Listed)()
+    x = xdevice.to_device(on_host(lambda: jnp.ones((1, 2)))(), place)
+    copies = [
+        xdevice.to_device(model, place),
+        xdevice.copy_to({"m": model}, place)["m"],
+        xdevice.parallel.replicate(model, [place])[0],
+        xdevice.parallel.broadcast(model, [place])[0],
+    ]
+    expected = host(model(on_host(lambda: jnp.ones((1, 2)))()))
+    for moved in copies:
+        assert len(jax.tree.leaves(moved)) == len(jax.tree.leaves(model)) > 0
+        np.testing.assert_allclose(host(moved(x)), expected, rtol=1e-5)
+        assert len(moved.layers) == 2
+        assert xdevice.device_of(moved) is place
+
+
 class Tied(nnx.Module):
     def __init__(self):
         self.a = nnx.Linear(2, 2, rngs=nnx.Rngs(0))

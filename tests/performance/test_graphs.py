@@ -1,4 +1,5 @@
-"""`capture`: what it refuses, and the order in which it does things. Real graphs are in test_gpu_graphs.py."""
+"""`make_graphed_callable`: what it refuses, and the order in which it does things. Real graphs are in
+test_gpu_graphs.py."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ from xdevice_numpy import NumpyBackend
 )
 def test_a_backend_without_graphs_names_its_own_way(name, instead):
     calls = []
-    with xdevice.use_backend(name), pytest.raises(xdevice.errors.UnsupportedError, match="does not support graphs") as caught:
+    with (
+        xdevice.use_backend(name),
+        pytest.raises(xdevice.errors.UnsupportedError, match="does not support graphs") as caught,
+    ):
         xdevice.accelerator.make_graphed_callable(lambda: calls.append(1), "cpu")
     assert instead in str(caught.value)
     assert not calls
@@ -162,16 +166,18 @@ def test_an_error_of_the_recording_is_named(backend, monkeypatch):
         raise RuntimeError("operation not permitted")
 
     monkeypatch.setattr(backend, "capture", refuse)
-    with pytest.raises(xdevice.errors.CaptureError, match="gpu:0: RuntimeError: operation not permitted; it may not wait"):
+    with pytest.raises(
+        xdevice.errors.CaptureError, match="gpu:0: RuntimeError: operation not permitted; it may not wait"
+    ):
         xdevice.accelerator.make_graphed_callable(lambda: 1)
 
 
 @pytest.mark.parametrize(
     ("verb", "call"),
     [
-        ("parallel", lambda: xdevice.parallel.run(lambda: 1)),
+        ("parallel.run", lambda: xdevice.parallel.run(lambda: 1)),
         ("prefetch", lambda: xdevice.prefetch([1], "cpu")),
-        ("capture", lambda: xdevice.accelerator.make_graphed_callable(lambda: 1)),
+        ("accelerator.make_graphed_callable", lambda: xdevice.accelerator.make_graphed_callable(lambda: 1)),
     ],
 )
 def test_what_works_in_other_threads_is_refused_inside_and_fine_after(backend, verb, call):
@@ -181,7 +187,10 @@ def test_what_works_in_other_threads_is_refused_inside_and_fine_after(backend, v
 
 
 def test_tasks_of_parallel_may_capture(backend):
-    graphs = xdevice.parallel.run(lambda: xdevice.accelerator.make_graphed_callable(lambda: 1), lambda: xdevice.accelerator.make_graphed_callable(lambda: 2))
+    graphs = xdevice.parallel.run(
+        lambda: xdevice.accelerator.make_graphed_callable(lambda: 1),
+        lambda: xdevice.accelerator.make_graphed_callable(lambda: 2),
+    )
     assert [graph() for graph in graphs] == [1, 2]
     xdevice.parallel.close_pool()
 
@@ -240,7 +249,9 @@ def test_work_on_another_device_is_refused_before_it_is_done(torch):
     with OnlyOn(torch.device("meta")):
         ((x + 1) @ w * 0.5).sum().backward()
         for work in elsewhere:
-            with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"on cpu .*its graph is for meta.*capturable=True"):
+            with pytest.raises(
+                xdevice.errors.DeviceMismatchError, match=r"on cpu .*its graph is for meta.*capturable=True"
+            ):
                 work()
     assert counter == 0
 

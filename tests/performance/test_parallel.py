@@ -1,4 +1,4 @@
-"""`parallel`: the results, errors, state and gradients of tasks that run side by side, on every backend."""
+"""`parallel.run`: the results, errors, state and gradients of tasks that run side by side, on every backend."""
 
 from __future__ import annotations
 

@@ -343,6 +343,38 @@ def test_another_mode_is_refused():
         transfers("record it")
 
 
+@pytest.mark.skipif("tensorflow" not in FRAMEWORKS, reason="tensorflow is not installed")
+class TestTensorflow:
+    def test_the_axes_that_a_gradient_reads_are_no_transfers(self):
+        import tensorflow as tf
+
+        table = tf.ones((3, 2))
+        losses = (
+            lambda x: tf.reduce_mean(x, axis=1)[0],
+            lambda x: tf.reduce_sum(tf.gather(x, [0, 2])),
+            lambda x: tf.reduce_sum(tf.transpose(tf.reshape(x, (2, 3)))),
+        )
+        for loss in losses:
+            with transfers("disallow_explicit"), tf.GradientTape() as tape:
+                tape.watch(table)
+                value = loss(table)
+                tape.gradient(value, table)
+
+    def test_what_a_programs_own_gradient_reads_is_one(self):
+        import tensorflow as tf
+
+        @tf.custom_gradient
+        def twice(x):
+            return 2 * x, lambda g: g * int(tf.constant(2))
+
+        x = tf.constant(1.0)
+        with transfers() as log, tf.GradientTape() as tape:
+            tape.watch(x)
+            value = twice(x)
+            tape.gradient(value, x)
+        assert [r.how for r in log] == ["int"]
+
+
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
 class TestTorch:
     def test_reads_from_cpp_are_seen(self):
@@ -366,6 +398,38 @@ class TestTorch:
             there.copy_(x)
             there[:2] = x[:2]
         assert [(r.how, r.explicit) for r in log] == [("copy", True), ("aten.copy_", False)]
+
+    @pytest.mark.parametrize(
+        "kind", ["Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "ASGD", "Adadelta", "RMSprop", "SGD"]
+    )
+    def test_an_optimizers_own_numbers_are_no_transfers(self, kind):
+        import torch
+
+        model = torch.nn.Linear(2, 2)
+        optimizer = getattr(torch.optim, kind)(model.parameters())
+        for _ in range(2):  # the state is made in the first step
+            with transfers() as log:
+                loss = model(torch.ones(1, 2)).sum()
+                loss.backward()
+                optimizer.step()
+                loss.item()
+            assert [r.how for r in log] == ["item"]
+
+    def test_an_optimizer_that_reads_the_loss_is_seen(self):
+        import torch
+
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = (model(torch.ones(1, 2)) ** 2).sum()
+            loss.backward()
+            return loss
+
+        with transfers() as log:
+            optimizer.step(closure)
+        assert "float" in [r.how for r in log]
 
     def test_a_deepcopy_is_no_transfer(self):
         import torch

@@ -35,12 +35,13 @@ SCRIPT = "import torch\nx = torch.ones(1).item()\ny = x.cuda()\n"
     [
         ("scan", 0, "of what is not neutral can be rewritten"),
         ("port", 0, "+x = xdevice.item(torch.ones(1))"),
+        ("port --to accelerator", 0, "+y = x.to(torch.accelerator.current_accelerator())"),
         ("lint", 1, "XD218"),
     ],
 )
 def test_python_m_needs_nothing_else(command, status, line, tmp_path):
     (tmp_path / "net.py").write_text(SCRIPT)
-    shown = printed("-c", GUARD.replace("*ARGUMENTS", f"{command!r}, '.'"), cwd=tmp_path)
+    shown = printed("-c", GUARD.replace("*ARGUMENTS", f"*{command!r}.split(), '.'"), cwd=tmp_path)
     assert line in shown
     assert shown.splitlines()[-1] == f"status {status}"
 

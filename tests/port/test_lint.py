@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from helpers.environment import ROOT, printed
 
 from xdevice.cli.main import main
-from xdevice.port import lint, lint_rules, sources
+from xdevice.port import engine, lint, lint_rules, sources
 from xdevice.port.lint import Choice
 
 MOVES = "x = y.cuda()"
@@ -122,7 +122,7 @@ def test_selecting_and_ignoring():
     assert told(text, "b/a/train.py", per_file=(("train.py", ("XD2",)),)) == []
     assert len(told(text, "b.py", per_file=(("train.py", ("XD2",)),))) == 2
     assert [code for code, rule in lint_rules.RULES.items() if rule.on] == [
-        "XD202", "XD205", "XD208", "XD217", "XD218", "XD401",
+        "XD202", "XD205", "XD208", "XD217", "XD218", "XD219", "XD401",
     ]  # fmt: skip
 
 
@@ -132,8 +132,10 @@ def test_settings_come_from_the_nearest_pyproject(project):
     (project / "a" / "net.py").write_text(MOVES)
     (project / "net.py").write_text(MOVES)
     (project / "pyproject.toml").write_text('[tool.xdevice.per-file-ignores]\n"a/*" = ["XD2"]\n')
-    assert run(".") == (1, "net.py:1:5: XD218 `.cuda()` is of one vendor; write xdevice.to_device(x, device)\n"
-                        "1 found: 1 XD218\n")  # fmt: skip
+    status, output = run(".")
+    assert status == 1
+    assert output.startswith("net.py:1:5: XD218 `.cuda()` is CUDA-only; use xdevice.to_device(x, ")
+    assert output.endswith("\n1 found: 1 XD218\n")
     (project / "pyproject.toml").write_text('[tool.xdevice]\nignore = ["XD218"]\n')
     assert run(".") == (0, "nothing found\n")
     (project / "pyproject.toml").write_text('[tool.xdevice]\nselect = ["XD205"]\n')
@@ -264,8 +266,9 @@ def test_formats(project):
     status, output = run(".", "--format", "github")
     first, second = output.splitlines()
     assert status == 1
-    assert first == ("::error file=a%2Cb%25.py,line=1,col=5,endLine=1,title=XD218::"
-                     "`.cuda()` is of one vendor; write xdevice.to_device(x, device)")  # fmt: skip
+    assert first.startswith(
+        "::error file=a%2Cb%25.py,line=1,col=5,endLine=1,title=XD218::`.cuda()` is CUDA-only; use xdevice.to_device(x, "
+    )
     assert "line=3,col=5,endLine=4,title=XD205" in second
     found = json.loads(run(".", "--format", "json")[1])["findings"]
     assert [(one["path"], one["line"], one["col"], one["end"], one["code"]) for one in found] == [
@@ -312,10 +315,132 @@ def test_the_fixes_of_sarif_are_what_port_writes(project):
         assert applied(text, change["replacements"]) == expected[code]
 
 
+# what is fixed
+
+
+FIXED = {
+    "x = y.cuda()": "x = xdevice.to_device(y, xdevice.gpu())",
+    "torch.cuda.synchronize()": "xdevice.sync()",
+    'x = torch.ones(2, device="cuda")': "x = torch.ones(2, device=xdevice.native.gpu())",
+    "if torch.cuda.is_available():\n    torch.cuda.synchronize()": "if xdevice.num_gpus() > 0:\n    xdevice.sync()",
+}
+
+
+ADDED = 'import xdevice\n\nxdevice.set_backend("torch")\n'
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("text", FIXED)
+def test_a_fix_changes_its_place_and_nothing_else(project, text, end):
+    before, after = "# coding: gbk\n# 变  \n", "import torch\n\ny = torch.ones( 1 )\n{}\n\nif  y :  # \t\n  pass"
+    old, new = f"{before}{after.format(text)}", f"{before}{ADDED}{after.format(FIXED[text])}"
+    (project / "net.py").write_bytes(old.replace("\n", end).encode("gbk"))
+    assert run(".", "--fix") == (0, "rewritten: net.py\nnothing found\n")
+    assert (project / "net.py").read_bytes() == new.replace("\n", end).encode("gbk")
+    assert run(".", "--fix") == (0, "nothing found\n")
+
+
+def test_a_fix_writes_what_port_writes_for_the_same_target(project):
+    text = (
+        "import torch\ny = torch.ones(1)\nx = y.cuda()\ns = torch.cuda.Stream()\nwith torch.cuda.stream(s):\n    pass\n"
+    )
+    (project / "net.py").write_text(text)
+    assert run(".", "--fix", "--to", "accelerator")[0] == 0
+    examined = engine.Examined(project, "proven", sources=[sources.parse(text.encode(), "net.py")])
+    examined.goal = examined.goal._replace(target="accelerator")
+    engine.judge(examined)
+    assert (project / "net.py").read_bytes() == examined.port(examined.sources[0])
+
+
+def test_what_is_ignored_or_older_is_not_fixed(project):
+    kept = f"import torch\ny = torch.ones(1)\n{MOVES}  # xdevice: ignore\n"
+    (project / "net.py").write_text(kept)
+    assert run(".", "--fix")[0] == 0
+    assert (project / "net.py").read_text() == kept
+    git("init", "-q")
+    (project / "net.py").write_text(f"import torch\ny = torch.ones(1)\n{MOVES}\n")
+    git("add", "-A")
+    git("commit", "-qm", "one")
+    (project / "net.py").write_text(f"import torch\ny = torch.ones(1)\n{MOVES}\nz = y.cuda()\n")
+    assert run(".", "--fix", "--diff", "HEAD")[0] == 0
+    assert (project / "net.py").read_text() == (
+        f"{ADDED}import torch\ny = torch.ones(1)\n{MOVES}\nz = xdevice.to_device(y, xdevice.gpu())\n"
+    )
+
+
+def test_streams_of_a_file_are_fixed_together_or_not_at_all(project):
+    text = "import torch\ns = torch.cuda.Stream()\nwith torch.cuda.stream(s):{}\n    torch.cuda.synchronize()\n"
+    (project / "net.py").write_text(text.format("  # xdevice: ignore"))
+    assert run(".", "--fix")[0] == 1
+    written = (project / "net.py").read_text()
+    assert "torch.cuda.Stream()" in written
+    assert "xdevice.sync()" in written
+
+
+def test_a_test_stays_where_it_guards_what_only_one_vendor_has(project):
+    text = "import torch\nif torch.cuda.is_available():\n    print(torch.cuda.{}())\n"
+    (project / "net.py").write_text(text.format("get_device_capability"))
+    status, output = run(".", "--fix")
+    assert (status, "rewritten" in output) == (1, False)
+    leaves = "import torch\nif not torch.cuda.is_available():\n    raise SystemExit\ntorch.cuda.{}()\n"
+    (project / "net.py").write_text(leaves.format("utilization"))
+    assert (run(".", "--fix")[0], (project / "net.py").read_text()) == (1, leaves.format("utilization"))
+    (project / "net.py").write_text(leaves.format("synchronize"))
+    assert run(".", "--fix")[0] == 0
+
+
+def test_a_notebook_is_fixed(project):
+    text = "import torch\ny = torch.ones(1)\nx = y.cuda()\n"
+    cells = [{"cell_type": "code", "source": text.splitlines(keepends=True)}]
+    (project / "net.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
+    assert run(".", "--fix", "--to", "accelerator")[0] == 0
+    (cell,) = json.loads((project / "net.ipynb").read_text(encoding="utf-8"))["cells"]
+    assert "".join(cell["source"]) == text.replace("y.cuda()", "y.to(torch.accelerator.current_accelerator())")
+
+
+@pytest.mark.parametrize("options", [["-", "--fix"], [".", "--fix", "--write-baseline", "x"]])
+def test_fixing_needs_files_and_no_baseline_to_write(project, options):
+    assert run(*options, typed=MOVES)[0] == 2
+
+
+# what is reported once
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("if torch.cuda.is_available():\n    torch.cuda.synchronize()\n    x = y.cuda()", [(2, (3, 4))]),
+        ("if torch.cuda.device_count() > 1:\n    x = y.cuda()\nelse:\n    torch.cuda.init()", [(2, (3,)), (5, ())]),
+        ("x = y.cuda() if torch.cuda.is_available() else y", [(2, (2,))]),
+        ("ok = torch.cuda.is_available() and torch.cuda.is_bf16_supported()", [(2, (2,))]),
+        ("if not torch.cuda.is_available():\n    raise E\nx = y.cuda()", [(2, (4,))]),
+        ("if not torch.cuda.is_available():\n    print()\nx = y.cuda()", [(2, ()), (4, ())]),
+        ("if x.is_cuda:\n    if torch.cuda.is_available():\n        y.cuda()", [(2, (3, 4))]),
+        ("if not torch.cuda.is_available():\n    x = y.cuda()", [(2, ()), (3, ())]),
+    ],
+)
+def test_what_a_test_guards_is_reported_with_it(text, places):
+    source = sources.parse(f"import torch\n{text}".encode(), "train.py")
+    merged = lint.with_guarded(lint.findings(source, Choice()))
+    assert [(one.line, tuple(inner.line for inner in one.behind)) for one in merged] == places
+
+
+def test_an_added_line_behind_an_old_test_is_reported_by_itself(project):
+    git("init", "-q")
+    text = "import torch\nif torch.cuda.is_available():\n    print()\n"
+    (project / "net.py").write_text(text)
+    git("add", "-A")
+    git("commit", "-qm", "one")
+    (project / "net.py").write_text(f"{text}    x = y.cuda()\n")
+    status, output = run(".", "--diff", "HEAD")
+    assert (status, output.split()[0]) == (1, "net.py:4:9:")
+    assert "1 found" in output
+
+
 def test_the_hooks_call_commands_that_are_there():
     text = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
     entries = re.findall(r"^  entry: xdevice (\S+)((?: --\S+)*)$", text, re.MULTILINE)
-    assert [command for command, _ in entries] == ["lint", "port"]
+    assert [command for command, _ in entries] == ["lint", "lint", "port"]
     for command, options in entries:
         known = {name for parameter in main.commands[command].params for name in parameter.opts}
         assert set(options.split()) <= known

@@ -49,6 +49,28 @@ WRONG = {
         "import paddle\np = paddle.CUDAPlace(0)",
         "wait = __import__ and x.is_cuda",
         "import torch\nok = x.device.type == 'cuda'",
+        "import torch\nok = torch.cuda.is_bf16_supported()",
+        "import torch.distributed as dist\ndist.init_process_group('nccl', rank=0)",
+        "from torch.distributed import init_process_group\ninit_process_group(backend='nccl')",
+    ],
+    "XD220": [
+        "import torch\ndef f(x):\n    a = torch.ones(2, device=x.device)\n    return a + torch.zeros(2)",
+        "import torch\ndef f(x):\n    d = x.device\n    a = torch.ones(2, device=d)\n    return a + torch.eye(2)",
+    ],
+    "XD222": [
+        "def f(x, device='cuda'): pass",
+        "async def f(x, *, to_device: str = 'cuda:0'): pass",
+        "def f(x, device='npu', /): pass",
+    ],
+    "XD223": [
+        "from torch.utils.data import DataLoader\nfor x in DataLoader(d):\n    x.to(g, non_blocking=True)",
+        "x = y.pin_memory().to(device)",
+        "x = y.pin_memory().cuda()",
+    ],
+    "XD219": [
+        "import torch\ng = torch.cuda.CUDAGraph()",
+        "import torch\nn = torch.cuda.get_device_capability()[0]",
+        "from torch.cuda import nvtx\nnvtx.mark('x')",
     ],
     "XD218": ["x = y.cuda()", "net = f(x).cuda(1, non_blocking=True)"],
     "XD402": [LOOP.format("if step % 10 == 0: print(loss.item())"), LOOP.format("s = loss.item() if step else 0")],
@@ -89,7 +111,7 @@ RIGHT = {
     "XD211": ["ok = 'cuda' in names", "ok = name.endswith('GPU:0')"],
     "XD214": ["import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'\nimport torch"],
     "XD217": [
-        "import torch\nok = torch.cuda.is_bf16_supported()",
+        "import torch\nok = torch.xpu.is_available()",
         "import torch\nif has_npu():\n    x = 1\nelif torch.cuda.is_available():\n    x = 2",
         "import torch\nif torch.cuda.is_available():\n    x = 2\nelif torch.backends.mps.is_available():\n    x = 1",
         "import torch\nok = x.is_cuda or x.is_xpu",
@@ -97,6 +119,23 @@ RIGHT = {
         "ok = x.device.type == 'mps'",
     ],
     "XD218": ["import tvm\nd = tvm.cuda()", "import torch\nif d == 'npu':\n    pass\nelif d == 'cuda':\n    x.cuda()"],
+    "XD220": [
+        "import torch\ndef f(x):\n    return torch.zeros(2)",
+        "import torch\ndef f(x):\n    a = torch.ones(2, device=x.device)\n    return a + torch.zeros(2).to(x.device)",
+        "import torch\ndef f(x):\n    a = torch.ones(2, device=x.device)\n    b = torch.eye(2)\n    return b.to(a)",
+        "import torch\ndef f(x):\n    a = torch.ones(2, device=x.device)\n    def g():\n        return torch.eye(2)",
+        "import torch\ndef f(x, d):\n    a = torch.ones(2, device=d)\n    return a + torch.zeros(2)",
+    ],
+    "XD222": ["def f(x, device='cpu'): pass", "def f(x, backend='cuda'): pass", "def f(x, device=None): pass"],
+    "XD223": [
+        "import torch\nfor x in torch.utils.data.DataLoader(d, pin_memory=p):\n    x.to(g, non_blocking=True)",
+        "from torch.utils.data import DataLoader\nfor x in DataLoader(d, **how):\n    x.to(g, non_blocking=True)",
+        "from torch.utils.data import DataLoader\nfor x in DataLoader(d):\n    x.to(g)",
+        "x.to(g, non_blocking=True)",
+        "x = y.pin_memory().to(device, non_blocking=True)",
+    ],
+    "XD219": ["import torch\ntorch.cuda.synchronize()", "import cupy\ncupy.cuda.Stream()", "import torch.cuda",
+              "import torch\nhas = hasattr(torch.cuda.amp, 'autocast')"],
     "XD402": [LOOP.format("total += loss.item()")],
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The report in JSON."""
+"""The report: a summary and the sites, as JSON, as text and as one page."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import random
 import shutil
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from helpers.port_sites import examined, site
 
-from xdevice.port import commands, engine, report
+from xdevice.port import commands, engine, report, summary
 from xdevice.port.engine import Examined
+from xdevice.port.sites import Site
 from xdevice.port.sources import parse
+from xdevice.port.words import Goal
 
 
 def test_verdicts_add_up_to_the_sites_everywhere():
@@ -64,15 +67,77 @@ def test_a_cell_that_is_not_python_has_a_place(tmp_path):
     assert (one["code"], one["cell"], one["end"]) == ("XD160", 2, [one["line"], 1])
 
 
-def test_the_option_writes_json_and_refuses_other_names(tmp_path):
+@pytest.mark.parametrize(("suffix", "write"), [("json", report.text), ("txt", summary.text), ("html", summary.page)])
+def test_the_option_writes_each_form_and_refuses_other_names(tmp_path, suffix, write):
     (tmp_path / "net.py").write_text("import torch\nx = torch.ones(1).item()\n")
-    data = tmp_path / "a.json"
+    file = tmp_path / f"a.{suffix}"
     for command in (commands.scan, commands.port):
-        assert CliRunner().invoke(command, [str(tmp_path), "--report", str(data)]).exit_code == 0
-        assert data.read_text(encoding="utf-8") == report.text(engine.examine([tmp_path]))
-    refused = CliRunner().invoke(commands.scan, [str(tmp_path), "--report", "a.html"])
+        assert CliRunner().invoke(command, [str(tmp_path), "--report", str(file)]).exit_code == 0
+        assert file.read_text(encoding="utf-8") == write(engine.examine([tmp_path]))
+    refused = CliRunner().invoke(commands.scan, [str(tmp_path), "--report", f"a.{suffix}x"])
     assert refused.exit_code == 2
-    assert "a.html does not end in .json" in " ".join(refused.output.split())
+    assert f"a.{suffix}x does not end in .json" in " ".join(refused.output.split())
+
+
+PROJECT = {
+    "ready.py": "import torch\nx = torch.ones(1)\nx.item()\n",
+    "easy.py": "import torch\nx = torch.ones(1).cuda()\nif torch.cuda.is_available():\n    torch.cuda.synchronize()\n",
+    "hard.py": "import torch\ntorch.cuda.utilization()\nf('<b>').cuda()\nx = torch.ones(1).cuda()\n",
+    "plain.py": "print('cuda')\n",
+}
+
+
+@pytest.fixture
+def figures(tmp_path):
+    for name, content in PROJECT.items():
+        (tmp_path / name).write_text(content)
+    made = engine.examine([tmp_path], goal=Goal("accelerator"))
+    return made, summary.summary(made)
+
+
+def test_the_summary_adds_up(figures):
+    made, counts = figures
+    assert counts["mechanical"] + counts["person"] == counts["must_change"]
+    assert counts["must_change"] == sum(site.verdict in ("rewritten", "open") for site in made.sites)
+    for key in ("sites", "mechanical", "person"):
+        assert sum(part[key] for part in counts["parts"].values()) == counts["must_change" if key == "sites" else key]
+    assert sum(counts["reasons"].values()) == counts["person"]
+    assert set(counts["parts"]) <= {*summary.PARTS, "other"}
+    assert counts["states"] == {"ready": ["ready.py"], "mechanical": ["easy.py"], "person": ["hard.py"]}
+
+
+def test_the_summary_comes_first_and_then_each_file(figures):
+    made, _ = figures
+    for written in (summary.text(made), summary.page(made)):
+        first = written.index("uses of devices in 4 files")
+        assert first < written.index("moving") < written.index("easy.py: 3 mechanical, 0 for a person")
+        assert "hard.py: 2 mechanical, 1 for a person" in written
+        assert "ready.py:" not in written
+    page = summary.page(made)
+    assert "f(&#x27;&lt;b&gt;&#x27;).cuda()" in page
+    assert "<script" not in page
+    assert "http" not in page  # nothing is loaded from elsewhere
+
+
+@pytest.mark.parametrize(
+    ("idiom", "part"),
+    [
+        ("torch.cuda.empty_cache", "memory"),
+        ("torch.cuda.max_memory_allocated", "memory"),
+        ("torch.cuda.Stream", "streams, events and graphs"),
+        ("torch.cuda.manual_seed_all", "random numbers"),
+        ("torch.cuda.amp.autocast", "mixed precision"),
+        ("torch.cuda.synchronize", "waiting and timing"),
+        (".cuda()", "moving"),
+        ("torch.cuda.is_available", "asking what there is"),
+        ("torch.nn.DataParallel", "several devices and processes"),
+        ("torch.device", "choosing and placing"),
+        ("device=", "choosing and placing"),
+        ("cell", "other"),
+    ],
+)
+def test_which_part_of_a_vendors_interface_a_name_is_of(idiom, part):
+    assert summary.part_of(Site("a.py", 1, 0, idiom, "XD101", "torch", "open")) == part
 
 
 def test_all_of_it_from_a_project(tmp_path):

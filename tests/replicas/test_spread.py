@@ -100,7 +100,9 @@ def test_an_even_split_is_even(backend):
 
 
 def test_a_length_that_does_not_divide_says_what_to_do(backend):
-    with pytest.raises(xdevice.errors.ShapeError, match=r"5 along the first axis .* over 2 .*even=False gives parts of 3, 2"):
+    with pytest.raises(
+        xdevice.errors.ShapeError, match=r"5 along the first axis .* over 2 .*even=False gives parts of 3, 2"
+    ):
         xdevice.split_batch(tensor(np.zeros(5)), devices())
 
 
@@ -140,7 +142,9 @@ def test_a_nan_beside_the_tensors_is_the_same_in_all_parts(backend):
     whole = xdevice.parallel.gather(parts, "cpu")
     assert numbers(whole["x"]) == [1.0, 1.0]
     assert whole["rate"] is parts[0]["rate"]
-    with pytest.raises(xdevice.errors.ContainerError, match=r"parts\[1\]\['rate'\] is 1.0 and parts\[0\]\['rate'\] nan"):
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"parts\[1\]\['rate'\] is 1.0 and parts\[0\]\['rate'\] nan"
+    ):
         xdevice.parallel.gather([parts[0], {**parts[1], "rate": 1.0}], "cpu")
 
 
@@ -194,7 +198,9 @@ def test_what_is_split_gathers_to_the_same_bits(backend, shape, count, dtype):
 
 def test_what_does_not_split_is_named(backend):
     x, y = tensor([1.0, 2.0]), tensor([1.0, 2.0, 3.0, 4.0])
-    with pytest.raises(xdevice.errors.ShapeError, match=r"x\['b'\]\[0\] has 4 along its first axis, expected 2 as x\['a'\]"):
+    with pytest.raises(
+        xdevice.errors.ShapeError, match=r"x\['b'\]\[0\] has 4 along its first axis, expected 2 as x\['a'\]"
+    ):
         xdevice.split_batch({"a": x, "b": [y]}, devices())
     with pytest.raises(xdevice.errors.ShapeError, match=r"x\['b'\] is a single number"):
         xdevice.split_batch({"a": x, "b": tensor(1.0)}, devices())
@@ -395,7 +401,9 @@ def test_sixteen_bits_are_added_in_thirty_two(backend):
         assert [numbers(x) for x in xdevice.parallel.all_reduce(xs)] == [[large + 4]] * 4
     if "float16" in backend.dtypes:
         xs = [tensor([60000.0], device, dtype="float16") for device in devices()]
-        assert [numbers(x) for x in xdevice.parallel.all_reduce(xs, "mean")] == [[60000.0]] * 2, "the sum would be infinite"
+        assert [numbers(x) for x in xdevice.parallel.all_reduce(xs, "mean")] == [[60000.0]] * 2, (
+            "the sum would be infinite"
+        )
 
 
 def test_odd_shapes_are_reduced(backend):
@@ -434,7 +442,9 @@ def test_a_tied_weight_is_summed_once(backend):
     assert [numbers(x["a"]) for x in results] == [[2.0], [2.0]]
     assert all(x["a"] is x["b"] for x in results)
     y = tensor([1.0], devices()[1])
-    with pytest.raises(xdevice.errors.ContainerError, match=r"tensors\[0\]\['a'\] and tensors\[0\]\['b'\] are one tensor"):
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"tensors\[0\]\['a'\] and tensors\[0\]\['b'\] are one tensor"
+    ):
         xdevice.parallel.all_reduce([{"a": xs[0], "b": xs[0]}, {"a": xs[1], "b": y}])
 
 
@@ -536,7 +546,9 @@ def test_replicas_that_differ_are_named_before_anything_is_written(backend):
         return [{"first": tensor([1.0, 2.0]), "later": value} for value in later]
 
     x = tensor([1.0, 2.0])
-    unchanged(replicas(x, None), xdevice.errors.NotATensorError, r"tensors\[1\]\['later'\] is None: this replica has no grad")
+    unchanged(
+        replicas(x, None), xdevice.errors.NotATensorError, r"tensors\[1\]\['later'\] is None: this replica has no grad"
+    )
     unchanged(replicas(x, 3.0), xdevice.errors.NotATensorError, r"tensors\[1\]\['later'\] is 3.0 of type float")
     unchanged(replicas(x, tensor([1.0])), xdevice.errors.ShapeError, r"tensors\[1\]\['later'\] has the shape \(1,\)")
     ints = tensor([1, 2], dtype="int32")
@@ -642,7 +654,9 @@ def assert_only_copied(x, remedy):
             attempt()
     with xdevice.distributed.processes() as world:
         for verb in (world.all_reduce, world.broadcast, world.all_gather, world.split_batch):
-            with pytest.raises(xdevice.errors.UnsupportedError, match=rf"^{verb.__name__.partition('_batch')[0]} .*{remedy}"):
+            with pytest.raises(
+                xdevice.errors.UnsupportedError, match=rf"^{verb.__name__.partition('_batch')[0]} .*{remedy}"
+            ):
                 verb(inside)
     with pytest.raises(xdevice.errors.UnsupportedError, match=rf"parts\[0\] is a {type(x).__name__}"):
         xdevice.parallel.gather([x, x], "cpu")
@@ -694,7 +708,10 @@ def test_traced_functions_split_and_gather_and_refuse_the_rest():
         of_any_length = tf.function(there_and_back, [tf.TensorSpec([None])], autograph=False)
         with pytest.raises(xdevice.errors.ShapeError, match="not known while tensorflow traces"):
             of_any_length(tf.ones(3))
-    for attempt in (lambda x: xdevice.parallel.replicate([x], ["cpu"])[0], lambda x: xdevice.parallel.all_reduce([x, x])):
+    for attempt in (
+        lambda x: xdevice.parallel.replicate([x], ["cpu"])[0],
+        lambda x: xdevice.parallel.all_reduce([x, x]),
+    ):
         with pytest.raises(xdevice.errors.UnsupportedError, match="traces"):
             jax.jit(attempt)(jax.numpy.ones(2))
 

@@ -485,7 +485,7 @@ def test_what_stands_for_a_tensor_of_torch_is_refused():
             lambda: xdevice.convert(x, "torch"),
             lambda: xdevice.to_numpy(x),
         ):
-            with pytest.raises(xdevice.errors.UnsupportedError, match="outside of that function"):
+            with pytest.raises(xdevice.errors.UnsupportedError, match="outside that function"):
                 read()
         return x.sum()
 
@@ -497,7 +497,7 @@ def test_what_stands_for_a_tensor_of_torch_is_refused():
 
 def test_a_symbol_is_refused():
     jax = backend("jax").framework
-    with pytest.raises(xdevice.errors.UnsupportedError, match="outside of the traced function"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="outside the traced function"):
         jax.jit(lambda x: convert(x, "numpy"))(jax.numpy.ones(2))
 
 

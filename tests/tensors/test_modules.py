@@ -240,7 +240,9 @@ def test_a_module_that_keeps_results_is_copied():
 def test_a_module_that_pytorch_cannot_copy_is_named():
     net = torch.nn.Linear(2, 2)
     net.lock = threading.Lock()
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"copy this Linear \(cannot pickle .*lock.*load_state_dict"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"copy this Linear \(cannot pickle .*lock.*load_state_dict"
+    ):
         xdevice.copy_to([net, torch.ones(2)], "cpu")
 
 
@@ -252,7 +254,9 @@ def test_what_torchscript_would_leave_behind_is_named():
     places = ["meta"] if not xdevice.backend("torch").virtual else ["meta", "gpu:0"]
     for there in places:
         for verb in (xdevice.to_device, xdevice.copy_to):
-            with pytest.raises(xdevice.errors.UnsupportedError, match=r"the ScriptModule 0 to .* before torch\.jit\.script"):
+            with pytest.raises(
+                xdevice.errors.UnsupportedError, match=r"the ScriptModule 0 to .* before torch\.jit\.script"
+            ):
                 verb(scripted, there)
             with pytest.raises(xdevice.errors.UnsupportedError, match=r"torch\.jit\.freeze has put into its code"):
                 verb([frozen, x], there)

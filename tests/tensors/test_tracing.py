@@ -98,7 +98,7 @@ for function in (copies, moves, copies_a_container, catches, asks, waits, reads,
 print(json.dumps(said))
 """
 SYMBOLS = dict.fromkeys(("asks", "waits", "reads"), "UnsupportedError")
-VALUES = dict.fromkeys(SYMBOLS, [1.0] * 3)  # what cannot be traced runs outside of the graph
+VALUES = dict.fromkeys(SYMBOLS, [1.0] * 3)  # what cannot be traced runs outside the graph
 MOVES = dict.fromkeys(("copies", "moves", "copies_a_container"), [2.0] * 3)
 NO_MOVES = dict.fromkeys(MOVES, "UnsupportedError")
 ALL = {

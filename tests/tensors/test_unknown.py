@@ -12,7 +12,7 @@ import pytest
 from helpers.environment import framework, printed
 
 import xdevice
-from xdevice import UnsupportedError
+from xdevice.errors import UnsupportedError
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_a_device_of_a_type_that_xdevice_does_not_know_is_refused_by_name(torch)
         dedent("""
         import torch, torch._lazy.ts_backend
         import xdevice
-        from xdevice import UnsupportedError
+        from xdevice.errors import UnsupportedError
         torch._lazy.ts_backend.init()
         x = torch.ones(3, device="lazy") + 1
         net = torch.nn.Linear(1, 1).to("lazy")
@@ -268,7 +268,7 @@ def test_an_optimizer_around_another_one_is_refused(torch):
     inner, outer = torch.optim.Adam([p]), torch.optim.SGD([p])
     outer.base_optimizer = inner
     outer.state[p] = {"m": torch.ones(1)}
-    with pytest.raises(UnsupportedError, match="keeps a Adam outside of its state"):
+    with pytest.raises(UnsupportedError, match="keeps a Adam outside its state"):
         xdevice.to_device(outer, "meta")
 
 

@@ -167,7 +167,10 @@ def test_large_ints_beside_a_float_stay_exact(backend):
 def test_lists_of_tensors_are_stacked(backend):
     there = backend.samples().other_device()
     for device in ("cpu", "cpu" if there is None or there.kind == "meta" else there):
-        pair, zero = xdevice.tensor([1, 2], device=device, dtype="float32"), xdevice.tensor(3, device=device, dtype="float32")
+        pair, zero = (
+            xdevice.tensor([1, 2], device=device, dtype="float32"),
+            xdevice.tensor(3, device=device, dtype="float32"),
+        )
         for data, numbers in (
             ([pair, pair], [[1, 2], [1, 2]]),
             ([[pair, [5, 6]], (pair, np.ones(2))], [[[1, 2], [5, 6]], [[1, 2], [1, 1]]]),
@@ -576,7 +579,10 @@ def test_overlapping_tensors_are_not_summed_into_each_other(name):
                 xdevice.parallel.all_reduce(tensors)
             assert xdevice.to_numpy(base).tolist() == [1, 2, 4]
         assert [xdevice.to_numpy(x).tolist() for x in xdevice.parallel.all_reduce([base[:1], base[2:]])] == [[5], [5]]
-        assert [xdevice.to_numpy(x).tolist() for x in xdevice.parallel.all_reduce([base, base])] == [[10, 4, 10], [10, 4, 10]]
+        assert [xdevice.to_numpy(x).tolist() for x in xdevice.parallel.all_reduce([base, base])] == [
+            [10, 4, 10],
+            [10, 4, 10],
+        ]
 
 
 @pytest.mark.parametrize("name", ["torch", "numpy", "paddle"])
@@ -606,7 +612,12 @@ def test_virtual_gpus_have_no_events_and_no_streams(name):
     with xdevice.use_backend(name) as backend:
         if not backend.virtual:
             pytest.skip("real GPUs, or none")
-        for ask in (xdevice.accelerator.Event, lambda: xdevice.accelerator.Event("gpu:0"), xdevice.accelerator.Stream, xdevice.accelerator.Stream.current):
+        for ask in (
+            xdevice.accelerator.Event,
+            lambda: xdevice.accelerator.Event("gpu:0"),
+            xdevice.accelerator.Stream,
+            xdevice.accelerator.Stream.current,
+        ):
             with pytest.raises(xdevice.errors.UnsupportedError, match=r"(events|streams).*; "):
                 ask()
 

@@ -54,6 +54,12 @@ class Backend:
     def is_host_bound(self, x):
         return False
 
+    def attributes_of(self, model):
+        return ()
+
+    def parameters_of(self, model):
+        return ()
+
     def model_parts(self, model):
         return [model.weight]
 
@@ -96,7 +102,9 @@ def test_a_trainer_of_gluon_goes_where_its_parameters_are():
     trainer = mx.gluon.Trainer(net.collect_params(), "adam")
     step(mx, net, trainer)
     for given in (trainer, [trainer], {"trainer": trainer, "x": mx.nd.ones(2)}):
-        with pytest.raises(xdevice.errors.UnsupportedError, match=r"its parameter dense\d+_\w+ is on cpu\(0\).*to_device"):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError, match=r"its parameter dense\d+_\w+ is on cpu\(0\).*to_device"
+        ):
             xdevice.to_device(given, there)
     assert xdevice.device_of([net, trainer]) is xdevice.cpu()
     step(mx, net, trainer)

@@ -108,7 +108,9 @@ def test_a_number_beside_that_of_the_variable_is_refused(loaded, monkeypatch):
 def test_nothing_has_changed_when_one_backend_refuses(loaded):
     willing, unwilling = Listed(), Listed(why_not="it is too old; use a newer one")
     loaded.update(willing=willing, unwilling=unwilling)
-    with pytest.raises(xdevice.errors.UnsupportedError, match="listed cannot have virtual GPUs here: it is too old; use a"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="listed cannot have virtual GPUs here: it is too old; use a"
+    ):
         xdevice.virtual_gpus(2)
     assert (willing.virtual, willing.made, environment.virtual_gpus_wanted()) == (0, [], 0)
 
@@ -125,7 +127,9 @@ def test_more_than_one_backend_takes_are_refused_before_another_gets_them(loaded
 
 def test_real_gpus_are_hidden_only_if_asked(loaded):
     backend = loaded["listed"] = Listed(real=2)
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"listed has 2 real GPUs here.*virtual_gpus\(n, force=True\)"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"listed has 2 real GPUs here.*virtual_gpus\(n, force=True\)"
+    ):
         xdevice.virtual_gpus(4)
     assert (backend.virtual, backend.made, environment.virtual_gpus_wanted()) == (0, [], 0)
     xdevice.virtual_gpus(4, force=True)

@@ -87,6 +87,7 @@ def _variables(backend: str | None, engine: str | None, timeout: float | None) -
     """The environment variables for all processes that the options `--backend`, `--engine` and `--timeout` set."""
     try:
         name = registry.canonical(backend) if backend else None
+        _require_engine(engine)
     except XDeviceError as error:
         raise click.UsageError(str(error)) from error
     variables = {
@@ -95,3 +96,17 @@ def _variables(backend: str | None, engine: str | None, timeout: float | None) -
         "XDEVICE_TIMEOUT": None if timeout is None else f"{timeout:g}",
     }
     return {name: text for name, text in variables.items() if text is not None}
+
+
+def _require_engine(engine: str | None) -> None:
+    """Raises an error before any process is started if no framework has an engine of this name."""
+    if engine is None or engine == "auto":
+        return
+    framework = engine.partition(":")[0]
+    try:
+        registry.canonical(framework)
+    except XDeviceError:
+        raise click.UsageError(
+            f"there is no engine {engine!r}: name auto, a framework, or one and its engine, such as torch:gloo, "
+            "torch:nccl, jax:gloo, tensorflow:ring or paddle:gloo; `xdevice info` lists those that are here"
+        ) from None

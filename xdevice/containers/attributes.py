@@ -28,6 +28,16 @@ class Attribute(str):
     __slots__ = ()
 
 
+def as_key(name: Any) -> Any:
+    """Returns the key for what an object has under a name. A `__dict__` may have keys that are no texts: flax's
+    `nnx.List` has its layers under their numbers."""
+    return Attribute(name) if isinstance(name, str) else name
+
+
+def as_name(key: Any) -> Any:
+    return str(key) if isinstance(key, str) else key
+
+
 @registry.kept_by_type
 def slots(cls: type) -> tuple[str, ...]:
     """Returns the names of the slots of a class and its bases, as `setattr` takes them."""
@@ -49,7 +59,7 @@ def attribute_dict(x: Any) -> Any:
         ) from error
 
 
-def attributes(x: Any) -> dict[str, Any]:
+def attributes(x: Any) -> dict[Any, Any]:
     """Returns what is in the slots and the `__dict__` of an object, by name."""
     values = {}
     for name in slots(type(x)):
@@ -64,16 +74,16 @@ def first_lost(old: Any, new: Any) -> str:
     with another type or another plain value; "" if there is none. Attributes with "hash" in their names do not count,
     because a stored hash changes with the contents."""
     before, after = attributes(old), attributes(new)
-    names = (name for name in before if "hash" not in name)
-    return next((name for name in names if name not in after or _differs(before[name], after[name])), "")
+    names = (name for name in before if "hash" not in str(name))
+    return next((str(name) for name in names if name not in after or _differs(before[name], after[name])), "")
 
 
 def _differs(old: Any, new: Any) -> bool:
     return type(new) is not type(old) or (isinstance(old, _PLAIN) and old != new)
 
 
-def put(new: Any, name: str, value: Any) -> None:
-    own, slot = getattr(new, "__dict__", None), getattr(type(new), name, None)
+def put(new: Any, name: Any, value: Any) -> None:
+    own, slot = getattr(new, "__dict__", None), getattr(type(new), name, None) if isinstance(name, str) else None
     if type(slot) is types.MemberDescriptorType:
         slot.__set__(new, value)  # past a frozen class's __setattr__, one in C too
     elif own is not None:
@@ -86,21 +96,30 @@ def read(x: Any) -> tuple[list[Any], list[Any]]:
     named = [field.name for field in fields(x)] if is_dataclass(x) else ()
     of_fields = {name: getattr(x, name) for name in named if hasattr(x, name)}
     values = of_fields | attributes(x) | of_fields  # the fields come first, and as their properties give them
-    return list(map(Attribute, values)), list(values.values())
+    return list(map(as_key, values)), list(values.values())
+
+
+def empty(x: Any) -> Any:
+    """Returns an object of the type of `x`, to be filled by `fill`, made without calling `__init__`."""
+    try:
+        return object.__new__(type(x))
+    except TypeError:  # its memory is laid out by C
+        return copy.copy(x)
 
 
 def write(x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
-    try:
-        new = object.__new__(type(x))
-    except TypeError:  # its memory is laid out by C
-        new = copy.copy(x)
-    values = dict(zip(map(str, keys), children, strict=True))
+    return fill(empty(x), x, keys, children)
+
+
+def fill(new: Any, x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
+    values = dict(zip(map(as_name, keys), children, strict=True))
     for name, child in values.items():
-        put(new, name, _gone_along(name, child, x, values) if name.endswith("device") else child)
+        notes_device = isinstance(name, str) and name.endswith("device")
+        put(new, name, _gone_along(name, child, x, values) if notes_device else child)
     return new
 
 
-def _gone_along(name: str, noted: Any, x: Any, values: dict[str, Any]) -> Any:
+def _gone_along(name: str, noted: Any, x: Any, values: dict[Any, Any]) -> Any:
     """Returns the value for an attribute in which an object notes a device: if the tensors that the attribute is about
     were on that device and have moved, their new device, otherwise the old value. `device` is about all tensors of the
     object, `some_device` about those whose names begin with `some`."""
@@ -110,7 +129,12 @@ def _gone_along(name: str, noted: Any, x: Any, values: dict[str, Any]) -> Any:
     moves = set()
     for other, child in values.items():
         owned = registry.kind_of(type(child))
-        if other.startswith(prefix) and owned is not None and owned.kind == "tensor" and owner in (None, owned.backend):
+        if (
+            str(other).startswith(prefix)
+            and owned is not None
+            and owned.kind == "tensor"
+            and owner in (None, owned.backend)
+        ):
             with suppress(UnsupportedError):  # a traced tensor has no device
                 moves.add((owned.backend.device_of(before[other]), owned.backend.device_of(child)))
     if type(place) is not Device or len(moves) != 1 or not all(was is place for was, _ in moves):

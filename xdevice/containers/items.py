@@ -61,11 +61,15 @@ def _find_beside(x: Any) -> dict[str, Any]:
         return {}
     if isinstance(x, dict | UserDict):
         beside = {name: value for name, value in beside.items() if name not in x or x[name] is not value}
-    return {
+    beside = {
         name: value
         for name, value in beside.items()
-        if looks.known_kind(type(value)) is not None or looks.search(value)
+        if registry.kind_of(type(value)) is not None or looks.search(value)
     }
+    for name in beside:
+        if not isinstance(name, str):  # it could not be told from an item
+            raise ContainerError(f"a {type(x).__qualname__} has an attribute {shown(name)}, which is no text")
+    return beside
 
 
 def add_beside(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[Names, Children]:
@@ -305,6 +309,8 @@ def _write_deque(x: Any, keys: Names, children: Children) -> Any:
 
 
 ATTRIBUTES: Final = Walk(by_attributes.read, by_attributes.write)
+KNOWING_ITSELF: Final = Walk(by_attributes.read, by_attributes.write)
+"""How an object is walked that something in it refers to, as a transform and its inverse know each other."""
 
 BY_BASE: Final[tuple[tuple[Any, Walk], ...]] = (
     (dict | UserDict, Walk(_read_keyed, write_keyed)),

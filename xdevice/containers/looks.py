@@ -17,7 +17,7 @@ from itertools import chain, count, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.core import registry
-from xdevice.errors import ContainerError, UnsupportedError, shown
+from xdevice.errors import ContainerError, shown
 
 from .attributes import attribute_dict, attributes, members
 
@@ -32,7 +32,7 @@ _MOST: Final = 10_000
 program."""
 
 _DEEPEST: Final = 16
-"""How many levels of plain containers `_is_plain` looks through: a container that contains itself has no end."""
+"""How many levels of plain containers `is_plain` looks through: a container that contains itself has no end."""
 
 _IS_COLLECTED: Final = 1 << 14  # Py_TPFLAGS_HAVE_GC
 _VIEWS: Final[tuple[Any, ...]] = (type({}.keys()), type({}.values()), type({}.items()))
@@ -88,7 +88,7 @@ class _View(NamedTuple):
 def search(x: Any) -> list[Inner]:
     """Returns the tensors and models in an object that is neither, or in an array of objects. Raises `ContainerError`
     if there is too much in it to be searched."""
-    inside = _objects(x, known_kind(type(x)))
+    inside = _objects(x, registry.kind_of(type(x)))
     x = x if inside is None else inside
     return list(_search(x)) if can_hold(type(x)) else []
 
@@ -113,7 +113,10 @@ def has_method(cls: type, name: str) -> bool:
 @registry.kept_by_type
 def can_hold(cls: type) -> bool:
     """Whether objects of a type may hold other objects: those that may take part in garbage collection."""
-    return bool(cls.__flags__ & _IS_COLLECTED) and not issubclass(cls, _NEVER)
+    if not cls.__flags__ & _IS_COLLECTED or issubclass(cls, _NEVER):
+        return False
+    owner = registry.owner_of(cls)
+    return owner is None or not issubclass(cls, owner.opaque)
 
 
 def _is_function(cls: type) -> bool:
@@ -123,9 +126,14 @@ def _is_function(cls: type) -> bool:
 
 def is_proxy(cls: type) -> bool:
     """Whether objects of a type stand for another object, whose class `isinstance` sees. TensorFlow's wrappers around
-    the dicts and tuples of its modules are of this kind, and `wrapt.ObjectProxy`."""
-    inner = next((members(base)["__wrapped__"] for base in cls.__mro__ if "__wrapped__" in members(base)), None)
-    return issubclass(type(inner), _DESCRIPTORS)
+    the dicts and tuples of its modules are of this kind, and `wrapt.ObjectProxy`. A decorator with a property
+    `__wrapped__` is not: it is of its own class."""
+    return all(issubclass(type(_defined(cls, name)), _DESCRIPTORS) for name in ("__wrapped__", "__class__"))
+
+
+def _defined(cls: type, name: str) -> Any:
+    """Returns what a type or a base of it, except `object`, defines under a name; None if none does."""
+    return next((members(base)[name] for base in cls.__mro__[:-1] if name in members(base)), None)
 
 
 def _unwrap(x: Any) -> Any:
@@ -152,7 +160,7 @@ def _search(x: Any) -> Iterator[Inner]:
             cls = type(child)
             if id(cls) in PLAIN:
                 continue
-            owned = known_kind(cls)
+            owned = registry.kind_of(cls)
             inside = _objects(child, owned) if owned is not None else None
             if owned is not None and inside is None:
                 steps = [*((form, key) for form, key, _ in way[1:]), (form, key)]
@@ -194,10 +202,13 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
     cls = type(x)
     view = _view(cls)
     if view.is_proxy:
-        yield ".__wrapped__", "", _unwrap(x)
+        inner = _unwrap(x)
+        yield ".__wrapped__", "", inner
+        if registry.owner_of(cls) is None:  # what a framework notes beside what its own proxies stand for is not held
+            yield from (("", "", own) for own in gc.get_referents(x) if own is not inner)
         return
     if view.base is dict:
-        if not _is_plain(list(dict.values(x))):
+        if not is_plain(list(dict.values(x))):
             yield from (("[{}]", key, value) for key, value in list(dict.items(x)))
         yield from _number(".keys()[{}]", list(dict.keys(x)))
     elif view.base is not None:
@@ -214,10 +225,10 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _number(form: str, values: list[Any]) -> Iterator[tuple[str, Any, Any]]:
-    return iter(()) if _is_plain(values) else zip(repeat(form), count(), values, strict=False)
+    return iter(()) if is_plain(values) else zip(repeat(form), count(), values, strict=False)
 
 
-def _is_plain(values: list[Any]) -> bool:
+def is_plain(values: list[Any]) -> bool:
     """Whether values are numbers and texts only, or containers of these. It works at C's speed, because a tokenizer has
     50,000 pairs, and looking at each in turn takes ten times as long."""
     for _ in range(_DEEPEST):
@@ -236,10 +247,3 @@ def _objects(x: Any, owned: Owned | None) -> Any:
         return None
     way = owned.backend.container_way(x)
     return way.flatten(x) if way is not None and way.flatten is not None else None
-
-
-def known_kind(cls: type) -> Owned | None:
-    try:
-        return registry.kind_of(cls)
-    except UnsupportedError:  # of what a framework has beside tensors and models
-        return None

@@ -5,21 +5,23 @@ An object moves itself if its type was registered with `move`, or if the type ha
 framework move (`Backend.moves_by`, such as `to`) and all tensors seen in it are of that framework. Any other object
 stays where it is. Its tensors would then stay behind, so moving what it is in raises an error.
 
-Tensors that an object's own method leaves where they are do not count: a batch of graphs keeps its bookkeeping on the
-host. Which attributes hold such tensors is found out once for each type, when the tensors of one object are on several
-devices.
+A method that leaves a tensor behind is refused by name: nobody can see whether it forgets the tensor, or keeps it on
+the host on purpose. What stays on purpose is said by the type's `Way`, for all objects of the type, and is never
+inferred from what one object does.
 """
 
 from __future__ import annotations
 
 import copy
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from xdevice.core import registry
 from xdevice.errors import ContainerError, NotBuiltError, UnsupportedError
 
 from . import looks
+from .attributes import attributes, put
+from .looks import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -28,11 +30,6 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend, Way
 
     from .looks import Inner
-
-
-_staying: Final[dict[int, frozenset[str]]] = {}
-"""By the `id` of a type: the attributes whose tensors stay where they are when the type's own method moves an
-object."""
 
 
 class Stranger:
@@ -50,15 +47,7 @@ class Stranger:
         return self.mover is not None or (self.way is not None and self.way.move is not None)
 
     def places(self) -> list[tuple[str, Device]]:
-        """Returns name and device of each tensor in the object, and of each variable of its models. Tensors that the
-        object's own method leaves where they are do not count."""
-        places = self._find_places()
-        if self.mover is None or len({place for _, place in places}) < 2:
-            return places
-        staying = self._look_up_staying()
-        return [(path, place) for path, place in places if _attribute(path) not in staying]
-
-    def _find_places(self) -> list[tuple[str, Device]]:
+        """Returns name and device of each tensor in the object, and of each variable of its models."""
         places = []
         for path, value, backend, kind in self.parts:
             if kind == "tensor":
@@ -66,27 +55,9 @@ class Stranger:
             elif kind == "model":
                 with suppress(NotBuiltError):  # a model that is not built: its variables will be made where it is used
                     places += [(f"{path}.{name}".rstrip("."), place) for name, place in backend.model_devices(value)]
+                    parameters = enumerate(backend.parameters_of(value))
+                    places += [(f"{path}.parameters[{i}]", backend.device_of(one)) for i, one in parameters]
         return places
-
-    def _look_up_staying(self) -> frozenset[str]:
-        cls = type(self.x)
-        if id(cls) not in _staying:
-            registry.remember(_staying, cls, self._find_staying())
-        return _staying[id(cls)]
-
-    def _find_staying(self) -> frozenset[str]:
-        """Returns the attributes whose tensors the object's own method leaves where they are. They are found by moving
-        a copy of the object to each of the devices on which it has tensors."""
-        staying: set[str] = set()
-        for target in {place for _, place in self._find_places()}:
-            try:
-                arrived = find(self._let_move(self._duplicate(), target), None)
-            except Exception:  # it cannot go there: moving it raises the error
-                continue
-            places = arrived._find_places() if arrived is not None else []
-            moved = {_attribute(path) for path, place in places if place is target}
-            staying.update(_attribute(path) for path, _ in places if _attribute(path) not in moved)
-        return frozenset(staying) if {_attribute(path) for path, _ in self._find_places()} - staying else frozenset()
 
     def is_on(self, target: Device) -> bool:
         """Whether all tensors in the object are on a device."""
@@ -109,7 +80,7 @@ class Stranger:
             backend.require(target)
 
     def refusal(self, path: str, target: Device) -> ContainerError:
-        """Returns the error that says why the object's tensors would stay behind, and which line mends that."""
+        """Returns the error that says why the object's tensors would stay behind, and which line fixes that."""
         places = [place for _, place in self.places()]
         somewhere = "tensors" if places else "models"
         where = next((f"tensors on {place}" for place in places if place is not target), somewhere)
@@ -152,75 +123,119 @@ class Stranger:
         except Exception as error:
             name = type(self.x).__qualname__
             raise ContainerError(
-                f"a {name} cannot be copied ({type(error).__name__}: {error}); say how: xdevice.register_container({name}, "
+                f"a {name} cannot be copied ({type(error).__name__}: {error}); say how: "
+                f"xdevice.register_container({name}, "
                 "flatten=..., rebuild=...)"
             ) from error
         return self._move(twin, target)
 
     def _move(self, x: Any, target: Device) -> Any:
-        name = type(x).__qualname__
-        before = self._find_places() if self.mover is not None else []
+        homes = self._homes()
         try:
-            if self.mover is None:
-                assert self.way is not None
-                assert self.way.move is not None
-                return self.way.move(x, target)
             moved = self._let_move(x, target)
         except Exception as error:
+            name = type(x).__qualname__
             raise ContainerError(
                 f"a {name} does not move itself to {target} ({type(error).__name__}: {error}); say how: "
-                f"xdevice.register_container({name}, move=...), or xdevice.register_container({name}) to have its attributes walked"
+                f"xdevice.register_container({name}, move=...), or xdevice.register_container({name}) "
+                "to have its attributes walked"
             ) from error
-        arrived = find(moved, None)
-        if arrived is None and registry.kind_of(type(moved)) is None:
+        try:
+            self._refuse_left(moved, target)
+        except ContainerError:
+            if moved is x and len(homes) == 1:
+                with suppress(Exception):  # the error says that it has not moved as a whole
+                    self._let_move(x, *homes)
+            raise
+        return moved
+
+    def _homes(self) -> set[Device]:
+        try:
+            return {place for _, place in self.places()}
+        except UnsupportedError:  # a tensor of it is on several devices
+            return set()
+
+    def _refuse_left(self, moved: Any, target: Device) -> None:
+        """Raises `ContainerError` if the object's method has not brought all its tensors to a device."""
+        name = type(self.x).__qualname__
+        method = f"{name}.{self.mover.moves_by}()" if self.mover is not None else f"the move of {name}"
+        if registry.kind_of(type(moved)) is not None:
+            return
+        arrived = find(moved, self.way if type(moved) is type(self.x) else None)
+        if self.parts and (arrived is None or not arrived.parts):
             raise ContainerError(
-                f"{name}.{self.mover.moves_by}() gave a {type(moved).__qualname__} without tensors; say how a {name} "
-                f"moves: xdevice.register_container({name}, move=...), or xdevice.register_container({name}) to have its attributes walked"
+                f"{method} gave a {type(moved).__qualname__} without tensors; say how a {name} moves: "
+                f"xdevice.register_container({name}, move=...), or xdevice.register_container({name}) "
+                "to have its attributes walked"
             )
         places = arrived.places() if arrived is not None else []
         left = [(path, place) for path, place in places if place is not target]
         if left:
             what = "its tensors where they were" if len(left) == len(places) else f"{left[0][0]} on {left[0][1]}"
-            homes = {home for _, home in before}
-            if moved is x and len(homes) == 1:
-                with suppress(Exception):  # the error says that it has not moved as a whole
-                    self._let_move(x, *homes)
             raise ContainerError(
-                f"{name}.{self.mover.moves_by}() left {what}; say how a {name} moves: "
-                f"xdevice.register_container({name}, move=...), or xdevice.register_container({name}) to have its attributes walked"
+                f"{method} left {what}; xdevice.register_container({name}) has its attributes walked instead, and "
+                f"xdevice.register_container({name}, flatten=..., rebuild=...) says which of its tensors move, "
+                "if others stay"
             )
-        return moved
 
     def _let_move(self, x: Any, target: Device) -> Any:
         """Returns what the object's own method for moving returns, or the object if that is None, as it is of methods
         that work in place."""
-        assert self.mover is not None
+        if self.mover is None:
+            assert self.way is not None
+            assert self.way.move is not None
+            return self.way.move(x, target)
         moved = getattr(x, str(self.mover.moves_by))(self.mover.to_native(target))
         return x if moved is None else moved
 
     def _duplicate(self) -> Any:
         """Returns a deep copy of the object. Its tensors are copied by their framework: gradients flow to the old ones,
         and no storage is shared."""
-        memo: dict[int, Any] = {}
-        for _, value, backend, kind in self.parts:
-            if kind == "tensor":
-                memo[id(value)] = backend.copy(value, backend.device_of(value))
-        return copy.deepcopy(self.x, memo)
+        return _duplicate(self.x, self.parts)
 
 
-def _attribute(path: str) -> str:
-    """Returns the attributes at the start of a path, up to the first item: `.a.b` of `.a.b[0].c`."""
-    return path.partition("[")[0]
+def _duplicate(x: Any, parts: list[Inner]) -> Any:
+    memo: dict[int, Any] = {}
+    for _, value, backend, kind in parts:
+        if kind == "tensor":
+            memo[id(value)] = backend.copy(value, backend.device_of(value))
+    return copy.deepcopy(x, memo)
 
 
-def find(x: Any, way: Way | None) -> Stranger | None:
+def separate(x: Any, new: Any) -> None:
+    """Gives `new`, a copy of a tensor of a user's own class, its own copies of what `x` carries in attributes.
+    Frameworks share it: `Tensor.to` of PyTorch, `__array_finalize__` of NumPy."""
+    before = attributes(x)
+    for name, value in attributes(new).items():
+        if before.get(name) is value and id(type(value)) not in PLAIN:
+            put(new, name, _copied(value, f"the {name} of a {type(x).__qualname__}"))
+
+
+def _copied(value: Any, name: str) -> Any:
+    owned = registry.kind_of(type(value))
+    parts = [looks.Inner("", value, *owned)] if owned is not None else looks.search(value)
+    try:
+        return _duplicate(value, parts)
+    except Exception as error:
+        if not parts:
+            return value  # a lock, or an open file
+        raise ContainerError(f"{name} cannot be copied ({type(error).__name__}: {error}); copy it by itself") from error
+
+
+def find(x: Any, way: Way | None, with_host: bool = False) -> Stranger | None:
     """Returns the `Stranger` for an object that is neither a tensor nor a model; None if nothing in it can be moved.
-    `way` says how the type of the object was registered, if it was."""
+    `way` says how the type of the object was registered, if it was. Arrays of a framework that has only host memory
+    count only with `with_host`: nothing moves them, but a copy has to take them with it."""
     if way is not None and way.tensors is not None:
         named = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
         parts = [looks.Inner(name, value, *owned) for name, value, owned in named if owned]
         return Stranger(x, way, parts) if parts or way.move is not None else None
-    parts = [one for one in looks.search(x) if not one.backend.is_host_only]
+    stays = [f".{name}" for name in way.stays] if way is not None else []
+    parts = [
+        one
+        for one in looks.search(x)
+        if (with_host or not one.backend.is_host_only) and not any(name in one.path for name in stays)
+    ]
     return Stranger(x, way, parts) if parts or way is not None else None
 
 

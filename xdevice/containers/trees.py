@@ -1,4 +1,5 @@
-"""Containers: walking them, rebuilding them with their tensors replaced, and `register` for types of the user's own.
+"""Containers: walking them, rebuilding them with their tensors replaced, and `register` for types of the
+user's own.
 
 How Python's own containers are walked is written here (for those with nothing but tensors in `batches`); `ways` finds
 that out for other types. It is found out once, when an object of the type is first met, and forgotten when the type is
@@ -10,15 +11,15 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict, deque
 from itertools import islice
 from operator import is_
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.contract import Way
 from xdevice.core import registry
 from xdevice.errors import ContainerError, UnsupportedError, shown
 
 from . import looks, strangers
-from .attributes import Attribute
-from .items import Walk, add_beside, and_keys, read_elements, write_keyed
+from .attributes import Attribute, empty, fill
+from .items import ATTRIBUTES, KNOWING_ITSELF, Walk, add_beside, and_keys, read_elements, write_keyed
 from .looks import PLAIN
 from .ways import Whole, registered, way_into
 
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
     walk; the types of the leaves, by their `id`s, because some types cannot be hashed. These are tuples because objects
     of their own for each call made `to_device` of three tensors that are there already 2.5 times as slow."""
 
-T = TypeVar("T", bound=type)
 
 _UNSEEN: Final = object()
+_REFERRED_TO: Final[Any] = object()
 _NO_CONTAINERS: Final[dict[int, Any]] = {}
 
 
@@ -79,7 +80,8 @@ def _walk(
     x: Any, way: Walk, whole: bool, once: dict[int, _Node | None] | None, leaves: list[Any], kinds: dict[int, type]
 ) -> _Node:
     """Walks a container: adds its leaves to `leaves` and their types to `kinds`, and returns its node. `once` has the
-    node of each container that was met before, by its `id`; None for one that is still being walked."""
+    node of each container that was met before, by its `id`; None for one that is still being walked, and `_REFERRED_TO`
+    for one of these that something in it refers to."""
     is_plain = type(x) is dict
     for key in x if is_plain else ():
         if type(key) is not str:
@@ -113,9 +115,14 @@ def _walk(
             inner[i] = once[id(child)] = _walk(child, into, whole, once, leaves, kinds)
         else:
             node = once[id(child)]
-            if node is None:
-                raise RecursionError
+            if node is None or node is _REFERRED_TO:
+                if into is not ATTRIBUTES:
+                    raise RecursionError
+                once[id(child)] = _REFERRED_TO
+                node = child, KNOWING_ITSELF, (), (), _NO_CONTAINERS
             inner[i] = node
+    if once is not None and once[id(x)] is _REFERRED_TO:
+        way = KNOWING_ITSELF
     return x, way, keys, children, inner
 
 
@@ -143,10 +150,12 @@ def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) 
 class Tree:
     """A container that was walked: its leaves, their paths, and how it is rebuilt with other leaves."""
 
-    __slots__ = ("is_once", "kinds", "leaves", "root", "walk")
+    __slots__ = ("is_once", "kinds", "leaves", "root", "strangers", "walk")
 
     def __init__(self, x: Any, whole: bool = False, once: bool = False, walk: Walked | None = None) -> None:
         self.is_once = once
+        self.strangers: list[tuple[int, strangers.Stranger]] = []
+        """Which leaves are objects of unknown types that hold tensors; only `searched` looks for them."""
         self.walk = flatten(x, whole, once) if walk is None else walk
         self.root, self.leaves, self.kinds = self.walk
 
@@ -176,11 +185,29 @@ class Tree:
         these `id`s."""
         rebuild(self.walk, self.leaves, touched)
 
+    def unknown(self) -> list[int]:
+        """Returns the numbers of the leaves that are neither tensors nor models nor data of Python's own types."""
+        kinds = {id(cls) for cls in self.kinds.values() if id(cls) not in PLAIN and registry.kind_of(cls) is None}
+        return [i for i, value in enumerate(self.leaves) if id(type(value)) in kinds] if kinds else []
+
     def refuse_strangers(self) -> None:
         """Raises `ContainerError` if a leaf is an object that holds tensors, which could not be replaced."""
-        for i, value in enumerate(self.leaves):
-            if registry.kind_of(type(value)) is None and self.stranger(i) is not None:
-                refuse_stranger(self.path(i), value)
+        for i, stranger in self.strangers:
+            refuse_stranger(self.path(i), stranger)
+
+    def refuse_shared(self) -> None:
+        """Raises `ContainerError` if a leaf is an object that holds arrays of the host, which a copy of the container
+        would share. (A move may share them: they stay where they are.)"""
+        taken = {i for i, _ in self.strangers}
+        for i in self.unknown():
+            value = self.leaves[i]
+            if i not in taken and strangers.find(value, None, with_host=True) is not None:
+                name = type(value).__qualname__
+                raise ContainerError(
+                    f"{self.path(i) or 'it'} is a {name} that holds arrays, which a copy would share; call "
+                    f"xdevice.register_container({name}) to have its attributes walked, or pass what is in it among "
+                    "the values of a list or dict"
+                )
 
     def refuse_sparse(self, name: str, verb: str) -> None:
         """Raises `UnsupportedError` if the container is, or holds, something whose tensors mean something only
@@ -205,6 +232,22 @@ class Tree:
             raise ContainerError(f"{self.path(index) or 'it'}: {error}") from None
 
 
+def searched(x: Any, whole: bool = False, walk: Walked | None = None) -> Tree:
+    """Returns a container that was walked, with the objects of unknown types in it that hold tensors. What is in an
+    object may be the first thing of its framework that the program shows, and with the backend come types that are
+    walked: then the walk begins again."""
+    while True:
+        ways = walks
+        tree = Tree(x, whole, once=True, walk=walk)
+        for i in tree.unknown():
+            holder = tree.stranger(i)
+            if holder is not None:
+                tree.strangers.append((i, holder))
+        if ways is walks:
+            return tree
+        walk = None
+
+
 def _too_deep(x: Any) -> ContainerError:
     return ContainerError(
         f"a {type(x).__qualname__} contains itself, or is nested hundreds deep; "
@@ -212,12 +255,11 @@ def _too_deep(x: Any) -> ContainerError:
     )
 
 
-def refuse_stranger(path: str, x: Any) -> None:
-    """Raises `ContainerError` for a leaf that is neither a tensor nor a model, and yet holds tensors."""
-    holder = stranger(x)
+def refuse_stranger(path: str, holder: strangers.Stranger | None) -> None:
+    """Raises `ContainerError` for an object that is neither a tensor nor a model, and yet holds tensors."""
     if holder is not None and holder.has_tensors():
         raise ContainerError(
-            f"{path or 'it'} is a {type(x).__qualname__} that holds tensors, and is not known to xdevice as a "
+            f"{path or 'it'} is a {type(holder.x).__qualname__} that holds tensors, and is not known to xdevice as a "
             f"container; {holder.remedy('or how: flatten=..., rebuild=...')}"
         )
 
@@ -251,10 +293,13 @@ def have_same_keys(one: Walked, other: Walked) -> bool:
     return True
 
 
-def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]]) -> Any:
-    """Returns `x` rebuilt with `change(its leaves)`; `x` itself if that returns the very same leaves."""
-    tree = Tree(x, once=True)
+def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]], copies: bool = False) -> Any:
+    """Returns `x` rebuilt with `change(its leaves)`; `x` itself if that returns the very same leaves. With `copies`, an
+    object whose arrays the result would share is refused."""
+    tree = searched(x)
     tree.refuse_strangers()
+    if copies:
+        tree.refuse_shared()
     return tree.rebuilt(change(tree.leaves))
 
 
@@ -273,6 +318,16 @@ def way_of(x: Any, whole: bool) -> Walk | None:
         if holder is not None and holder.moves:
             return None
     return way.inside
+
+
+def mover(x: Any) -> strangers.Stranger | None:
+    """Returns the `Stranger` for an object of a type that a user or a framework has said how to move; None for any
+    other object."""
+    way = walks.get(id(type(x)))
+    if type(way) is not Whole or way.way is None:
+        return None
+    holder = strangers.find(x, way.way)
+    return holder if holder is not None and holder.moves else None
 
 
 def stranger(x: Any) -> strangers.Stranger | None:
@@ -306,8 +361,10 @@ def _rebuild(
     one."""
     container, way, _, children, inner = node
     before = done.get(id(container))
-    if before is not None and before[0] is node:
+    if before is not None and (before[0] is node or way is KNOWING_ITSELF):
         return before[2]
+    if way is KNOWING_ITSELF:
+        done[id(container)] = node, [], empty(container)  # it is there before what refers to it
     if inner:
         new = [
             _rebuild(inner[i], changed, touched, done) if i in inner else next(changed) for i in range(len(children))
@@ -317,6 +374,8 @@ def _rebuild(
     if before is not None and all(map(is_, before[1], new)):
         return before[2]
     twin = container
+    if way is KNOWING_ITSELF:
+        return fill(done[id(container)][2], container, node[2], new)
     if way.is_plain or not all(map(is_, new, children)) or (touched and any(id(x) in touched for x in new)):
         twin = _write(node, new)
     done[id(container)] = node, new, twin
@@ -378,48 +437,22 @@ OWN: Final[dict[type, Walk]] = {
 
 
 def register(
-    cls: T,
-    *,
-    flatten: Callable[[Any], Mapping[Any, Any] | Sequence[Any]] | None = None,
-    rebuild: Callable[[Any, Any], Any] | None = None,
-    move: Callable[[Any, Device], Any] | None = None,
-) -> T:
-    """Says how objects of a type of your own, and of its subclasses, are walked or moved; returns the type.
-
-    Young: it may change in a minor version.
-
-    Needed for objects that hold tensors and have no `.to(device)` of their own. Without further arguments, also as a
-    decorator, their attributes are walked, and rebuilding makes a new object without calling `__init__`. It holds at
-    once, also for types met before, and costs nothing for other types. docs/reference/devices.md has more examples.
-
-    Args:
-        cls: the type. If it is registered again, the last call counts.
-        flatten: returns what is in an object, as a dict or a list.
-        rebuild: `rebuild(old, inside)` returns a new object that holds `inside`, a dict or list as from `flatten`.
-        move: `move(x, device)` returns `x` itself or a new object, on a `Device`. `copy_to` calls it on a deep copy.
-
-    Raises:
-        ContainerError: not a type; a type of tensors or models; one of `flatten` and `rebuild` without the other, or
-            either beside `move`.
-
-    Example:
-        >>> @xdevice.register_container
-        ... class Game:
-        ...     def __init__(self, board):
-        ...         self.board = board
-        >>> xdevice.device_of([Game(xdevice.ones(2, device="cpu"))])
-        Device('cpu:0')
-    """
+    cls: type,
+    flatten: Callable[[Any], Mapping[Any, Any] | Sequence[Any]] | None,
+    rebuild: Callable[[Any, Any], Any] | None,
+    move: Callable[[Any, Device], Any] | None,
+) -> None:
+    """Says how objects of a type are walked or moved: what `register_container` does here."""
     _refuse(cls, flatten, rebuild, move)
     registered[cls] = Way(flatten, rebuild, move)
     forget()
-    return cls
 
 
 def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None:
     if not isinstance(cls, type):
         raise ContainerError(
-            f"register takes a type, not {shown(cls)}; call xdevice.register_container({type(cls).__qualname__})"
+            f"register_container takes a type, not {shown(cls)}; "
+            f"call xdevice.register_container({type(cls).__qualname__})"
         )
     owned = registry.kind_of(cls)
     if owned is not None:
@@ -429,12 +462,14 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
     if cls.__module__ == "builtins":
         raise ContainerError(f"{cls.__qualname__} is Python's own, and cannot be redefined; register a subclass of it")
     if (flatten is None) is not (rebuild is None):
-        raise ContainerError(f"register({cls.__qualname__}) needs both flatten and rebuild, or neither")
+        raise ContainerError(f"register_container({cls.__qualname__}) needs both flatten and rebuild, or neither")
     if flatten is not None and move is not None:
-        raise ContainerError(f"register({cls.__qualname__}) takes flatten and rebuild, or move, not both")
+        raise ContainerError(f"register_container({cls.__qualname__}) takes flatten and rebuild, or move, not both")
     for name, function in (("flatten", flatten), ("rebuild", rebuild), ("move", move)):
         if function is not None and not callable(function):
-            raise ContainerError(f"register({cls.__qualname__}) needs a function as {name}, not {shown(function)}")
+            raise ContainerError(
+                f"register_container({cls.__qualname__}) needs a function as {name}, not {shown(function)}"
+            )
 
 
 def forget(_: Backend | None = None) -> None:

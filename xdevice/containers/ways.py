@@ -50,6 +50,8 @@ def way_into(x: Any) -> Walk | Whole | None:
         return Whole(_walk_inside(x), own) if own.move is not None else _walk_of(own)
     if x is None or issubclass(cls, type) or registry.kind_of(cls) is not None:
         return None  # for JAX, None is a container without anything in it
+    if looks.is_proxy(cls) and registry.owner_of(cls) is None:
+        return None  # it may hold more than what it stands for, and cannot be made again
     offered = _ask_frameworks(x)
     if offered is not None and (offered.move is not None or (offered.tensors is not None and offered.flatten is None)):
         inside = _by_functions(offered) if offered.flatten is not None else _walk_inside(x)

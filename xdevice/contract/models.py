@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from .primitives import Primitives
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping
 
     from xdevice.base.devices import Device
     from xdevice.errors import UnsupportedError
@@ -24,6 +24,8 @@ class Models(Primitives):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("model_devices", "variables", "move_model", "copy_model")
+    lists_layers: ClassVar[str] = ""
+    """Into what a user puts layers and parameters so that the framework lists them; the end of an error."""
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         """Yields the name and the device of each variable that decides on which device a model is. Raises
@@ -61,6 +63,25 @@ class Models(Primitives):
         """Returns a new model on `device` that shares no storage with this one."""
         raise self._no_models()
 
+    def attributes_of(self, model: Any) -> Iterable[tuple[str, dict[str, Any], Container[str]]]:
+        """Yields the name of the model itself, "", and of each submodel, the `__dict__` of it, and the keys there that
+        are the framework's own or computed anew. The core looks for what the framework does not list in the rest, and
+        takes it along. A framework that takes it along by itself yields nothing."""
+        return ()
+
+    def parameters_of(self, model: Any) -> Iterable[Any]:
+        """Yields the variables of other models that an optimizer updates: they do not move with it."""
+        return ()
+
+    def move_held(self, x: Any, device: Device) -> Any:
+        """Returns a tensor that a model holds without listing it on a device. It is the same object if the framework's
+        own move of a variable keeps it the same object, because optimizers refer to it."""
+        return self.move(x, device)
+
+    def is_parameter(self, x: Any) -> bool:
+        """Whether a tensor is of the kind that models list as their parameters."""
+        return False
+
     def model_parts(self, model: Any) -> Iterable[Any]:
         """Returns the parts of a model that a user may hold beside the model: its variables, as the model hands them
         out, and its submodels. For a copy it returns as many parts, in the same order, so that `copy_to` can match
@@ -95,6 +116,16 @@ class Models(Primitives):
         `gradients`, has been stored, in the thread that computes it; an error of `ready` ends the pass. Goes on until
         the function that is returned is called. A framework that does not tell calls nothing."""
         return lambda: None
+
+    def times_written(self, x: Any) -> int | None:
+        """Returns how often a tensor has been written in place since it was made; None if the framework does not
+        count."""
+        return None
+
+    def settings(self, optimizer: Any) -> str:
+        """Returns the numbers by which an optimizer steps and which are not among its variables, such as its rate, in
+        one text; "" for a model, and if there are none."""
+        return ""
 
     def no_copy_of_optimizer(self, instead: str) -> UnsupportedError:
         """Returns the error to raise in `copy_model` for an optimizer."""

@@ -59,12 +59,14 @@ class Memory(NamedTuple):
     """The most that `allocated` has been since the start or `reset_peak_memory_stats`."""
     pinned: int = 0
     """Page-locked bytes of the host that xdevice keeps for copies to and from GPUs; only asked of the CPU."""
+    name: str = ""
+    """The framework's name of the device, such as "NVIDIA H200"."""
 
 
 class Way(NamedTuple):
-    """How an object that is neither a tensor nor a model is walked for tensors, or moved. `xdevice.register_container` makes one
-    of what the user says about a type; an adapter's `container_way` returns one for types that are registered with its
-    framework. If no field is set, the attributes of the object are walked."""
+    """How an object that is neither a tensor nor a model is walked for tensors, or moved. `xdevice.register_container`
+    makes one of what the user says about a type; an adapter's `container_way` returns one for types that are registered
+    with its framework. If no field is set, the attributes of the object are walked."""
 
     flatten: Callable[[Any], Any] | None = None
     """Returns what is in an object, as a dict or a list."""
@@ -79,6 +81,9 @@ class Way(NamedTuple):
     tensors: Callable[[Any], Iterable[tuple[str, Any]]] | None = None
     """For an object that moves itself: returns the tensors that decide on which device it is, each with the path from
     the object to it, such as ".x". Left out, all tensors that can be found in the object count."""
+    stays: tuple[str, ...] = ()
+    """The attributes, at any depth, whose tensors stay where they are by design, as the bookkeeping of PyG's `Batch` on
+    the host. They do not count."""
     instead: str = ""
     """For an object that can be neither walked nor moved: what to do instead. The error that says so ends with it."""
     dense: str = ""
@@ -105,6 +110,9 @@ class Primitives(ABC):
     dtype_names: ClassVar[Mapping[Any, str]] = MappingProxyType({})
     """The framework's dtype objects and their names in `dtypes`, {half: "float16"}: needed if the `name` or the text of
     an object is not that name. Left out, `x.dtype` is read as `xdevice.base.dtypes.dtype_name` reads it."""
+    opaque: tuple[type, ...] = ()
+    """Types of the framework whose objects keep arrays for themselves only, as random generators do: nobody looks into
+    them for tensors."""
     short_floats: frozenset[str] = frozenset()
     """The 8-bit floats, by ml_dtypes's names, that `from_numpy`, `to_numpy` and `move` also take; nothing else does."""
     kinds: ClassVar[tuple[str, ...]] = ("cpu", "gpu")
@@ -131,7 +139,7 @@ class Primitives(ABC):
     accelerator `gpu:i` is does not change, unless GPUs become virtual, and then every word is right."""
     computes_on: ClassVar[Literal["operands", "scope"]] = "operands"
     """On which device the framework's operations compute: on that of their operands, or, wherever these are, on that of
-    the innermost `scope`, outside of one on the framework's default. In the second case a process that has a GPU of its
+    the innermost `scope`, outside one on the framework's default. In the second case a process that has a GPU of its
     own is in the scope of that one, and errors for tensors on two devices say where operators compute."""
     most_axes: int = 64
     """How many axes a tensor may have; values come through NumPy, which does not allow more."""
@@ -272,11 +280,6 @@ class Primitives(ABC):
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         """Returns a tensor filled with one value, made on the device itself."""
 
-    @abstractmethod
-    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> Any:
-        """Returns random numbers, uniform in [0, 1), from the framework's own generator and seed, made on the device
-        itself if the framework can do that."""
-
     def tracing(self) -> str | None:
         """Returns what is tracing (compiling) the function that runs now, such as "jax.jit". Random numbers that are
         drawn on the host while a function is traced are the same at each later call. None if nothing traces, or if
@@ -284,7 +287,7 @@ class Primitives(ABC):
         return None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:
-        """Returns `function()`, called outside of the framework's compiler, which would otherwise replace NumPy's
+        """Returns `function()`, called outside the framework's compiler, which would otherwise replace NumPy's
         functions in it by the framework's own operations."""
         return function()
 
@@ -309,11 +312,19 @@ class Primitives(ABC):
         tensor stays on the host."""
         return False
 
+    def register_tree_node(self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]) -> None:  # noqa: B027  # most frameworks have no trees
+        """Registers a type with the framework's own trees, if it has any and the type is not registered yet.
+        `flatten(x)` gives children and what is static; `unflatten(static, children)` makes the object."""
+
     # memory
 
     def memory(self, device: Device) -> Memory:
         """Returns total, free, allocated and peak bytes of a device; None for what the framework does not tell."""
         raise self.unsupported("memory()", "override Backend.memory()")
+
+    def empty_cache(self, device: Device) -> None:
+        """Gives back the memory that the framework keeps for its next tensors on a real device beside the CPU."""
+        raise self.unsupported("giving memory back before the process ends", "limit what it takes before it starts")
 
     def reset_peak(self, device: Device) -> None:
         """Resets the peak of a device's memory to the bytes that are allocated now."""
@@ -328,8 +339,8 @@ class Primitives(ABC):
     # the process
 
     def on_choice(self) -> None:  # noqa: B027  # most frameworks need not be told
-        """Called when the program chooses this backend by `use`, `set_backend` or XDEVICE_BACKEND, in the thread that
-        does so. If the variable chooses it, also called when the program imports the framework."""
+        """Called when the program chooses this backend by `use_backend`, `set_backend` or XDEVICE_BACKEND, in the
+        thread that does so. If the variable chooses it, also called when the program imports the framework."""
 
     def after_fork(self) -> str | None:
         """Called in a forked child. Returns why this backend cannot be used there, or None if it can."""

@@ -89,7 +89,8 @@ class Stream:
         if chosen is not self.backend:
             raise UnsupportedError(
                 f"{self} cannot hold the work of {chosen.name}, which is selected here; make the stream inside the "
-                f"same xdevice.use_backend({chosen.name!r}), or enter it inside xdevice.use_backend({self.backend.name!r})"
+                f"same xdevice.use_backend({chosen.name!r}), "
+                f"or enter it inside xdevice.use_backend({self.backend.name!r})"
             )
         around = scopes.current()
         if around is not None and around is not self.device:
@@ -116,7 +117,7 @@ class Stream:
         """
         if not isinstance(other, Stream | Event):
             raise DeviceError(
-                f"a stream waits for an xdevice.accelerator.Stream or an xdevice.accelerator.Event, not for {shown(other)} of type "
+                f"a stream waits for a Stream or an Event of xdevice.accelerator, not for {shown(other)} of type "
                 f"{type(other).__qualname__}; xdevice.sync(x) makes the host wait for a device or a tensor"
             )
         _same_backend(self, other)
@@ -147,7 +148,7 @@ class Stream:
             UnsupportedError: a tensor of another backend. NotATensorError: `x` holds no tensor.
         """
         if registry.kind_of(type(x)) is None:
-            trees.Tree(x).refuse_strangers()
+            trees.searched(x).refuse_strangers()
         tensors = [leaf for leaf in trees.leaves(x) if _is_tensor(leaf.value)]
         if not tensors:
             raise NotATensorError(f"{shown(x)} of type {type(x).__qualname__} holds no tensor to keep")
@@ -165,7 +166,8 @@ class Stream:
         if place is not self.device:
             raise DeviceMismatchError(
                 f"{name} is on {place}, and {self} is of {self.device}; move it with "
-                f"xdevice.to_device(..., {str(self.device)!r}), or make the stream with xdevice.accelerator.Stream({str(place)!r})"
+                f"xdevice.to_device(..., {str(self.device)!r}), "
+                f"or make the stream with xdevice.accelerator.Stream({str(place)!r})"
             )
 
     def __repr__(self) -> str:
@@ -238,7 +240,8 @@ class Event:
             self._make(stream.device)
         elif self.device is not stream.device:
             raise DeviceMismatchError(
-                f"{self} belongs to {self.device} and cannot be recorded on {stream}; make another xdevice.accelerator.Event()"
+                f"{self} belongs to {self.device} and cannot be recorded on {stream}; make another "
+                "xdevice.accelerator.Event()"
             )
         self.backend.record(self._native, stream.native)
         self._recorded = True
@@ -260,9 +263,7 @@ class Event:
                 differ. UnsupportedError: they are of two backends. DeviceError: not an `Event`.
         """
         if not isinstance(other, Event):
-            raise DeviceError(
-                f"elapsed() takes the later xdevice.accelerator.Event, not {shown(other)} of type {type(other).__qualname__}"
-            )
+            raise DeviceError(f"elapsed() takes the later Event, not {shown(other)} of type {type(other).__qualname__}")
         start, end = self._happening("time from"), other._happening("time to")
         _same_backend(self, other)
         if self.device is not other.device:

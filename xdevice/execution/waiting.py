@@ -10,6 +10,7 @@ from xdevice.containers import trees
 from xdevice.contract import Backend
 from xdevice.core import registry, selection
 from xdevice.tensors.contents import owned
+from xdevice.tensors.leaves import model_places
 from xdevice.tensors.refusals import refuse_non_container, traced
 
 
@@ -75,5 +76,5 @@ def _sync_owned(backend: Backend, kind: str, x: Any) -> None:
     if kind == "tensor":
         backend.wait(x)
         return
-    for place in {place for _, place in backend.model_devices(x)}:
+    for place in {place for _, place in model_places(backend, x)}:
         backend.synchronize(place)

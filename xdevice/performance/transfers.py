@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from xdevice.contract.patching import listening
 from xdevice.core import registry, workers
 from xdevice.core.blocks import Entered
-from xdevice.errors import ArgumentError, TransferError, shown
+from xdevice.errors import ArgumentError, TransferError, TransferWarning, shown
 from xdevice.performance.contract import hooks
 from xdevice.performance.contract.transfers import Transfer
 
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 
 Mode = Literal["allow", "log", "log_explicit", "disallow", "disallow_explicit"]
 _MODES: tuple[Mode, ...] = ("allow", "log", "log_explicit", "disallow", "disallow_explicit")
-
-
-class TransferWarning(UserWarning):
-    """Warns of a transfer inside `transfers("log")`, at the user's line that made the transfer.
-
-    Young: it may change in a minor version.
-    """
 
 
 class Record(Transfer):

@@ -3,7 +3,7 @@
 A cell holds a value that only grows. Its key says what it is about:
 
 - `(module, name)`, `(module, "*")`: a global name; the modules that it imports everything from
-- `(function, name)`, `(function, "local", name)`: a parameter; a local name, for functions inside of it
+- `(function, name)`, `(function, "local", name)`: a parameter; a local name, for functions inside it
 - `(function, "return")`: what it returns
 - `("attr", family, name)`: an attribute of objects of classes that inherit from each other; family None: of anything
 - `("items", key)`: the items of a list or dict, which has the same key; `(function, "*")` and `"**"` are two of them
@@ -12,10 +12,11 @@ A cell holds a value that only grows. Its key says what it is about:
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+from .progress import Progress
 from .project import Class, Function
 from .sources import PythonModule
 from .values import NOTHING, UNKNOWN, Atom, Value, of, union
@@ -23,11 +24,21 @@ from .values import NOTHING, UNKNOWN, Atom, Value, of, union
 Task = PythonModule | Function
 """The unit that is interpreted at one time."""
 
+MOST_READINGS: Final = 500
+"""How often a module or a function is interpreted, before whatever it hands on may be anything. The most that any had
+of PyTorch's torchtitan, Keras, and the models of Hugging Face's transformers was 203."""
+
 
 class Cells:
-    """The cells of a project, and the modules and functions that have read each of them."""
+    """The cells of a project, and the modules and functions that have read each of them.
 
-    def __init__(self) -> None:
+    `unsettled` are the tasks that `MOST_READINGS` stopped; `give_up` gets the values that they would have handed on.
+    """
+
+    def __init__(self, give_up: Callable[[Value], None]) -> None:
+        self.give_up = give_up
+        self.unsettled: dict[Task, None] = {}
+        self._readings: Counter[Task] = Counter()
         self.values: dict[Any, Value] = {}
         self.reader: Task | None = None  # the task that is being interpreted
         self._readers: defaultdict[Any, set[Task | None]] = defaultdict(set)
@@ -45,6 +56,9 @@ class Cells:
         old = self.values.setdefault(key, NOTHING)
         if value <= old:
             return
+        if self.reader in self.unsettled:
+            self.give_up(value)
+            value = UNKNOWN
         new = union(old, value)
         # `union` may have dropped what "anything" covers
         if new != old:
@@ -59,11 +73,18 @@ class Cells:
     def schedule(self, task: Task) -> None:
         self._waiting.setdefault(task)
 
-    def drain(self, interpret: Callable[[Task], None]) -> None:
+    def drain(self, interpret: Callable[[Task], None], progress: Progress) -> None:
         """Interprets what is scheduled, until nothing is."""
+        done = 0
         while self._waiting:
+            done += 1
+            if done % 64 == 0:
+                progress("following values", done, done + len(self._waiting))
             # the oldest first: a module before the functions that it has scheduled
             self.reader, _ = self._waiting.popitem(last=False)
+            self._readings[self.reader] += 1
+            if self._readings[self.reader] > MOST_READINGS:
+                self.unsettled[self.reader] = None
             interpret(self.reader)
         self.reader = None
 

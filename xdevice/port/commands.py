@@ -10,20 +10,56 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .progress import shown_on_terminal
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .engine import Examined
+    from .lint import Choice, Finding
     from .sites import Site
+    from .words import Goal, Target, Version
 
 _PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
 _FILE = click.Path(path_type=Path)
 
 
 def _refuse_other_suffixes(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    if path is not None and path.suffix != ".json":
-        raise click.BadParameter(f"{path} does not end in .json, and the report is JSON", ctx, param)
+    if path is not None and path.suffix not in (".json", ".txt", ".html"):
+        raise click.BadParameter(f"{path} does not end in .json, .txt or .html: the forms of a report", ctx, param)
     return path
+
+
+def _read_version(ctx: click.Context, param: click.Parameter, text: str | None) -> Version | None:
+    from .words import version
+
+    try:
+        return None if text is None else version(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+def _goal(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that say which words `port` and `lint --fix` write."""
+    for decorate in (
+        click.option(
+            "--to",
+            "target",
+            type=click.Choice(("xdevice", "accelerator")),
+            default="xdevice",
+            show_default=True,
+            help="Whose words to write: xdevice's, or PyTorch's own (torch.accelerator) without an import of xdevice.",
+        ),
+        click.option(
+            "--torch-minimum",
+            metavar="VERSION",
+            callback=_read_version,
+            help="Write only words that this release of PyTorch has: 2.9. Else the newest ones, and the summary of "
+            "port names what they need.",
+        ),
+    ):
+        function = decorate(function)
+    return function
 
 
 def _project(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +80,7 @@ def _project(function: Callable[..., Any]) -> Callable[..., Any]:
             type=_FILE,
             callback=_refuse_other_suffixes,
             metavar="FILENAME",
-            help="Write a report as JSON into a file that ends in .json.",
+            help="Write a report, with a summary first: a file that ends in .txt, .html (one page) or .json.",
         ),
     ):
         function = decorate(function)
@@ -53,13 +89,26 @@ def _project(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @_project
+@_goal
 @click.option("--by", type=click.Choice(("code", "file", "idiom")), default="code", show_default=True)
-def scan(paths: tuple[Path, ...], only: str, root: Path | None, by: str, report_to: Path | None) -> None:
+def scan(
+    paths: tuple[Path, ...],
+    only: str,
+    root: Path | None,
+    by: str,
+    report_to: Path | None,
+    target: Target,
+    torch_minimum: Version | None,
+) -> None:
     """Counts device idioms, such as x.cuda(), in scripts, notebooks and d2l texts, by what port would do with them.
 
     All PATHS are one project; - is a script on the standard input. The exit status is 0, or 2 if a file cannot be read.
     """
-    examined = _examine(paths, only, root, None, report_to)
+    from .summary import head
+    from .words import Goal
+
+    examined = _examine(paths, only, root, None, report_to, Goal(target, torch_minimum))
+    click.echo("\n".join([*head(examined), ""]))
     _show_table(examined, by)
     _end(examined, 0)
 
@@ -74,6 +123,7 @@ def scan(paths: tuple[Path, ...], only: str, root: Path | None, by: str, report_
     flag_value="check",
     help="Print nothing but the files; exit 1 if one would change.",
 )
+@_goal
 @click.option("--backend", help="What set_backend gets; else the one framework that a file uses.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not list what is open.")
 def port(
@@ -84,14 +134,19 @@ def port(
     backend: str | None,
     quiet: bool,
     report_to: Path | None,
+    target: Target,
+    torch_minimum: Version | None,
 ) -> None:
-    """Rewrites the device idioms of a framework, such as x.cuda(), as calls of xdevice.
+    """Rewrites the device idioms of a framework, such as x.cuda(), as calls of xdevice or as PyTorch's own words.
 
     All PATHS are one project; - is a script on the standard input, which is rewritten to the standard output. Idioms
-    that it could not rewrite are listed on standard error, with the reason. The exit status is 0; 1 with --check if a
-    file would change; 2 if a file cannot be read.
+    that it could not rewrite are listed on standard error, with the reason; then the files that still need one vendor's
+    devices. The exit status is 0; with --check 1 if a file would change, and 3 if none would but one still needs a
+    vendor; 2 if a file cannot be read.
     """
-    examined = _examine(paths, only, root, backend, report_to)
+    from .words import Goal
+
+    examined = _examine(paths, only, root, backend, report_to, Goal(target, torch_minimum))
     changed = False
     for source in examined.sources:
         new = examined.port(source)
@@ -108,7 +163,9 @@ def port(
             click.echo(examined.diff(source), nl=False)
     if not quiet:
         _list_open(examined)
-    _end(examined, 1 if way == "check" and changed else 0)
+    needs_vendor = _show_needs(examined)
+    status = 1 if changed else 3 if needs_vendor else 0
+    _end(examined, status if way == "check" else 0)
 
 
 @click.command()
@@ -121,6 +178,12 @@ def port(
     metavar="REV",
     help="Only lines that were added since this revision of Git.",
 )
+@click.option(
+    "--fix",
+    is_flag=True,
+    help="Rewrite what port rewrites of the findings, as far as it is proven to mean the same; report the rest.",
+)
+@_goal
 @click.option("--baseline", type=_FILE, help="Only what this file does not have.")
 @click.option(
     "--write-baseline",
@@ -144,42 +207,80 @@ def lint(
     baseline: Path | None,
     baseline_to: Path | None,
     shape: str,
+    fix: bool,
+    target: Target,
+    torch_minimum: Version | None,
 ) -> None:
     """Reports device code in scripts that is wrong, or bound to one vendor.
 
     Reads .py, .ipynb and the .md files of d2l.ai, without importing them. A PATH may be a folder, or - for the standard
-    input. The comment `# xdevice: ignore[XD202]` ignores a line, `# xdevice: off` and `on` ignore several; select,
-    ignore and per-file-ignores can be set in [tool.xdevice] of pyproject.toml. The exit status is 0 if nothing is
-    found, 1 if something is, and 2 if a file could not be read or an option is wrong.
+    input. What is only reached behind a test such as `if torch.cuda.is_available():` is reported with the test. The
+    comment `# xdevice: ignore[XD202]` ignores a line, `# xdevice: off` and `on` ignore several; select, ignore and
+    per-file-ignores can be set in [tool.xdevice] of pyproject.toml. The exit status is 0 if nothing is found, or
+    nothing is left after --fix; 1 if something is, and 2 if a file could not be read or an option is wrong.
     """
-    from . import engine, sources
     from . import lint as rules
     from .lint_formats import FORMATS
+    from .words import Goal
 
     if sum(option is not None for option in (revision, baseline, baseline_to)) > 1:
         raise click.UsageError("--diff, --baseline and --write-baseline go one at a time")
+    if fix and baseline_to is not None:
+        raise click.UsageError("--fix and --write-baseline go one at a time")
+    if fix and "-" in map(str, paths):
+        raise click.UsageError("--fix changes files, and the standard input is none; xdevice port - rewrites it")
     root = Path.cwd()
     try:
         choice = rules.configure(root).with_options(select, ignore)
-        with engine.collector_paused():
-            examined = engine.examine(paths, root=root) if shape == "sarif" or choice.needs_engine() else None
-            read, unreadable = (examined.sources, examined.unreadable) if examined else sources.read_all(paths, root)
-            findings = [finding for source in read for finding in rules.findings(source, choice)]
-        _report_unreadable(unreadable)
+        goal = Goal(target, torch_minimum) if fix or shape == "sarif" or choice.needs_engine() else None
+        findings, examined, unreadable = _findings(paths, root, choice, goal)
         if baseline_to is not None:
+            _report_unreadable(unreadable)
             baseline_to.write_text(rules.baseline(findings), encoding="utf-8")
             click.echo(f"{len(findings)} written to {baseline_to}", err=True)
             sys.exit(2 if unreadable else 0)
-        if revision is not None:
-            findings = rules.only_added(findings, revision, root)
-        elif baseline is not None:
-            findings = rules.beyond(findings, baseline)
+
+        def narrow(findings: list[Finding]) -> list[Finding]:
+            if revision is not None:
+                findings = rules.only_added(findings, revision, root)
+            elif baseline is not None:
+                findings = rules.beyond(findings, baseline)
+            return rules.with_guarded(findings)
+
+        shown = narrow(findings)
+        if fix and examined is not None:
+            new = rules.fixed(shown, examined)
+            for source, text in new.items():
+                (root / source.path).write_bytes(text)
+            if new:
+                click.echo(f"rewritten: {', '.join(source.path for source in new)}", err=True)
+                findings, examined, unreadable = _findings(paths, root, choice, goal)
+                shown = narrow(findings)
     except rules.OptionError as error:
         raise click.UsageError(str(error)) from error
-    if findings or not unreadable or shape != "text":
-        shown = rules.with_fixes(findings, examined) if shape == "sarif" and examined else findings
-        click.echo(FORMATS[shape](list(shown)), nl=False)
-    sys.exit(2 if unreadable else 1 if findings else 0)
+    _report_unreadable(unreadable)
+    if shape == "sarif" and examined is not None:
+        shown = list(rules.with_fixes(shown, examined))
+    if shown or not unreadable or shape != "text":
+        click.echo(FORMATS[shape](shown), nl=False)
+    sys.exit(2 if unreadable else 1 if shown else 0)
+
+
+def _findings(
+    paths: tuple[Path, ...], root: Path, choice: Choice, goal: Goal | None
+) -> tuple[list[Finding], Examined | None, list[tuple[str, str]]]:
+    """The findings of lint, what the engine knows of the files if there is a goal, and what cannot be read."""
+    from . import engine, sources
+    from . import lint as rules
+
+    unreadable: list[tuple[str, str]] = []
+    with engine.collector_paused(), shown_on_terminal() as progress:
+        if goal is None:  # each file is forgotten once it was read
+            read = sources.read_each(paths, root, unreadable, progress)
+            return [finding for source in read for finding in rules.findings(source, choice)], None, unreadable
+        examined = engine.examine(paths, root=root, goal=goal, progress=progress)
+        findings = [finding for source in examined.sources for finding in rules.findings(source, choice)]
+        return findings, examined, examined.unreadable
 
 
 def _examine(
@@ -188,16 +289,22 @@ def _examine(
     root: Path | None,
     backend: str | None,
     report_to: Path | None,
+    goal: Goal | None = None,
 ) -> Examined:
     """The verdict on each site. The report is written before `port` changes any file."""
-    from . import engine, report
+    from . import engine, report, summary
+    from .words import USUAL
 
     for path in paths:
         if str(path) != "-" and not path.exists():
             raise click.UsageError(f"there is no file or folder {path}")
-    examined = engine.examine(paths, only, root, backend)  # type: ignore[arg-type]
+    with shown_on_terminal() as progress:
+        examined = engine.examine(paths, only, root, backend, goal or USUAL, progress)  # type: ignore[arg-type]
+    for name in examined.unsettled:
+        click.echo(f"{name}: its values did not settle, and count as anything; what needs them stays open", err=True)
     if report_to is not None:
-        report_to.write_text(report.text(examined), encoding="utf-8", newline="\n")
+        write = {".json": report.text, ".txt": summary.text, ".html": summary.page}[report_to.suffix]
+        report_to.write_text(write(examined), encoding="utf-8", newline="\n")
     return examined
 
 
@@ -236,6 +343,28 @@ def _list_open(examined: Examined) -> None:
             where = f"{site.file}:{line}" + (f" (cell {cell})" if cell else "")
             more = f"; see {site.link}" if site.link else ""
             click.echo(f"{where}: {site.code} {site.idiom}: {site.why}{more}", err=True)
+
+
+def _show_needs(examined: Examined) -> bool:
+    """Names the files that still need one vendor's devices, and the PyTorch that the new text needs. Returns whether
+    there is such a file."""
+    needs_vendor = False
+    newest: dict[Version, list[str]] = {}
+    for source in examined.sources:
+        needed = examined.needed_torch(source)
+        if needed is not None:
+            newest.setdefault(needed, []).append(source.path)
+        names: dict[str, dict[str, list[str]]] = {}
+        for site in examined.vendor_sites(source):
+            line, _ = source.place(site.line)
+            names.setdefault(site.vendor, {}).setdefault(site.idiom, []).append(str(line))
+        for vendor, idioms in names.items():
+            needs_vendor = True
+            uses = "; ".join(f"{name} (line {', '.join(lines)})" for name, lines in idioms.items())
+            click.echo(f"{source.path} will still need {vendor}: {uses}", err=True)
+    for needed, paths in sorted(newest.items()):
+        click.echo(f"PyTorch {needed} or newer is needed by {', '.join(paths)}", err=True)
+    return needs_vendor
 
 
 def _report_unreadable(unreadable: list[tuple[str, str]]) -> None:

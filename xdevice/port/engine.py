@@ -9,17 +9,22 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from . import porting, sources
+from .cells import Task
 from .idioms import SETS_CURRENT
 from .inference import Inference
 from .interpreter import infer
+from .neutral_sites import NeutralSites
+from .progress import Progress, unseen
 from .project import Project
 from .rules import JudgedSites
 from .sites import GRADES, Edit, Grade, Site, splice
 from .sources import PythonModule, Source
-from .text_flow import origins_in_text
+from .text_flow import origins_in_text, origins_on_devices
+from .words import USUAL, Goal, Version, version
 
 
 @dataclass
@@ -27,7 +32,8 @@ class Examined:
     """The result of `examine`. `sites` are sorted; `unreadable` holds (path, why).
 
     `port(source)` is the file as `port` would write it. After `examine`, every expression of `Module.tree` has an
-    attribute `means`, the set of what it may be (see `values`), which rules of lint may ask.
+    attribute `means`, the set of what it may be (see `values`), which rules of lint may ask. `unsettled` names the
+    functions and modules whose values were given up as anything, because they did not settle.
     """
 
     root: Path
@@ -37,18 +43,39 @@ class Examined:
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
     modules: list[PythonModule] = field(default_factory=list)
+    goal: Goal = USUAL
+    unsettled: list[str] = field(default_factory=list)
 
     def of(self, source: Source) -> list[Site]:
         """The sites of one file."""
-        return [site for site in self.sites if site.file == source.path]
+        return self._by_file.get(source.path, [])
+
+    @cached_property
+    def _by_file(self) -> dict[str, list[Site]]:
+        groups: dict[str, list[Site]] = {}
+        for site in self.sites:
+            groups.setdefault(site.file, []).append(site)
+        return groups
 
     def port(self, source: Source) -> bytes:
         """The file as the command `xdevice port` would write it: `source.raw` if nothing in it is rewritten."""
         sites = [site for site in self.of(source) if site.verdict == "rewritten"]
-        if not sites:
-            return source.raw
+        return self.rewrite(source, sites) if sites else source.raw
+
+    def rewrite(self, source: Source, sites: list[Site]) -> bytes:
+        """The file with some of its sites rewritten."""
         edits = {edit for site in sites for edit in site.edits}
+        for module in source.modules:
+            edits |= porting.unused_imports(module, edits)
         return source.rewrite(edits | self.import_edits(source, sites))
+
+    def vendor_sites(self, source: Source) -> list[Site]:
+        """The sites for which the file will still need one vendor's devices after `port`."""
+        return [site for site in self.of(source) if site.verdict == "open" and site.vendor]
+
+    def needed_torch(self, source: Source) -> Version | None:
+        """The oldest release of PyTorch that has all words which `port` writes into a file; None if it writes none."""
+        return max((version(site.since) for site in self.of(source) if site.since and site.after), default=None)
 
     def import_edits(self, source: Source, sites: list[Site]) -> set[Edit]:
         """The edits that insert the imports which these sites of a file need."""
@@ -87,6 +114,8 @@ def examine(
     only: Grade = "proven",
     root: Path | None = None,
     backend: str | None = None,
+    goal: Goal = USUAL,
+    progress: Progress = unseen,
 ) -> Examined:
     """All files under the paths as one project, with a verdict for each site.
 
@@ -97,26 +126,41 @@ def examine(
     """
     places = [Path(path) for path in paths]
     root = root or _common_folder(places)
-    examined = Examined(root, only, backend, *sources.read_all(places, root))
-    judge(examined)
+    examined = Examined(root, only, backend, *sources.read_all(places, root, progress), goal=goal)
+    judge(examined, progress)
     return examined
 
 
 @collector_paused()
-def judge(examined: Examined) -> None:
+def judge(examined: Examined, progress: Progress = unseen) -> None:
     """Fills in the verdict of each site of the files that were read."""
     project = Project(module for source in examined.sources for module in source.modules)
-    inference = infer(project)
+    inference = infer(project, progress)
+    examined.unsettled = sorted(map(_name_of_task, inference.cells.unsettled))
     examined.modules = project.modules
-    in_text = origins_in_text(project.modules, inference)
-    current = _set_currents(project.modules, inference)
-    sites: dict[object, Site] = {}
+    goal = examined.goal
+    is_neutral = goal.target == "accelerator"
+    kind = NeutralSites if is_neutral else JudgedSites
+    in_text: set[ast.AST] = set()
+    on_devices: set[ast.AST] = set()
+    setters: list[PythonModule] = []
     for module in project.modules:
-        for site in JudgedSites(module, inference, in_text, module in current).sites():
+        in_text |= origins_in_text(module, inference)
+        if is_neutral:
+            on_devices |= origins_on_devices(module, inference)
+        if _sets_current(module, inference):
+            setters.append(module)
+        module.release()
+    current = _connected(setters, inference)
+    sites: dict[object, Site] = {}
+    for number, module in enumerate(project.modules):
+        progress("judging", number, len(project.modules))
+        for site in kind(module, inference, in_text, module in current, goal, on_devices).sites():
             # a cell of several tabs is judged once in each, and written once
             site.tabs = (module.tab,) if module.tab else ()
             twin = sites.get(site.key)  # of another tab
             sites[site.key] = site if twin is None else _merge(twin, site)
+        module.release()
     for source in examined.sources:
         for line, why in source.broken:
             site = Site(source.path, line, 0, "cell", "XD160", "", "open", why=why, end=(line, 0))
@@ -126,6 +170,10 @@ def judge(examined: Examined) -> None:
     for site in examined.sites:
         if site.edits:
             site.after = _after(by_path[site.file], site)
+
+
+def _name_of_task(task: Task) -> str:
+    return task.source.path if isinstance(task, PythonModule) else f"{task.module.source.path}: {task.name}"
 
 
 def _merge(one: Site, other: Site) -> Site:
@@ -151,17 +199,16 @@ def _at_level(site: Site, only: Grade) -> Site:
 
 def _after(source: Source, site: Site) -> str:
     """The text of the whole expression once the edits of this site alone are made."""
-    start = min(edit.start for edit in site.edits)
-    start = min(start, source.offset(site.line, site.col))
-    end = max(edit.end for edit in site.edits)
-    end = max(end, source.offset(*site.end))
+    end = source.offset(*site.end)
+    start = min(end - len(site.before.encode()), *(edit.start for edit in site.edits))
+    end = max(end, *(edit.end for edit in site.edits))
     return splice(source.text[start:end], [edit.shifted(-start) for edit in site.edits]).decode()
 
 
-def _set_currents(modules: list[PythonModule], inference: Inference) -> set[PythonModule]:
-    """The modules that set the current device, and all that are connected with one of them by imports."""
+def _connected(modules: list[PythonModule], inference: Inference) -> set[PythonModule]:
+    """The modules, and all that are connected with one of them by imports."""
     connected: set[PythonModule] = set()
-    waiting = [module for module in modules if _sets_current(module, inference)]
+    waiting = list(modules)
     while waiting:
         module = waiting.pop()
         if module not in connected:
@@ -171,6 +218,7 @@ def _set_currents(modules: list[PythonModule], inference: Inference) -> set[Pyth
 
 
 def _sets_current(module: PythonModule, inference: Inference) -> bool:
+    """Whether a module sets the current device."""
     calls = (node for node in module.walked[0] if isinstance(node, ast.Call))
     return any(inference.full_name(call.func) in SETS_CURRENT for call in calls)
 

@@ -31,19 +31,49 @@ class Inference:
 
     def __init__(self, project: Project) -> None:
         self.project = project
-        self.cells = Cells()
+        self.cells = Cells(self.give_up)
         self.get, self.put, self.list_of = self.cells.get, self.cells.put, self.cells.list_of
         self.functions: dict[ast.AST, Function] = {}
         self.classes: dict[ast.AST, Class] = {}
         self.methods: dict[str, list[Function]] = {}  # of all classes, by name
         self.imports: dict[PythonModule, set[PythonModule]] = {}  # those that import each other, in both directions
         self.loop_ends: dict[ast.AST, Env] = {}
+        self._foreign: dict[str, Value] = {}
 
     def escape(self, value: Value) -> None:
-        """Notes that functions are handed to code outside of the project, which may call them with anything."""
+        """Notes that functions are handed to code outside the project, which may call them with anything."""
         for atom in value:
             if atom.kind in ("function", "bound"):
                 atom.subject.is_open = atom.subject.has_callers = True
+
+    def give_up(self, value: Value) -> None:
+        """Lets what is no longer followed be anything: functions are called with anything, lists hold anything."""
+        for atom in value:
+            match atom.kind:
+                case "function" | "bound":
+                    self.open(atom.subject)
+                case "class":
+                    init = atom.subject.method("__init__")
+                    if init is not None:
+                        self.open(init)
+                case "list" | "dict":
+                    self.put(("items", atom.subject), UNKNOWN)
+                case "tuple":
+                    self.give_up(union(*atom.subject))
+
+    def open(self, function: Function) -> None:
+        """Lets a function be called with anything that its annotations allow."""
+        function.is_open = function.has_callers = True
+        for arg in function.args:
+            if arg.arg != function.receiver:
+                self.put((function, arg.arg), self.annotated(arg.annotation, function.module) or UNKNOWN)
+
+    def foreign(self, name: str) -> Value:
+        """What is outside of the project under a full name: one value, however often the name occurs."""
+        value = self._foreign.get(name)
+        if value is None:
+            value = self._foreign[name] = of("foreign", name)
+        return value
 
     # names
 
@@ -87,7 +117,7 @@ class Inference:
     def imported(self, name: str, asker: PythonModule) -> Value:
         """What `import name` gives in a module."""
         module = self._other_module(name, asker)
-        return of("foreign", name) if module is None else of("module", module)
+        return self.foreign(name) if module is None else of("module", module)
 
     def imported_from(self, origin: str, name: str, asker: PythonModule) -> Value:
         """What `from origin import name` gives in a module."""
@@ -98,14 +128,14 @@ class Inference:
             # a name that the package itself binds hides its module of that name
             if value or inner is None:
                 return value
-        return of("foreign", f"{origin}.{name}") if inner is None else of("module", inner)
+        return self.foreign(f"{origin}.{name}") if inner is None else of("module", inner)
 
     def _other_module(self, name: str, asker: PythonModule) -> PythonModule | None:
         """Another module of the project that a module imports."""
         module = self.project.find(name, asker) if name else None
         if module is None or module is asker:
             return None
-        # in both directions: `set_device` in one changes what "cuda" means in the other
+        # in both directions: `set_default_device` in one changes what "cuda" means in the other
         self.imports.setdefault(asker, set()).add(module)
         self.imports.setdefault(module, set()).add(asker)
         return module
@@ -124,7 +154,7 @@ class Inference:
         """What `node`, the attribute of this name, may be."""
         match atom.kind:
             case "foreign":
-                return of("foreign", f"{atom.subject}.{name}")
+                return self.foreign(f"{atom.subject}.{name}")
             case "module":
                 return self._attribute_of_module(atom.subject, name)
             case "instance" | "class" | "super":
@@ -160,9 +190,14 @@ class Inference:
                 return of("class", cls)
             # attributes that were set on objects of unknown classes, of which this may be one
             loose = self.get(("attr", None, name))
+            inner = cls.inner_class(name, is_super=atom.kind == "super")
+            if inner is not None:
+                # the cell of the family has those of other lineages, too
+                others = frozenset(value for value in values if not _is_inner_class(value, name))
+                return union(of("class", inner), others, loose)
             if values:
                 return union(values, loose)
-            return UNKNOWN if cls.foreign_bases() else loose
+            return UNKNOWN if cls.foreign_bases else loose
         if atom.kind == "class":
             return of("function", method)
         # an heir's object calls the method, so that its `self` may be one of the heir, too
@@ -208,6 +243,10 @@ class Inference:
         for name, value in zip(method.positional, (value_of(atom), INT), strict=False):
             self.put((method, name), value)
         return self.get((method, "return"))
+
+
+def _is_inner_class(atom: Atom, name: str) -> bool:
+    return atom.kind == "class" and atom.subject.outer is not None and atom.subject.name == name
 
 
 def _only_atom(node: ast.AST) -> Atom:

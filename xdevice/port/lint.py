@@ -24,12 +24,16 @@ from .sites import Site
 from .sources import Cell, PythonModule, Source
 
 _COMMENT: Final = re.compile(r"#\s*xdevice:\s*(ignore|off|on)\b\s*(?:\[([^\]]*)\])?")
+_STREAMS: Final = re.compile("stream|event", re.IGNORECASE)
 _SECTION: Final = re.compile(r"^\s*\[tool\.xdevice\b", re.MULTILINE)
 
 
 class OptionError(Exception):
     """An option that cannot be followed: a code that does not exist, a file that cannot be read, an unknown
     revision."""
+
+
+Place = tuple[int, int]
 
 
 class Change(NamedTuple):
@@ -54,7 +58,10 @@ class Finding:
     end: tuple[int, int]
     cell: int | None
     lines: range  # of the whole statement
+    part: tuple[Place, Place]  # of the expression that `port` would rewrite, in `Source.text`
+    guard: tuple[str, Place] | None = None  # the path, line and column of the test that guards it
     fix: tuple[Change, ...] = ()
+    behind: tuple[Finding, ...] = ()  # the findings that this one, a test, guards
 
     @property
     def key(self) -> tuple[str, int, int, str]:
@@ -170,20 +177,50 @@ def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
         if not choice.takes(hit.code, source.path):
             continue
         node: Any = hit.node
-        line, cell = source.place(node.lineno)
+        part: Any = hit.part
         end = source.place(node.end_lineno)[0], column(source, node.end_lineno, node.end_col_offset)
         first, last = _statement_lines(node, module.walked[1])
         yield Finding(
             source.path,
-            line,
-            column(source, node.lineno, node.col_offset),
+            *_start(source, node),
             hit.code,
             hit.text,
             " ".join(source.line_text(node.lineno).split()),
             end,
-            cell,
+            source.place(node.lineno)[1],
             range(source.place(first)[0], source.place(last)[0] + 1),
+            ((part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)),
+            (source.path, _start(source, hit.guard)) if hit.guard is not None else None,
         )
+    module.release()
+
+
+def _start(source: Source, node: Any) -> Place:
+    return source.place(node.lineno)[0], column(source, node.lineno, node.col_offset)
+
+
+def with_guarded(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, in which a test for devices of one vendor has taken in those that are only reached behind it."""
+    findings = list(findings)
+    tests = {(finding.path, (finding.line, finding.col)): finding for finding in findings}
+    behind: dict[Finding, list[Finding]] = {}
+    rest = []
+    for finding in findings:
+        test = tests.get(finding.guard) if finding.guard is not None else None
+        if test is None:
+            rest.append(finding)
+        else:
+            behind.setdefault(test, []).append(finding)
+    return [_with_behind(finding, behind.get(finding, [])) for finding in rest]
+
+
+def _with_behind(test: Finding, guarded: list[Finding]) -> Finding:
+    if not guarded:
+        return test
+    lines = sorted({finding.line for finding in guarded})
+    count = "one use" if len(guarded) == 1 else f"{len(guarded)} uses"
+    message = f"{test.message}; {count} behind this test (line {', '.join(map(str, lines))})"
+    return replace(test, message=message, behind=tuple(guarded))
 
 
 def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, int]:
@@ -203,22 +240,57 @@ def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, i
 def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Finding]:
     """The findings, each with the edits by which `port` would fix it; those in notebooks get none."""
     sources = {source.path: source for source in examined.sources if not source.tokens}
+    sites = _sites_by_place(examined)
+    for finding in findings:
+        site = _site_of(finding, sites) if finding.path in sources else None
+        fix = tuple(_changes(examined, sources[finding.path], site)) if site is not None else ()
+        yield replace(finding, fix=fix)
+
+
+def _sites_by_place(examined: Examined) -> dict[object, Site]:
+    """The sites that are rewritten, by where they begin and end: a site begins at the name of a method, a finding at
+    the whole call."""
     sites: dict[object, Site] = {}
     for site in examined.sites:
-        if site.verdict == "rewritten" and site.file in sources:
-            source = sources[site.file]
-            # a site begins at the name of the method, a finding at the whole call
-            sites["start", site.file, site.line, column(source, site.line, site.col)] = site
-            sites["end", site.file, site.end[0], column(source, *site.end)] = site
+        if site.verdict == "rewritten":
+            sites["start", site.file, (site.line, site.col)] = site
+            sites["end", site.file, site.end] = site
+    return sites
+
+
+def _site_of(finding: Finding, sites: dict[object, Site]) -> Site | None:
+    """The site whose rewriting fixes a finding."""
+    if finding.code not in lint_rules.BY_PORT:
+        return None
+    start, end = finding.part
+    return sites.get(("end", finding.path, end)) or sites.get(("start", finding.path, start))
+
+
+def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes]:
+    """The new bytes of the files in which `port` rewrites a finding, or one that the finding guards. Streams and events
+    of a file are rewritten together or not at all, because PyTorch's do not mix with CUDA's."""
+    places = _sites_by_place(examined)
+    chosen: dict[str, list[Site]] = {}
     for finding in findings:
-        path = finding.path
-        match = sites.get(("end", path, *finding.end))
-        if match is None:
-            match = sites.get(("start", path, finding.line, finding.col))
-        if match is None or finding.code not in lint_rules.BY_PORT:
-            yield finding
-        else:
-            yield replace(finding, fix=tuple(_changes(examined, sources[path], match)))
+        chosen.setdefault(finding.path, []).extend(_sites_to_fix(finding, places))
+    new = {}
+    for source in examined.sources:
+        sites = chosen.get(source.path, [])
+        left = [site for site in examined.of(source) if site.verdict == "rewritten" and site not in sites]
+        if any(_STREAMS.search(site.idiom) for site in left):
+            sites = [site for site in sites if not _STREAMS.search(site.idiom)]
+        if sites:
+            new[source] = examined.rewrite(source, sites)
+    return new
+
+
+def _sites_to_fix(finding: Finding, places: dict[object, Site]) -> Iterator[Site]:
+    own = _site_of(finding, places)
+    inner = [_site_of(guarded, places) for guarded in finding.behind]
+    yield from filter(None, inner)
+    # a test for any vendor's devices must not lead to what only one vendor has
+    if own is not None and None not in inner:
+        yield own
 
 
 def _changes(examined: Examined, source: Source, site: Site) -> Iterator[Change]:
@@ -303,6 +375,7 @@ def _unused_ignores(source: Source, ignores: Iterable[_Ignore], choice: Choice) 
                 (line, 1),
                 ignore.cell,
                 range(line, line + 1),
+                ((line, 0), (line, 0)),
             )
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+from .guards import guarded_by
 from .project import imported_names
 from .sources import PythonModule
 from .values import TENSOR, means_of
+from .words import ROWS
 
-Found = Iterator[tuple[str, str]]
-"""Codes and messages."""
+Found = Iterator[tuple[str, str] | tuple[str, str, ast.AST]]
+"""Codes and messages, and the part of the node that is meant, if that is not all of it."""
 _Check = Callable[["_View", Any], Found]
 
 
@@ -42,41 +44,23 @@ RULES: Final[dict[str, Rule]] = {
     ),
     "XD212": Rule("the result of a copy is thrown away", False),
     "XD214": Rule("CUDA_VISIBLE_DEVICES is set after the framework was imported", False),
-    "XD217": Rule("what is asked for is of one vendor's devices, where there is a word for all", True),
+    "XD217": Rule("a name of CUDA alone, where there is a word for all devices", True),
     "XD218": Rule("`.cuda()` moves to the GPUs of one vendor", True),
+    "XD219": Rule("a name of CUDA alone, for which there is no other word", True),
+    "XD220": Rule("an array is made on the default device, where the device of the others is at hand", False),
+    "XD222": Rule("a function's default names a device", False),
+    "XD223": Rule("`non_blocking` without pinned memory, or `pin_memory()` without `non_blocking`", False),
     "XD401": Rule("a comment ignores what is not found", True),
     "XD402": Rule("the host reads a value in some steps", False),
     "XD403": Rule("a test names the devices of one vendor", False),
 }
 
-NEUTRAL: Final[dict[str, str]] = {
-    "torch.cuda.is_available": "xdevice.num_gpus() > 0, or torch.accelerator.is_available()",
-    "torch.cuda.device_count": "xdevice.num_gpus(), or torch.accelerator.device_count()",
-    "torch.cuda.synchronize": "xdevice.sync(), or torch.accelerator.synchronize()",
-    "torch.cuda.set_device": "xdevice.set_default_device(device), or torch.accelerator.set_device_index(i)",
-    "torch.cuda.current_device": "xdevice.device(), or torch.accelerator.current_device_index()",
-    "torch.cuda.max_memory_allocated": "xdevice.memory(device).peak",
-    "torch.cuda.memory_allocated": "xdevice.memory(device)",
-    "torch.cuda.reset_peak_memory_stats": "xdevice.accelerator.reset_peak_memory_stats(device)",
-    "torch.cuda.manual_seed": "torch.manual_seed(seed), which seeds every device",
-    "torch.cuda.manual_seed_all": "torch.manual_seed(seed), which seeds every device",
-    "torch.cuda.Stream": "xdevice.accelerator.Stream(device)",
-    "torch.cuda.Event": "xdevice.accelerator.Event(), or xdevice.Timer() to take a time",
-    "torch.cuda.amp.autocast": "torch.autocast(device.type)",
-    "torch.cuda.amp.GradScaler": "torch.amp.GradScaler(device.type)",
-    "torch.cuda.FloatTensor": "torch.empty(..., device=device)",
-    "paddle.is_compiled_with_cuda": "xdevice.num_gpus() > 0",
-    "paddle.device.is_compiled_with_cuda": "xdevice.num_gpus() > 0",
-    "paddle.device.cuda.device_count": "xdevice.num_gpus()",
-    "paddle.device.cuda.synchronize": "xdevice.sync()",
-    "paddle.device.cuda.max_memory_allocated": "xdevice.memory(device).peak",
-    "paddle.device.cuda.memory_allocated": "xdevice.memory(device)",
-    "paddle.CUDAPlace": "xdevice.gpu(i).native",
-    "tensorflow.test.is_built_with_cuda": "xdevice.num_gpus() > 0",
-}
-"""The functions of XD217, and what is written instead."""
+_OF_CUDA: Final = re.compile(
+    r"(torch|paddle|paddle\.device)\.(cuda\.|CUDA|is_compiled_with_cuda)|tensorflow\.test\.is_built_with_cuda"
+)
+"""Full names of functions and classes for CUDA alone."""
 
-BY_PORT: Final = {"XD217", "XD218"}
+BY_PORT: Final = {"XD202", "XD217", "XD218", "XD219"}
 """The codes whose findings are fixed if `port` rewrites the expression; its other edits leave the finding in place."""
 
 _TEXT: Final = re.compile(r"/?(?:device:)?(?:cuda|gpu|mps|xpu|npu|hip|rocm)(?::\d+)?", re.IGNORECASE)
@@ -127,32 +111,86 @@ _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|mps|xpu|npu", re.IGNORE
 _OTHER_VENDORS: Final = re.compile(r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|hip\b", re.IGNORECASE)
 _WORK: Final = {"backward", "matmul", "mm", "dot", "step", "forward", "model", "net"}
 _MOVES: Final = {"to", "cpu", "cuda", "as_in_ctx", "as_in_context"}
+_CREATE: Final = {
+    f"torch.{name}" for name in "zeros ones empty full rand randn randint randperm arange linspace eye tensor".split()
+}
+_PLACED: Final = {"to", "cuda", "cpu", "to_device", "type_as", "item", "tolist", "numpy", "xpu", "npu", "pin_memory"}
+"""Methods by which an array leaves the place where it was made, or is read there."""
+_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+_DEVICE_TYPE: Final = ROWS['device.type == "cuda"']
 _LOOPS: Final = (ast.For, ast.While, ast.AsyncFor)
-_BY_A_PIECE: Final = 'a device by a piece of its name; write xdevice.device(...).kind == "gpu"'
+_BY_A_PIECE: Final = 'a device by a piece of its name; use xdevice.device(...).kind == "gpu"'
 _FRAMEWORKS: Final = {"torch", "tensorflow", "mxnet", "paddle", "jax"}
 _TESTS: Final = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*$|conftest\.py$)|_test\.py$")
-_IN_TESTS: Final = {"XD202", "XD217", "XD218"}
+_GUARDED: Final = {"XD202", "XD217", "XD218", "XD219", "XD403"}
+"""The codes whose findings belong to the test that guards them."""
+_IN_TESTS: Final = {"XD202", "XD217", "XD218", "XD219", "XD222"}
 _CONVENTIONS: Final = {"tf": "tensorflow", "jnp": "jax.numpy", "npx": "mxnet.npx"}
 """Usual names of modules, for chapters of books whose imports stand in another file."""
 
 
 @dataclass(frozen=True)
 class Hit:
+    """What a rule has found. `part` is the inner node that `port` would rewrite; `guard` the test for devices of one
+    vendor without which the node is not reached."""
+
     code: str
     node: ast.AST
     text: str
+    part: ast.AST
+    guard: ast.AST | None = None
 
 
 def hits(module: PythonModule) -> Iterator[Hit]:
     """The findings of all rules in a module, in no order."""
     view = _View(module)
     is_test = _TESTS.search(module.source.path) is not None
+    found: list[Hit] = []
     for node in view.nodes:
         for rule in _BY_TYPE.get(type(node), ()):
-            for code, text in rule(view, node):
+            for code, text, *parts in rule(view, node):
                 if is_test and code in _IN_TESTS:
                     code, text = "XD403", f"{text} (in a test)"
-                yield Hit(code, node, text)
+                found.append(Hit(code, node, text, parts[0] if parts else node))
+    guards = _guards(view, found)
+    for hit in found:
+        yield replace(hit, guard=guards.get(hit.node)) if hit.code in _GUARDED else hit
+
+
+def _guards(view: _View, found: list[Hit]) -> dict[ast.AST, ast.AST]:
+    """The nodes that are reached only behind a test which is a finding itself, each with the outermost such test."""
+    guards: dict[ast.AST, ast.AST] = {}
+    for hit in found:  # the outer ones first
+        if hit.code in _GUARDED:
+            test = _whole_test(view, hit.node)
+            for guarded in (*guarded_by(test, view.parents), *_after_exit(view, test)):
+                for node in ast.walk(guarded):
+                    guards.setdefault(node, guards.get(hit.node, hit.node))
+    return guards
+
+
+def _whole_test(view: _View, node: ast.AST) -> ast.AST:
+    """The call of a name, and the comparison of its result with a number: `torch.cuda.device_count() > 0`."""
+    match view.parents.get(node):
+        case ast.Call(func=func) as call if func is node:
+            return _whole_test(view, call)
+        case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE()]) as comparison if left is node:
+            return comparison
+    return node
+
+
+def _after_exit(view: _View, test: ast.AST) -> list[ast.AST]:
+    """The statements behind an `if not ...:` that leaves the block."""
+    negation = view.parents.get(test)
+    statement = view.parents.get(negation) if negation is not None else None
+    match negation, statement:
+        case (
+            ast.UnaryOp(op=ast.Not()),
+            ast.If(body=[*_, ast.Return() | ast.Raise() | ast.Continue() | ast.Break()], orelse=[]),
+        ):
+            block: list[ast.AST] = getattr(view.parents[statement], "body", [])
+            return block[block.index(statement) + 1 :] if statement in block else []
+    return []
 
 
 class _View:
@@ -247,22 +285,32 @@ def _hard_coded(view: _View, call: ast.Call) -> Found:
     devices = [keyword.value for keyword in call.keywords if keyword.arg in _KEYWORDS]
     if not name and _method(call) == "to":
         devices += call.args[:1]
-    texts = [_device_text(device, _OF_VENDORS) for device in devices]
+    nodes = [device for device in devices if _device_text(device, _OF_VENDORS)]
     if name in _TAKE_A_DEVICE:
-        texts += map(_device_text, call.args[:1])
-    for text in filter(None, texts):
-        if not view.is_guarded(call):
+        nodes += [device for device in call.args[:1] if _device_text(device)]
+    if not view.is_guarded(call):
+        for node in nodes:
+            text = _device_text(node)
             yield (
                 "XD202",
-                f'"{text}" is not there on every machine; write xdevice.try_gpu(), or take it as an argument',
+                f'"{text}" is not there on every machine; use xdevice.try_gpu(), or take it as an argument',
+                node,
             )
+
+
+def _collectives(view: _View, call: ast.Call) -> Found:
+    name = 'torch.distributed.init_process_group("nccl")'
+    if view.full(call.func) == name.partition("(")[0]:
+        for node in [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "backend")]:
+            if getattr(node, "value", None) == "nccl":
+                yield "XD217", f'"nccl" is CUDA-only; use {ROWS[name].advice}', node
 
 
 def _cuda_method(view: _View, call: ast.Call) -> Found:
     match call.func:
         case ast.Attribute(attr="cuda", value=receiver) if not view.full(receiver):  # else a function, as tvm.cuda()
             if not view.knows_other_vendors(call):
-                yield "XD218", "`.cuda()` is of one vendor; write xdevice.to_device(x, device)"
+                yield "XD218", f"`.cuda()` is CUDA-only; use {ROWS['x.cuda()'].advice}"
             if _is_bare(call) and view.words & _SEVERAL and "set_device" not in view.words:
                 yield (
                     "XD203",
@@ -279,7 +327,7 @@ def _load(view: _View, call: ast.Call) -> Found:
     if view.full(call.func) == "torch.load" and not has_place:
         yield (
             "XD205",
-            'torch.load fails where the devices of the file are missing; write map_location="cpu"',
+            'torch.load fails where the devices of the file are missing; use map_location="cpu"',
         )
 
 
@@ -325,7 +373,7 @@ def _is_on_host(node: ast.expr) -> bool:
 
 
 def _trains(loop: Any) -> bool:
-    """Whether the backward pass is in the loop itself, and not in a loop inside of it."""
+    """Whether the backward pass is in the loop itself, and not in a loop inside it."""
     waiting: list[ast.AST] = list(loop.body)
     for node in waiting:  # which grows meanwhile
         if isinstance(node, (*_LOOPS, ast.FunctionDef)):
@@ -350,14 +398,17 @@ def _thrown_away(view: _View, statement: ast.Expr) -> Found:
 def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
     name = view.full(node)
     asks = _last(node) == "is_cuda" and isinstance(node, ast.Attribute)
-    if not (asks or name in NEUTRAL) or not isinstance(node.ctx, ast.Load) or _is_annotation(view, node):
+    if not isinstance(node.ctx, ast.Load) or _is_annotation(view, node) or view.knows_other_vendors(node):
         return
-    if view.knows_other_vendors(node):
-        return
-    if name in NEUTRAL:
-        yield "XD217", f"{name} is of one vendor; write {NEUTRAL[name]}"
     if asks:
-        yield "XD217", 'is_cuda is false on other GPUs; write xdevice.device_of(x).kind == "gpu"'
+        yield "XD217", f"is_cuda is false on other GPUs; use {ROWS['x.is_cuda'].advice}"
+    elif _OF_CUDA.match(name) and name != "torch.cuda.amp" and not isinstance(view.parents.get(node), ast.Attribute):
+        row = ROWS.get(name)
+        if row is None:
+            yield "XD219", f"{name} is CUDA-only, and xdevice has no word for it"
+        else:
+            has_word = bool(row.xdevice or row.accelerator)
+            yield "XD217" if has_word else "XD219", f"{name} is CUDA-only; {'use ' * has_word}{row.advice}"
 
 
 def _is_annotation(view: _View, node: ast.AST) -> bool:
@@ -383,7 +434,7 @@ def _compare_with_text(view: _View, comparison: ast.Compare, node: ast.expr, tex
             if not view.knows_other_vendors(comparison):
                 yield (
                     "XD217",
-                    'type is that of one vendor\'s GPUs; write xdevice.device(...).kind == "gpu"',
+                    f'"cuda" is the type of one vendor\'s GPUs; use {_DEVICE_TYPE.advice}',
                 )
         case ast.Attribute(attr=name) if text and name in _PLACES and not view.full(node):
             yield (
@@ -407,7 +458,7 @@ def _copies_nothing(view: _View, node: ast.With) -> Found:
             if re.search("device|gpu|cpu", name):
                 yield (
                     "XD209",
-                    "this names the tensor once more and copies nothing; write xdevice.to_device(x, device)",
+                    "this names the tensor once more and copies nothing; use xdevice.to_device(x, device)",
                 )
 
 
@@ -453,15 +504,125 @@ def _since(view: _View, node: ast.AST, name: str) -> list[ast.stmt]:
     return []
 
 
+def _own_nodes(function: ast.AST) -> list[ast.AST]:
+    """The nodes of a function, without those of the functions inside of it."""
+    nodes: list[ast.AST] = list(ast.iter_child_nodes(function))
+    for node in nodes:  # which grows meanwhile
+        if not isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
+            nodes += ast.iter_child_nodes(node)
+    return nodes
+
+
+def _keyword(call: ast.Call, name: str) -> ast.expr | None:
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+
+
+def _device_at_hand(view: _View, nodes: list[ast.AST]) -> str:
+    """The device that other arrays of a function are made on: the text of `x.device`, or of a name that has it."""
+    names = {
+        node.targets[0].id
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Attribute)
+        and node.value.attr == "device"
+    }
+    for node in nodes:
+        if isinstance(node, ast.Call) and view.full(node.func) in _CREATE:
+            match _keyword(node, "device"):
+                case ast.Attribute(attr="device") as device:
+                    return ast.unparse(device)
+                case ast.Name(id=name) if name in names:
+                    return name
+    return ""
+
+
+def _creations(view: _View, function: ast.AST) -> Found:
+    nodes = _own_nodes(function)
+    device = _device_at_hand(view, nodes)
+    if not device:
+        return
+    moved = {
+        ast.unparse(node.func.value)
+        for node in nodes
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _PLACED
+    }
+    for node in nodes:
+        if isinstance(node, ast.Call) and _is_made_anywhere(view, node) and not _is_placed(view, node, moved):
+            yield (
+                "XD220",
+                f"this is made on the default device, and others here on {device}; give device={device}",
+                node,
+            )
+
+
+def _is_made_anywhere(view: _View, call: ast.Call) -> bool:
+    """Whether a call makes an array, and says neither where nor by stars."""
+    named = {keyword.arg for keyword in call.keywords}
+    return view.full(call.func) in _CREATE and not named & {"device", "out", None} and not view.is_guarded(call)
+
+
+def _is_placed(view: _View, call: ast.Call, moved: set[str]) -> bool:
+    """Whether an array is moved, or read on the host, after it was made."""
+    for outer, child in view.above(call):
+        if isinstance(outer, ast.Attribute) and outer.attr in _PLACED:
+            return True
+        if isinstance(outer, ast.Assign) and child is outer.value:
+            return any(ast.unparse(target) in moved for target in outer.targets)
+        if isinstance(outer, ast.stmt):
+            return False
+        # what another function does with it is not known
+        if isinstance(outer, ast.Call) and child is not outer.func and not _method(outer):
+            return True
+    return False
+
+
+def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Found:
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    pairs = [
+        *zip(reversed(positional), reversed(arguments.defaults), strict=False),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+    ]
+    for argument, default in pairs:
+        text = _device_text(default)
+        if text and default is not None and "device" in argument.arg:
+            yield (
+                "XD222",
+                f'the default "{text}" fails on other machines; default to None, and choose the device inside',
+                default,
+            )
+
+
+def _gains_nothing(view: _View, call: ast.Call) -> Found:
+    if _method(call) not in ("to", "cuda"):
+        return
+    flag = _keyword(call, "non_blocking")
+    match call.func:
+        case ast.Attribute(value=ast.Call(func=ast.Attribute(attr="pin_memory"))) if flag is None:
+            yield (
+                "XD223",
+                "pin_memory() is one more copy, and this one waits for it; add non_blocking=True, or only move",
+            )
+    if not isinstance(flag, ast.Constant) or flag.value is not True or "pin_memory" in view.words:
+        return
+    loaders = [node for node in view.nodes if isinstance(node, ast.Call) and _last(node.func) == "DataLoader"]
+    has_stars = any(keyword.arg is None for loader in loaders for keyword in loader.keywords)
+    if loaders and not has_stars:
+        yield "XD223", "the copy waits all the same: no loader here pins memory; give DataLoader pin_memory=True"
+
+
 _BY_TYPE: Final[dict[type, tuple[_Check, ...]]] = {
     ast.Call: (
         _hard_coded,
+        _collectives,
         _cuda_method,
         _load,
         _early_copy,
         _one_of_several,
         _host_read,
         _ends_with,
+        _gains_nothing,
     ),
     ast.Attribute: (_name_of_vendor,),
     ast.Name: (_name_of_vendor,),
@@ -470,4 +631,6 @@ _BY_TYPE: Final[dict[type, tuple[_Check, ...]]] = {
     ast.Assign: (_too_late,),
     ast.BinOp: (_time,),
     ast.Expr: (_thrown_away,),
+    ast.FunctionDef: (_creations, _default_device),
+    ast.AsyncFunctionDef: (_creations, _default_device),
 }

@@ -11,6 +11,7 @@ from typing import Any, Final, get_args
 from .engine import Examined
 from .sites import GRADES, Site, Verdict
 from .sources import Source
+from .summary import summary
 
 FORMAT: Final = 1
 _UNCHANGED: Final = (
@@ -36,7 +37,9 @@ def document(examined: Examined) -> dict[str, Any]:
         "format": FORMAT,
         "root": examined.root.resolve().name,
         "only": examined.only,
+        "summary": summary(examined),
         "totals": totals(examined.sites),
+        "unsettled": examined.unsettled,
         "codes": {code: totals(sites) for code, sites in by_code(examined.sites)},
         "files": [_file(examined, source) for source in sorted(examined.sources, key=lambda source: source.path)],
         "unreadable": [{"path": path, "why": why} for path, why in sorted(examined.unreadable)],

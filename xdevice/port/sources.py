@@ -24,6 +24,7 @@ from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from .progress import Progress, unseen
 from .sites import Edit, splice
 
 SUFFIXES: Final = (".py", ".ipynb", ".md")
@@ -85,6 +86,10 @@ class PythonModule:
                         parents[child] = node
                         nodes.append(child)
         return nodes, parents
+
+    def release(self) -> None:
+        """Drops what `walked` keeps, for which a large project has no memory."""
+        self.__dict__.pop("walked", None)
 
     def segment(self, node: ast.AST) -> str:
         """The source text of a node."""
@@ -162,16 +167,26 @@ class Source:
         return mark + text.encode(self.encoding.replace("-sig", ""))
 
 
-def read_all(paths: Iterable[Path], root: Path) -> tuple[list[Source], list[tuple[str, str]]]:
+def read_all(
+    paths: Iterable[Path], root: Path, progress: Progress = unseen
+) -> tuple[list[Source], list[tuple[str, str]]]:
     """The files that `files_in` lists, "-" being the standard input; and (path, why) of those that cannot be read."""
-    sources, unreadable = [], []
-    for path in files_in(paths):
+    unreadable: list[tuple[str, str]] = []
+    return list(read_each(paths, root, unreadable, progress)), unreadable
+
+
+def read_each(
+    paths: Iterable[Path], root: Path, unreadable: list[tuple[str, str]], progress: Progress = unseen
+) -> Iterator[Source]:
+    """Reads the files one after the other; (path, why) of those that cannot be read are added to `unreadable`."""
+    files = list(files_in(paths))
+    for number, path in enumerate(files):
+        progress("reading", number, len(files))
         shown = _show(path, root)
         try:
-            sources.append(parse(sys.stdin.buffer.read(), "<stdin>") if str(path) == "-" else read(path, shown))
+            yield parse(sys.stdin.buffer.read(), "<stdin>") if str(path) == "-" else read(path, shown)
         except UnreadableError as error:
             unreadable.append((shown, str(error)))
-    return sources, unreadable
 
 
 def _show(path: Path, root: Path) -> str:

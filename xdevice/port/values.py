@@ -8,7 +8,7 @@ the project is interpreted. An atom has a kind, which says what its subject is:
 | "tensor", "array", "int", "float", "bool", "str", "none", "dtype", "optimizer", "available" | none |
 | "device" | none: a framework's own device; `origin` is the node that chose it, or None |
 | "spelling" | a text that names a device, as "cuda:0"; what an f-string fills in is "*"; `origin` as above |
-| "foreign" | an attribute of a package outside of the project, by its full name, as "torch.nn.Linear" |
+| "foreign" | an attribute of a package outside the project, by its full name, as "torch.nn.Linear" |
 | "result" | what calling such an attribute gave, where no table knows more: its full name |
 | "model" | a layer or model of a framework: its full name |
 | "function", "bound", "class", "instance", "super", "module" | a function, class or module of the project |
@@ -80,12 +80,15 @@ def union(*values: Value) -> Value:
     whatever else the value may be. So values only grow towards "anything"."""
     whole = NOTHING.union(*values)
     # most unions are of one value with itself or with nothing
-    if len(whole) < 2:
-        return whole
-    if ANYTHING in whole or len(whole) > _MOST:
-        return frozenset(atom for atom in whole if atom.kind in _FOLLOWED) | UNKNOWN
-    if sum(atom.kind == "tuple" for atom in whole) > 1:
-        return _merge_tuples(whole)
+    if len(whole) > 1:
+        if ANYTHING in whole or len(whole) > _MOST:
+            whole = frozenset(atom for atom in whole if atom.kind in _FOLLOWED) | UNKNOWN
+        elif sum(atom.kind == "tuple" for atom in whole) > 1:
+            return _merge_tuples(whole)
+    # each node keeps its value, and there is no memory for a copy on each
+    for value in values:
+        if len(value) == len(whole) and value == whole:
+            return value
     return whole
 
 

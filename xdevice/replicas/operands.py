@@ -39,8 +39,11 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
     owner = registry.kind_of(type(x))
     if owner is not None:
         return [Operand(name, x, *owner)]
+    once = trees.searched(x)
+    once.refuse_strangers()
+    if verb == "replicate":
+        once.refuse_shared()
     tree = trees.Tree(x)
-    tree.refuse_strangers()
     tree.refuse_sparse(name, verb)
     owned = [(leaf, registry.kind_of(type(leaf.value))) for leaf in tree.named_leaves()]
     return [Operand(name + leaf.path, leaf.value, *owner) for leaf, owner in owned if owner is not None]

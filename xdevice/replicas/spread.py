@@ -420,7 +420,7 @@ def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Devi
         new[id(operand.value)] = twin
     for operand in operands:
         if id(operand.value) not in new:
-            new[id(operand.value)] = operand.backend.leaf(operand.value, place)
+            new[id(operand.value)] = leaves.leaf(operand.backend, operand.value, place)
     return rebuilt(x, operands, [new[id(operand.value)] for operand in operands])
 
 

@@ -26,7 +26,7 @@ from xdevice.contract import Backend
 from xdevice.core import registry
 from xdevice.errors import DeviceNotFoundError, NotATensorError, UnsupportedError, note, shown
 
-from . import leaves
+from . import leaves, unlisted
 from .refusals import refuse_lacking
 
 if TYPE_CHECKING:
@@ -122,6 +122,10 @@ def places(x: Any, name: str) -> Iterator[Location]:
         hint = f"xdevice does not know a {type_name}, so it stays where it is: {remedy}"
         for inner, place in stranger.places():
             yield partial(_name, name, content.tree, i, inner), place, "" if stranger.moves else hint
+        for part in stranger.parts if not stranger.moves else ():
+            if part.kind == "model":
+                for inner, place in unlisted.Unlisted(part.backend, part.value).places():
+                    yield partial(_name, name, content.tree, i, f"{part.path}.{inner}"), place, hint
 
 
 def _name(name: str, tree: Tree, i: int, inner: str = "") -> str:
@@ -162,22 +166,17 @@ class _Sorted:
 
     def __init__(self, x: Any, walk: Walked | None = None) -> None:
         self.x = x
-        self.tree = tree = Tree(x, whole=True, once=True, walk=walk)
+        self.tree = tree = trees.searched(x, whole=True, walk=walk)
         self.owned: list[_Owned] = []
-        self.strangers: list[tuple[int, Stranger]] = []
+        self.strangers: list[tuple[int, Stranger]] = tree.strangers
         self._kept: list[Any] = []
         """The parts of models, kept alive because they are looked up by their `id`s, also after other objects
         have replaced them in their models."""
         kinds: dict[int, Owned | None] = {number: registry.kind_of(cls) for number, cls in tree.kinds.items()}
         for i, value in enumerate(tree.leaves):
-            cls = id(type(value))
-            owned = kinds[cls]
+            owned = kinds[id(type(value))]
             if owned is not None:
                 self.owned.append((i, value, owned.backend, owned.kind))
-                continue
-            stranger = tree.stranger(i) if cls not in PLAIN else None
-            if stranger is not None:
-                self.strangers.append((i, stranger))
         backends = {backend for _, _, backend, _ in self.owned}
         binding = {backend for backend in backends if backend.is_host_only or _may_be_bound(backend)}
         if any(backend.is_host_only for backend in binding):
@@ -266,13 +265,14 @@ class _Sorted:
         refuse_lacking(self.x, place, inside.union(backend for _, _, backend, _ in self.owned))
         if is_copy:
             self._refuse_shared()
+            tree.refuse_shared()
         elif away and self._models():
             tree.check_rebuilding({id(x) for tensors in away.values() for x in tensors})
         return away
 
     def _ids_of_models(self) -> set[int]:
         """The `id`s of the models in the container, which move in place, and of their parts."""
-        return {id(one) for _, model, backend, _ in self._models() for one in (model, *backend.model_parts(model))}
+        return {id(one) for _, model, backend, _ in self._models() for one in (model, *_parts(backend, model))}
 
     def _refuse_shared(self) -> None:
         """Raises `UnsupportedError` if two models share a part: they are copied one by one, and their copies would not
@@ -282,14 +282,15 @@ class _Sorted:
         for i, model, backend, _ in models if len(models) > 1 else ():
             if id(model) in owners:
                 continue
-            for part in backend.model_parts(model):
+            parts = _parts(backend, model)
+            for part in parts:
                 if part is not model and id(part) in owners:
                     one, other = (self.tree.path(index) for index in sorted((owners[id(part)], i)))
                     raise UnsupportedError(
                         f"{one} and {other} share a {type(part).__qualname__}, which copies of them would not; "
                         "put them into one model"
                     )
-            owners.update((id(part), i) for part in (model, *backend.model_parts(model)))
+            owners.update((id(part), i) for part in (model, *parts))
 
     def _move_first(self, target: Device, one: One, undo: Undo) -> dict[int, Any]:
         """Moves or copies what comes before the tensors, and returns the results by the `id`s of the old leaves. Models
@@ -303,13 +304,13 @@ class _Sorted:
                 continue
             place = backend.devices()[0] if is_data else target
             moves_model = kind == "model" and not is_copy
-            if moves_model and backend.is_all_on(value, place):
+            if moves_model and leaves.is_all_on(backend, value, place):
                 done[id(value)] = value
                 continue
-            parts = list(backend.model_parts(value)) if kind == "model" and len(self.owned) > 1 else []
+            parts = _parts(backend, value) if kind == "model" and len(self.owned) > 1 else []
             self._kept += parts
             if moves_model:
-                undo.append(partial(leaves.take_back, backend, value, list(backend.model_devices(value))))
+                undo.append(partial(leaves.take_back, backend, value, leaves.model_places(backend, value)))
                 done[id(value)] = leaves.move_model(backend, value, place)
             else:
                 done[id(value)] = one(backend, kind, value, place)
@@ -341,7 +342,11 @@ def _is_model(leaf: _Owned) -> bool:
 
 def _number_of_parts(leaf: _Owned) -> int:
     _, model, backend, _ = leaf
-    return len(list(backend.model_parts(model)))
+    return len(_parts(backend, model))
+
+
+def _parts(backend: Backend, model: Any) -> list[Any]:
+    return unlisted.Unlisted(backend, model).parts()
 
 
 # its tensors
@@ -409,7 +414,7 @@ def _move(away: _Away, target: Device, one: One, done: dict[int, Any], old: Sequ
 def _pair(backend: Backend, own: list[Any], twin: Any, done: dict[int, Any]) -> None:
     """Notes in `done` that the parts of a moved or copied model replace the original's parts wherever those stand in
     the container. If a part has a replacement already, the new model takes that instead of its own."""
-    new = list(backend.model_parts(twin))
+    new = _parts(backend, twin)
     if len(own) != len(new):
         return
     apart = {}

@@ -94,7 +94,7 @@ def convert(
                 done[id(value)] = _convert_one(*owned, value, number, target, place, copy)
         return [done.get(id(value), value) for value in values]
 
-    return trees.map_leaves(x, all_of)
+    return trees.map_leaves(x, all_of, copies=copy is True)
 
 
 def _target(backend: str | Backend | None, device: object, like: Any) -> tuple[Backend, Device | None]:

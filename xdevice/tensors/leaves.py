@@ -1,4 +1,4 @@
-"""What the verbs do with one tensor or one model: move it, copy it, and say where it is. `contents` does this for
+"""The verbs for one tensor or one model: move it, copy it, and say where it is. `contents` does this for
 containers."""
 
 from __future__ import annotations
@@ -37,31 +37,47 @@ def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
         return x if is_on(backend, x, target) else another(backend, x, backend.move(x, target), "moving")
     if kind == "symbol":
         return backend.move(x, target)
-    return x if backend.is_all_on(x, target) else move_model(backend, x, target)
+    return x if is_all_on(backend, x, target) else move_model(backend, x, target)
+
+
+def is_all_on(backend: Backend, model: Any, target: Device) -> bool:
+    from . import unlisted
+
+    return unlisted.is_all_on(backend, model, target)
+
+
+def model_places(backend: Backend, model: Any) -> list[tuple[str, Device]]:
+    """Returns name and device of everything that a model holds."""
+    from . import unlisted
+
+    return list(unlisted.places(backend, model))
 
 
 def move_model(backend: Backend, model: Any, target: Device) -> Any:
     """Moves a model that is not on the device as a whole. One whose move fails is moved back."""
-    before = list(backend.model_devices(model))
+    from . import unlisted
+
+    before = model_places(backend, model)
     try:
-        moved = backend.move_model(model, target)
+        return unlisted.move(backend, model, target)
     except BaseException as error:
         take_back(backend, model, before, error)
         raise
-    return model if moved is None else moved
 
 
 def take_back(backend: Backend, model: Any, before: list[tuple[str, Device]], error: BaseException) -> None:
     """Moves a model back to its device after a move that failed. If that fails too, a note on the error says which
     variables have moved."""
+    from . import unlisted
+
     homes = {place for _, place in before}
     try:
-        if len(homes) == 1 and list(backend.model_devices(model)) != before:
-            backend.move_model(model, *homes)
+        if len(homes) == 1 and model_places(backend, model) != before:
+            unlisted.move(backend, model, *homes)
     except Exception:  # the first error says why
         pass
     try:
-        after = dict(backend.model_devices(model))
+        after = dict(model_places(backend, model))
         moved = [name for name, place in before if after.get(name) is not place]
         if moved:
             left = listed(moved, 3)
@@ -87,7 +103,24 @@ def is_on(backend: Backend, x: Any, target: Device) -> bool:
 def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
     if kind == "symbol":
         return backend.copy(x, target)
-    return another(backend, x, backend.copy_model(x, target) if kind == "model" else backend.copy(x, target), "copying")
+    if kind == "model":
+        from . import unlisted
+
+        return another(backend, x, unlisted.copy(backend, x, target), "copying")
+    return _separate(backend, x, another(backend, x, backend.copy(x, target), "copying"))
+
+
+def leaf(backend: Backend, x: Any, target: Device) -> Any:
+    """Returns a copy of a tensor with respect to which gradients can be taken."""
+    return _separate(backend, x, backend.leaf(x, target))
+
+
+def _separate(backend: Backend, x: Any, new: Any) -> Any:
+    if type(x).__module__.partition(".")[0] not in backend.modules:
+        from xdevice.containers import strangers
+
+        strangers.separate(x, new)
+    return new
 
 
 def another(backend: Backend, x: Any, new: Any, verb: str) -> Any:
@@ -108,7 +141,7 @@ def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iter
     elif kind == "symbol":
         raise traced(backend, name() or type(x).__qualname__)
     else:
-        for inner, place in backend.model_devices(x):
+        for inner, place in model_places(backend, x):
             yield lambda inner=inner: _name_inside(name, inner), place, ""  # type: ignore[misc]
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from xdevice.base import devices
+from xdevice.base import devices, spellings
 from xdevice.base.devices import CPU, Named
 from xdevice.base.devices import Device as Device  # here, because scopes makes `with device:` work
 from xdevice.containers import trees
-from xdevice.core import registry, scopes, selection  # noqa: F401  # scopes says what `with device:` does
+from xdevice.core import registry, scopes, selection
 from xdevice.errors import DeviceError, DeviceMismatchError, NotATensorError, UnsupportedError, shown
 
 from . import contents, leaves
@@ -17,7 +17,7 @@ from .refusals import refuse_non_container
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Any, TypeVar
+    from typing import Any, NoReturn, TypeVar
 
     from xdevice.contract import Backend
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+_DEFAULT = object()
 _spelled = devices.spelled
 _probes = registry.probes
 _movable = registry.movable
@@ -33,8 +34,12 @@ _movable = registry.movable
 # devices
 
 
-def device(spec: object) -> Device:
+def device(spec: object = _DEFAULT) -> Device:
     """The device that a spelling names: a `Device`, a text in any framework's spelling, or a native device object.
+
+    `device()` is the device on which this thread makes tensors, as `torch.get_default_device` tells it: that of the
+    innermost `with device:`, else of `set_default_device`, else `cpu:0`. Defaults that a framework's own functions have
+    set do not count.
 
     Args:
         spec: "cpu", "gpu" (the first), "gpu:1", "cuda:1", "GPU:1", "/GPU:1", "gpu(1)", "mps", "xpu:0",
@@ -49,10 +54,10 @@ def device(spec: object) -> Device:
     Whether the device exists is checked where it is used. Costs 0.1 us for a text seen before.
 
     Example:
-        >>> xdevice.device("/GPU:1")
-        Device('gpu:1')
+        >>> xdevice.device("/GPU:1"), xdevice.device()
+        (Device('gpu:1'), Device('cpu:0'))
     """
-    return devices.parse(spec)
+    return scopes.current_device() if spec is _DEFAULT else devices.parse(spec)
 
 
 def cpu(index: int = 0) -> Device:
@@ -156,7 +161,7 @@ def _index(i: object) -> int:
 # moving
 
 
-def to_device(x: T, device: object, non_blocking: bool = False) -> T:
+def to_device(x: T, device: object, non_blocking: bool = False, **spelling: NoReturn) -> T:
     """Moves `x` to a device. Returns `x` itself if it is there already, else a new tensor; models move in place.
 
     Values, dtype, shape and `requires_grad` stay, and gradients flow through the move (on MXNet inside `record()`).
@@ -183,6 +188,8 @@ def to_device(x: T, device: object, non_blocking: bool = False) -> T:
         >>> xdevice.to_device(x := xdevice.ones(2, 3), "cpu") is x
         True
     """
+    if spelling:
+        spellings.refuse("to_device", spelling, "device=, non_blocking=")
     if type(device) is Device:
         target = device
     else:
@@ -229,7 +236,9 @@ def device_of(x: object) -> Device:
     On TensorFlow it is where the memory is (`backing_device`): an int32 tensor "on" GPU:0 may be on the CPU.
 
     In a container, NumPy arrays do not count beside tensors of another backend; tensors in objects of unknown types
-    count.
+    count. Of a model counts what it holds in plain attributes, lists and dicts, too; of an optimizer its parameters.
+    Nobody sees what an object keeps in C or in a closure, nor what objects of unknown types hold to which a model
+    refers: docs/reference/devices.md has the list.
 
     Raises:
         DeviceMismatchError: a model or container is spread over two devices; the error names one tensor on each.
@@ -269,8 +278,8 @@ def _device_of(x: object) -> Device:
 def same_device(*xs: object) -> bool:
     """Whether all tensors in the arguments are on the same device, also across frameworks. True if there are none.
 
-    `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are the same device. Costs 0.1 us a
-    tensor.
+    `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are the same device. What counts, and
+    what nobody sees, is as with `device_of`. Costs 0.1 us a tensor.
 
     Raises:
         NotATensorError: an argument that is not a tensor, a model or a container.
@@ -312,6 +321,8 @@ def _same_device(xs: tuple[object, ...]) -> bool:
 
 def check_same_device(*xs: object, **named: object) -> Device | None:
     """Returns the device that all tensors in the arguments share; None if there is no tensor. Raises if they differ.
+
+    What counts, and what nobody sees, is as with `device_of`.
 
     Args:
         xs: tensors, models, containers; named in the error `argument 0`, `argument 1`, ...

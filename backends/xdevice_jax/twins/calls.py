@@ -1,6 +1,6 @@
 """Calls modules of Flax (nnx, linen) and Equinox, and records the calls of the layers of Flax.
 
-A module of Equinox is called with `vmap` over the batch, inside of which its layers have no values. So of such a model
+A module of Equinox is called with `vmap` over the batch, and inside it its layers have no values. So of such a model
 only the outputs are compared.
 """
 
@@ -43,7 +43,9 @@ class JaxCalls(Calls):
             yield watch.calls
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        raise self.unsupported("seeing the calls of all models of a program", "name the model: xdevice.parity.capture_intermediates(model)")
+        raise self.unsupported(
+            "seeing the calls of all models of a program", "name the model: xdevice.parity.capture_intermediates(model)"
+        )
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
         if linen.is_linen(model):

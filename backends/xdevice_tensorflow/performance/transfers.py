@@ -7,6 +7,7 @@ operands to its own device. A callback, which TensorFlow keeps for each thread, 
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from xdevice_tensorflow.private import READS, private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from xdevice.base.devices import Device
     from xdevice.contract.primitives import Primitives
@@ -51,6 +53,23 @@ def _size(x: Any) -> int:
     return int(x.shape.num_elements()) * int(x.dtype.size or 0)
 
 
+_BELOW = ("tensorflow", "xdevice", "xdevice_tensorflow")
+"""The packages whose functions are called between a gradient and a read."""
+
+
+def _is_read_by_a_gradient() -> bool:
+    """Whether TensorFlow's own gradient of an operation reads: axes and shapes, as those of a mean."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in _BELOW:
+            return False
+        if module.endswith("_grad"):
+            return True
+        frame = frame.f_back
+    return False
+
+
 class TensorflowTransfers(Transfers):
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
@@ -70,7 +89,11 @@ class TensorflowTransfers(Transfers):
                 if hasattr(x, "backing_device") and x.dtype not in _ON_THE_HOST and not _is_number(self, x):
                     hooks.report(hooks.move(op_type, x, place))
 
-        with Hooks(self, report, _size) as hooks, _watched.on(partial(call_back, report_operands)):
+        def place(x: Any) -> Device | None:
+            is_of_host = x.dtype in _ON_THE_HOST and _is_read_by_a_gradient()
+            return None if is_of_host else self.device_of(x)
+
+        with Hooks(self, report, _size, place) as hooks, _watched.on(partial(call_back, report_operands)):
             hooks.verbs()
             hooks.numpy_reads()
             hooks.reads(tf.__internal__.EagerTensor, *READS)

@@ -166,6 +166,11 @@ class _Module:
     def manual_seed_all(self, seed: int) -> None:
         """Does nothing: numbers are drawn by the host's generator, which PyTorch seeds as well."""
 
+    manual_seed = manual_seed_all
+
+    def is_bf16_supported(self) -> bool:
+        return True
+
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
         return torch.get_rng_state()
 

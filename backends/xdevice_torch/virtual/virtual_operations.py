@@ -222,7 +222,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 
 class _Facts:
-    """What `run` has to know about an operation at each call. It is read from the operation's schema once."""
+    """The facts that `run` needs about an operation at each call. It is read from the operation's schema once."""
 
     __slots__ = ("changes", "checks", "from_host", "generators", "is_copy", "is_put", "is_view", "names", "written")
 

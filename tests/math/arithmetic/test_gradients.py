@@ -355,7 +355,10 @@ def test_a_loss_without_its_graph_is_refused(name, xp):
 
 
 def test_numpy_has_no_gradients():
-    with xdevice.use_backend("numpy"), pytest.raises(xdevice.errors.UnsupportedError, match="numpy does not support gradients"):
+    with (
+        xdevice.use_backend("numpy"),
+        pytest.raises(xdevice.errors.UnsupportedError, match="numpy does not support gradients"),
+    ):
         xdevice.math.grad(lambda x: x.sum())(xdevice.ones(2))
 
 
@@ -441,9 +444,13 @@ def test_what_has_no_second_gradient_on_torch_is_named(name, xp):
     if name != "torch":
         pytest.skip("all other frameworks that nest have it, but for paddle")
     slope = xdevice.math.grad(lambda x: xp.sum(xdevice.nn.attention(x, x, x)))
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"gradient of this gradient: derivative for .*flash_attention"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"gradient of this gradient: derivative for .*flash_attention"
+    ):
         xdevice.math.grad(lambda x: xp.sum(slope(x)))(xdevice.ones(1, 2, 3, 4))
-    with suppress(xdevice.errors.UnsupportedError):  # PyTorch 2.14 takes the same kernel for three dimensions, 2.13 did not
+    with suppress(
+        xdevice.errors.UnsupportedError
+    ):  # PyTorch 2.14 takes the same kernel for three dimensions, 2.13 did not
         assert lists(xdevice.math.grad(lambda x: xp.sum(slope(x)))(xdevice.ones(1, 3, 4)))[0][0] == [0.0] * 4
 
 
@@ -506,7 +513,11 @@ def test_a_step_on_several_devices_is_one_on_all_of_the_batch(name, xp):
         return xp.mean(xp.square(xp.subtract(h, y)))
 
     step = xdevice.math.value_and_grad(loss)
-    replicas, xs, ys = xdevice.parallel.replicate(params, gpus), xdevice.split_batch(x, gpus), xdevice.split_batch(y, gpus)
+    replicas, xs, ys = (
+        xdevice.parallel.replicate(params, gpus),
+        xdevice.split_batch(x, gpus),
+        xdevice.split_batch(y, gpus),
+    )
     for _ in range(3):
         value, grads = step(params, x, y)
         params = xdevice.math.update(params, grads, lambda p, g: p - 0.5 * g)
@@ -537,7 +548,9 @@ def test_one_number_is_reduced_with_a_gradient(xp, reduced):
 def test_gradients_cross_devices_and_are_where_their_parameters_are(xp):
     gpus = xdevice.try_all_gpus()[:2]
     params = [xdevice.tensor([float(i + 1), 2.0], device=gpu) for i, gpu in enumerate([*gpus, gpus[0]])]
-    value, grads = xdevice.math.value_and_grad(lambda p: xp.sum(xp.multiply(xdevice.to_device(p[0], gpus[1]), p[1])))(params)
+    value, grads = xdevice.math.value_and_grad(lambda p: xp.sum(xp.multiply(xdevice.to_device(p[0], gpus[1]), p[1])))(
+        params
+    )
     assert xdevice.device_of(value) is gpus[1]
     assert [xdevice.device_of(one) for one in grads] == [*gpus, gpus[0]]
     assert [lists(one) for one in grads] == [[2.0, 2.0], [1.0, 2.0], [0.0, 0.0]]

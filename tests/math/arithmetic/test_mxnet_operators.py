@@ -72,7 +72,9 @@ def test_legacy_arrays_are_refused(mx, xp):
 def test_a_sparse_gradient_is_refused(mx, xp):
     rows = xdevice.tensor([1, 2])
     with pytest.raises(xdevice.errors.UnsupportedError, match="sparse_grad"):
-        xdevice.math.grad(lambda table: xp.sum(mx.npx.embedding(rows, table, 3, 2, sparse_grad=True)))(xdevice.ones(3, 2))
+        xdevice.math.grad(lambda table: xp.sum(mx.npx.embedding(rows, table, 3, 2, sparse_grad=True)))(
+            xdevice.ones(3, 2)
+        )
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3)])

@@ -568,7 +568,10 @@ def test_what_is_refused_by_name(xp, name):
         (xdevice.errors.ShapeError, lambda: xp.sum(floats, axis=1)),
         (xdevice.errors.ShapeError, lambda: xp.matmul(floats, xp.ones((3, 2)))),
         (xdevice.errors.ShapeError, lambda: xp.matmul(xp.matmul(xp.ones((2, 2)), xp.ones((2, 2))), xp.ones((3, 2)))),
-        (xdevice.errors.ShapeError, lambda: xp.matmul(xp.ones((2, 1), dtype=xp.int64), xp.ones((3, 2), dtype=xp.int64))),
+        (
+            xdevice.errors.ShapeError,
+            lambda: xp.matmul(xp.ones((2, 1), dtype=xp.int64), xp.ones((3, 2), dtype=xp.int64)),
+        ),
         (xdevice.errors.ShapeError, lambda: xp.matmul(xp.ones(()), xp.ones((3, 2)))),
         (xdevice.errors.ShapeError, lambda: xp.reshape(floats, (3,))),
         (xdevice.errors.ShapeError, lambda: xp.squeeze(floats, axis=0)),

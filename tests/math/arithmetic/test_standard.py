@@ -62,7 +62,9 @@ def test_154_names_and_two_extensions_but_for_what_a_framework_lacks(xp, name):
     for one in (*STANDARD, "fft", "linalg"):
         assert hasattr(xp, one) != (one in lacking)
     for one in lacking:
-        with pytest.raises(xdevice.errors.UnsupportedError, match=f"{name} does not support {one}; compute it with another"):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError, match=f"{name} does not support {one}; compute it with another"
+        ):
             getattr(xp, one)
     with pytest.raises(AttributeError, match="does not name it"):
         xp.reduce_sum  # noqa: B018
@@ -233,7 +235,11 @@ def test_linear_algebra_refuses_by_name(xp):
     at = xp.linalg
     for error, call, said in (
         (xdevice.errors.ShapeError, lambda: at.inv(xp.ones((2, 3))), "linalg.inv takes square matrices"),
-        (xdevice.errors.DTypeError, lambda: at.det(xp.ones((2, 2), dtype=xp.int64)), "linalg.det takes floats, not int64"),
+        (
+            xdevice.errors.DTypeError,
+            lambda: at.det(xp.ones((2, 2), dtype=xp.int64)),
+            "linalg.det takes floats, not int64",
+        ),
         (xdevice.errors.ShapeError, lambda: at.cross(xp.ones(2), xp.ones(2)), "linalg.cross takes axes of 3 elements"),
         (xdevice.errors.ArgumentError, lambda: at.matrix_norm(xp.ones((2, 2)), ord=7), "there is no norm 7"),
         (xdevice.errors.ShapeError, lambda: at.solve(xp.ones((2, 2)), xp.ones(3)), "do not fit"),

@@ -31,7 +31,9 @@ def test_shapes_that_do_not_broadcast_are_named(xp):
     x, y = xp.asarray(ARRAY), xp.asarray(ARRAY[:2, :4])
     for function in MISMATCHED.values():
         for _ in range(2):  # the second time by the fast way
-            with pytest.raises(xdevice.errors.ShapeError, match=r"shapes \(\d, \d\).*, \(\d, \d\) do not broadcast together"):
+            with pytest.raises(
+                xdevice.errors.ShapeError, match=r"shapes \(\d, \d\).*, \(\d, \d\) do not broadcast together"
+            ):
                 function(xp, x, y)
 
 
@@ -92,7 +94,9 @@ NEED_LENGTHS = {
 @pytest.mark.skipif("tensorflow" not in BACKENDS, reason="TensorFlow is not installed")
 @pytest.mark.parametrize("name", sampled(NEED_LENGTHS, each_time=("tile",)))
 def test_what_needs_all_lengths_is_refused_by_name(name):
-    with pytest.raises(xdevice.errors.UnsupportedError, match=f"does not support {name} of the shape .*not known while"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=f"does not support {name} of the shape .*not known while"
+    ):
         traced_of_unknown_lengths(NEED_LENGTHS[name], ARRAY)
 
 

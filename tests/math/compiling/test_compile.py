@@ -158,7 +158,7 @@ def test_python_runs_once_for_each_shape_dtype_and_other_value_of_zeros_sign(com
     assert values(sign(squares(), -0.0)) == [-1.0, -2.0, -3.0]
 
 
-# what is outside of the arguments
+# what is outside the arguments
 
 
 class Agreeing:

@@ -134,7 +134,9 @@ GIVEN = {
     "complex": (lambda x: torch.conj(torch.complex(x, x * 2)).imag * torch.fft.fft(x).real, normal(3)),
     "a parameter": (of_parameters, lambda: torch.nn.Parameter(torch.randn(3))),
     "what may require a gradient": (of_parameters, by_turns(normal(3), recorded)),
-    "gradients of gradients": (xdevice.math.grad(lambda x: xdevice.math.grad(lambda x: (x**3).sum())(x).sum()), normal(3)),
+    "gradients of gradients": (
+        xdevice.math.grad(lambda x: xdevice.math.grad(lambda x: (x**3).sum())(x).sum()), normal(3),
+    ),
     "torch.func": (torch.func.grad(lambda x: torch.func.vmap(torch.sin)(x).sum()), normal(3)),
     "torch.func forward": (
         lambda x: (torch.func.jvp(torch.sin, (x,), (x,)), torch.func.hessian(lambda x: (x**3).sum())(x)), normal(3),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from helpers.environment import sampled
@@ -101,9 +103,35 @@ def test_labels_that_are_no_classes_in_jit():
     import jax
 
     with xdevice.use_backend("jax"):
-        loss = jax.jit(nn.cross_entropy)(xdevice.ones(2, 3), xdevice.tensor([0, 3]))
-        assert np.isnan(xdevice.item(loss))
-        assert xdevice.to_numpy(jax.jit(lambda i: nn.one_hot(i, 2))(xdevice.tensor([5]))).tolist() == [[0, 0]]
+        for label in (3, -1, -4):
+            labels = xdevice.tensor([0, label])
+            loss = jax.jit(nn.cross_entropy)(xdevice.ones(2, 3), labels)
+            each = jax.jit(partial(nn.cross_entropy, reduction="none"))(xdevice.ones(2, 3), labels)
+            rows = jax.jit(nn.embedding)(labels, xdevice.ones(3, 2))
+            classes = jax.jit(lambda labels: nn.one_hot(labels, 3))(labels)
+            assert np.isnan(xdevice.item(loss))
+            for result in (each, rows, classes):
+                assert np.isfinite(xdevice.to_numpy(result[0])).all()
+                assert np.isnan(xdevice.to_numpy(result[1])).all()
+
+
+@pytest.mark.skipif("tensorflow" not in TRACED, reason="TensorFlow is not installed")
+@pytest.mark.parametrize("label", [3, -1, -4])
+def test_indices_out_of_range_in_a_tf_function_are_no_finite_numbers(label):
+    import tensorflow as tf
+
+    functions = (
+        lambda labels: nn.embedding(labels, xdevice.ones(3, 2)),
+        lambda labels: nn.one_hot(labels, 3),
+        lambda labels: nn.cross_entropy(xdevice.ones(2, 3), labels, reduction="none"),
+    )
+    with xdevice.use_backend("tensorflow"):
+        for function in functions:
+            try:
+                wrong = xdevice.to_numpy(tf.function(function)(xdevice.tensor([0, label])))[1]
+            except tf.errors.InvalidArgumentError:
+                continue
+            assert np.isnan(wrong).all()
 
 
 @pytest.mark.skipif("torch" not in TRACED, reason="PyTorch is not installed")

@@ -74,7 +74,13 @@ def test_the_order_is_the_same_on_every_backend(xd):
 
 
 def test_dtypes_are_those_of_the_docstrings(xd):
-    made = [random.uniform(2), random.normal(2), random.integers((2,), high=3), random.permutation(2), random.bernoulli(2)]
+    made = [
+        random.uniform(2),
+        random.normal(2),
+        random.integers((2,), high=3),
+        random.permutation(2),
+        random.bernoulli(2),
+    ]
     whole = "int32" if xd.name == "jax" else "int64"
     assert [xdevice.to_numpy(x).dtype.name for x in made] == ["float32", "float32", whole, whole, "bool"]
 
@@ -170,8 +176,16 @@ WRONG = [
     (lambda: random.uniform(2, low=1, high=1 + 1e-9), xdevice.errors.ArgumentError, "not below high"),
     (lambda: random.uniform(2, low="0"), xdevice.errors.ArgumentError, "low must be a number, not '0' of type str"),
     (lambda: random.uniform(2, high=None), xdevice.errors.ArgumentError, "high must be a number, not None"),
-    (lambda: random.uniform(2, high=float("inf")), xdevice.errors.ArgumentError, "high must be a number that float32 holds"),
-    (lambda: random.uniform(2, high=float("nan")), xdevice.errors.ArgumentError, "high must be a number that float32 holds"),
+    (
+        lambda: random.uniform(2, high=float("inf")),
+        xdevice.errors.ArgumentError,
+        "high must be a number that float32 holds",
+    ),
+    (
+        lambda: random.uniform(2, high=float("nan")),
+        xdevice.errors.ArgumentError,
+        "high must be a number that float32 holds",
+    ),
     (lambda: random.uniform(2, high=1e39), xdevice.errors.ArgumentError, "float32 holds, not 1e"),
     (lambda: random.uniform(2, low=-3e38, high=3e38), xdevice.errors.ArgumentError, "too wide for float32"),
     (lambda: random.uniform(2, dtype="int32"), xdevice.errors.DTypeError, "does not draw int32"),
@@ -188,9 +202,17 @@ WRONG = [
     (lambda: random.normal(2, loc="0"), xdevice.errors.ArgumentError, "loc must be a number"),
     (lambda: random.normal(2, dtype="bool"), xdevice.errors.DTypeError, "does not draw bool"),
     (lambda: random.integers((2,), high=0), xdevice.errors.ArgumentError, "low=0 is not below high=0"),
-    (lambda: random.integers((2,), high=2.0), xdevice.errors.ArgumentError, "high must be an int, not 2.0 of type float"),
+    (
+        lambda: random.integers((2,), high=2.0),
+        xdevice.errors.ArgumentError,
+        "high must be an int, not 2.0 of type float",
+    ),
     (lambda: random.integers((2,), high=True), xdevice.errors.ArgumentError, "high must be an int, not True"),
-    (lambda: random.integers((2,), high=129, dtype="int8"), xdevice.errors.DTypeError, "between 0 and 128 do not fit into int8"),
+    (
+        lambda: random.integers((2,), high=129, dtype="int8"),
+        xdevice.errors.DTypeError,
+        "between 0 and 128 do not fit into int8",
+    ),
     (lambda: random.integers(2, low=-1, high=2, dtype="uint8"), xdevice.errors.DTypeError, "do not fit into uint8"),
     (lambda: random.integers((2,), high=2**70), xdevice.errors.DTypeError, "do not fit into int"),
     (lambda: random.integers((2,), high=2, dtype="float32"), xdevice.errors.DTypeError, "does not draw float32"),
@@ -225,11 +247,13 @@ def test_what_jax_would_narrow_is_refused_whatever_would_be_drawn(xd):
     expected = xdevice.to_numpy(random.uniform(4))
     random.seed(5)
     for draw in (random.uniform, random.normal, random.bernoulli):
-        with pytest.raises(xdevice.errors.DTypeError, match="float64, which jax would narrow: JAX has it only where 64"):
+        with pytest.raises(
+            xdevice.errors.DTypeError, match="float64, which jax would narrow: JAX has it only where 64"
+        ):
             draw(2, dtype="float64")
     for shape in ((0,), (1,)):
         with pytest.raises(xdevice.errors.DTypeError, match="do not fit into int32, which stands for int64 here"):
-            random.integers((shape,), high=2**31 + 1)
+            random.integers(shape, high=2**31 + 1)
     np.testing.assert_array_equal(xdevice.to_numpy(random.uniform(4)), expected)
     with with_64_bit(xd.name):
         assert xdevice.to_numpy(random.integers((100,), high=2**40)).max() > 2**31

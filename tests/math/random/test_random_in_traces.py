@@ -105,7 +105,9 @@ def test_a_draw_that_would_be_frozen_is_refused(xd, name):
     for by, trace in ways(xd):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of tracers
-            with pytest.raises(xdevice.errors.UnsupportedError, match=f"random.{name} inside a function that .*{by}.* traces"):
+            with pytest.raises(
+                xdevice.errors.UnsupportedError, match=f"random.{name} inside a function that .*{by}.* traces"
+            ):
                 trace(adds)(x)
     assert xdevice.to_numpy(random.uniform(3)).tolist() == first(1), "nothing was drawn"
 

@@ -1,4 +1,4 @@
-"""Which generator is drawn from: blocks, threads, asyncio tasks, `parallel`, `prefetch`, processes, tests."""
+"""Which generator is drawn from: blocks, threads, asyncio tasks, `parallel.run`, `prefetch`, processes, tests."""
 
 from __future__ import annotations
 

@@ -115,7 +115,9 @@ def test_a_head_of_another_size_is_left_out(net, is_flat):
 
 
 def test_skip_is_checked(net):
-    with pytest.raises(xdevice.errors.StateError, match=r"'head', where neither model has parameters; layers are body\.0"):
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"'head', where neither model has parameters; layers are body\.0"
+    ):
         xdevice.models.convert_state(net, "paddle", like=Other(), skip=["head"])
     with pytest.raises(xdevice.errors.ArgumentError, match="a list of paths"):
         xdevice.models.convert_state(net, "paddle", like=Other(), skip="fc")

@@ -158,7 +158,9 @@ def test_what_two_optimizers_do_differently_is_listed(name, settings, backend, o
     assert len(found) == len(expected), found
     for text, start in zip(found, expected, strict=True):
         assert text.startswith(start)
-    assert len(xdevice.models.compare_optimizers(target, source)) == len(expected), "the other way round there are as many"
+    assert len(xdevice.models.compare_optimizers(target, source)) == len(expected), (
+        "the other way round there are as many"
+    )
     assert xdevice.models.compare_optimizers(source, source) == xdevice.models.compare_optimizers(target, target) == []
 
 
@@ -175,9 +177,9 @@ def test_clipping_is_compared_and_comes_before_or_after_the_decay():
         read, weights = runs.run(backend, "SGD", learning_rate=0.05, **clip)
         ((_, its, _),) = read.parameters
         assert off("sgd", its, weights) < 5e-6
-        assert xdevice.models.compare_optimizers(optimizer(backend, "SGD", learning_rate=0.05, **clip), source)[0].startswith(
-            "clip: to values from -0.5 to 0.5"
-        )
+        assert xdevice.models.compare_optimizers(optimizer(backend, "SGD", learning_rate=0.05, **clip), source)[
+            0
+        ].startswith("clip: to values from -0.5 to 0.5")
     norms = [
         optimizer("paddle", "SGD", learning_rate=0.05, grad_clip=paddle_nn().ClipGradByGlobalNorm(1.0)),
         optimizer("paddle", "SGD", learning_rate=0.05, grad_clip=paddle_nn().ClipGradByNorm(1.0)),
@@ -198,7 +200,9 @@ def test_a_schedule_is_listed_and_with_it_what_the_momentum_holds():
 
     paddle = xdevice.backend("paddle").framework
     source = optimizer("torch", "SGD", lr=0.1, momentum=0.9)
-    assert xdevice.models.compare_optimizers(source, optimizer("tensorflow", "SGD", learning_rate=0.1, momentum=0.9)) == []
+    assert (
+        xdevice.models.compare_optimizers(source, optimizer("tensorflow", "SGD", learning_rate=0.1, momentum=0.9)) == []
+    )
     torch.optim.lr_scheduler.StepLR(source, 2)
     steps = optimizer("paddle", "Momentum", learning_rate=paddle.optimizer.lr.StepDecay(0.1, 2))
     decay = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
@@ -366,7 +370,9 @@ def test_a_class_that_is_not_known_is_refused_by_name():
         paddle.optimizer.Lamb(0.1, parameters=linear.parameters()), linear,
     ]  # fmt: skip
     for one in unknown:
-        with pytest.raises(xdevice.errors.UnsupportedError, match=f"reading what a .*{type(one).__name__} computes; it knows"):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError, match=f"reading what a .*{type(one).__name__} computes; it knows"
+        ):
             xdevice.models.compare_optimizers(known, one)
     with pytest.raises(xdevice.errors.UnsupportedError, match="reading what a ndarray computes"):
         xdevice.models.compare_optimizers(known, np.zeros(2))
@@ -444,7 +450,9 @@ def test_optimizers_of_two_kinds_have_no_common_state():
     one, _, state, models = pair("torch", "paddle", "adam")
     _, two, _ = nets.made("paddle", "momentum")
     for strict in (True, False):
-        with pytest.raises(xdevice.errors.StateError, match=r"a state is for an optimizer of its kind:\n  kind: torch's Adam"):
+        with pytest.raises(
+            xdevice.errors.StateError, match=r"a state is for an optimizer of its kind:\n  kind: torch's Adam"
+        ):
             xdevice.models.convert_optimizer(one, two, state, models=models, strict=strict)
 
 
@@ -481,7 +489,9 @@ def test_a_frozen_parameter_on_one_side_is_an_error_or_left_as_it_is():
     net, one, step = nets.made("torch", "adam")
     step(nets.IMAGES[0], nets.WANTED[0])
     state = xdevice.models.convert_state(net, "paddle", like=other)
-    with pytest.raises(xdevice.errors.StateError, match=r"paddle's Adam updates nothing that was made of conv.weight, conv.b"):
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"paddle's Adam updates nothing that was made of conv.weight, conv.b"
+    ):
         xdevice.models.convert_optimizer(one, frozen, state, models=(net, other))
 
 
@@ -537,7 +547,9 @@ def test_models_that_are_not_these_are_refused():
 
     keras_state = xdevice.models.convert_state(net, "tensorflow", like=unbuilt)
     with pytest.raises(xdevice.errors.NotBuiltError, match="build it first"):
-        xdevice.models.convert_optimizer(one, keras.optimizers.Adam(0.01, epsilon=0.0), keras_state, models=(net, unbuilt))
+        xdevice.models.convert_optimizer(
+            one, keras.optimizers.Adam(0.01, epsilon=0.0), keras_state, models=(net, unbuilt)
+        )
     double, _, _ = nets.made("torch", "adam")
     with pytest.raises(xdevice.errors.StateError, match=r"does not update conv.weight"):
         xdevice.models.convert_optimizer(one, two, state, models=(double, other))

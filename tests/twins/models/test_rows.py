@@ -46,7 +46,9 @@ def test_names_ask_for_rows_of_the_source_or_the_target(is_bare):
 
 def test_the_refusal_says_how_rows_are_asked_for():
     torch = pytest.importorskip("torch")
-    with pytest.raises(xdevice.errors.StateError, match=r"names=\{'places\[2:\]': 'places'\} leaves out the first 2 rows"):
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"names=\{'places\[2:\]': 'places'\} leaves out the first 2 rows"
+    ):
         xdevice.models.convert_state(table(torch, 7), "torch", like=table(torch, 5))
 
 

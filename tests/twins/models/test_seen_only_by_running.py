@@ -123,7 +123,9 @@ def test_settings_that_were_not_compared(theirs, mine, line):
 def test_the_usual_flatten_needs_no_counterpart():
     torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
     source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten())
-    assert not told(xdevice.models.convert_state(source, "paddle", like=paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3))))
+    assert not told(
+        xdevice.models.convert_state(source, "paddle", like=paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3)))
+    )
 
 
 def test_equal_paths_say_which_layer_is_which_whatever_is_computed():
@@ -508,7 +510,9 @@ def test_what_a_functional_model_calls_a_layer_with_is_listed():
     source, line = Theirs(), "1 MultiHeadAttention(use_causal_mask=True) of tensorflow"
     assert line in told(xdevice.models.convert_state(source, "tensorflow", like=target))
     given = np.random.default_rng(4).normal(size=(2, 5, 8)).astype("float32")
-    assert "the outputs on inputs=" in told(xdevice.models.convert_state(source, "tensorflow", like=target, inputs=given))
+    assert "the outputs on inputs=" in told(
+        xdevice.models.convert_state(source, "tensorflow", like=target, inputs=given)
+    )
     plain = keras.Model(x, keras.layers.MultiHeadAttention(2, 4)(x, x))
     assert not told(xdevice.models.convert_state(source, "tensorflow", like=plain))
     dropped = keras.Model(x, keras.layers.Dropout(0.5)(keras.layers.MultiHeadAttention(2, 4)(x, x), training=True))
@@ -614,7 +618,9 @@ def test_blocks_of_gluon_take_no_keywords():
     mx = framework("mxnet")
     net = mx.gluon.nn.Dense(4, in_units=6)
     net.initialize()
-    with pytest.raises(xdevice.errors.UnsupportedError, match="mxnet does not support calling models with keywords; give"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="mxnet does not support calling models with keywords; give"
+    ):
         xdevice.assert_parity(net, net, inputs={"x": VECTORS})
 
 

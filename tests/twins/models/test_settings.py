@@ -152,7 +152,9 @@ def test_what_stands_beside_nothing_is_counted():
     found = _differences(source, "paddle", like := Plain())
     assert len(found) == 1
     assert found[0].startswith("not compared: 1 relu of torch")
-    xdevice.assert_parity(xdevice.models.convert_state(source, "paddle", like=like), xdevice.models.convert_state(source, "paddle"))
+    xdevice.assert_parity(
+        xdevice.models.convert_state(source, "paddle", like=like), xdevice.models.convert_state(source, "paddle")
+    )
     x = np.ones((2, 4), "float32")
     assert xdevice.models.convert_state(source, "paddle", like=like, inputs=x).differences == []
 
@@ -279,7 +281,9 @@ def test_a_refusal_says_where_the_order_breaks_and_is_short():
     assert "a guess by their names" in str(told.value)
     assert len(str(told.value)) <= MOST
     lacking = named(other, **{f"part{n}": other.Linear(4, 4) for n in range(30)})
-    with pytest.raises(xdevice.errors.StateError, match="different architectures: paddle lacks 30 linear of torch") as told:
+    with pytest.raises(
+        xdevice.errors.StateError, match="different architectures: paddle lacks 30 linear of torch"
+    ) as told:
         xdevice.models.convert_state(source, "paddle", like=lacking)
     assert len(str(told.value)) <= MOST
 

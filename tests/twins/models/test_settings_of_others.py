@@ -466,7 +466,9 @@ def test_what_a_model_of_ones_own_makes_of_an_image_is_not_asked():
 
     image = keras.Input((7, 7, 3))
     like = keras.Model(image, kl.Conv2D(4, 3, 2, "same", name="last")(Scaled()(image, times=2.0)))
-    state = xdevice.models.convert_state(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, 2, 1)), "tensorflow", like=like)
+    state = xdevice.models.convert_state(
+        nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, 2, 1)), "tensorflow", like=like
+    )
     assert "last: padding is (1, 1) in torch, same in tensorflow" in state.differences
 
 
@@ -552,4 +554,7 @@ def test_settings_that_kinds_does_not_tell_are_not_compared():
 
     source, like, _ = between_convs(Frozen(), OTHERS.pn.BatchNorm2D(8, epsilon=0.1))
     state = xdevice.models.convert_state(source, "paddle", like=like, kinds={"1": "batch_norm"})
-    assert state.differences[0] == "not compared: what 1 is set to, whose kind is told by kinds= or the shapes"
+    assert (
+        state.differences[0]
+        == "not compared: what 1 computes and is set to, whose kind is told by kinds= or the shapes"
+    )

@@ -13,7 +13,7 @@ from helpers.model_pairs import IMAGE, SEQUENCE, VECTORS, error, outputs, ported
 
 import xdevice
 from xdevice.core import registry
-from xdevice.twins.contract import layouts
+from xdevice.twins.contract import dialects, layouts
 
 INDICES = np.array([[0, 2, 4], [1, 1, 3]])
 
@@ -268,18 +268,13 @@ def test_nothing_is_left_over_and_back_is_what_it_was(build, name):
 
 
 def test_a_square_linear_without_its_transpose_is_seen(monkeypatch):
-    import xdevice_paddle.twins.layers
-    import xdevice_tensorflow.twins.layers
-
-    for module, there in ((xdevice_paddle.twins.layers, "paddle"), (xdevice_tensorflow.twins.layers, "tensorflow")):
-        monkeypatch.setitem(module._RULES, "linear", {"weight": layouts.SAME})
+    for rules, there in ((dialects._PADDLE_RULES, "paddle"), (dialects._KERNELS, "tensorflow")):
+        monkeypatch.setitem(rules, "linear", {"weight": layouts.SAME})
         assert error(linear, "torch", there, VECTORS) > 0.01
 
 
 @pytest.mark.parametrize("rule", ["GATES_ZRN", "BIASES_ZRN", "SUMMED", "KERNEL_FIRST"])
 def test_a_wrong_rule_is_seen(monkeypatch, rule):
-    import xdevice_tensorflow.twins.layers as keras_layers
-
     wrong = {
         "GATES_ZRN": layouts.TRANSPOSED,
         "BIASES_ZRN": layouts.Rule(lambda x: (x[0], x[1]), lambda ih, hh: np.stack([ih, hh])),
@@ -287,7 +282,7 @@ def test_a_wrong_rule_is_seen(monkeypatch, rule):
         "KERNEL_FIRST": layouts._one(lambda x: x.transpose(3, 2, 1, 0), lambda x: x.transpose(3, 2, 1, 0)),
     }[rule]
     monkeypatch.setattr(layouts, rule, wrong)
-    monkeypatch.setitem(keras_layers._RULES, "conv", {"weight": layouts.KERNEL_FIRST})
+    monkeypatch.setitem(dialects._KERNELS, "conv", {"weight": layouts.KERNEL_FIRST})
     build = {"GATES_ZRN": gru, "BIASES_ZRN": gru, "SUMMED": lstm, "KERNEL_FIRST": conv}[rule]
     assert error(build, "torch", "tensorflow", LAYERS[build]) > 0.01
 
@@ -330,8 +325,9 @@ def test_what_changes_the_outputs_of_an_embedding_is_listed():
 
     like = _keras(layers.Embedding(3, 2, mask_zero=True, name="e"), shape=(4,))
     for state in (
-        xdevice.models.convert_state(normed, "tensorflow", like=like), xdevice.models.convert_state(like, "torch", like=normed)
-    ):  # fmt: skip
+        xdevice.models.convert_state(normed, "tensorflow", like=like),
+        xdevice.models.convert_state(like, "torch", like=normed),
+    ):
         assert [text.partition(" is")[0] for text in sorted(state.differences)] == ["e: mask_zero", "e: max_norm"]
 
 
@@ -364,7 +360,7 @@ def test_settings_that_nobody_tells_are_listed_as_not_compared():
     assert xdevice.models.convert_state(source.state_dict(), "paddle", like=like).differences == []
     norm, like = _torch().Sequential(own_norm()), _paddle().Sequential(_paddle().LayerNorm(4))
     assert xdevice.models.convert_state(norm, "paddle", like=like, kinds={"0": "layer_norm"}).differences == [
-        "not compared: what 0 is set to, whose kind is told by kinds= or the shapes"
+        "not compared: what 0 computes and is set to, whose kind is told by kinds= or the shapes"
     ]
 
 
@@ -468,6 +464,29 @@ def _functional(shape, way):
     x = keras.Input(shape)
     y = way(x, keras.layers)
     return keras.Model(x, y)
+
+
+def a_relu_of_ops(x, kl):
+    import keras
+
+    return kl.Dense(2, name="fc")(kl.Flatten()(keras.ops.relu(kl.Conv2D(4, 3)(x))))
+
+
+def a_sum_of_scaled_images(x, kl):
+    y = kl.Conv2D(4, 3)(x) * 2.0 + kl.Conv2D(4, 3)(x)
+    return kl.Dense(2, name="fc")(kl.Flatten()(y))
+
+
+def a_function_behind_the_flatten(x, kl):
+    import keras
+
+    return kl.Dense(2, name="fc")(keras.ops.tanh(kl.Flatten()(kl.Conv2D(4, 3)(x))))
+
+
+def turned_by_a_function(x, kl):
+    import keras
+
+    return kl.Dense(2, name="fc")(kl.Flatten()(keras.ops.transpose(kl.Conv2D(4, 3)(x), (0, 2, 1, 3))))
 
 
 def two_heads(x, kl):
@@ -596,6 +615,10 @@ def a_small_network(x, kl):
         (shared, (7, 7, 4), set(), {"a/kernel", "b/kernel"}),
         (a_model_in_a_model, (7, 7, 4), {"head/fc/kernel"}, set()),
         (a_function, (7, 7, 4), {"fc/kernel"}, set()),
+        (a_relu_of_ops, (7, 7, 4), {"fc/kernel"}, set()),
+        (a_sum_of_scaled_images, (7, 7, 4), {"fc/kernel"}, set()),
+        (a_function_behind_the_flatten, (7, 7, 4), {"fc/kernel"}, set()),
+        (turned_by_a_function, (7, 7, 4), set(), {"fc/kernel"}),
         (channels_first, (4, 7, 7), {"b/kernel"}, set()),
         (rows_of_a_sequence, (7, 7, 4), set(), {"folded/lstm_cell/kernel"}),
         (a_folded_sequence, (7, 7, 4), set(), {"rnn/lstm_cell/kernel"}),
@@ -610,6 +633,11 @@ def test_what_keras_counts_by_pixels_is_reordered_or_listed_and_nothing_else(way
     state = xdevice.models.convert_state(_functional(shape, way), "torch")
     assert {line.partition(":")[0] for line in state.done} == done
     assert set(state.unmapped) == unmapped
+
+
+def test_the_message_names_what_comes_between():
+    state = xdevice.models.convert_state(_functional((7, 7, 4), turned_by_a_function), "torch")
+    assert "Transpose 'transpose" in state.unmapped["fc/kernel"]
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -636,8 +664,9 @@ def test_a_generator_is_no_other_one_in_either_direction():
         layers.Dense(36, name="fc"), layers.Reshape((3, 3, 4)), layers.Conv2DTranspose(2, 3, name="conv"), shape=(4,)
     )
     for state in (
-        xdevice.models.convert_state(source, "tensorflow", like=like), xdevice.models.convert_state(like, "torch", like=source)
-    ):  # fmt: skip
+        xdevice.models.convert_state(source, "tensorflow", like=like),
+        xdevice.models.convert_state(like, "torch", like=source),
+    ):
         assert {name.replace("/", ".").replace("kernel", "weight") for name in state.unmapped} == {
             "fc.weight", "fc.bias",
         }  # fmt: skip
@@ -755,7 +784,9 @@ def test_what_is_said_and_true_is_accepted_on_either_side():
     with pytest.raises(xdevice.errors.StateError, match="but its class says linear in torch and linear in torch"):
         xdevice.models.convert_state(like, "torch", like=like, kinds={"0": "conv"})
     renamed = nn.Sequential(own_norm(), nn.Linear(4, 4))
-    state = xdevice.models.convert_state(like, "torch", like=renamed, names={"0": "1", "1": "0"}, kinds={"1": "layer_norm"})
+    state = xdevice.models.convert_state(
+        like, "torch", like=renamed, names={"0": "1", "1": "0"}, kinds={"1": "layer_norm"}
+    )
     assert not state.unmapped
 
 
@@ -785,7 +816,12 @@ def test_out_of_a_keras_lstm_the_second_bias_is_zero():
 def test_the_aliases_of_a_paddle_cell_come_once():
     source = lstm("paddle")
     assert "0.cell.weight_ih" in dict(source.state_dict())
-    assert list(xdevice.models.convert_state(source, "torch")) == ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]
+    assert list(xdevice.models.convert_state(source, "torch")) == [
+        "weight_ih_l0",
+        "weight_hh_l0",
+        "bias_ih_l0",
+        "bias_hh_l0",
+    ]
 
 
 # tied weights
@@ -996,15 +1032,19 @@ def test_what_is_said_is_held_against_the_shapes(name, kind, shapes, message):
 def test_wrong_sources_are_refused():
     with pytest.raises(xdevice.errors.StateError, match="'dense'; expected one of linear, conv"):
         xdevice.models.convert_state({}, "torch", kinds={"fc": "dense"})
-    with pytest.raises(xdevice.errors.StateError, match=r"'fc' is a linear, and the state has no fc\.weight or fc\.bias"):
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"'fc' is a linear, and the state has no fc\.weight or fc\.bias"
+    ):
         xdevice.models.convert_state({"a": np.ones(2)}, "torch", kinds={"fc": "linear"})
-    with pytest.raises(xdevice.errors.StateError, match=r"has no weight or bias; it has none"):
+    with pytest.raises(xdevice.errors.StateError, match=r"has no layer of like=, which has weight, bias; it has none"):
         xdevice.models.convert_state({}, "torch", like=linear("torch"))
     with pytest.raises(xdevice.errors.NotATensorError, match="flat dict"):
-        xdevice.models.convert_state({"a": {"b": {"c": np.ones(2)}}}, "torch")
+        xdevice.models.convert_state({"a": {"b": {"c": 2}}}, "torch")
     with pytest.raises(xdevice.errors.NotATensorError, match="one framework"):
         xdevice.models.convert_state({"a": np.ones(2), "b": linear("torch").weight}, "torch")
-    with pytest.raises(xdevice.errors.NotATensorError, match="must be a built model of paddle; this Dense is one of mxnet"):
+    with pytest.raises(
+        xdevice.errors.NotATensorError, match="must be a built model of paddle; this Dense is one of mxnet"
+    ):
         xdevice.models.convert_state(linear("torch"), "paddle", like=linear("mxnet"))
     with pytest.raises(xdevice.errors.NotATensorError, match="must be a built model of paddle; got 3 of type int"):
         xdevice.models.convert_state(linear("torch"), "paddle", like=3)
@@ -1029,15 +1069,15 @@ def test_a_state_that_does_not_fit_writes_nothing(name):
         (np.zeros(4, "float16"), "it is float16, expected float32"),
     ):
         with pytest.raises(xdevice.errors.StateError, match=message):
-            xdevice.load_state(model, {first: good, second: backend.from_numpy(value, xdevice.cpu())})
+            xdevice.load({first: good, second: backend.from_numpy(value, xdevice.cpu())}, into=model)
     with pytest.raises(xdevice.errors.StateError, match=f"{second}: missing"):
-        xdevice.load_state(model, {first: good})
+        xdevice.load({first: good}, into=model)
     with pytest.raises(xdevice.errors.StateError, match="no such variable; it has"):
-        xdevice.load_state(model, {first: good, "other": good}, strict=False)
+        xdevice.load({first: good, "other": good}, into=model, strict=False)
     with pytest.raises(xdevice.errors.StateError, match="use convert_state"):
-        xdevice.load_state(model, {first: np.zeros((4, 4), "float32")}, strict=False)
+        xdevice.load({first: np.zeros((4, 4), "float32")}, into=model, strict=False)
     assert all((backend.to_numpy(value) == before[key]).all() for key, value in backend.variables(model))
-    xdevice.load_state(model, {first: good}, strict=False)
+    xdevice.load({first: good}, into=model, strict=False)
     after = dict(backend.variables(model))
     assert not backend.to_numpy(after[first]).any()
     assert (backend.to_numpy(after[second]) == before[second]).all()
@@ -1058,7 +1098,7 @@ def test_a_state_on_meta_is_refused_before_anything_is_written():
     before = model.bias.tolist()
     state = {"bias": torch.full((1,), 9.0), "weight": torch.ones(1, 2, device="meta")}
     with pytest.raises(xdevice.errors.StateError, match="weight: it is on meta, where it has no values"):
-        xdevice.load_state(model, state)
+        xdevice.load(state, into=model)
     assert model.bias.tolist() == before
 
 

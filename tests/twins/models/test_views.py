@@ -252,7 +252,9 @@ def test_names_that_contradict_the_order_of_tensors_are_settled_by_inputs():
     state = xdevice.models.convert_state(source, "torch", like=target, inputs=words(torch))
     assert not state.unmapped
     assert state.pairs["blocks.0.input_scale"] == "blocks.0.output"
-    state = xdevice.models.convert_state(source, "torch", like=target, names={"blocks.*.input_scale": "blocks.*.output"})
+    state = xdevice.models.convert_state(
+        source, "torch", like=target, names={"blocks.*.input_scale": "blocks.*.output"}
+    )
     assert state.pairs["blocks.1.input_scale"] == "blocks.1.output"
 
 
@@ -279,7 +281,7 @@ def test_a_norm_of_ones_own_is_a_norm(told):
     source, target = (scattered(torch, model) for model in blocks)
     state = xdevice.models.convert_state(source, "torch", like=target, kinds=told)
     assert not state.unmapped
-    assert any("0.rms, 1.rms, 2.rms are set to" in line for line in state.settings)
+    assert any("0.rms, 1.rms, 2.rms compute and are set to" in line for line in state.settings)
     xdevice.load(state, into=target)
     x = words(torch)
     xdevice.assert_parity(target(x), source(x))
@@ -289,13 +291,17 @@ def test_a_norm_of_ones_own_is_a_norm(told):
 def test_a_kind_of_a_class_that_is_not_there_is_an_error():
     torch = pytest.importorskip("torch")
     with pytest.raises(xdevice.errors.StateError, match="kinds says rms_norm of 'OtherNorm'"):
-        xdevice.models.convert_state(own_norm(torch)(), "torch", like=own_norm(torch)(), kinds={"OtherNorm": "rms_norm"})
+        xdevice.models.convert_state(
+            own_norm(torch)(), "torch", like=own_norm(torch)(), kinds={"OtherNorm": "rms_norm"}
+        )
 
 
 def test_names_with_a_pattern_of_nothing_are_an_error():
     torch = pytest.importorskip("torch")
     with pytest.raises(xdevice.errors.StateError, match="that is 0 layers of torch"):
-        xdevice.models.convert_state(patches(torch), "torch", like=patches(torch), names={"layer.*.scale": "blocks.*.scale1"})
+        xdevice.models.convert_state(
+            patches(torch), "torch", like=patches(torch), names={"layer.*.scale": "blocks.*.scale1"}
+        )
 
 
 def test_a_1x1_convolution_on_a_pooled_image_is_a_linear_layer():

@@ -368,21 +368,22 @@ def test_a_spawned_worker_that_records_nothing_is_unharmed(tmp_path):
     (tmp_path / "script.py").write_text(
         """
 import multiprocessing
-from xdevice import RecordingError, record
+from xdevice.errors import RecordingError
+from xdevice.parity import log
 
 def double(x):
     return 2 * x
 
 def recorded(x):
     try:
-        record("y", x)
+        log("y", x)
     except RecordingError as error:
         return str(error)
 
 if __name__ == "__main__":
-    record("x", 1)
+    log("x", 1)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        record("x", pool.map(double, [1, 2]))
+        log("x", pool.map(double, [1, 2]))
         assert "has a recording already" in pool.apply(recorded, (1,))
 """
     )

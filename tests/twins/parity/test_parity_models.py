@@ -299,7 +299,9 @@ def test_recordings_of_models_compare_across_frameworks(tmp_path, given):
     for model, added in ((ours, 1), (theirs, 0)):
         with recording_to(tmp_path / str(len(read))):
             for _ in range(2):
-                xdevice.parity.log("model", model if given == "the model" else xdevice.models.convert_state(model, "numpy"))
+                xdevice.parity.log(
+                    "model", model if given == "the model" else xdevice.models.convert_state(model, "numpy")
+                )
                 change(model, lambda name, x, added=added: x + added * (name == "0.weight"))
         read.append(Recording(tmp_path / str(len(read))).entries)
     found = compare_leaves(read[0][0].read(), read[1][0].read(), Strictness(check_device=True))

@@ -1,4 +1,4 @@
-"""`trace`: which calls are seen, what is kept of them, and that nothing stays behind."""
+"""`capture_intermediates`: which calls are seen, what is kept of them, and that nothing stays behind."""
 
 from __future__ import annotations
 
@@ -264,10 +264,16 @@ def test_compiled_layers_are_refused_by_name():
 
     model = torch_net()
     for hidden in (torch.compile(model, backend="eager"), torch.jit.trace(model, torch.tensor(IMAGE))):
-        with pytest.raises(UnsupportedError, match="seeing the layers of"), xdevice.parity.capture_intermediates(hidden):
+        with (
+            pytest.raises(UnsupportedError, match="seeing the layers of"),
+            xdevice.parity.capture_intermediates(hidden),
+        ):
             pass
     model.compile(backend="eager")
-    with pytest.raises(UnsupportedError, match=r"torch\.compile has compiled"), xdevice.parity.capture_intermediates(model):
+    with (
+        pytest.raises(UnsupportedError, match=r"torch\.compile has compiled"),
+        xdevice.parity.capture_intermediates(model),
+    ):
         pass
 
 
@@ -296,7 +302,7 @@ def test_layers_inside_of_a_tf_function_are_refused():
     import tensorflow as tf
 
     model = keras_net()
-    with pytest.raises(UnsupportedError, match=r"inside of tf\.function"), xdevice.parity.capture_intermediates(model):
+    with pytest.raises(UnsupportedError, match=r"inside tf\.function"), xdevice.parity.capture_intermediates(model):
         tf.function(lambda x: model(x))(image("tensorflow"))
 
 

@@ -331,7 +331,7 @@ def _keeping(asarray: Callable[..., Any]) -> Callable[..., Any]:
         owned = registry.kind_of(type(obj))
         if dtype is None and owned is not None and owned.backend.name == HOST:
             name = dtype_name(obj.dtype)
-            dtype = name if creation.supports(name, settings.get("device")) else None
+            dtype = name if creation.is_dtype_supported(name, settings.get("device")) else None
         return asarray(obj, dtype=dtype, **settings)
 
     return kept

@@ -1,5 +1,5 @@
-"""What a run says at its beginning and end: which backends there were, and what was recorded. (PYTEST_DONT_REWRITE: it
-asserts nothing.)"""
+"""The lines at the beginning and the end of a run: which backends there were, and what was recorded.
+(PYTEST_DONT_REWRITE: it asserts nothing.)"""
 
 from __future__ import annotations
 

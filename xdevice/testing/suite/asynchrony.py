@@ -84,7 +84,7 @@ class WaitingChecks(Suite):
             pytest.skip("the samples do not have: work that blocking mode waits for")
         with xdevice.accelerator.blocking():
             with xdevice.accelerator.blocking():
-                assert self.long_work(self.here).is_done(), "the work is under way inside of blocking mode"
+                assert self.long_work(self.here).is_done(), "the work is under way inside blocking mode"
             assert self.long_work(self.here).is_done(), "an inner block has ended the outer one"
         with pytest.raises(Planned), xdevice.accelerator.blocking():
             raise Planned
@@ -143,7 +143,11 @@ class StreamChecks(Suite):
             side = xdevice.accelerator.Stream(self.here)
             work = self.samples.long_work(self.here)
             x, expected = self.pending()
-            mark = xdevice.accelerator.Event(self.here).record() if way == "event" else xdevice.accelerator.Stream.current(self.here)
+            mark = (
+                xdevice.accelerator.Event(self.here).record()
+                if way == "event"
+                else xdevice.accelerator.Stream.current(self.here)
+            )
             side.wait(mark)
             with side:
                 y = self.add(x, x)

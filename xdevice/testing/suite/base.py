@@ -112,7 +112,7 @@ class Suite:
 
     @contextmanager
     def select(self) -> Iterator[None]:
-        """A block that every check runs inside of: it makes the second device, and selects the backend."""
+        """A block that every check runs inside: it makes the second device, and selects the backend."""
         self.home = self.home or HOMES[0]
         self.second()
         with xdevice.use_backend(self.backend):

@@ -166,7 +166,7 @@ def _in_thread(work: Callable[[], Any]) -> Any:
 
 
 def _in_fork(work: Callable[[], str]) -> str:
-    """What `work` returns in a forked child: its text, the name of its error, or how the child ended."""
+    """The result of `work` in a forked child: its text, the name of its error, or how the child ended."""
     read, write = os.pipe()
     with warnings.catch_warnings():
         # JAX and Python 3.12 warn of any fork; here it is the thing under test

@@ -218,11 +218,11 @@ class DeviceChecks(Suite):
         return self.samples.native_ones(2)
 
     def assert_creates_on(self, place: Device, name: str = "the framework creates elsewhere") -> None:
-        """Checks where the framework's own function creates a tensor, without being told of a device."""
+        """Checks where the framework's own function creates a tensor, without naming a device."""
         assert xdevice.device_of(self.native_ones()) is place, name
 
     def default_place(self) -> Device:
-        """Where xdevice creates a tensor without being told of a device."""
+        """Where xdevice creates a tensor without naming a device."""
         return xdevice.device_of(xdevice.tensor([1.0]))
 
     def test_results_are_where_the_adapter_says(self) -> None:
@@ -267,7 +267,7 @@ class DeviceChecks(Suite):
         with xdevice.use_backend(self.backend), device:
             self.assert_creates_on(device)
 
-    def test_set_device_holds_until_it_is_told_otherwise(self) -> None:
+    def test_the_default_device_holds_until_it_is_set_again(self) -> None:
         here, there = self.here, self.there()
         before = xdevice.device_of(self.native_ones())
         try:
@@ -279,7 +279,7 @@ class DeviceChecks(Suite):
             with here:
                 assert xdevice.device() is here
                 self.assert_creates_on(here)
-                with pytest.raises(xdevice.errors.ScopeError, match="set_device"):
+                with pytest.raises(xdevice.errors.ScopeError, match="set_default_device"):
                     xdevice.set_default_device(there)
             self.assert_creates_on(there)
             assert in_thread(self.placed_by_default, self.patience) is devices.CPU

@@ -216,7 +216,7 @@ class MovingChecks(Suite):
                     self.assert_walked(name, holder, read, verb, target)
 
     def assert_walked(self, name: str, holder: Any, read: Any, verb: Any, target: Any) -> None:
-        """Checks that a verb moves the tensor inside of an object, and leaves alone what is beside it."""
+        """Checks that a verb moves the tensor inside an object, and leaves alone what is beside it."""
         x, beside = read(holder)
         moved = verb(holder, target)
         assert type(moved) is type(holder), name

@@ -25,7 +25,7 @@ from xdevice.testing.suite.worlds import FAILURES, STOPS_AFTER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xdevice.distributed.world import World
+    from xdevice.distributed.process_group import World
 
     Array = np.ndarray[Any, Any]
 

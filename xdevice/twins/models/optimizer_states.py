@@ -116,7 +116,8 @@ def convert_optimizer(
         UnsupportedError, NotATensorError: as `compare_optimizers`. NotBuiltError: Keras's optimizer is not built.
 
     Example:
-        >>> xdevice.models.convert_optimizer("sgd", "sgd", xdevice.models.convert_state({}, "numpy", kinds={}), models=(None, None))
+        >>> state = xdevice.models.convert_state({}, "numpy", kinds={})
+        ...     xdevice.models.convert_optimizer("sgd", "sgd", state, models=(None, None))
         Traceback (most recent call last):
         xdevice.errors.NotATensorError: expected an optimizer of a framework, not 'sgd' of type str
     """

@@ -79,7 +79,7 @@ def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
         for name, variable in model_of.variables(x):
             yield read_tensor(model_of, joined(path, name), variable)
     elif owner is None:
-        trees.refuse_stranger(path, x)
+        trees.refuse_stranger(path, trees.stranger(x))
         if isinstance(x, numpy.generic):
             yield HostLeaf(path, numpy.asarray(x), x.dtype.name, None, f"numpy {numpy.__version__}")
         else:

@@ -19,7 +19,7 @@ from xdevice.twins import owners
 from xdevice.twins.contract import calls as layer_calls
 
 from . import distances
-from .traces import trace
+from .traces import capture_intermediates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,7 +152,7 @@ def run(model: Any, arrays: Arrays, give: Callable[[Call, Any], Any] | None = No
         require_dtype(backend, x.dtype.name, "inputs=", "give inputs of another dtype", place=place)
     tensors = {name: backend.from_numpy(numpy.array(x, order="C"), place) for name, x in arrays.items()}
     named = {name: x for name, x in tensors.items() if isinstance(name, str)}
-    with trace(model) as traced, nullcontext() if give is None else layer_calls.standing_in(give):
+    with capture_intermediates(model) as traced, nullcontext() if give is None else layer_calls.standing_in(give):
         try:
             result = backend.infer(model, () if named else tuple(tensors.values()), **named)
         except (XDeviceError, TimeoutError):

@@ -1,4 +1,5 @@
-"""`trace`: records the calls of a model's layers while a block runs, and reads their inputs and outputs to the host."""
+"""`capture_intermediates`: records the calls of a model's layers while a block runs, and reads their inputs and outputs
+to the host."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ class LayerCall(NamedTuple):
 
 
 class Trace:
-    """The calls of a model's layers that `trace` has recorded, in order. `print` shows a table of them.
+    """The calls of a model's layers that `capture_intermediates` has recorded, in order. `print` shows a table of them.
 
     Young: it may change in a minor version.
 
@@ -91,7 +92,8 @@ class Trace:
         return numpy.asarray(self._backend.to_numpy(x))
 
     def finish(self) -> None:
-        """Called when the block of `trace` ends: from then on, `calls` is read to the host only once."""
+        """Called when the block of `capture_intermediates` ends: from then on, `calls` is read to the host only
+        once."""
         self._is_open = False
 
     def __len__(self) -> int:
@@ -124,14 +126,15 @@ class Trace:
 
 
 @contextmanager
-def trace(model: Any) -> Iterator[Trace]:
+def capture_intermediates(model: Any) -> Iterator[Trace]:
     """Records the inputs and outputs of each layer of a model while the block runs, in the order of the calls.
 
     Young: it may change in a minor version.
 
     Yields a `Trace`, whose `calls` give for each call of a layer its path, its inputs, its outputs, and the gradients
     of the outputs if the block runs backward too. docs/reference/tracing.md says which calls are recorded: only calls
-    in this thread or task, and in tasks that `xdevice.parallel.run` starts. Traces may be nested; the model is not changed.
+    in this thread or task, and in tasks that `xdevice.parallel.run` starts. Traces may be nested; the model is not
+    changed.
 
     Args:
         model: a built model of PyTorch, Paddle, Gluon or Keras.

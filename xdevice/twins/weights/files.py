@@ -32,11 +32,13 @@ from xdevice.errors import (
 )
 from xdevice.tensors.creation import place_for
 from xdevice.tensors.refusals import lack_of_memory, refuse_non_container, require_dtype, traced
+from xdevice.tensors.unlisted import refuse_unsaved
+from xdevice.twins import owners
 
 from .added_parameters import advice
 from .checkpoints import open_checkpoint
 from .disk import path_text, replacing, target_of
-from .format import DTYPES, RESERVED, SHARED, SMALL, read_all
+from .format import DTYPES, ORIGIN, RESERVED, SHARED, SMALL, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -67,6 +69,11 @@ class _Variable(NamedTuple):
     keys: _Keys
     name: str = ""
     model: Any = None
+
+    @property
+    def is_in_layers(self) -> bool:
+        """Whether it is written through its model."""
+        return self.model is not None and self.backend.has_layers(self.model)
 
     @property
     def origin(self) -> str:
@@ -114,15 +121,23 @@ def save(path: Path, x: Any) -> None:
 
     # the path first: a folder that is not there is said before tensors are copied from a GPU
     target = target_of(path)
-    arrays, shared = _host_arrays(_variables(x, "save"))
+    for _, _, one in _leaves(x, "save"):
+        kind = registry.kind_of(type(one))
+        if kind is not None and kind.kind == "model":
+            refuse_unsaved(kind.backend, one)
+    variables = _variables(x, "save")
+    arrays, shared = _host_arrays(variables)
     specs = {
         name: TensorSpec(
             dtype=name_of(array.dtype), shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes
         )
         for name, array in arrays.items()
     }
+    metadata = {ORIGIN: ",".join(sorted({variable.backend.name for variable in variables.values()}))}
+    if shared:
+        metadata[SHARED] = json.dumps(shared)
     with replacing(target) as new:
-        serialize_file(specs, new, metadata={SHARED: json.dumps(shared)} if shared else None)
+        serialize_file(specs, new, metadata=metadata)
 
 
 def _variables(x: Any, verb: str) -> _Variables:
@@ -150,8 +165,13 @@ def _variables(x: Any, verb: str) -> _Variables:
 def _leaves(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
     """Yields for each tensor or model in `x` the beginning of its names in the file, the keys that lead to it, and the
     tensor or model itself."""
-    if registry.kind_of(type(x)) is not None:
+    if registry.kind_of(type(x)) is not None or owners.backend_of_model(x) is not None:
         yield "", (), x
+        return
+    if _has_modules(x):
+        for key, child in x.items() if isinstance(x, dict) else enumerate(x):
+            for prefix, keys, leaf in _leaves(child, verb):
+                yield f"{key}.{prefix}" if prefix else str(key), (key, *keys), leaf
         return
     refuse_non_container(x, verb)
     tree = trees.Tree(x)
@@ -159,19 +179,29 @@ def _leaves(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
         yield ".".join(map(str, keys)), keys, leaf
 
 
+def _has_modules(x: Any) -> bool:
+    """Whether a model that moves as a container, as those of Flax and Equinox do, is somewhere in a dict or list."""
+    children = x.values() if isinstance(x, dict) else x if isinstance(x, list | tuple) else ()
+    return any(_is_module(child) or _has_modules(child) for child in children)
+
+
+def _is_module(x: Any) -> bool:
+    return registry.kind_of(type(x)) is None and owners.backend_of_model(x) is not None
+
+
 def _of_leaf(keys: _Keys, x: Any) -> Iterable[_Variable]:
+    module = owners.backend_of_model(x)
+    if module is not None:
+        return (_Variable(module, value, keys, name, x) for name, value in module.variables(x))
     owner = registry.kind_of(type(x))
     if owner is None:
         raise NotATensorError(
             f"{_path(keys)} is {shown(x)} of type {type(x).__qualname__}, which a file of tensors cannot hold; leave "
             f"it out, or make a tensor of it: xdevice.tensor(...)"
         )
-    backend, kind = owner
-    if kind == "symbol":
-        raise traced(backend, _path(keys))
-    if kind == "tensor":
-        return [_Variable(backend, x, keys)]
-    return (_Variable(backend, value, keys, name, x) for name, value in backend.variables(x))
+    if owner.kind == "symbol":
+        raise traced(owner.backend, _path(keys))
+    return [_Variable(owner.backend, x, keys)]
 
 
 def _path(keys: _Keys) -> str:
@@ -226,43 +256,15 @@ def _name_of(dtype: Any) -> str:
 # loading
 
 
-def load(path: Path, device: object = None, backend: str | Backend | None = None, into: Any = None) -> Any:
-    """Loads the tensors of a safetensors file onto a device of any backend, or into a model's own variables.
-
-    Returns a flat dict of tensors by name, none of which requires gradients; with `into`, that model or container. The
-    file may come from any program. It is read, not memory-mapped, so it may be deleted afterwards. Costs one read of
-    the file, and on a GPU one copy. docs/reference/files.md says which state of an optimizer is in a file.
-
-    Args:
-        path: a file that `save` or any other writer of the format has made.
-        device: any spelling of a device. By default that of the `with device:` block, else `cpu:0`, even with GPUs.
-        backend: the backend whose tensors are made; by default the selected one.
-        into: a model or container with the names, shapes and dtypes of the file, all of which are checked before the
-            first tensor is written. Its own devices and backend count. A Keras optimizer must be built, others may be
-            fresh.
-
-    Raises:
-        MissingFileError: no such file. FilePathError: not readable. FileFormatError: damaged, or of another format.
-        ShapeError, DTypeError: the backend lacks the shape or dtype of a tensor, or would narrow the dtype.
-        StateError: `into` has other names, shapes or dtypes, is on meta, or came with `device` or `backend`.
-        UnsupportedError: `into` cannot be written. ArgumentError: `path` is not a path. Others as in `xdevice.tensor`.
-
-    Example:
-        >>> import os, tempfile
-        >>> xdevice.save(path := os.path.join(tempfile.mkdtemp(), "one.safetensors"), {"x": xdevice.ones(2)})
-        >>> xdevice.load(path, device="cpu", backend="numpy")
-        {'x': array([1., 1.], dtype=float32)}
-    """
+def load_file(path: Path, device: object, backend: str | Backend | None) -> dict[str, Any]:
+    """The tensors of a file by name, on a device of a backend: what `load(path)` gives."""
     path = path_text(path, "load")
-    if into is not None:
-        if device is not None or backend is not None:
-            raise StateError("into= already says which devices and backend; leave out device= and backend=")
-        return _load_into(path, into)
     owner = selection.backend(backend)
     place = place_for(owner, device)
     with open_checkpoint(path) as header:
         checked: set[str | tuple[int, ...]] = set()
-        for name, (dtype, shape, *_) in header.entries.items():
+        for name, entry in header.entries.items():
+            dtype, shape = entry.dtype, entry.shape
             if dtype not in checked:
                 wanted = floats.usual(dtype)
                 require_dtype(owner, wanted, name, "load it with another backend=", place=place, loads=True)
@@ -276,7 +278,9 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
     return tensors
 
 
-def _load_into(path: str, into: Any) -> Any:
+def load_file_into(path: Path, into: Any) -> Any:
+    """Writes the tensors of a file into the variables of a model or a container, and returns it."""
+    path = path_text(path, "load")
     variables = _variables(into, "load into")
     models = {prefix: x for prefix, _, x in _leaves(into, "load into")}
     with open_checkpoint(path) as header:
@@ -288,7 +292,11 @@ def _load_into(path: str, into: Any) -> Any:
         places = [variable.backend.device_of(variable.value) for _, variable, _ in planned]
         arrays = _arrays([write.entry for write in planned], places)
         for (_, variable, _), place, array in zip(planned, places, arrays, strict=True):
-            variable.backend.write(variable.value, _to_tensor(variable.backend, array, place))
+            tensor = _to_tensor(variable.backend, array, place)
+            if variable.is_in_layers:
+                variable.backend.write_layers(variable.model, {variable.name: tensor})
+            else:
+                variable.backend.write(variable.value, tensor)
     for prefix, x in models.items():
         _hand_over_state(prefix, x, variables)
     return into
@@ -334,7 +342,7 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
         entry = entries[name]
         _require_fit(where, name, variable, entry)
         other = planned.setdefault(id(variable.value), _PlannedWrite(name, variable, entry))
-        if other.entry != entry and other.entry.read().tobytes() != entry.read().tobytes():
+        if other.entry is not entry and other.entry.read().tobytes() != entry.read().tobytes():
             raise StateError(f"{other.name} and {name} are one variable here, and two with different values in {where}")
     missing = [name for name, variable in variables.items() if id(variable.value) not in planned]
     extra = [name for name in entries if name not in variables]
@@ -355,7 +363,8 @@ def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) 
         )
     require_dtype(variable.backend, floats.usual(entry.dtype), name, "load it with another backend=", loads=True)
     _require_dense(name, variable.backend, variable.value)
-    if variable.backend.tensor_of(variable.value) is None and not variable.backend.can_write(variable.value):
+    is_tensor = variable.backend.tensor_of(variable.value) is not None
+    if not (is_tensor or variable.is_in_layers or variable.backend.can_write(variable.value)):
         raise UnsupportedError(
             f"{name} cannot be written into; use new tensors: xdevice.load(path, backend={variable.backend.name!r})"
         )

@@ -1,0 +1,292 @@
+"""What a model holds that its framework does not list: tensors and layers in plain attributes, and in the lists, dicts
+and other containers there.
+
+PyTorch, Paddle and Gluon move the variables and submodels that they list, and leave the rest: a layer in a Python list
+stays behind, and where a buffer is replaced by its moved twin, a second reference to it keeps the old tensor.
+TensorFlow takes such things along. Here this is one rule for all of them: what a model holds moves with it, is copied
+with it, and counts where its device is asked for.
+
+Not looked into are objects of unknown types, such as a trainer that a model refers to. A model that contains the model
+in question is its owner, and not held by it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xdevice.containers import looks, trees
+from xdevice.containers.items import ATTRIBUTES
+from xdevice.containers.looks import PLAIN
+from xdevice.containers.trees import Tree
+from xdevice.core import registry
+from xdevice.errors import ContainerError, NotBuiltError, UnsupportedError
+
+if TYPE_CHECKING:
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+    from xdevice.contract.backend import Owned
+
+_ITERATED = (dict, list, tuple, set, frozenset, deque)
+"""Reading other containers may have effects: a mapping may stand for a file."""
+
+
+class _Attribute(NamedTuple):
+    name: str
+    """Such as "encoder.rest"."""
+    owner: dict[str, Any]
+    key: str
+    value: Any
+
+
+class _Holding(NamedTuple):
+    """The attributes of one model that hold tensors or models, and all of them as one container."""
+
+    attributes: list[_Attribute]
+    tree: Tree
+
+    def named(self) -> Iterator[tuple[str, Any]]:
+        """Yields the leaves, with their names."""
+        for keys, value in zip(self.tree.paths(), self.tree.leaves, strict=True):
+            yield self.attributes[keys[0]].name + trees.written(keys[1:]), value
+
+    def owned(self) -> Iterator[tuple[str, Any, Owned]]:
+        """Yields the tensors and models, with their names, backends and kinds."""
+        for name, value in self.named():
+            owned = registry.kind_of(type(value))
+            if owned is not None:
+                yield name, value, owned
+
+
+class Unlisted:
+    """A model, and what it holds without listing it."""
+
+    def __init__(self, backend: Backend, model: Any) -> None:
+        self.models: list[tuple[str, Backend, Any]] = [("", backend, model)]
+        """The model itself, and those that were found in attributes."""
+        self._holdings: list[_Holding] = []
+        for name, owner, one in self.models:  # grows meanwhile
+            self._search(name, owner, one)
+
+    @cached_property
+    def _listed(self) -> list[Any]:
+        """The parts of all models that their frameworks list. Most models hold nothing else, and are not asked: for a
+        model of 200 layers that takes as long as to ask for its devices."""
+        _, backend, model = self.models[0]
+        return list(backend.model_parts(model))
+
+    @cached_property
+    def _known(self) -> set[int]:
+        return {id(self.models[0][2]), *map(id, self._listed)}
+
+    def _add(self, name: str, backend: Backend, model: Any) -> None:
+        self.models.append((name, backend, model))
+        parts = list(backend.model_parts(model))
+        self._listed.extend(parts)
+        self._known.update(map(id, (model, *parts)))
+
+    def _search(self, name: str, backend: Backend, model: Any) -> None:
+        attributes = [
+            _Attribute(".".join(filter(None, (name, path, key))), owner, key, value)
+            for path, owner, own in backend.attributes_of(model)
+            for key, value in owner.items()
+            if key not in own and id(type(value)) not in PLAIN and not _is_flat(value)
+        ]
+        attributes = [attribute for attribute in attributes if _holds(attribute)]
+        if not attributes:
+            return
+        holding = _Holding(attributes, Tree([attribute.value for attribute in attributes], True, True))
+        self._holdings.append(holding)
+        known = self._known  # listed now, because a move may replace what is listed
+        for inner, value, owned in holding.owned():
+            if owned.kind == "model" and id(value) not in known and not self._is_owner(owned.backend, value):
+                self._add(inner, owned.backend, value)
+
+    def _is_owner(self, backend: Backend, model: Any) -> bool:
+        _, _, own = self.models[0]
+        return any(part is own for part in backend.model_parts(model))
+
+    def tensors(self) -> list[tuple[str, Any, Backend]]:
+        """Returns name, tensor and backend of each tensor that no framework lists."""
+        return [
+            (name, value, owned.backend)
+            for holding in self._holdings
+            for name, value, owned in holding.owned()
+            if id(value) not in self._known and _moves(owned, value)
+        ]
+
+    def parts(self) -> list[Any]:
+        """Returns everything that a user may hold beside the model: of a copy as many parts, in the same order."""
+        return [*self._listed, *(value for _, value, _ in self.tensors())]
+
+    def _parameters(self) -> Iterable[Any]:
+        _, backend, model = self.models[0]
+        return backend.parameters_of(model)
+
+    def places(self) -> Iterator[tuple[str, Device]]:
+        """Yields name and device of each tensor that is not listed, and of the variables of models that are not."""
+        for name, value, backend in self.tensors():
+            yield name, backend.device_of(value)
+        for number, parameter in enumerate(self._parameters()):
+            yield f"parameters[{number}]", self.models[0][1].device_of(parameter)
+        for holding in self._holdings:
+            for name, value in holding.named():
+                mover = trees.mover(value)
+                if mover is not None:
+                    yield from ((name + path, place) for path, place in mover.places())
+        for name, backend, model in self.models[1:]:
+            with suppress(NotBuiltError):  # its variables will be made where it is used
+                yield from ((f"{name}.{inner}".rstrip("."), place) for inner, place in backend.model_devices(model))
+
+    def is_on(self, target: Device) -> bool:
+        try:
+            return all(place is target for _, place in self.places())
+        except UnsupportedError:
+            return False
+
+    def check(self, target: Device) -> None:
+        """Raises an error if a framework lacks the device, if a container cannot take the moved tensors, or for an
+        optimizer whose parameters are elsewhere."""
+        _, backend, model = self.models[0]
+        left = next((x for x in self._parameters() if backend.device_of(x) is not target), None)
+        if left is not None:
+            raise backend.unsupported(
+                f"moving a {type(model).__qualname__} to {target} while a parameter of it is on "
+                f"{backend.device_of(left)}",
+                "move the model with it: xdevice.to_device((model, optimizer), device)",
+            )
+        away = set()
+        for _, value, backend in self.tensors():
+            backend.require(target)
+            with suppress(UnsupportedError):
+                if backend.device_of(value) is target:
+                    continue
+            away.add(id(value))
+        for holding in self._holdings if away else ():
+            holding.tree.check_rebuilding(away)
+
+    def follow(self, moved: Any, target: Device, is_copy: bool) -> None:
+        """Brings everything after the model, which has been moved in place or to another object, or copied."""
+        if not self._holdings:
+            return
+        _, backend, model = self.models[0]
+        other = Unlisted(backend, moved) if is_copy or moved is not model else self
+        now = list(backend.model_parts(moved))
+        for _, owner, one in other.models[1:]:
+            if not owner.is_all_on(one, target):
+                owner.move_model(one, target)
+            now += owner.model_parts(one)
+        listed = self._listed
+        twins = {id(old): new for old, new in zip(listed, now, strict=False)} if len(now) == len(listed) else {}
+        done: dict[int, Any] = {}
+        for old, new in zip(self._holdings, other._holdings, strict=False):
+            before = old.tree.leaves if len(old.tree.leaves) == len(new.tree.leaves) else new.tree.leaves
+            leaves = [
+                twins[id(was)] if id(was) in twins else _arrived(value, target, done)
+                for was, value in zip(before, new.tree.leaves, strict=True)
+            ]
+            for attribute, value in zip(new.attributes, new.tree.rebuilt(leaves), strict=True):
+                kept = _put_back(attribute.value, value)
+                if kept is not attribute.value:
+                    attribute.owner[attribute.key] = kept
+
+
+def places(backend: Backend, model: Any) -> Iterator[tuple[str, Device]]:
+    """Yields name and device of everything that a model holds: of its variables, and of what is not listed."""
+    yield from backend.model_devices(model)
+    yield from Unlisted(backend, model).places()
+
+
+def is_all_on(backend: Backend, model: Any, target: Device) -> bool:
+    return backend.is_all_on(model, target) and Unlisted(backend, model).is_on(target)
+
+
+def move(backend: Backend, model: Any, target: Device) -> Any:
+    """Moves a model and all that it holds; returns the model, or the object that its own method gives instead."""
+    held = Unlisted(backend, model)
+    held.check(target)
+    moved = backend.move_model(model, target)
+    moved = model if moved is None else moved
+    held.follow(moved, target, is_copy=False)
+    return moved
+
+
+def copy(backend: Backend, model: Any, target: Device) -> Any:
+    held = Unlisted(backend, model)
+    held.check(target)
+    twin = backend.copy_model(model, target)
+    if twin is not model:
+        held.follow(twin, target, is_copy=True)
+    return twin
+
+
+def refuse_unsaved(backend: Backend, model: Any) -> None:
+    """Raises `UnsupportedError` for a model that holds layers or parameters that its state does not have."""
+    held = Unlisted(backend, model)
+    layers = [(name, one) for name, _, one in held.models[1:]]
+    parameters = [(name, x) for name, x, owner in held.tensors() if owner.is_parameter(x)]
+    for name, x in (*layers, *parameters):
+        raise backend.unsupported(
+            f"saving {name}, a {type(x).__qualname__} that this {type(model).__qualname__} holds in a plain attribute, "
+            "list or dict, where the framework sees neither its values nor that they are trained",
+            f"hold it in {backend.lists_layers}; or save only what is listed, without it: the model's own state dict",
+        )
+
+
+def _is_flat(value: Any) -> bool:
+    """Whether a value is a list or tuple of numbers and texts, as the sizes of a layer are."""
+    if type(value) is not tuple and type(value) is not list:
+        return False
+    for one in value:  # noqa: SIM110  # twice as fast as `all`
+        if id(type(one)) not in PLAIN:
+            return False
+    return True
+
+
+def _holds(attribute: _Attribute) -> bool:
+    """Whether an attribute is a tensor or model, or a container with one in it."""
+    value = attribute.value
+    if registry.kind_of(type(value)) is not None:
+        return True
+    way = trees.way_of(value, True)
+    if way is None:
+        return trees.mover(value) is not None
+    if not (way is ATTRIBUTES or isinstance(value, _ITERATED)) or looks.is_plain([value]):
+        return False
+    try:
+        tree = Tree(value, True, True)
+    except ContainerError as error:
+        if not looks.search(value):
+            return False
+        raise ContainerError(f"{attribute.name} holds tensors, and cannot be walked: {error}") from error
+    return any(registry.kind_of(type(leaf)) is not None or trees.mover(leaf) is not None for leaf in tree.leaves)
+
+
+def _moves(owned: Owned, value: Any) -> bool:
+    return owned.kind == "tensor" and not owned.backend.is_host_only and not owned.backend.is_host_bound(value)
+
+
+def _arrived(value: Any, target: Device, done: dict[int, Any]) -> Any:
+    """Returns a leaf on a device: a tensor that was moved, or else the leaf itself, because models move in place."""
+    if id(value) not in done:
+        owned, mover = registry.kind_of(type(value)), trees.mover(value)
+        if mover is not None:
+            done[id(value)] = mover.move_to(target)
+        elif owned is not None and _moves(owned, value):
+            done[id(value)] = owned.backend.move_held(value, target)
+    return done.get(id(value), value)
+
+
+def _put_back(old: Any, new: Any) -> Any:
+    """Writes what is in a rebuilt list or dict into the old one, which others may refer to, and returns that; returns
+    what is rebuilt and neither."""
+    if type(old) is not type(new) or type(old) not in (list, dict):
+        return new
+    for key in range(len(old)) if type(old) is list else list(old):
+        kept = _put_back(old[key], new[key])
+        if kept is not old[key]:
+            old[key] = kept
+    return old
