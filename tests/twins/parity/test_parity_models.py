@@ -167,6 +167,74 @@ def test_the_count_of_batches_is_never_missing(one, other):
     xdevice.assert_parity(xdevice.convert_state(source, other, like=target), target)
 
 
+@pytest.mark.parametrize("name", WITH_MODELS)
+def test_layers_of_one_framework_with_other_names_are_paired(name):
+    source, renamed = network(name), {"torch": "ModuleDict", "paddle": "LayerDict"}.get(name)
+    if renamed is None:  # Keras and Gluon number their layers anew for each model
+        xdevice.convert_state(source, name, like=(twin := network(name))).load_into(twin)
+        xdevice.assert_parity(twin, source)
+        return
+    nn = xdevice.backend(name).framework.nn
+    (one, other), place = (getattr(nn, renamed)({key: nn.Linear(4, 4)}) for key in ("one", "two")), (1, 2)
+    xdevice.convert_state(one, name, like=other).load_into(other)
+    xdevice.assert_parity(one, other)
+    change(other, lambda path, x: x + 1e-3 * np.eye(4, dtype=x.dtype)[place[0], place[1] - 1] * (x.ndim == 2))
+    assert difference(one, other).leaf == "two.weight"
+
+
+def test_a_layer_of_one_framework_that_is_laid_out_otherwise_is_compared_as_it_computes():
+    import torch
+
+    conv1d = pytest.importorskip("transformers.pytorch_utils").Conv1D
+    linear, twin = torch.nn.Sequential(torch.nn.Linear(4, 4)), torch.nn.Sequential(conv1d(4, 4))
+    twin.load_state_dict(linear.state_dict())
+    found = difference({"net": linear}, {"net": twin})
+    assert (found.leaf, "equal where one is transposed" in found.text) == ("['net'].0.weight", True)
+    xdevice.convert_state(linear, "torch", like=twin).load_into(twin)
+    xdevice.assert_parity(linear, twin)
+    xdevice.assert_parity(twin, linear)
+
+
+def test_modules_of_two_libraries_of_one_framework_are_paired():
+    eqx, nnx = pytest.importorskip("equinox"), pytest.importorskip("flax.nnx")
+    jax = xdevice.backend("jax").framework
+    ours = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+    theirs = eqx.nn.Linear(4, 4, key=jax.random.key(0))
+    assert difference(ours, theirs).problem == "values"
+    swapped = eqx.tree_at(lambda x: (x.weight, x.bias), theirs, (ours.kernel[...], ours.bias[...]))
+    assert difference(ours, swapped).leaf == "weight"  # Equinox has its weight transposed
+    right = eqx.tree_at(lambda x: (x.weight, x.bias), theirs, (ours.kernel[...].T, ours.bias[...]))
+    assert difference(ours, right).problem == "settings"  # JAX's libraries do not list layers without parameters
+    xdevice.assert_parity(xdevice.convert_state(ours, "jax", like=right), right)
+
+
+@pytest.mark.parametrize("name", ["torch", "paddle"])
+def test_two_classes_of_one_name_are_not_one_class(name):
+    nn = xdevice.backend(name).framework.nn
+    base = nn.Module if name == "torch" else nn.Layer
+
+    def written(turns):
+        class Own(base):
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Linear(4, 4).weight
+
+            def forward(self, x):
+                return x @ (self.weight.T if turns else self.weight)
+
+        if turns:
+            Own.__qualname__ += " of another file"
+        return nn.Sequential(Own())
+
+    one, same, other = written(False), written(False), written(True)
+    for twin in (same, other):
+        twin[0].weight = one[0].weight
+    xdevice.assert_parity(one, same)
+    found = difference(one, other)
+    assert found.problem == "settings"
+    assert "0: class is " in found.text
+
+
 def test_shapes_kinds_and_open_pairs_are_differences():
     import paddle
     import torch

@@ -1,14 +1,18 @@
-"""Reads two values for a comparison. If they are models of two frameworks, one model's state is converted to the other
-model's names and layouts first; with `inputs=` both run, and what they return is read.
+"""Reads two values for a comparison. If they are models whose layers are not the same ones, one model's state is
+converted to the other model's names and layouts first; with `inputs=` both run, and what they return is read.
 
 If parameters were paired by name, a square kernel that should be transposed would be compared untransposed, and a
-parameter that the two frameworks name differently would seem to be missing. So `convert_state` pairs the layers, and a
-parameter that it cannot map is reported as a difference.
+parameter that the two models name differently would seem to be missing. So `convert_state` pairs the layers, and a
+parameter that it cannot map is reported as a difference. Only where a parameter of the same name belongs to the same
+kind of layer and has the same layout in both models do names decide.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy
 
 from xdevice.containers import trees
 from xdevice.contract.private import AbsentNameError
@@ -61,6 +65,37 @@ class _LayeredModel(NamedTuple):
     @property
     def parts(self) -> list[Part]:
         return [part for layer in self.layers for part in layer.parts]
+
+    def places(self) -> dict[str, _Place]:
+        """Where each parameter of a known layer is, by the parameter's name."""
+        variables = dict(self.backend.variables(self.itself))
+        return {
+            part.name: _Place(layer.kind, part, tuple(variables[part.name].shape))
+            for layer in self.layers
+            for part in layer.parts
+        }
+
+
+class _Place(NamedTuple):
+    """A parameter in its layer."""
+
+    kind: str
+    part: Part
+    shape: tuple[int, ...]
+
+    def is_like(self, other: _Place) -> bool:
+        """Whether `other` is the same parameter of a layer of the same kind, in the same layout."""
+        one, two = self.part.rule, other.part.rule
+        if (self.kind, self.part.of) != (other.kind, other.part.of):
+            return False
+        if one is two:
+            return True
+        # many rules are made for one layer, so they are compared by what they do
+        if self.shape != other.shape or one.refusal != two.refusal:
+            return False
+        numbers = numpy.arange(math.prod(self.shape)).reshape(self.shape)
+        pairs = zip(one.canonical(numbers), two.canonical(numbers), strict=True)
+        return all(numpy.array_equal(mine, its) for mine, its in pairs)
 
 
 def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> ReadPair:
@@ -119,13 +154,36 @@ def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPa
         return _beside_state(path, expected, ours).swapped()
     if ours is None or theirs is None:
         return None
-    # one framework: parameters have the same names, and only settings could hide a difference
-    if ours.backend is theirs.backend and not skip:
+    # the same names of the same layers: only settings could hide a difference
+    if ours.backend is theirs.backend and not skip and _are_laid_out_alike(ours, theirs):
         lines = between(ours.backend, actual, expected)
         return _apart(path, ours, theirs, {})._replace(settings=lines) if lines else None
-    if _is_target(ours, theirs):
-        return _convert(path, theirs, ours, skip).swapped()
-    return _convert(path, ours, theirs, skip)
+    is_swapped = _is_target(ours, theirs)
+    pair = _convert(path, theirs, ours, skip).swapped() if is_swapped else _convert(path, ours, theirs, skip)
+    if pair.unmapped and ours.backend is theirs.backend:
+        # of one framework it says more which layers differ than that one of the two lacks some
+        lines = between(ours.backend, actual, expected)
+        return pair._replace(unmapped=_by_path(path, lines) or pair.unmapped)
+    return pair
+
+
+def _by_path(path: str, lines: list[str]) -> dict[str, str]:
+    """Lines such as `0: eps is 1e-05, expected 0.001`, by the path of the layer that they are about."""
+    texts: dict[str, str] = {}
+    for line in lines:
+        place, _, text = joined(path, line).partition(": ")
+        texts[place] = f"{texts[place]}; {text}" if place in texts else text
+    return texts
+
+
+def _are_laid_out_alike(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
+    """Whether each parameter that a layer of the one model has is, under the same name, that of a layer of the same
+    kind in the other, in the same layout: PyTorch's Linear and the Conv1D of transformers have the same names, and one
+    has its weight transposed."""
+    here, there = ours.places(), theirs.places()
+    if here.keys() != there.keys():
+        return False
+    return all(here[name].is_like(there[name]) for name in here)
 
 
 def _is_target(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
