@@ -23,7 +23,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-SCRIPT = Path(__file__).with_name("tagger.py")
+FILE, SCRIPT, PORT = Path(__file__), Path(__file__).with_name("tagger.py"), "paddle"
+"""This file, the script, and the backend to which it is ported; `function_faults.py` has others."""
 HONEST = "no fault"
 Place = tuple[str, int]
 
@@ -103,7 +104,7 @@ FAULTS: dict[str, tuple[str, str, Place]] = {
 
 def run_copies(names: list[str]) -> None:
     """Trains once for each fault, whose name is in the names of what is recorded then. PyTorch has no faults."""
-    is_port = os.environ["XDEVICE_BACKEND"] == "paddle"
+    is_port = os.environ["XDEVICE_BACKEND"] == PORT
     for name in names:
         text = SCRIPT.read_text()
         if is_port and name != HONEST:
@@ -118,8 +119,8 @@ def compared(names: list[str]) -> Any:
     """The report of the command, as JSON."""
     with tempfile.TemporaryDirectory() as folder:
         report = os.path.join(folder, "report.json")
-        options = ["--backends", "torch,paddle", "--calibrate", "--json", report]
-        command = [sys.executable, "-m", "xdevice", "parity", __file__, *options, "--", "--here", *names]
+        options = ["--backends", f"torch,{PORT}", "--calibrate", "--json", report]
+        command = [sys.executable, "-m", "xdevice", "parity", str(FILE), *options, "--", "--here", *names]
         if subprocess.run(command, stdout=subprocess.DEVNULL).returncode > 1:
             raise click.ClickException("a backend did not run")
         return json.loads(Path(report).read_text())
@@ -130,7 +131,7 @@ def first_of(report: Any, fault: str) -> tuple[Place, Any] | None:
     found = []
     for order, series in enumerate(report["names"]):
         name, _, record = series["name"].rpartition(": ")
-        steps = series["backends"]["paddle"]["steps"] if name == fault else []
+        steps = series["backends"][PORT]["steps"] if name == fault else []
         found += [(one["step"], order, record, one) for one in steps if not one["ok"]]
     return None if not found else ((min(found)[2], min(found)[0]), min(found)[3])
 

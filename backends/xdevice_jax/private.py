@@ -29,6 +29,11 @@ PATCHES: Final = (
         "JAX's own switch is read when its CPU starts; no upstream issue", "block",
     ),
     Patch("blocking", "jax._src.pjit", ("_get_fastpath_data",), "compiled functions are called past Python", "block"),
+    Patch(
+        "operations", "jax._src.core.EvalTrace", ("process_primitive",),
+        "each primitive with its values; a jaxpr that is evaluated by hand has no gradients on the way", "block",
+    ),
+    Patch("operations", "jax", ("grad", "value_and_grad"), "the gradients of parameters, with their names", "block"),
     Patch("--xd-cuda", "jax", ("devices",), "\"cuda\" is a virtual GPU", "process"),
 )  # fmt: skip
 

@@ -40,6 +40,10 @@ PATCHES: Final = (
 )  # fmt: skip
 
 PRIVATE: Final = (
+    Private(
+        "operations", "tensorflow.python.framework.op_callbacks", ("add_op_callback", "remove_op_callback"),
+        "each operation with its values; `tf.debugging` keeps them in files alone",
+    ),
     Private("compile", "tensorflow.python.autograph.core.config", ("DoNotConvert",), "see above"),
     Private(
         "compile", "tensorflow.python.eager.polymorphic_function.concrete_function.ConcreteFunction", ("_call_flat",),

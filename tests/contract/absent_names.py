@@ -165,6 +165,21 @@ def calls_of_layers(xd: Any) -> Any:
     return len(list(traced.calls))
 
 
+def operations(xd: Any) -> Any:
+    names: list[str] = []
+
+    def run(name: str, arguments: Any, go: Any, *_: Any) -> Any:
+        names.append(name)
+        return go()
+
+    net = network(xd)
+    if isinstance(net, dict) or xd.backend().name == "mxnet":  # which shows no operations
+        return None
+    with xd.backend().operation_calls(run, lambda *_: None):
+        forward(xd, net)
+    return len(names)
+
+
 def optimizers(xd: Any) -> Any:
     net, optimizer, step = trained(xd)
     step()
@@ -198,7 +213,8 @@ STEPS: Steps = {
     "compile": ("compile", compiled), "transfers": ("transfers", transfers), "blocking": ("blocking", blocking),
     "streams": ("streams", streams), "graphs": ("graphs", graphs), "parallel": ("parallel", side_by_side),
     "prefetch": ("prefetch", prefetched), "saving": ("saving", saved), "layers": ("layers", layers),
-    "calls of layers": ("layers' calls", calls_of_layers), "optimizers": ("optimizers", optimizers),
+    "calls of layers": ("layers' calls", calls_of_layers), "operations": ("operations", operations),
+    "optimizers": ("optimizers", optimizers),
     "state of optimizers": ("optimizers", state_of_optimizers), "replicas": ("replicas", replicas),
 }  # fmt: skip
 

@@ -392,3 +392,66 @@ def test_a_model_with_an_unknown_layer_is_recorded_as_it_is(tmp_path):
     with recording_to(tmp_path):
         xdevice.record("net", {"net": Net(), "optimizer": torch.optim.SGD(Net().parameters())})
     assert {leaf.path for leaf in Recording(tmp_path).entries[0].read()} >= {"['net'].scale", "['net'].fc.weight"}
+
+
+def trained(name, eps=1e-5, momentum=0.1, dropout=0.1):
+    if name == "torch":
+        from torch import nn
+
+        return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, eps, momentum), nn.Dropout(dropout), nn.Linear(4, 3))
+    if name == "paddle":
+        from paddle import nn
+
+        norm = nn.BatchNorm1D(4, 1 - momentum, eps)
+        return nn.Sequential(nn.Linear(4, 4), norm, nn.Dropout(dropout), nn.Linear(4, 3))
+    import keras
+    from keras import layers
+
+    norm = layers.BatchNormalization(epsilon=eps, momentum=1 - momentum)
+    return keras.Sequential([keras.Input((4,)), layers.Dense(4), norm, layers.Dropout(dropout), layers.Dense(3)])
+
+
+def parity_warning(actual, expected, inputs):
+    with pytest.warns(UserWarning, match="the outputs agree, in evaluation mode; set differently:") as caught:
+        xdevice.assert_parity(actual, expected, inputs=inputs)
+    return str(caught[0].message)
+
+
+@pytest.mark.parametrize("name", [name for name in ("paddle", "tensorflow", "torch") if name in WITH_MODELS])
+def test_what_models_are_set_to_is_compared_before_they_run(name):
+    source, x = trained("torch"), np.random.default_rng(0).normal(size=(6, 4)).astype("float32")
+
+    def twin(**settings):
+        model = trained(name, **settings)
+        xdevice.convert_state(source, name, like=model).load_into(model)
+        return model
+
+    xdevice.assert_parity(twin(), source, inputs=x)
+    for setting, value in (("momentum", 0.2), ("dropout", 0.3)):
+        text = parity_warning(twin(**{setting: value}), source, x)
+        assert str(value) in text
+        assert "p is" in text if setting == "dropout" else "momentum is" in text
+    found = difference(twin(eps=1e-2, momentum=0.2), source, inputs=x)
+    assert found.text.startswith("set differently:\n  1: ")
+    assert found.text.index("eps is") < found.text.index("the values differ") < found.text.index("the first layer")
+    assert any("momentum is" in line for line in found.settings)
+    with pytest.raises(xdevice.errors.ArgumentError) as caught:
+        xdevice.assert_parity(twin(momentum=0.2), source, inputs=x[:, :3])
+    assert "momentum is" in caught.value.__notes__[0]
+
+
+def test_what_optimizers_are_set_to_and_the_mode_are_compared():
+    import torch
+
+    net = trained("torch")
+    one, other = (torch.optim.Adam(net.parameters(), eps=eps) for eps in (1e-8, 1e-7))
+    assert difference(one, other).settings[0].startswith("eps: 1e-08 in torch's Adam, 1e-07")
+    assert "['adam'].eps: " in difference({"net": net, "adam": one}, {"net": net, "adam": other}).text
+    xdevice.assert_parity(one, torch.optim.Adam(net.parameters()))
+    twin = trained("torch").eval()
+    twin.load_state_dict(net.state_dict())
+    assert xdevice.compare(net, twin).settings == ("mode is training in actual, evaluation in expected",)
+    if "tensorflow" in WITH_MODELS:
+        keras = trained("tensorflow")
+        (line,) = difference(net, keras).settings
+        assert line == "not compared: training or evaluation mode, which tensorflow does not tell"

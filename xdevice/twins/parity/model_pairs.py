@@ -14,19 +14,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 
+from xdevice.base.dtypes import dtype_name
 from xdevice.containers import trees
 from xdevice.contract.private import AbsentNameError
-from xdevice.errors import ArgumentError, StateError, UnsupportedError
+from xdevice.core import registry
+from xdevice.errors import ArgumentError, NotATensorError, StateError, UnsupportedError, XDeviceError
 from xdevice.twins import owners
 from xdevice.twins.contract import layouts
 from xdevice.twins.models.converting import convert_state
 from xdevice.twins.models.differences import between
+from xdevice.twins.models.optimizer_states import compare_optimizers
 from xdevice.twins.models.pairing import pair_layers
 from xdevice.twins.models.reading import read_model
 from xdevice.twins.models.state import State
 from xdevice.twins.tracing import distances, model_runs
 from xdevice.twins.tracing.layerwise import TracedRun, TwoRuns
 
+from . import parting
 from .host_leaves import PYTHON, joined, leaves, read, read_leaf, read_tensor
 
 if TYPE_CHECKING:
@@ -50,6 +54,11 @@ class ReadPair(NamedTuple):
     settings: list[str] = []  # noqa: RUF012  # a NamedTuple's default, which nobody changes
     """Lines about settings of the two models that differ, or that could not be compared: because of them, the models
     may give different outputs although their parameters are equal."""
+    told_by_both: list[str] = []  # noqa: RUF012
+    """Those lines of `settings` of which both models tell the value."""
+    modes: list[str] = []  # noqa: RUF012
+    """A line for each two models of which one is in training mode. It is no difference by itself: the mode changes with
+    each epoch."""
 
     def swapped(self) -> ReadPair:
         return self._replace(actual=self.expected, expected=self.actual)
@@ -120,7 +129,62 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
         [one for path, x in theirs for one in (pairs[path].expected if path in pairs else read_leaf(path, x))],
         {path: why for pair in pairs.values() for path, why in pair.unmapped.items()},
         [joined(path, line) for path, pair in pairs.items() for line in pair.settings],
+        [joined(path, line) for path, pair in pairs.items() for line in pair.told_by_both],
+        [joined(path, line) for path, value in ours if path in there for line in _modes(value, there[path])],
     )
+
+
+def _modes(actual: Any, expected: Any) -> list[str]:
+    """A line for two models of which one is in training mode and the other is not, or does not tell."""
+    ours, theirs = _layered(actual), _layered(expected)
+    if ours is None or theirs is None:
+        return []
+    one, other = (model.backend.is_training(model.itself) for model in (ours, theirs))
+    if one == other:
+        return []
+    if one is None or other is None:
+        silent = (ours if one is None else theirs).backend.name
+        return [f"not compared: training or evaluation mode, which {silent} does not tell"]
+    mode = {True: "training", False: "evaluation"}
+    return [f"mode is {mode[one]} in actual, {mode[other]} in expected"]
+
+
+def read_settings(actual: object, expected: object, names: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Lines about what two models are set to: all, and those of which both tell the value. Empty for other values.
+    Nothing is run."""
+    ours, theirs = _layered(actual), _layered(expected)
+    if ours is None or theirs is None:
+        return [], []
+    if ours.backend is theirs.backend and not names and _are_laid_out_alike(ours, theirs):
+        lines = between(ours.backend, actual, expected)
+        return lines, lines
+    try:
+        state = convert_state(ours.itself, theirs.backend, like=theirs.itself, names=dict(names), device="cpu")
+    except XDeviceError as error:
+        return [
+            f"not compared: what the layers are set to, since nothing says which is which: {_first_line(error)}"
+        ], []
+    dtypes = _dtypes_apart(ours, theirs)
+    return [*dtypes, *state.settings], [*dtypes, *state.told_by_both]
+
+
+def _first_line(error: XDeviceError) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _dtypes_apart(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
+    """A line that names the dtypes of two models' parameters, if they differ."""
+    one, other = (
+        sorted({dtype for _, x in model.backend.variables(model.itself) if _is_float(dtype := dtype_name(x.dtype))})
+        for model in (ours, theirs)
+    )
+    if one == other:
+        return []
+    return [f"dtype is {' and '.join(one)} in {ours.backend.name}, {' and '.join(other)} in {theirs.backend.name}"]
+
+
+def _is_float(dtype: str) -> bool:
+    return "float" in dtype
 
 
 def _nodes(x: object, beside: object) -> list[Leaf]:
@@ -153,11 +217,11 @@ def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPa
     if isinstance(expected, State) and ours is not None:
         return _beside_state(path, expected, ours).swapped()
     if ours is None or theirs is None:
-        return None
+        return _optimizers(path, actual, expected)
     # the same names of the same layers: only settings could hide a difference
     if ours.backend is theirs.backend and not skip and _are_laid_out_alike(ours, theirs):
         lines = between(ours.backend, actual, expected)
-        return _apart(path, ours, theirs, {})._replace(settings=lines) if lines else None
+        return _apart(path, ours, theirs, {})._replace(settings=lines, told_by_both=lines) if lines else None
     is_swapped = _is_target(ours, theirs)
     pair = _convert(path, theirs, ours, skip).swapped() if is_swapped else _convert(path, ours, theirs, skip)
     if pair.unmapped and ours.backend is theirs.backend:
@@ -165,6 +229,21 @@ def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPa
         lines = between(ours.backend, actual, expected)
         return pair._replace(unmapped=_by_path(path, lines) or pair.unmapped)
     return pair
+
+
+def _optimizers(path: str, actual: Any, expected: Any) -> ReadPair | None:
+    """The state of two optimizers under its own names, with what they are set to. None for other values, for optimizers
+    whose formula is not known, and where their settings agree."""
+    kinds = [registry.kind_of(type(x)) for x in (actual, expected)]
+    if not all(kind is not None and kind.kind == "model" for kind in kinds):
+        return None
+    try:
+        lines = compare_optimizers(actual, expected)
+    except (UnsupportedError, NotATensorError):
+        return None
+    if not lines:
+        return None
+    return ReadPair(list(read_leaf(path, actual)), list(read_leaf(path, expected)), {}, lines, lines)
 
 
 def _by_path(path: str, lines: list[str]) -> dict[str, str]:
@@ -208,7 +287,8 @@ def _convert(path: str, source: _LayeredModel, target: _LayeredModel, skip: Sequ
         origin = " and ".join(origins)
         value = target.backend.to_numpy(tensor)
         converted.append(leaf._replace(value=value, origin=origin if origin != name else ""))
-    return ReadPair(converted, _read_needed(path, target, state), {}, state.settings)
+    needed = _read_needed(path, target, state)
+    return ReadPair(converted, needed, {}, state.settings, state.told_by_both)
 
 
 def _apart(path: str, source: _LayeredModel, target: _LayeredModel, unmapped: dict[str, str]) -> ReadPair:
@@ -247,8 +327,10 @@ class ModelOutputs(NamedTuple):
     names: Mapping[str, str]
 
     def where(self) -> str:
-        """A text that names the first layer whose output differs between the models. Called when the models' outputs
-        differ."""
+        """A text that names the first layer whose output differs between the models, or between a model and a function
+        the operation and the layer. Called when the models' outputs differ."""
+        if any(run.subject.function is not None for run in self.runs):
+            return parting.where(*self.runs, self.names)
         try:
             source, target = (read_model(run.backend, run.trace.model) for run in self.runs)
             pairs = pair_layers(source, target, self.names)
@@ -269,12 +351,12 @@ class ModelOutputs(NamedTuple):
 
 
 def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) -> ModelOutputs:
-    """Runs both models and reads their outputs to the host. The axes of `actual`'s outputs are put into the order that
-    `expected` has: channels last, or first.
+    """Runs both models, or functions, and reads their outputs to the host. The axes of `actual`'s outputs are put into
+    the order that `expected` has: channels last, or first.
 
     Raises:
-        NotATensorError: an argument is not a model, or `inputs` holds no tensors. UnsupportedError: a framework whose
-            layers cannot be traced.
+        NotATensorError: an argument is neither a model nor a function, or `inputs` holds no tensors.
+        UnsupportedError: a framework whose layers cannot be traced.
     """
     runs = model_runs.run_both(actual, expected, inputs)
     # outputs that are not tensors are left out

@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 
-TYPE_CHECKING = False  # outside of a parity run this module is all that `record` imports
+from xdevice.twins.tracing.named_values import listeners
+
+TYPE_CHECKING = False  # outside of a parity run this module is nearly all that `record` imports
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -44,6 +46,8 @@ def record(name: str, value: object) -> None:
         >>> for step in range(3):
         ...     xdevice.record("loss", xdevice.ones(1) * step)
     """
+    for listener in listeners:
+        listener(name, value)
     if _recorder is not None:
         _recorder.add(name, value)
 
