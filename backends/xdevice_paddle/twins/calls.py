@@ -94,6 +94,11 @@ class PaddleCalls(Calls):
         return common.outermost(Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        with self.evaluating(model), paddle.no_grad():
+            return model(*inputs, **named)
+
+    @contextmanager
+    def evaluating(self, model: Any) -> Iterator[None]:
         layers = model.sublayers(include_self=True)
         training = [layer for layer in layers if layer.training]
         # a BatchNorm with use_global_stats=False takes the batch's statistics even in evaluation mode
@@ -106,8 +111,7 @@ class PaddleCalls(Calls):
         ]
         model.eval()
         try:
-            with paddle.no_grad():
-                return model(*inputs, **named)
+            yield
         finally:
             for layer in training:
                 layer.training = True

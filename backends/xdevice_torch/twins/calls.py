@@ -119,11 +119,15 @@ class TorchCalls(Calls):
         return common.outermost(Module, around, torch.compiler.is_compiling)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        with self.evaluating(model), torch.no_grad():
+            return model(*inputs, **named)
+
+    @contextmanager
+    def evaluating(self, model: Any) -> Iterator[None]:
         training = [module for module in model.modules() if module.training]
         model.eval()
         try:
-            with torch.no_grad():
-                return model(*inputs, **named)
+            yield
         finally:
             for module in training:
                 module.training = True

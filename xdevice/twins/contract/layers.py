@@ -7,13 +7,14 @@ The kinds of layers with parameters are in the module `layouts`, layers without 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from xdevice.contract.conversion import Conversion
 from xdevice.contract.models import Models
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from .calls import Around, Call, Leaf, Run
@@ -102,6 +103,11 @@ class Calls(Layers, Conversion):
         output. `leaf(x, gradient, name)` is called with each gradient of a parameter or input that the program
         computes, in the order of the backward pass. The functions that a compiler has made run without it."""
         raise self.unsupported("seeing operations", "compare layers, or what the program records")
+
+    @contextmanager
+    def evaluating(self, model: Any) -> Iterator[None]:
+        """Inside the block the model is in evaluation mode, if it has a mode; afterwards in its own."""
+        yield
 
     def is_training(self, model: Any) -> bool | None:
         """Whether a model is in training mode; None if it has no mode of its own."""

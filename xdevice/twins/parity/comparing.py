@@ -16,7 +16,7 @@ from . import structures
 from .comparison import Comparison, difference
 from .elements import compare_elements
 from .explaining import is_statistic
-from .host_leaves import unique_paths
+from .host_leaves import leaves, unique_paths
 from .model_pairs import read_pair, read_settings, run_pair
 from .tolerances import Strictness
 
@@ -70,7 +70,7 @@ def assert_parity(
         check_device, check_dtype: whether the tensors must be on the same device, and of the same dtype.
         equal_nan: whether NaN equals NaN.
         inputs: a tensor, a tuple or a dict of keywords, for two models: what they return for it is compared instead.
-            Either may be a function, or a pair `(apply, parameters)`; models run in evaluation mode, functions as is.
+            Either may be a function, or a pair `(apply, parameters)`; models run in evaluation mode.
         names: with `inputs`, which layer of `actual` corresponds to which of `expected`, as in `convert_state`; with a
             function, which name that it gives by `record`.
         skip: without `inputs`, paths of layers of two models that are not compared, as in `convert_state`.
@@ -138,7 +138,8 @@ def _compare(
             raise ArgumentError("skip= leaves out parameters, and inputs= compares what both models return; give one")
         return _of_outputs(actual, expected, rule, inputs, names or {})
     for side, x in (("actual", actual), ("expected", expected)):
-        if callable(x) and functions.is_function(x):
+        # a partial, or a dataclass that can be called, is a container as well
+        if callable(x) and functions.is_function(x) and [leaf.value for leaf in leaves(x)] == [x]:
             raise ArgumentError(
                 f"{side} is the function {functions.name_of(x)}, of which nothing but what it returns can be compared; "
                 "give inputs=x, which both are called with"

@@ -46,6 +46,9 @@ class ComparedValue(NamedTuple):
     expected_line: str = ""
 
 
+GRADIENT_COLUMNS = ("gradient of", "largest absolute", "largest relative", "cosine", "within tolerance")
+
+
 class GradientRow(NamedTuple):
     """The comparison of one gradient: that of a parameter, or of an input."""
 
@@ -102,6 +105,8 @@ class BackendRow:
     """Why the backend did not run."""
     python: str = ""
     values: list[ComparedValue] = field(default_factory=list)
+    partings: dict[str, str] = field(default_factory=dict)
+    """The first operation and the first gradient that differ, in words, by `operations` and `operations, backward`."""
     gradients: list[GradientRow] = field(default_factory=list)
     """How far the gradients are apart, in the order of the reference's backward pass, if they were asked for."""
 
@@ -151,6 +156,16 @@ class ParityReport:
             row.backend: sorted((value for value in row.values if value.name == name), key=lambda value: value.step)
             for row in self.compared_rows()
         }
+
+    def further_partings(self) -> list[str]:
+        """The first operations and gradients that differ, but for what `first` says already."""
+        said = "" if self.first is None else self.first.value.comparison.text
+        return [
+            f"{name}, on {row.backend}: {text}"
+            for row in self.rows
+            for name, text in row.partings.items()
+            if text != said
+        ]
 
     def as_json(self) -> dict[str, Any]:
         """The report as a dict for JSON. Numbers that JSON cannot express are strings: "inf", "nan"."""
@@ -257,7 +272,7 @@ def _row_json(row: BackendRow) -> dict[str, Any]:
         "backend": row.backend, "state": row.state, "reference": row.reference or None, "version": row.version,
         "seconds": row.seconds, "records": row.records, "error": row.error or None, "python": row.python or None,
         "first_divergence": _divergence_json(row.first),
-        "gradients": [_gradient_json(one) for one in row.gradients],
+        "partings": row.partings, "gradients": [_gradient_json(one) for one in row.gradients],
     }  # fmt: skip
 
 
@@ -327,6 +342,8 @@ def show(report: ParityReport) -> None:
     if report.first is not None:
         say("First divergence", "bold red")
         say(str(report.first))
+    for text in report.further_partings():
+        say(text)
 
 
 _COLORS = {"agrees": "green", "reference": "default", "not compared": "default"}
@@ -351,8 +368,8 @@ def _gradients_table(row: BackendRow) -> Table:
     from rich.table import Table
 
     table = Table(title=f"gradients of {row.backend}, in the order of the backward pass of {row.reference}")
-    for heading in ("gradient of", "largest absolute", "largest relative", "cosine", "within tolerance"):
-        table.add_column(heading, overflow="fold", justify="left" if heading == "gradient of" else "right")
+    for heading in GRADIENT_COLUMNS:
+        table.add_column(heading, overflow="fold", justify="left" if heading == GRADIENT_COLUMNS[0] else "right")
     for one in row.gradients:
         table.add_row(*map(escape, one.cells), style="red" if one.is_off else None)
     return table

@@ -118,8 +118,10 @@ def text_of(place: Parting, ours: str, theirs: str) -> str:
     text = f"the first operation that differs is {place.actual} of {ours}, where {theirs} has {place.expected}"
     if place.closest is None:
         return text
-    closest = "" if place.closest == place.actual else f"the closest to it is {place.closest} of {ours}, "
-    return f"{text}; {closest}{place.errors}"
+    mine, its = place.closest
+    if (mine, its) == (place.actual, place.expected):
+        return f"{text}; {place.errors}"
+    return f"{text}; from there on {mine} of {ours} and {its} of {theirs} are closest: {place.errors}"
 
 
 def _first_layer(run: ModelRun, is_right: Any) -> str:

@@ -266,6 +266,7 @@ def _compare_operations(row: BackendRow, run: RunFolder, other: RunFolder, refer
         error = place.errors.abs if place.errors else None
         comparison = difference("values", "", None, None, text)._replace(abs=error)
         row.values.append(ComparedValue(what, 0, order, comparison))
+        row.partings[what] = text
 
 
 def _is_off(errors: Errors | None, limit: float) -> bool:

@@ -34,6 +34,8 @@ class Function(NamedTuple):
     backend: Backend
     model: Any
     """The one model that the function calls; None if it holds none, or several."""
+    models: tuple[Any, ...]
+    """All models of the backend that the function holds."""
     tensor: Any
     """A tensor that the function holds, on whose device it gets its inputs; None if it holds none."""
 
@@ -76,7 +78,7 @@ def function_of(x: Any) -> Function:
     backend = registry.load(search.framework())
     models = [model for model in search.models if owners.backend_of_model(model) is backend]
     tensor = next((one for one in search.tensors if _owner_name(one) == backend.name), None)
-    return Function(itself, backend, models[0] if len(models) == 1 else None, tensor)
+    return Function(itself, backend, models[0] if len(models) == 1 else None, tuple(models), tensor)
 
 
 def _applied(pair: tuple[Any, Any]) -> Any:

@@ -163,7 +163,10 @@ class _Subject(NamedTuple):
     def infer(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         if self.function is None:
             return self.backend.infer(self.itself, tensors, **named)
-        return self.function.itself(*tensors, **named)
+        with ExitStack() as stack:
+            for model in self.function.models:
+                stack.enter_context(self.backend.evaluating(model))
+            return self.function.itself(*tensors, **named)
 
 
 def _subject(x: Any) -> _Subject:

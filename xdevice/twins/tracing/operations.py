@@ -148,7 +148,10 @@ class Writer:
             result = go()
         finally:
             self._is_inside = False
-        self._add(name, inputs, result, is_backward)
+        outputs = self._keys(result)
+        if not outputs:
+            return result
+        self._add(Operation(name, program_line(), inputs, outputs, is_backward))
         return result if follow is None else self._followed(result, follow)
 
     def name_all(self, names: Iterable[tuple[str, Any]]) -> None:
@@ -176,13 +179,10 @@ class Writer:
         if not self._log.is_full:
             self._log.roots += self._keys(value)
 
-    def _add(self, name: str, keys: tuple[str, ...], result: Any, is_backward: bool) -> None:
-        outputs = self._keys(result)
-        if not outputs:
-            return
-        for key in keys:
+    def _add(self, operation: Operation) -> None:
+        for key in operation.inputs:
             self._users.setdefault(key, []).append(len(self._log.operations))
-        self._log.add(Operation(name, program_line(), keys, outputs, is_backward))
+        self._log.add(operation)
 
     def _followed(self, result: Any, follow: Any) -> Any:
         number = len(self._log.operations) - 1
@@ -261,11 +261,11 @@ class Parting(NamedTuple):
     actual: Operation | None
     """None if all that the actual program computes is in the expected one, too: it leaves something out."""
     expected: Operation | None
-    closest: Operation | None
-    """The operation of the actual program that is closest to `expected` among those that are not right; None if none
-    gives as many numbers."""
+    closest: tuple[Operation, Operation] | None
+    """The operations of the two, none of them right and one of them the first, whose outputs are closest; None if none
+    gives as many numbers as the first of the other side."""
     errors: Errors | None
-    """How far the output of `closest` is from that of `expected`."""
+    """How far the outputs of `closest` are apart."""
     share: float
     """The limit at which the two were judged, as a share of the usual one."""
 
@@ -288,9 +288,12 @@ class Two:
             one, other = self._ours.first(ours, limit, is_backward), self._theirs.first(theirs, limit, is_backward)
             sides = [(judge, x) for judge, x in ((self._ours, one), (self._theirs, other)) if x is not None]
             growth = max((judge.growth(x) for judge, x in sides), default=0.0)
+            # at a small limit, what has no counterpart may only have lost the operations behind it that show it right
+            if best is not None and not any(judge.is_close(x) for judge, x in sides):
+                continue
             # a fault may begin small, and rounding may be as large: the cause is where the error grows most
             if growth > most:
-                best, most = Parting(one, other, *self._closest(other, limit), share), growth
+                best, most = Parting(one, other, *self._closest(one, other, limit), share), growth
         return best
 
     def is_right(self, key: str, share: float = 1.0) -> bool:
@@ -319,20 +322,24 @@ class Two:
         mine = self.actual.arrays[key]
         return _tells(value) and any(distances.apart(way, value) <= self.limit for way in _ways(mine, value))
 
-    def _closest(self, other: Operation | None, limit: float) -> tuple[Operation | None, Errors | None]:
-        if other is None:
+    def _closest(
+        self, one: Operation | None, other: Operation | None, limit: float
+    ) -> tuple[tuple[Operation, Operation] | None, Errors | None]:
+        if one is None or other is None:
             return None, None
-        theirs = self.expected.arrays[other.outputs[0]]
-        ways = [
-            (distances.apart(way, theirs), number, way)
-            for number, operation in enumerate(self._ours.wrong(limit))
-            if operation.is_backward == other.is_backward
-            for way in _ways(self.actual.arrays[operation.outputs[0]], theirs)
-        ]
-        if not ways:
+        pairs = [(mine, other) for mine in self._ours.wrong(limit)] + [(one, its) for its in self._theirs.wrong(limit)]
+        best, closest, way = numpy.inf, None, None
+        for mine, its in pairs:
+            if mine.is_backward != its.is_backward:
+                continue
+            theirs = self.expected.arrays[its.outputs[0]]
+            for x in _ways(self.actual.arrays[mine.outputs[0]], theirs):
+                distance = distances.apart(x, theirs)
+                if distance < best:
+                    best, closest, way = distance, (mine, its), x
+        if closest is None or way is None:
             return None, None
-        _, number, way = min(ways, key=lambda one: one[:2])
-        return self._ours.wrong(limit)[number], errors(way, theirs)
+        return closest, errors(way, self.expected.arrays[closest[1].outputs[0]])
 
 
 def errors(actual: Array, expected: Array) -> Errors:
@@ -360,18 +367,22 @@ class _Judge:
         self._makers: dict[str, int] = {key: n for n, one in enumerate(log.operations) for key in one.outputs}
 
     def first(self, roots: list[str], limit: float, is_backward: bool) -> Operation | None:
-        right, leads = self._judge(limit), self._leading(roots)
+        right, leads = self._judge(limit), self._leading(roots, is_backward)
         for number, operation in enumerate(self._log.operations):
             if operation.is_backward == is_backward and leads[number] and not right[number]:
                 return operation
         return None
+
+    def is_close(self, operation: Operation) -> bool:
+        """Whether the other program has an output that may be that of the operation, but for an error."""
+        return any(numpy.isfinite(self._distance(key)) for key in self._telling(operation))
 
     def growth(self, operation: Operation) -> float:
         """How many times larger the error of an operation is than the largest error of what it takes."""
         taken = (self._distance(key) for key in operation.inputs if _tells(self._log.arrays[key]))
         before = max((error for error in taken if error <= 1), default=0.0)
         error = max((self._distance(key) for key in self._telling(operation)), default=0.0)
-        return min(error, 1.0) / max(before, distances.OFF["float32"] * _ROUNDING)
+        return min(error, _ALIKE) / max(before, distances.OFF["float32"] * _ROUNDING)
 
     def wrong(self, limit: float) -> list[Operation]:
         right = self._judge(limit)
@@ -410,19 +421,17 @@ class _Judge:
             return keys
         return [key for key in keys if self._log.arrays[key].size > 1]
 
-    def _leading(self, roots: list[str]) -> list[bool]:
-        gradients = {one.gradient for one in self._log.gradients if one.gradient in self._makers}
-        wanted = {key for key in roots if key in self._makers} | gradients
+    def _leading(self, roots: list[str], is_backward: bool) -> list[bool]:
+        """Whether each operation leads to the roots; going backward, to the gradients that the program has computed."""
+        # what is computed on the way for the gradients alone is no step to the outputs
+        keys = [one.gradient for one in self._log.gradients] if is_backward else roots
+        wanted = {key for key in keys if key in self._makers}
+        # gradients that are followed from the outputs all lead to parameters
         leads = [not wanted] * len(self._log.operations)
-        if not wanted:
-            return leads
         for number in reversed(range(len(leads))):
             operation = self._log.operations[number]
-            # where gradients are followed from the outputs, all that come lead to parameters
-            if operation.is_backward and not gradients:
-                leads[number] = True
             # a constant, which many operations give, leads nowhere
-            elif wanted.intersection(self._telling(operation)):
+            if wanted.intersection(self._telling(operation)):
                 leads[number] = True
                 wanted.update(operation.inputs)
         return leads
