@@ -24,6 +24,7 @@ from .modules import MODES, equinox, is_nnx, walk
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
+    from types import FrameType
 
     from xdevice.twins.contract.calls import Around, Call
 
@@ -112,7 +113,7 @@ def _with_leaves(leaf: common.Leaf, gives_value: bool, original: Any) -> Any:
 
 def _is_backward() -> bool:
     """Whether JAX is going backward: its own function for that is being called."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "backward_pass":
             return True

@@ -31,6 +31,7 @@ from xdevice_tensorflow.private import private
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
+    from types import FrameType
 
     from xdevice.twins.contract.calls import Around, Call
 
@@ -70,7 +71,7 @@ def _asking_for_more(original: Any) -> Any:
 
 def _is_backward() -> bool:
     """Whether a tape is computing gradients."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "imperative_grad":
             return True
