@@ -58,10 +58,10 @@ def on_torch():
             query, key, value = (x.view(TEXTS, LENGTH, HEADS, -1).transpose(1, 2) for x in parts)
             mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
             attended = self.out(mixed.transpose(1, 2).reshape(TEXTS, LENGTH, WIDTH))
-            xdevice.record("attended" + name, attended)
+            xdevice.parity.log("attended" + name, attended)
             x = x + attended
             widened = functional.gelu(self.up(self.norm2(x)), approximate="tanh")
-            xdevice.record("widened" + name, widened)
+            xdevice.parity.log("widened" + name, widened)
             return x + self.down(widened)
 
     class GPT(nn.Module):
@@ -73,7 +73,7 @@ def on_torch():
 
         def forward(self, words):
             x = self.wte(words) + self.wpe(torch.arange(LENGTH))
-            xdevice.record("embedded", x)
+            xdevice.parity.log("embedded", x)
             for number, block in enumerate(self.blocks):
                 x = block(x, str(number))
             return self.norm(x) @ self.wte.weight.T
@@ -86,20 +86,20 @@ def on_torch():
     optimizer = torch.optim.AdamW(groups, lr=RATE, betas=BETAS, eps=SMALL, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 3))
     for step in range(STEPS):
-        xdevice.record("weights", dict(net.named_parameters()))
+        xdevice.parity.log("weights", dict(net.named_parameters()))
         words, wanted = (torch.tensor(x).long() for x in batch(step))
         optimizer.zero_grad()
         scores = net(words)
-        xdevice.record("scores", scores)
+        xdevice.parity.log("scores", scores)
         loss = functional.cross_entropy(scores.view(-1, WORDS), wanted.view(-1), label_smoothing=SMOOTHED)
-        xdevice.record("loss", loss)
+        xdevice.parity.log("loss", loss)
         loss.backward()
-        xdevice.record("gradients", {name: x.grad for name, x in net.named_parameters()})
+        xdevice.parity.log("gradients", {name: x.grad for name, x in net.named_parameters()})
         nn.utils.clip_grad_norm_(net.parameters(), CLIP)
-        xdevice.record("clipped", {name: x.grad for name, x in net.named_parameters()})
+        xdevice.parity.log("clipped", {name: x.grad for name, x in net.named_parameters()})
         optimizer.step()
         schedule.step()
-    xdevice.record("weights", dict(net.named_parameters()))
+    xdevice.parity.log("weights", dict(net.named_parameters()))
 
 
 def on_jax():
@@ -176,16 +176,16 @@ def on_jax():
     state = [jax.tree.map(jnp.zeros_like, params) for _ in range(2)]
     gradient_of = jax.jit(jax.value_and_grad(loss_of))
     for step in range(STEPS):
-        xdevice.record("weights", flat(params))
+        xdevice.parity.log("weights", flat(params))
         words, wanted = map(jnp.asarray, batch(step))
-        xdevice.record("scores", apply(params, words, xdevice.record))
+        xdevice.parity.log("scores", apply(params, words, xdevice.parity.log))
         loss, gradients = gradient_of(params, words, wanted)
-        xdevice.record("loss", loss)
-        xdevice.record("gradients", flat(gradients))
+        xdevice.parity.log("loss", loss)
+        xdevice.parity.log("gradients", flat(gradients))
         gradients = clipped(gradients)
-        xdevice.record("clipped", flat(gradients))
+        xdevice.parity.log("clipped", flat(gradients))
         params, *state = adamw(params, gradients, state, step)
-    xdevice.record("weights", flat(params))
+    xdevice.parity.log("weights", flat(params))
 
 
 if __name__ == "__main__":

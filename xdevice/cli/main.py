@@ -184,7 +184,7 @@ def parity(
 ) -> None:
     """Runs a script once on each backend, and compares the values that the script records.
 
-    The script calls xdevice.record("loss", loss) for each value to compare; with --trace it need not record anything.
+    The script calls xdevice.parity.log("loss", loss) for each value to compare; with --trace it need not record anything.
     Each backend has a process of its own, in which XDEVICE_BACKEND selects it. The exit status is 0 if all backends
     agree, 1 if one diverges, and 2 if one did not run.
     """

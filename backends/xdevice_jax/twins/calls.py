@@ -48,7 +48,9 @@ class JaxCalls(Calls):
             yield watch.calls
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        raise self.unsupported("seeing the calls of all models of a program", "name the model: xdevice.trace(model)")
+        raise self.unsupported(
+            "seeing the calls of all models of a program", "name the model: xdevice.parity.capture_intermediates(model)"
+        )
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:

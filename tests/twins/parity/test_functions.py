@@ -58,11 +58,11 @@ def written(name):
         assert not isinstance(x, np.ndarray)
         dense = lambda x, w: x @ turned(w["weight"]) + w["bias"]  # noqa: E731
         x = dense(x, weights["0"])
-        xdevice.record("embedded", x)
+        xdevice.parity.log("embedded", x)
         centred = x - mean(x)[..., None]
         x = centred / sqrt(mean(centred * centred)[..., None] + (1e-3 if fault == "eps" else 1e-5))
         x = x * weights["1"]["weight"] + weights["1"]["bias"]
-        xdevice.record("normed", x)
+        xdevice.parity.log("normed", x)
         x = gelu(x) if fault != "relu" else x * backend.from_numpy(np.float32(0.5), xdevice.cpu())
         x = dense(x, weights["3"])
         x = tanh(x) if fault != "no tanh" else x
@@ -75,7 +75,7 @@ def written(name):
 
 
 def difference(actual, expected, **how):
-    with pytest.raises(xdevice.ParityError) as caught:
+    with pytest.raises(xdevice.errors.ParityError) as caught:
         xdevice.assert_parity(actual, expected, inputs=X, **how)
     return str(caught.value)
 
@@ -90,7 +90,7 @@ def test_a_function_in_any_of_its_forms_equals_its_model(name):
     for function in (partial(apply, tree), lambda x: apply(tree, x), compile(lambda x: apply(tree, x)), (apply, tree)):
         xdevice.assert_parity(function, net, inputs=X)
         xdevice.assert_parity(net, function, inputs=X)
-    assert xdevice.compare(partial(apply, tree), lambda x: apply(tree, x), inputs=X)
+    assert xdevice.parity.compare(partial(apply, tree), lambda x: apply(tree, x), inputs=X)
 
 
 @pytest.mark.parametrize(
@@ -125,14 +125,16 @@ def test_what_both_name_is_compared_first_and_names_pair_a_layer():
 def test_what_a_function_names_is_traced():
     apply, tree = written(WITH_OPERATIONS[0]), weights(WITH_OPERATIONS[0], network())
     x = xdevice.backend(WITH_OPERATIONS[0]).from_numpy(X, xdevice.cpu())
-    with xdevice.trace(partial(apply, tree)) as traced:
+    with xdevice.parity.capture_intermediates(partial(apply, tree)) as traced:
         apply(tree, x)
     assert [(call.path, call.type, call.outputs[0].shape) for call in traced.calls] == [
         ("embedded", RECORD, (5, 8)), ("normed", RECORD, (5, 8)),
     ]  # fmt: skip
     assert str(traced).startswith("written.apply of")
     net = network()
-    with xdevice.trace(lambda x: net(x)) as traced:  # the layers of the model that a function calls
+    with xdevice.parity.capture_intermediates(
+        lambda x: net(x)
+    ) as traced:  # the layers of the model that a function calls
         net(xdevice.backend("torch").from_numpy(X, xdevice.cpu()))
     assert [call.path for call in traced.calls] == list("012345")
 
@@ -148,7 +150,7 @@ def test_a_method_of_a_model_takes_what_the_model_takes_and_another_function_wha
     def twin(eps):
         norm = keras.layers.BatchNormalization(epsilon=eps, momentum=0.9)
         model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3), norm, keras.layers.ReLU()])
-        xdevice.convert_state(net, "tensorflow", like=model).load_into(model)
+        xdevice.load(xdevice.models.convert_state(net, "tensorflow", like=model), into=model)
         return model
 
     images = np.random.default_rng(0).normal(size=(2, 3, 8, 8)).astype("float32")
@@ -160,7 +162,9 @@ def test_a_method_of_a_model_takes_what_the_model_takes_and_another_function_wha
     xdevice.assert_parity(turned, same, inputs=last)
     xdevice.assert_parity(tf.function(lambda x: same(x, training=False)), turned, inputs=last)
     xdevice.assert_parity(torch.compile(net, backend="eager"), same, inputs=images)
-    with pytest.raises(xdevice.ParityError, match="the first layer of tensorflow that differs is batch_normalization"):
+    with pytest.raises(
+        xdevice.errors.ParityError, match="the first layer of tensorflow that differs is batch_normalization"
+    ):
         xdevice.assert_parity(twin(1e-2).call, net.forward, inputs=last)
 
 

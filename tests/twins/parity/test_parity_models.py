@@ -68,7 +68,7 @@ def pair(one, other):
     source, target = network(one), network(other)
     rng = np.random.default_rng(0)
     change(source, lambda name, x: rng.random(x.shape).astype(x.dtype))
-    xdevice.convert_state(source, other, like=target).load_into(target)
+    xdevice.load(xdevice.models.convert_state(source, other, like=target), into=target)
     return source, target
 
 
@@ -88,7 +88,7 @@ def second_linear(model):
 
 
 def difference(actual, expected, **how):
-    with pytest.raises(xdevice.ParityError) as caught:
+    with pytest.raises(xdevice.errors.ParityError) as caught:
         xdevice.assert_parity(actual, expected, **how)
     return caught.value.comparison
 
@@ -143,7 +143,7 @@ def lstm():
     from torch import nn
 
     ours, theirs = nn.LSTM(3, 4, batch_first=True), keras.Sequential([keras.Input((5, 3)), keras.layers.LSTM(4)])
-    xdevice.convert_state(ours, "tensorflow", like=theirs).load_into(theirs)
+    xdevice.load(xdevice.models.convert_state(ours, "tensorflow", like=theirs), into=theirs)
     return ours, theirs
 
 
@@ -164,19 +164,19 @@ def test_two_biases_are_compared_as_their_sum_in_both_directions():
 def test_the_count_of_batches_is_never_missing(one, other):
     source, target = pair(one, other)
     xdevice.assert_parity(source, target)
-    xdevice.assert_parity(xdevice.convert_state(source, other, like=target), target)
+    xdevice.assert_parity(xdevice.models.convert_state(source, other, like=target), target)
 
 
 @pytest.mark.parametrize("name", WITH_MODELS)
 def test_layers_of_one_framework_with_other_names_are_paired(name):
     source, renamed = network(name), {"torch": "ModuleDict", "paddle": "LayerDict"}.get(name)
     if renamed is None:  # Keras and Gluon number their layers anew for each model
-        xdevice.convert_state(source, name, like=(twin := network(name))).load_into(twin)
+        xdevice.load(xdevice.models.convert_state(source, name, like=(twin := network(name))), into=twin)
         xdevice.assert_parity(twin, source)
         return
     nn = xdevice.backend(name).framework.nn
     (one, other), place = (getattr(nn, renamed)({key: nn.Linear(4, 4)}) for key in ("one", "two")), (1, 2)
-    xdevice.convert_state(one, name, like=other).load_into(other)
+    xdevice.load(xdevice.models.convert_state(one, name, like=other), into=other)
     xdevice.assert_parity(one, other)
     change(other, lambda path, x: x + 1e-3 * np.eye(4, dtype=x.dtype)[place[0], place[1] - 1] * (x.ndim == 2))
     assert difference(one, other).leaf == "two.weight"
@@ -190,7 +190,7 @@ def test_a_layer_of_one_framework_that_is_laid_out_otherwise_is_compared_as_it_c
     twin.load_state_dict(linear.state_dict())
     found = difference({"net": linear}, {"net": twin})
     assert (found.leaf, "equal where one is transposed" in found.text) == ("['net'].0.weight", True)
-    xdevice.convert_state(linear, "torch", like=twin).load_into(twin)
+    xdevice.load(xdevice.models.convert_state(linear, "torch", like=twin), into=twin)
     xdevice.assert_parity(linear, twin)
     xdevice.assert_parity(twin, linear)
 
@@ -205,7 +205,7 @@ def test_modules_of_two_libraries_of_one_framework_are_paired():
     assert difference(ours, swapped).leaf == "weight"  # Equinox has its weight transposed
     right = eqx.tree_at(lambda x: (x.weight, x.bias), theirs, (ours.kernel[...].T, ours.bias[...]))
     assert difference(ours, right).problem == "settings"  # JAX's libraries do not list layers without parameters
-    xdevice.assert_parity(xdevice.convert_state(ours, "jax", like=right), right)
+    xdevice.assert_parity(xdevice.models.convert_state(ours, "jax", like=right), right)
 
 
 @pytest.mark.parametrize("name", ["torch", "paddle"])
@@ -268,8 +268,8 @@ def test_what_names_and_kinds_say_is_compared_as_a_state():
 
     ours, theirs = Ours(), Theirs()
     said = {"like": theirs, "names": {"one": "second", "two": "first"}, "kinds": {"scale": "same"}}
-    state = xdevice.convert_state(ours, "paddle", **said)
-    state.load_into(theirs)
+    state = xdevice.models.convert_state(ours, "paddle", **said)
+    xdevice.load(state, into=theirs)
     xdevice.assert_parity(state, theirs)
     xdevice.assert_parity(theirs, state)
     assert difference(ours, theirs).problem == "values"  # one is paired with first
@@ -278,7 +278,7 @@ def test_what_names_and_kinds_say_is_compared_as_a_state():
     found = difference(ours, lacking)
     assert (found.problem, found.leaf) == ("structure", "scale")
     assert re.search(r"scale: .*settle.*\n  note .*assert_parity\(convert_state\(", found.text)
-    unsaid = xdevice.convert_state(ours, "paddle", like=lacking)
+    unsaid = xdevice.models.convert_state(ours, "paddle", like=lacking)
     assert difference(unsaid, lacking).leaf == "scale"
     state["first.weight"] += 1e-3
     assert difference(state, theirs).leaf == "first.weight"
@@ -299,8 +299,8 @@ def test_a_port_with_another_head_is_shown_without_it(other):
     import torch
 
     source, target = with_head(torch.nn, 3), with_head(xdevice.backend(other).framework.nn, 5)
-    state = xdevice.convert_state(source, other, like=target, skip=["fc"])
-    state.load_into(target)
+    state = xdevice.models.convert_state(source, other, like=target, skip=["fc"])
+    xdevice.load(state, into=target)
     xdevice.assert_parity(source, target, skip=["fc"])
     xdevice.assert_parity(target, source, skip=["fc"])
     xdevice.assert_parity(state, target)
@@ -315,12 +315,12 @@ def test_what_cannot_be_skipped_is_refused():
     import torch
 
     net = torch.nn.Linear(2, 2)
-    with pytest.raises(xdevice.ArgumentError, match="give two models"):
+    with pytest.raises(xdevice.errors.ArgumentError, match="give two models"):
         xdevice.assert_parity({"fc": net}, {"fc": net}, skip=["fc"])
-    with pytest.raises(xdevice.ArgumentError, match="inputs= compares what both models return"):
-        xdevice.compare(net, net, inputs=torch.ones(1, 2), skip=["bias"])
-    with pytest.raises(xdevice.ArgumentError, match="takes a list of paths"):
-        xdevice.compare(net, net, skip="bias")
+    with pytest.raises(xdevice.errors.ArgumentError, match="inputs= compares what both models return"):
+        xdevice.parity.compare(net, net, inputs=torch.ones(1, 2), skip=["bias"])
+    with pytest.raises(xdevice.errors.ArgumentError, match="takes a list of paths"):
+        xdevice.parity.compare(net, net, skip="bias")
 
 
 def test_a_variable_under_two_names_counts_once():
@@ -330,7 +330,7 @@ def test_a_variable_under_two_names_counts_once():
     tied = torch.nn.Sequential(*(torch.nn.Linear(4, 4, bias=False) for _ in range(2)))
     tied[1].weight = tied[0].weight
     loose = paddle.nn.Sequential(*(paddle.nn.Linear(4, 4, bias_attr=False) for _ in range(2)))
-    xdevice.convert_state(tied, "paddle", like=loose).load_into(loose)
+    xdevice.load(xdevice.models.convert_state(tied, "paddle", like=loose), into=loose)
     xdevice.assert_parity(tied, loose)
     xdevice.assert_parity(loose, tied)
     change(loose, lambda name, x: x + (name == "1.weight"))
@@ -344,14 +344,14 @@ def test_dtypes_and_devices_are_those_of_the_models_themselves():
 
     ours, theirs = torch.nn.Linear(4, 4), nn.Dense(4, in_units=4)
     theirs.initialize(ctx=xdevice.backend("mxnet").to_native(xdevice.device("cpu:1")))
-    xdevice.convert_state(ours, "mxnet", like=theirs).load_into(theirs)
+    xdevice.load(xdevice.models.convert_state(ours, "mxnet", like=theirs), into=theirs)
     xdevice.assert_parity(ours, theirs)
     for found in (difference(ours, theirs, check_device=True), difference(theirs, ours, check_device=True)):
         assert (found.problem, {found.actual, found.expected}) == ("device", {"cpu:0", "cpu:1"})
     found = difference(ours.double(), theirs)
     assert (found.problem, found.actual) == ("dtype", "float64")
     xdevice.assert_parity(ours, theirs, check_dtype=False)
-    with pytest.raises(xdevice.DTypeError, match="is bfloat16, and mxnet supports"):
+    with pytest.raises(xdevice.errors.DTypeError, match="is bfloat16, and mxnet supports"):
         xdevice.assert_parity(ours.bfloat16(), theirs)
 
 
@@ -362,12 +362,14 @@ def test_recordings_of_models_compare_across_frameworks(tmp_path, given):
 
     ours = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     theirs = paddle.nn.Sequential(paddle.nn.Linear(4, 3), paddle.nn.BatchNorm1D(3))
-    xdevice.convert_state(ours, "paddle", like=theirs).load_into(theirs)
+    xdevice.load(xdevice.models.convert_state(ours, "paddle", like=theirs), into=theirs)
     read = []
     for model, added in ((ours, 1), (theirs, 0)):
         with recording_to(tmp_path / str(len(read))):
             for _ in range(2):
-                xdevice.record("model", model if given == "the model" else xdevice.convert_state(model, "numpy"))
+                xdevice.parity.log(
+                    "model", model if given == "the model" else xdevice.models.convert_state(model, "numpy")
+                )
                 change(model, lambda name, x, added=added: x + added * (name == "0.weight"))
         read.append(Recording(tmp_path / str(len(read))).entries)
     found = compare_leaves(read[0][0].read(), read[1][0].read(), Strictness(check_device=True))
@@ -390,7 +392,7 @@ def test_a_model_with_an_unknown_layer_is_recorded_as_it_is(tmp_path):
             self.scale, self.fc = torch.nn.Parameter(torch.ones(2)), torch.nn.Linear(2, 2)
 
     with recording_to(tmp_path):
-        xdevice.record("net", {"net": Net(), "optimizer": torch.optim.SGD(Net().parameters())})
+        xdevice.parity.log("net", {"net": Net(), "optimizer": torch.optim.SGD(Net().parameters())})
     assert {leaf.path for leaf in Recording(tmp_path).entries[0].read()} >= {"['net'].scale", "['net'].fc.weight"}
 
 
@@ -423,7 +425,7 @@ def test_what_models_are_set_to_is_compared_before_they_run(name):
 
     def twin(**settings):
         model = trained(name, **settings)
-        xdevice.convert_state(source, name, like=model).load_into(model)
+        xdevice.load(xdevice.models.convert_state(source, name, like=model), into=model)
         return model
 
     xdevice.assert_parity(twin(), source, inputs=x)
@@ -450,7 +452,7 @@ def test_what_optimizers_are_set_to_and_the_mode_are_compared():
     xdevice.assert_parity(one, torch.optim.Adam(net.parameters()))
     twin = trained("torch").eval()
     twin.load_state_dict(net.state_dict())
-    assert xdevice.compare(net, twin).settings == ("mode is training in actual, evaluation in expected",)
+    assert xdevice.parity.compare(net, twin).settings == ("mode is training in actual, evaluation in expected",)
     if "tensorflow" in WITH_MODELS:
         keras = trained("tensorflow")
         (line,) = difference(net, keras).settings

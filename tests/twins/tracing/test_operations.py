@@ -177,7 +177,7 @@ else:
     h = torch.tanh(h / torch.sqrt((h * h).mean(-1, keepdim=True)))
     loss = (h ** 2).mean()
     loss.backward()
-xdevice.record("loss", loss)
+xdevice.parity.log("loss", loss)
 """
 
 

@@ -162,7 +162,7 @@ class Watch:
 
 
 _watches: Final[ContextVar[tuple[Watch, ...]]] = ContextVar("xdevice_watches", default=())
-"""The watches of the blocks that are open in this thread or task. Tasks that `xdevice.parallel` starts inherit them."""
+"""The watches of the blocks that are open in this thread or task. Tasks that `xdevice.parallel.run` starts inherit them."""
 _is_inside: Final[ContextVar[bool]] = ContextVar("xdevice_is_inside", default=False)
 """Whether this thread or task is inside of a call of a model."""
 _arounds: Final[list[Around]] = []

@@ -62,7 +62,7 @@ class State(dict[str, Any]):
 
     Example:
         >>> import numpy as np
-        >>> state = xdevice.convert_state({"fc.weight": np.ones((2, 3), "float32")}, "numpy", kinds={"fc": "linear"})
+        >>> state = xdevice.models.convert_state({"fc.weight": np.ones((2, 3), "float32")}, "numpy", kinds={"fc": "linear"})
         >>> print(state)
         1 tensor for numpy:
           fc.weight  float32 (2, 3)  from fc.weight
@@ -99,7 +99,7 @@ class State(dict[str, Any]):
         Costs nothing.
 
         Example:
-            >>> state = xdevice.convert_state({}, "numpy", kinds={})
+            >>> state = xdevice.models.convert_state({}, "numpy", kinds={})
             >>> state.settle("fc.weight")
             Traceback (most recent call last):
             xdevice.errors.StateError: 'fc.weight' is not in unmapped, which has none
@@ -119,7 +119,7 @@ class State(dict[str, Any]):
         Costs one copy of each tensor.
 
         Example:
-            >>> state = xdevice.convert_state({}, "numpy", kinds={})
+            >>> state = xdevice.models.convert_state({}, "numpy", kinds={})
             >>> state.load_into("no model")
             Traceback (most recent call last):
             xdevice.errors.NotATensorError: expected a model to load into, not 'no model' of type str

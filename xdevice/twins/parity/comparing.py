@@ -116,7 +116,7 @@ def compare(
         ArgumentError, DTypeError, UnsupportedError, NotBuiltError: as in `assert_parity`. A difference raises nothing.
 
     Example:
-        >>> found = xdevice.compare(xdevice.tensor([1, 2]), xdevice.tensor([1, 3]))
+        >>> found = xdevice.parity.compare(xdevice.tensor([1, 2]), xdevice.tensor([1, 3]))
         >>> found.ok, found.worst, found.abs, found.off, found.total
         (False, (1,), 1, 1, 2)
     """

@@ -1,7 +1,7 @@
 """Where a function and a model, or two functions, part: the values that they name, the layer, and the operation.
 
 Both run once more, without what a compiler has made of them, and each operation is kept with the numbers that it gave
-(`xdevice.twins.tracing.operations`). A layer, or a value named by `xdevice.record`, is right if the operation that gave
+(`xdevice.twins.tracing.operations`). A layer, or a value named by `xdevice.parity.log`, is right if the operation that gave
 it is.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from xdevice.twins.tracing.operations import Parting
     from xdevice.twins.tracing.traces import LayerCall
 
-_ADVICE = "name values by xdevice.record(name, value) in both, and the first that differs is named"
+_ADVICE = "name values by xdevice.parity.log(name, value) in both, and the first that differs is named"
 
 
 class _Named(NamedTuple):

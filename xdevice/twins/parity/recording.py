@@ -44,7 +44,7 @@ def record(name: str, value: object) -> None:
 
     Example:
         >>> for step in range(3):
-        ...     xdevice.record("loss", xdevice.ones(1) * step)
+        ...     xdevice.parity.log("loss", xdevice.ones(1) * step)
     """
     for listener in listeners:
         listener(name, value)
@@ -65,7 +65,7 @@ def recording_to(folder: str | Path) -> Iterator[Recorder]:
         >>> from xdevice.twins.parity.recording import recording_to
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with recording_to(folder):
-        ...         xdevice.record("loss", 0.5)
+        ...         xdevice.parity.log("loss", 0.5)
         ...     Recording(folder).entries[0].name
         'loss'
     """

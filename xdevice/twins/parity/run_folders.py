@@ -178,7 +178,7 @@ def report_of_run(folder: Path, rule: Strictness) -> ParityReport:
     run = load(folder)
     if not run.recordings and not run.traces and not run.operations and all(not one.error for one in run.ended):
         note = (
-            "nothing was recorded; the script says what to compare: xdevice.record('loss', loss); or --trace keeps "
+            "nothing was recorded; the script says what to compare: xdevice.parity.log('loss', loss); or --trace keeps "
             "what the layers of its models compute"
         )
         return ParityReport([_failed(one, "recorded nothing") for one in run.ended], [note])
@@ -225,7 +225,7 @@ def _row(run: RunFolder, ended: Ended, other: RunFolder, reference: str, rule: S
             return _failed(
                 ended,
                 "recorded nothing, so there is nothing to hold the others against; "
-                "call xdevice.record, or give --trace",
+                "call xdevice.parity.log, or give --trace",
             )
         return row
     row.reference = reference if is_one_run else f"{reference} of {other.folder}"

@@ -1,5 +1,5 @@
 """Runs models in evaluation mode, and functions as they are, on inputs of any framework, and traces the calls of their
-layers and what they name by `xdevice.record`."""
+layers and what they name by `xdevice.parity.log`."""
 
 from __future__ import annotations
 

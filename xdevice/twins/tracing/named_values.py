@@ -1,4 +1,4 @@
-"""The values that a program names by `xdevice.record`, for whoever listens in this process. `record` imports this
+"""The values that a program names by `xdevice.parity.log`, for whoever listens in this process. `record` imports this
 module, so it must import little."""
 
 from __future__ import annotations

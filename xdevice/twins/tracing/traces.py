@@ -43,7 +43,7 @@ class LayerCall(NamedTuple):
     """How many earlier calls of the same layer the trace has."""
     type: str
     """The name of the layer's class. The activation inside a Keras layer is a function: for it, the function's name.
-    `record` for a value that the program names by `xdevice.record`."""
+    `record` for a value that the program names by `xdevice.parity.log`."""
     inputs: tuple[Array, ...]
     """The tensors among the arguments of the call, also those in containers."""
     outputs: tuple[Array, ...]
@@ -141,17 +141,17 @@ class Trace:
 @contextmanager
 def trace(model: Any) -> Iterator[Trace]:
     """Records the inputs and outputs of each layer of a model while the block runs, in the order of the calls, and what
-    it names by `xdevice.record`.
+    it names by `xdevice.parity.log`.
 
     Young: it may change in a minor version.
 
     Yields a `Trace`, whose `calls` give for each call of a layer its path, its inputs, its outputs, and the gradients
     of the outputs if the block runs backward too. docs/reference/tracing.md says which calls are recorded: only calls
-    in this thread or task, and in tasks that `xdevice.parallel` starts. Traces may be nested; the model is not changed.
+    in this thread or task, and in tasks that `xdevice.parallel.run` starts. Traces may be nested; the model is not changed.
 
     Args:
         model: a built model of PyTorch, Paddle, Gluon, Keras or Flax; or a function, of which the layers of the one
-            model that it calls are recorded, and what it names by `xdevice.record`.
+            model that it calls are recorded, and what it names by `xdevice.parity.log`.
 
     Raises:
         NotATensorError: `model` is neither. ArgumentError: nothing says of which framework a function is.
@@ -162,7 +162,7 @@ def trace(model: Any) -> Iterator[Trace]:
     Costs a copy of every input and output: 1.2 to 2.6 times the processor's time of a pass without the trace.
 
     Example:
-        >>> with xdevice.trace(xdevice.ones(2)):
+        >>> with xdevice.parity.capture_intermediates(xdevice.ones(2)):
         ...     pass
         Traceback (most recent call last):
         xdevice.errors.NotATensorError: trace takes a model, not ...
