@@ -1,4 +1,4 @@
-"""The rate of `xdevice.all_reduce` against NCCL's own through PyTorch, in one run.
+"""The rate of `xdevice.parallel.all_reduce` against NCCL's own through PyTorch, in one run.
 
     python benchmarks/all_reduce.py              # on the GPUs that are there
     python benchmarks/all_reduce.py --json
@@ -55,7 +55,7 @@ def tensors(places: list[Device], megabytes: float) -> list[Any]:
 
 def nccl(places: list[Device], megabytes: float, repeats: int) -> float | None:
     """What NCCL itself reaches, called through PyTorch."""
-    with xdevice.use("torch") as backend:
+    with xdevice.use_backend("torch") as backend:
         torch = backend.framework
         if xdevice.num_gpus() < 2:
             return None
@@ -71,10 +71,10 @@ def nccl(places: list[Device], megabytes: float, repeats: int) -> float | None:
 
 
 def ours(name: str, megabytes: float, repeats: int, reference: float | None) -> Row:
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         places = replica_places()
         xs = tensors(places, megabytes)
-        found = rate(lambda: xdevice.all_reduce(xs), megabytes, repeats)
+        found = rate(lambda: xdevice.parallel.all_reduce(xs), megabytes, repeats)
     gc.collect()
     return Row(name, ", ".join(map(str, places)), found, found / reference if reference else None)
 
@@ -93,7 +93,7 @@ def main(backends: str, megabytes: float, repeats: int, as_json: bool) -> None:
     """Prints rates in GB/s, and ratios to NCCL's."""
     console = Console(stderr=True)
     names = [name for name in backends.split(",") if name in xdevice.backends()]
-    with xdevice.use("torch") if "torch" in xdevice.backends() else xdevice.use(names[0]) as backend:
+    with xdevice.use_backend("torch") if "torch" in xdevice.backends() else xdevice.use_backend(names[0]) as backend:
         places = replica_places()
         about = [backend.describe(place).name for place in places]
     reference = nccl(places, megabytes, repeats) if backend.name == "torch" else None

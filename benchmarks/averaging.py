@@ -144,9 +144,9 @@ def verbs(world: Any) -> None:
 if __name__ == "__main__":
     gpus = torch.cuda.is_available()
     if gpus:
-        torch.cuda.set_device(xdevice.backend("torch").to_native(xdevice.local_device()))
+        torch.cuda.set_device(xdevice.backend("torch").to_native(xdevice.distributed.local_device()))
         torch.backends.cudnn.benchmark = True
     dist.init_process_group("nccl" if gpus else "gloo")
-    with xdevice.use("torch"), xdevice.processes() as found:
+    with xdevice.use_backend("torch"), xdevice.distributed.processes() as found:
         verbs(found) if sys.argv[1:] == ["verbs"] else steps(found)
     dist.destroy_process_group()

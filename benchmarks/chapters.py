@@ -99,12 +99,12 @@ def neutral_words() -> SimpleNamespace:
 
 def neutral(loss: Loss, values: Any) -> Step:
     params = mapped(xdevice.tensor, values)
-    gradients = xdevice.value_and_grad(loss)
+    gradients = xdevice.math.value_and_grad(loss)
 
     def step(*batch: Any) -> object:
         nonlocal params
         value, grads = gradients(params, *batch)
-        params = xdevice.update(params, grads, lambda p, g: p - RATE * g)
+        params = xdevice.math.update(params, grads, lambda p, g: p - RATE * g)
         return value, params
 
     return step
@@ -247,7 +247,7 @@ def measure(name: str, program: Callable[[Any], Loss], values: Any, batch: tuple
 def main() -> None:
     print(f"{'':12}" + "".join(f"{name:>30}" for name in programs()))
     for name in sys.argv[1:] or [name for name in xdevice.backends() if name in NATIVE]:
-        with xdevice.use(name), xdevice.try_gpu():
+        with xdevice.use_backend(name), xdevice.try_gpu():
             cells = [measure(name, *program) for program in programs().values()]
             row = "".join(f"{native:>12.0f}{ours:>10.0f} ({ours / native:.2f})" for native, ours in cells)
             print(f"{name:12}{row}", flush=True)

@@ -27,8 +27,8 @@ def step(params: dict[str, Any], x: Any, y: Any) -> tuple[dict[str, Any], Any]:
         hidden = nn.relu(xp.add(xp.matmul(x, p["w1"]), p["b1"]))
         return nn.cross_entropy(xp.add(xp.matmul(hidden, p["w2"]), p["b2"]), y)
 
-    value, grads = xdevice.value_and_grad(loss)(params)
-    return xdevice.update(params, grads, lambda p, g: p - 0.1 * g), value
+    value, grads = xdevice.math.value_and_grad(loss)(params)
+    return xdevice.math.update(params, grads, lambda p, g: p - 0.1 * g), value
 
 
 def of_jax() -> Step:

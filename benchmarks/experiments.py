@@ -94,7 +94,7 @@ class Bench:
     def square(self, place: Device, size: int | None = None) -> Any:
         n = size or self.size.product
         with place:
-            x = xdevice.rand(n, n) * (2 / n)  # its powers neither grow nor vanish
+            x = xdevice.random.uniform(n, n) * (2 / n)  # its powers neither grow nor vanish
         xdevice.sync(products(x, 1))
         return x
 
@@ -140,12 +140,12 @@ def timing(bench: Bench) -> Iterator[Row]:
 
 
 def blocking(bench: Bench) -> Iterator[Row]:
-    """Times a computation with and without `xdevice.blocking()`, in which every operation completes before the next
-    line runs."""
+    """Times a computation with and without `xdevice.accelerator.blocking()`, in which every operation completes before
+    the next line runs."""
     x = bench.square(bench.device, 256)
     free = seconds(lambda: products(x, bench.size.small))
     yield bench.row("blocking", "off", free)
-    with xdevice.blocking():
+    with xdevice.accelerator.blocking():
         products(x, 1)  # PyTorch imports its compiler at the first operation, which takes seconds
         yield bench.row("blocking", "on", seconds(lambda: products(x, bench.size.small)), best=free)
 
@@ -159,8 +159,8 @@ def two_devices(bench: Bench) -> Iterator[Row]:
     alone = [seconds(lambda x=x: products(x, bench.size.products)) for x in xs]  # type: ignore[misc]
     yield bench.row("two devices", "one after the other", sum(alone))
     tasks = [lambda x=x: products(x, bench.size.products) for x in xs]
-    xdevice.parallel(*tasks)
-    yield bench.row("two devices", "side by side", seconds(lambda: xdevice.parallel(*tasks)), best=max(alone))
+    xdevice.parallel.run(*tasks)
+    yield bench.row("two devices", "side by side", seconds(lambda: xdevice.parallel.run(*tasks)), best=max(alone))
 
 
 def three_tasks(bench: Bench) -> Iterator[Row]:
@@ -169,13 +169,13 @@ def three_tasks(bench: Bench) -> Iterator[Row]:
     alone = settled(lambda: [products(x, bench.size.small // 3) for x in xs])
     yield bench.row("three tasks", "in sequence", alone)
     tasks = [lambda x=x: products(x, bench.size.small // 3) for x in xs]
-    yield bench.row("three tasks", "in parallel", settled(lambda: xdevice.parallel(*tasks)), best=alone / 3)
+    yield bench.row("three tasks", "in parallel", settled(lambda: xdevice.parallel.run(*tasks)), best=alone / 3)
     try:
-        graphs = [xdevice.capture(task, bench.device) for task in tasks]
+        graphs = [xdevice.accelerator.make_graphed_callable(task, bench.device) for task in tasks]
     except UnsupportedError:
         return
     # only the device's time: without graphs, threads also take time to launch operations
-    yield bench.row("three tasks", "captured, in parallel", settled(lambda: xdevice.parallel(*graphs)))
+    yield bench.row("three tasks", "captured, in parallel", settled(lambda: xdevice.parallel.run(*graphs)))
 
 
 def repeated_task(bench: Bench) -> Iterator[Row]:
@@ -185,7 +185,7 @@ def repeated_task(bench: Bench) -> Iterator[Row]:
     def task() -> Any:
         return products(x, bench.size.small)
 
-    replay = xdevice.capture(task, bench.device)
+    replay = xdevice.accelerator.make_graphed_callable(task, bench.device)
     replay()
     yield bench.row("repeated task", "called", seconds(task))
     yield bench.row("repeated task", "captured and replayed", seconds(replay))
@@ -266,7 +266,7 @@ EXPERIMENTS: Sequence[Callable[[Bench], Iterator[Row]]] = (
 @click.option("--quick", is_flag=True, help="Less work: to see that it runs; not figures to quote.")
 def main(name: str | None, as_json: bool, quick: bool) -> None:
     backend = xdevice.backend(name)
-    with xdevice.use(backend):
+    with xdevice.use_backend(backend):
         bench = Bench(backend, quick)
         console = Console(stderr=True)
         shown = track(EXPERIMENTS, backend.name, console=console, disable=not console.is_terminal)

@@ -77,7 +77,7 @@ def measure(backend: str, arrays: dict[str, np.ndarray], device: str, folder: st
     plain, ours = os.path.join(folder, "plain"), os.path.join(folder, "ours")
     data = memoryview(np.concatenate([array.ravel() for array in arrays.values()])).cast("B")
     saves, loads = Row(backend, "save", [], []), Row(backend, "load", [], [])
-    with xdevice.use(backend):
+    with xdevice.use_backend(backend):
         tensors = {name: xdevice.tensor(array, device=device) for name, array in arrays.items()}
         xdevice.sync()
         for number in range(repeats + 1):

@@ -113,7 +113,7 @@ def beside(run: Callable[[], Any], result: int) -> int:
 def main(names: tuple[str, ...]) -> None:
     """Prints times and memory."""
     torch.set_num_threads(1)
-    table = Table("", "MB", "plain copy", "convert_state", "times", "and load_into", "times", "memory beside, MB")
+    table = Table("", "MB", "plain copy", "convert_state", "times", "and load", "times", "memory beside, MB")
     for name, make in pairs().items():
         if names and not any(text in name for text in names):
             continue
@@ -122,10 +122,10 @@ def main(names: tuple[str, ...]) -> None:
         size = sum(x.nbytes for x in weights.values())
 
         def converted(source: Any = source, target: Any = target) -> Any:
-            return xdevice.convert_state(source, "paddle", like=target)
+            return xdevice.models.convert_state(source, "paddle", like=target)
 
         def loaded(target: Any = target, converted: Callable[[], Any] = converted) -> None:
-            converted().load_into(target)
+            xdevice.load(converted(), into=target)
 
         converted()  # imports what it needs
         extra = beside(converted, size)

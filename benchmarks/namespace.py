@@ -111,7 +111,7 @@ def best(statements: list[str], names: dict[str, Any], rounds: int) -> list[floa
 
 
 def operands(xp: Any, side: int) -> dict[str, Any]:
-    x = xp.add(xp.multiply(xdevice.rand(side, side), 0.1), xp.eye(side))
+    x = xp.add(xp.multiply(xdevice.random.uniform(side, side), 0.1), xp.eye(side))
     v = xp.linspace(0.1, 0.9, side)
     places = xp.astype(xp.arange(side), xp.int64)
     return {
@@ -149,7 +149,12 @@ def compared(name: str, side: int, rounds: int, whole: bool) -> None:
 
 
 def against_the_framework(name: str, framework: Any, rounds: int) -> None:
-    names = {"x": xdevice.rand(4, 4), "xp": xdevice.array_namespace(), "f": framework, "done": lambda made: made}
+    names = {
+        "x": xdevice.random.uniform(4, 4),
+        "xp": xdevice.array_namespace(),
+        "f": framework,
+        "done": lambda made: made,
+    }
     pairs = [best([native, ours], names, rounds) for native, ours in zip(NATIVE[name], OURS, strict=True)]
     print(f"{name}: add, matmul, sum of 4x4:", *(f"{ours:.1f} us ({ours / native:.2f})" for native, ours in pairs))
 
@@ -162,8 +167,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     arguments = parser.parse_args()
     for name in arguments.backends:
-        with xdevice.use(name) as backend:
-            names = {"x": xdevice.rand(4, 4), "look": xdevice.array_namespace, "done": lambda made: made}
+        with xdevice.use_backend(name) as backend:
+            names = {"x": xdevice.random.uniform(4, 4), "look": xdevice.array_namespace, "done": lambda made: made}
             (look_up,) = best(["look(x)"], names, 100)
             print(f"{name}: a look-up takes {look_up:.2f} us")
             if name in COMPAT:

@@ -105,7 +105,7 @@ def ratio(names: dict[str, object], native: str, ours: str, calls: int) -> tuple
 
 def names_of(framework: object, shape: tuple[int, int], images: tuple[int, ...]) -> dict[str, object]:
     xp = xdevice.array_namespace()
-    labels = xdevice.random.integers(shape[0], high=10)
+    labels = xdevice.random.integers((shape[0],), high=10)
     names = {"x": xdevice.random.normal(shape), "mask": xdevice.random.bernoulli(shape), "labels": labels}
     names |= {"images": xdevice.random.normal(images), "kernel": xdevice.random.normal(6, 1, 5, 5), "bias": xp.ones(6)}
     names["images_last"] = xp.permute_dims(names["images"], (0, 2, 3, 1))
@@ -119,7 +119,7 @@ def names_of(framework: object, shape: tuple[int, int], images: tuple[int, ...])
 def main() -> None:
     print(f"{'':12}" + "".join(f"{function:>17}" for function in OURS) + "   us, and times the framework's own")
     for name in sys.argv[1:] or xdevice.backends():
-        with xdevice.use(name) as backend:
+        with xdevice.use_backend(name) as backend:
             for size, (shape, images, calls) in SIZES.items():
                 names = names_of(backend.framework, shape, images)
                 names["sync"] = xdevice.sync

@@ -59,7 +59,7 @@ def measure(name: str, rounds: int) -> list[Row]:
     """The rows of one backend. Its second device has to be made before it is used."""
     backend = xdevice.backend(name)
     second = backend.samples().other_device()
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         here = xdevice.try_gpu()
         there = second if here.kind == "cpu" else xdevice.cpu()
         x = xdevice.tensor([[1.0, 2.0], [3.0, 4.0]], device=here)
@@ -82,7 +82,7 @@ def measure(name: str, rounds: int) -> list[Row]:
 
 def large_move(name: str, here: xdevice.Device, there: xdevice.Device, rounds: int) -> Row:
     """64 MB that really move, waited for; a fresh tensor each time, because TensorFlow keeps the copies it has made."""
-    source = xdevice.rand(4096, 4096, device=here)
+    source = xdevice.random.uniform(4096, 4096, device=here)
     times: list[list[float]] = [[], []]
     for _ in range(rounds):
         for seen, mine in zip(times, (True, False), strict=True):
@@ -120,7 +120,7 @@ def others(x: Any, here: xdevice.Device) -> list[tuple[str, Callable[[], Any]]]:
 def batch_rows(rounds: int) -> list[Row]:
     """`to_device` of batches, there already or moved, by other libraries, and what asks where they are."""
     rows = []
-    with xdevice.use("torch"):
+    with xdevice.use_backend("torch"):
         here = xdevice.try_gpu()
         ways = [("there already", here, here)]
         ways += [("to meta", here, xdevice.device("meta"))] if here.kind == "cpu" else []

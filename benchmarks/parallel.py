@@ -1,12 +1,12 @@
-"""What `parallel` and `prefetch` gain on GPUs, against one thread, in one run. PyTorch, because it has streams.
+"""What `parallel.run` and `prefetch` gain on GPUs, against one thread, in one run. PyTorch, because it has streams.
 
     python benchmarks/parallel.py                # needs a GPU; several for the first two rows
     python benchmarks/parallel.py --json
 
-A ratio of `parallel` is the sum of the single times over the time of all: 1 is no gain, 2 the most that two tasks can
-gain. "naive" is the same work enqueued by one thread, on a stream for each task. "captured" is the same sum over the
-time of the tasks as graphs of `capture`, side by side. The ratio of `prefetch` is the whole time over the larger of
-copying alone and computing alone: 1 is the least. Every reading waits for all GPUs.
+A ratio of `parallel.run` is the sum of the single times over the time of all: 1 is no gain, 2 the most that two tasks
+can gain. "naive" is the same work enqueued by one thread, on a stream for each task. "captured" is the same sum over
+the time of the tasks as graphs of `make_graphed_callable`, side by side. The ratio of `prefetch` is the whole time over
+the larger of copying alone and computing alone: 1 is the least. Every reading waits for all GPUs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def medians(repeats: int, **runs: Task) -> dict[str, float]:
 
 def products(size: int, count: int, gpu: Any) -> Task:
     """The chapter's products of one matrix with itself, of which the last one is returned."""
-    x = xdevice.rand(size, size, device=gpu)
+    x = xdevice.random.uniform(size, size, device=gpu)
 
     def task() -> Any:
         for _ in range(count):
@@ -80,8 +80,8 @@ def side_by_side(what: str, tasks: list[Task], target: float, repeats: int) -> R
                     stack.enter_context(xdevice.backend().framework.cuda.stream(stream))
                 task()
 
-    graphs = [xdevice.capture(task, xdevice.device_of(task())) for task in tasks]
-    ways = {"together": lambda: xdevice.parallel(*tasks), "captured": lambda: xdevice.parallel(*graphs)}
+    graphs = [xdevice.accelerator.make_graphed_callable(task, xdevice.device_of(task())) for task in tasks]
+    ways = {"together": lambda: xdevice.parallel.run(*tasks), "captured": lambda: xdevice.parallel.run(*graphs)}
     found = medians(repeats, **singles, **ways, one_thread=one_thread)
     single = sum(found[name] for name in singles)
     ratio, naive, captured = (single / found[name] for name in ("together", "one_thread", "captured"))
@@ -91,7 +91,7 @@ def side_by_side(what: str, tasks: list[Task], target: float, repeats: int) -> R
 def overlap(gpu: Any, repeats: int, batches: int = 40, size: int = 4096) -> Row:
     torch = xdevice.backend().framework
     host = [torch.rand(size, size).pin_memory() for _ in range(4)]
-    weight = xdevice.rand(size, size, device=gpu)
+    weight = xdevice.random.uniform(size, size, device=gpu)
 
     def source() -> Iterator[Any]:
         return (host[i % len(host)] for i in range(batches))
@@ -143,7 +143,7 @@ def rows(repeats: int) -> Iterator[Row]:
 @click.option("--repeats", default=7, show_default=True, help="How often each run is timed; the median counts.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of the table.")
 def main(repeats: int, as_json: bool) -> None:
-    """Prints the ratios of `parallel` and `prefetch`, beside the naive way's and the targets."""
+    """Prints the ratios of `parallel.run` and `prefetch`, beside the naive way's and the targets."""
     xdevice.set_backend("torch")
     if not xdevice.num_gpus():
         raise click.ClickException("this needs a GPU: " + xdevice.backend().why_no_gpu())

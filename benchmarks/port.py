@@ -2,7 +2,7 @@
 
 For each checkout, with its commit: how many sites there are by verdict and grade, which share of those that are not
 neutral is rewritten at each level, whether what comes out parses, keeps its comments and is left alone by a second run,
-and how many lines a second are read. A path inside of a checkout (`gluon-cv/scripts`) limits it to that folder. Nothing
+and how many lines a second are read. A path inside a checkout (`gluon-cv/scripts`) limits it to that folder. Nothing
 is written into the checkouts.
 
 What it is meant for:

@@ -1,4 +1,4 @@
-"""What xdevice.processes costs beside the bare engine, and which engine is the fastest, in one run.
+"""What xdevice.distributed.processes costs beside the bare engine, and which engine is the fastest, in one run.
 
     python benchmarks/processes.py                  # all that is installed; about two minutes on two quiet cores
     python benchmarks/processes.py --only jax --json
@@ -84,7 +84,7 @@ def of_torch(quick: bool) -> dict[str, Any]:
     torch.distributed.init_process_group("gloo")
     found = {}
     for name, check in (("unchecked", False), ("checked", True)):
-        with xdevice.processes(engine="torch:gloo", check=check) as world:
+        with xdevice.distributed.processes(engine="torch:gloo", check=check) as world:
             found[name] = both_sizes(
                 lambda x, world=world: {
                     "bare": lambda: torch.distributed.all_reduce(x),
@@ -101,11 +101,11 @@ def of_another(quick: bool) -> dict[str, Any]:
     name = xdevice.backend().name
     found: dict[str, Any] = {}
     if name in OWN:
-        with xdevice.processes(engine=OWN[name], check=False) as world:
+        with xdevice.distributed.processes(engine=OWN[name], check=False) as world:
             found["own"] = both_sizes(lambda x: {"bare": lambda: finished(world.all_reduce(x))}, quick)
     if name == "mxnet":
         found["own"] = both_sizes(kvstore(), quick)
-    with xdevice.processes() as world:
+    with xdevice.distributed.processes() as world:
         found["engine"] = world.engine
         found["auto"] = both_sizes(lambda x: {"ours": lambda: finished(world.all_reduce(x))}, quick)
     return found
@@ -141,7 +141,7 @@ def kvstore() -> Callable[[Any], dict[str, Callable[[], Any]]]:
 def of_one() -> Iterator[Row]:
     """A world of one, in this process."""
     before = set(sys.modules)
-    with xdevice.use("numpy"), xdevice.processes() as world:
+    with xdevice.use_backend("numpy"), xdevice.distributed.processes() as world:
         x = xdevice.zeros(SMALL)
         verbs = {
             "all_reduce": lambda: world.all_reduce(x),

@@ -78,20 +78,20 @@ def on_torch():
 
         def forward(self, words, kept, state):
             x = self.words(words) * WIDTH**0.5 + self.places(torch.arange(LENGTH))
-            xdevice.record("embedded", x)
+            xdevice.parity.log("embedded", x)
             earlier = torch.tril(torch.ones(LENGTH, LENGTH, dtype=torch.bool))
             y = self.attend(x, earlier & (words != PADDING)[:, None, None])
-            xdevice.record("attended", y)
+            xdevice.parity.log("attended", y)
             x = self.norm1(x + y)
-            xdevice.record("normed", x)
+            xdevice.parity.log("normed", x)
             x, state = self.rnn(x, state)
-            xdevice.record("states", x)
+            xdevice.parity.log("states", x)
             x = self.norm2(torch.where(kept, x / (1 - DROPPED), 0.0))
-            xdevice.record("dropped", x)
+            xdevice.parity.log("dropped", x)
             return self.head(x), state
 
     net = Tagger()
-    xdevice.load_state(net, {name: torch.tensor(x) for name, x in first_weights().items()})
+    xdevice.load({name: torch.tensor(x) for name, x in first_weights().items()}, into=net)
     decayed = [x for x in net.parameters() if x.ndim > 1]
     others = [x for x in net.parameters() if x.ndim == 1]
     groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
@@ -103,21 +103,21 @@ def on_torch():
 
     state = None
     for step in range(STEPS):
-        xdevice.record("weights", net)
+        xdevice.parity.log("weights", net)
         words, tags, kept = (torch.tensor(x) for x in batch(step))
         optimizer.zero_grad()
         scores, state = net(words, kept, state)
         state = tuple(x.detach() for x in state)
-        xdevice.record("scores", scores)
+        xdevice.parity.log("scores", scores)
         loss = nn.functional.cross_entropy(scores.view(-1, TAGS), tags.view(-1), ignore_index=PADDING)
-        xdevice.record("loss", loss)
+        xdevice.parity.log("loss", loss)
         loss.backward()
-        xdevice.record("gradients", gradients())
+        xdevice.parity.log("gradients", gradients())
         nn.utils.clip_grad_norm_(net.parameters(), CLIP)
-        xdevice.record("clipped", gradients())
+        xdevice.parity.log("clipped", gradients())
         optimizer.step()
         schedule.step()
-    xdevice.record("weights", net)
+    xdevice.parity.log("weights", net)
 
 
 def on_paddle():
@@ -147,20 +147,20 @@ def on_paddle():
 
         def forward(self, words, kept, state):
             x = self.words(words) * WIDTH**0.5 + self.places(paddle.arange(LENGTH))
-            xdevice.record("embedded", x)
+            xdevice.parity.log("embedded", x)
             earlier = paddle.tril(paddle.ones([LENGTH, LENGTH])).astype("bool")
             y = self.attend(x, paddle.logical_and(earlier, (words != PADDING)[:, None, None]))
-            xdevice.record("attended", y)
+            xdevice.parity.log("attended", y)
             x = self.norm1(x + y)
-            xdevice.record("normed", x)
+            xdevice.parity.log("normed", x)
             x, state = self.rnn(x, state)
-            xdevice.record("states", x)
+            xdevice.parity.log("states", x)
             x = self.norm2(paddle.where(kept, x / (1 - DROPPED), paddle.zeros_like(x)))
-            xdevice.record("dropped", x)
+            xdevice.parity.log("dropped", x)
             return self.head(x), state
 
     net = Tagger()
-    xdevice.convert_state(first_weights(), "paddle", like=net).load_into(net)
+    xdevice.load(xdevice.models.convert_state(first_weights(), "paddle", like=net), into=net)
     decayed = {x.name for x in net.parameters() if x.ndim > 1}
     schedule = paddle.optimizer.lr.LambdaDecay(RATE, lambda step: min(1.0, (step + 1) / 3))
     optimizer = paddle.optimizer.AdamW(
@@ -174,21 +174,21 @@ def on_paddle():
 
     state = None
     for step in range(STEPS):
-        xdevice.record("weights", net)
+        xdevice.parity.log("weights", net)
         words, tags, kept = (paddle.to_tensor(x) for x in batch(step))
         optimizer.clear_grad()
         scores, state = net(words, kept, state)
         state = tuple(x.detach() for x in state)
-        xdevice.record("scores", scores)
+        xdevice.parity.log("scores", scores)
         loss = nn.functional.cross_entropy(scores.reshape([-1, TAGS]), tags.reshape([-1]), ignore_index=PADDING)
-        xdevice.record("loss", loss)
+        xdevice.parity.log("loss", loss)
         loss.backward()
-        xdevice.record("gradients", gradients())
+        xdevice.parity.log("gradients", gradients())
         nn.utils.clip_grad_norm_(net.parameters(), CLIP)
-        xdevice.record("clipped", gradients())
+        xdevice.parity.log("clipped", gradients())
         optimizer.step()
         schedule.step()
-    xdevice.record("weights", net)
+    xdevice.parity.log("weights", net)
 
 
 if __name__ == "__main__":

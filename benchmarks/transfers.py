@@ -101,7 +101,7 @@ def own_calls(backend: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any],
 
 def rows(name: str, sizes: list[int]) -> list[Row]:
     found = []
-    with xdevice.use(name) as backend:
+    with xdevice.use_backend(name) as backend:
         up, down, again = own_calls(backend)
         for nbytes in sizes:
             array = np.random.default_rng(0).random(nbytes // 4, dtype=np.float32)
@@ -121,7 +121,7 @@ def rows(name: str, sizes: list[int]) -> list[Row]:
             up_rates = rates(nbytes, given, to_gpu, up, pinned_up and ignoring(pinned_up))
             found.append(Row(name, "to the host", nbytes, *down_rates))
             found.append(Row(name, "to the GPU", nbytes, *up_rates))
-            xdevice.free_pinned()
+            xdevice.accelerator.empty_host_cache()
     return found
 
 
@@ -134,9 +134,9 @@ def products(x: Any, seconds: float, each: float) -> Any:
 
 def prefetched(name: str, seconds: list[float]) -> list[tuple[str, float, float, float]]:
     found = []
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         batches = [np.random.default_rng(i).random((4096, 4096), dtype=np.float32) for i in range(16)]
-        weight = xdevice.rand(2048, 2048, device="gpu")
+        weight = xdevice.random.uniform(2048, 2048, device="gpu")
         xdevice.sync(products(weight, 1, 0.1))
         each = xdevice.measure(lambda: products(weight, 1, 0.01)).median / 100
         for wanted in seconds:

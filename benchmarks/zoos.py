@@ -9,11 +9,11 @@ Needs torchvision, whose C++ operators are not needed: where its wheel does not 
 downloaded. Both models run on a batch of two in evaluation. What `differences` lists is mended in the models, by the
 lines as they are printed, and then they run again:
 
-agrees: at once. by inputs: refused first, and settled by `inputs=`. mended: after what is listed was mended. refused:
-with `inputs=` too. listed: differs, for causes that are listed and that this script does not know to mend. rounding:
-beyond 1e-4 with nothing listed, and no further than the source's outputs move if the images do by rounding. SILENT:
-differs with nothing listed, which must not be. BLIND: the source's outputs hardly depend on the image, so that they
-tell nothing, which must not be either.
+agrees: at once. by inputs: refused first, and settled by `inputs=`. mended: after the listed differences were removed.
+refused: with `inputs=` too. listed: differs, for causes that are listed and that this script does not know to mend.
+rounding: beyond 1e-4 with nothing listed, and no further than the source's outputs move if the images do by rounding.
+SILENT: differs with nothing listed, which must not be. BLIND: the source's outputs hardly depend on the image, so that
+they tell nothing, which must not be either.
 """
 
 from __future__ import annotations
@@ -368,8 +368,8 @@ def convert(
     for _ in range(ROUNDS):
         start = time.perf_counter()
         try:
-            state = xdevice.convert_state(ours, there, like=theirs, **extra)
-        except xdevice.StateError as refusal:
+            state = xdevice.models.convert_state(ours, there, like=theirs, **extra)
+        except xdevice.errors.StateError as refusal:
             notes.append(f"refused in {len(str(refusal))} characters: {refusal}")
             if names and "names" not in extra:
                 extra["names"] = names
@@ -379,7 +379,7 @@ def convert(
             extra["inputs"] = as_taken(here, batch)
             continue
         seconds = seconds or time.perf_counter() - start
-        state.load_into(theirs, strict=False)
+        xdevice.load(state, into=theirs, strict=False)
         error = distance(outputs(here, ours, batch), outputs(there, theirs, batch))
         told = [line for line in state.differences if not is_of_training(line)]
         notes.append(f"{error:.1e}, {len(state.unmapped)} unmapped, {len(told)} listed: {'; '.join(told)}")

@@ -12,7 +12,7 @@ import xdevice
 print(f"This is {xdevice.backend().name} {xdevice.backend().version}.")
 device = xdevice.try_gpu()
 xp = xdevice.array_namespace()
-a = xdevice.rand(1000, 1000, device=device)
+a = xdevice.random.uniform(1000, 1000, device=device)
 xdevice.sync(a @ a)  # the first product also loads and compiles
 
 # A framework may hand the work to another thread, or to a GPU, and go on. A clock that does not wait shows only how
@@ -38,7 +38,7 @@ with xdevice.Benchmark("reading the last result"):
     xdevice.item(mean)
 
 # In blocking mode every operation completes before the next line runs, so an error shows where it was made.
-with xdevice.blocking(), xdevice.Benchmark("in blocking mode"):
+with xdevice.accelerator.blocking(), xdevice.Benchmark("in blocking mode"):
     for _ in range(10):
         b = a @ a
 

@@ -16,7 +16,7 @@ import xdevice
 print(f"This is {xdevice.backend().name} {xdevice.backend().version}.")
 devices = (xdevice.try_all_gpus() * 2)[:2]
 size = int(sys.argv[1]) if len(sys.argv) > 1 else 400
-xs = [xdevice.rand(size, size, device=device) for device in devices]
+xs = [xdevice.random.uniform(size, size, device=device) for device in devices]
 
 
 def run(x):
@@ -36,7 +36,7 @@ with xdevice.Benchmark("both, one after the other"):
         run(x)
         xdevice.sync()
 with xdevice.Benchmark("both side by side"):
-    xdevice.parallel(lambda: run(xs[0]), lambda: run(xs[1]))
+    xdevice.parallel.run(lambda: run(xs[0]), lambda: run(xs[1]))
 
 
 # Computing and copying the results to the host: in turn, and at once.
@@ -53,7 +53,7 @@ with xdevice.Benchmark("compute, and copy each result as soon as it is there"):
         xdevice.copy_to(xs[0] @ xs[0], "cpu")
 
 # Batches from the host, the next one copied while the current one is computed on.
-batches = [xdevice.to_numpy(xdevice.rand(size, size)) for _ in range(8)]
+batches = [xdevice.to_numpy(xdevice.random.uniform(size, size)) for _ in range(8)]
 with xdevice.Benchmark("batches copied and computed in turn"):
     for batch in batches:
         y = xdevice.tensor(batch, device=devices[0]) @ xs[0]

@@ -97,20 +97,20 @@ class DataParallel:
         self.network = network
         self.rate = rate
         self.replicas = [xdevice.copy_to(parameters, device) for device in devices]
-        self.gradients = xdevice.value_and_grad(self.loss)
+        self.gradients = xdevice.math.value_and_grad(self.loss)
 
     def loss(self, parameters, images, labels):
         """The sum of the losses of a share, so that the gradients of all shares add up to those of the batch."""
         return nn.cross_entropy(self.network(parameters, images), labels) * labels.shape[0]
 
     def step(self, shares):
-        found = xdevice.parallel(
+        found = xdevice.parallel.run(
             *(partial(self.gradients, replica, *share) for replica, share in zip(self.replicas, shares, strict=True))
         )
         gradients = all_reduce([gradients for _, gradients in found])
         rate = self.rate / sum(labels.shape[0] for _, labels in shares)
         self.replicas = [
-            xdevice.update(replica, gradient, lambda p, g: p - rate * g)
+            xdevice.math.update(replica, gradient, lambda p, g: p - rate * g)
             for replica, gradient in zip(self.replicas, gradients, strict=True)
         ]
         return [loss for loss, _ in found]

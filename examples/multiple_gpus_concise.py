@@ -83,25 +83,25 @@ def loss(parameters, images, labels, examples):
 class DataParallel:
     def __init__(self, parameters, devices, rate):
         self.rate = rate
-        self.replicas = xdevice.replicate(parameters, devices)
-        self.velocities = [xdevice.update(replica, replica, lambda p, _: p * 0.0) for replica in self.replicas]
+        self.replicas = xdevice.parallel.replicate(parameters, devices)
+        self.velocities = [xdevice.math.update(replica, replica, lambda p, _: p * 0.0) for replica in self.replicas]
 
     def step(self, shares):
         examples = sum(labels.shape[0] for _, labels in shares)
-        gradients_of = xdevice.value_and_grad(loss)
-        found = xdevice.parallel(
+        gradients_of = xdevice.math.value_and_grad(loss)
+        found = xdevice.parallel.run(
             *(
                 partial(gradients_of, replica, *share, examples)
                 for replica, share in zip(self.replicas, shares, strict=True)
             )
         )
-        gradients = xdevice.all_reduce([gradients for _, gradients in found])
+        gradients = xdevice.parallel.all_reduce([gradients for _, gradients in found])
         self.velocities = [
-            xdevice.update(velocity, gradient, lambda v, g: MOMENTUM * v + g)
+            xdevice.math.update(velocity, gradient, lambda v, g: MOMENTUM * v + g)
             for velocity, gradient in zip(self.velocities, gradients, strict=True)
         ]
         self.replicas = [
-            xdevice.update(replica, velocity, lambda p, v: p - self.rate * v)
+            xdevice.math.update(replica, velocity, lambda p, v: p - self.rate * v)
             for replica, velocity in zip(self.replicas, self.velocities, strict=True)
         ]
         return [value * examples for value, _ in found]

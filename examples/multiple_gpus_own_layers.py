@@ -23,15 +23,15 @@ class DataParallel:
     """A model on several devices. `replica` makes one of a model: gradients, optimizer, prediction."""
 
     def __init__(self, model, replica, devices):
-        self.replicas = [replica(copied) for copied in xdevice.replicate(model, devices)]
+        self.replicas = [replica(copied) for copied in xdevice.parallel.replicate(model, devices)]
 
     def step(self, shares):
         examples = sum(len(y) for _, y in shares)
-        found = xdevice.parallel(
+        found = xdevice.parallel.run(
             *(partial(replica.loss_and_gradients, *share, examples) for replica, share in self._with(shares))
         )
-        gradients = xdevice.all_reduce([gradients for _, gradients in found])
-        xdevice.parallel(*(partial(replica.update, gradient) for replica, gradient in self._with(gradients)))
+        gradients = xdevice.parallel.all_reduce([gradients for _, gradients in found])
+        xdevice.parallel.run(*(partial(replica.update, gradient) for replica, gradient in self._with(gradients)))
         return [loss for loss, _ in found]
 
     def _with(self, parts):

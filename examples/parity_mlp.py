@@ -2,7 +2,7 @@
 
     xdevice parity examples/parity_mlp.py --backends torch,tensorflow,paddle,mxnet
 
-The gradients are each framework's own. Outside of `xdevice parity` it just trains:
+The gradients are each framework's own. Outside `xdevice parity` it just trains:
 
     XDEVICE_BACKEND=paddle python examples/parity_mlp.py
 """
@@ -55,15 +55,15 @@ def train(steps=10, rate=0.5):
     weights = first_weights()
     for _ in range(steps):
         # what comes first in the program is named first in the report, so record causes before effects
-        xdevice.record("weights", weights)
+        xdevice.parity.log("weights", weights)
         outputs = forward(weights, inputs)
-        xdevice.record("outputs", outputs)
+        xdevice.parity.log("outputs", outputs)
         loss = mean_squared_error(outputs, targets)
-        xdevice.record("loss", loss)
+        xdevice.parity.log("loss", loss)
         grads = gradients(weights, inputs, targets)
-        xdevice.record("gradients", grads)
+        xdevice.parity.log("gradients", grads)
         weights = {name: w - rate * grads[name] for name, w in weights.items()}
-    xdevice.record("weights", weights)
+    xdevice.parity.log("weights", weights)
     return xdevice.item(loss)
 
 

@@ -151,11 +151,11 @@ def main():
         try:
             build, run = TARGETS[name]
             target = build()
-        except xdevice.BackendNotFoundError as error:
+        except xdevice.errors.BackendNotFoundError as error:
             print(f"{name}: left out, {str(error).partition(';')[0]}")
             continue
-        state = xdevice.convert_state(block, name, like=target)
-        state.load_into(target)
+        state = xdevice.models.convert_state(block, name, like=target)
+        xdevice.load(state, into=target)
         listed = [text for text in state.differences if "num_batches_tracked" not in text]
         difference = np.abs(run(target) - expected).max()
         print(f"{name}: {len(state)} tensors, the largest difference is {difference:.1e}, {listed or 'nothing listed'}")

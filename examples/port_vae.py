@@ -180,8 +180,8 @@ RUNS = {"torch": torch_run, "paddle": paddle_run, "tensorflow": tensorflow_run}
 def begun(name):
     """A framework's script with the first weights, which no framework has drawn."""
     run = RUNS[name]()
-    state = xdevice.convert_state(first_weights(), name, like=run.net, kinds=dict.fromkeys(LAYERS, "linear"))
-    state.load_into(run.net)
+    state = xdevice.models.convert_state(first_weights(), name, like=run.net, kinds=dict.fromkeys(LAYERS, "linear"))
+    xdevice.load(state, into=run.net)
     return run
 
 
@@ -191,8 +191,8 @@ def port(name):
     theirs, ours = begun("torch"), RUNS[name]()
     print(f"PyTorch to {name}")
 
-    state = xdevice.convert_state(theirs.net, name, like=ours.net)
-    state.load_into(ours.net)
+    state = xdevice.models.convert_state(theirs.net, name, like=ours.net)
+    xdevice.load(state, into=ours.net)
     xdevice.assert_parity(state, ours.net)
     print(f"1. weights: {len(state)} tensors are equal; differences:", *state.differences or ["none"], sep="\n   ")
 
@@ -200,7 +200,7 @@ def port(name):
     xdevice.assert_parity(ours.loss_of(images, noise), theirs.loss_of(images, noise))
     print("2. the loss of a batch is equal")
 
-    found = xdevice.compare_optimizers(theirs.optimizer, ours.optimizer)
+    found = xdevice.models.compare_optimizers(theirs.optimizer, ours.optimizer)
     print("3. optimizers; differences:", *found or ["none"], sep="\n   ")
 
     half = STEPS // 2
@@ -208,9 +208,9 @@ def port(name):
     print(f"4. {half} steps: the weights are at most {max(apart):.1e} apart")
 
     fresh = RUNS[name]()
-    state = xdevice.convert_state(theirs.net, name, like=fresh.net)
-    state.load_into(fresh.net)
-    xdevice.convert_optimizer(theirs.optimizer, fresh.optimizer, state, models=(theirs.net, fresh.net))
+    state = xdevice.models.convert_state(theirs.net, name, like=fresh.net)
+    xdevice.load(state, into=fresh.net)
+    xdevice.models.convert_optimizer(theirs.optimizer, fresh.optimizer, state, models=(theirs.net, fresh.net))
     apart = [together(fresh, theirs, batch) for batch in data[half:]]
     print(f"5. {half} steps more, from PyTorch's weights and moments: at most {max(apart):.1e} apart")
     print(f"   in {time.perf_counter() - began:.1f} s")
@@ -220,7 +220,9 @@ def together(ours, theirs, batch):
     """How far the weights are apart after both have taken the same step."""
     ours.step(*batch)
     theirs.step(*batch)
-    return float(xdevice.compare(xdevice.convert_state(ours.net, "torch", like=theirs.net), theirs.net).abs)
+    return float(
+        xdevice.parity.compare(xdevice.models.convert_state(ours.net, "torch", like=theirs.net), theirs.net).abs
+    )
 
 
 def train(name):
@@ -228,9 +230,9 @@ def train(name):
     run = begun(name)
     for images, noise in batches():
         # in PyTorch's layout and by its names, whichever framework's the net is
-        xdevice.record("weights", dict(xdevice.convert_state(run.net, "numpy")))
+        xdevice.parity.log("weights", dict(xdevice.models.convert_state(run.net, "numpy")))
         loss = run.step(images, noise)
-        xdevice.record("loss", loss)
+        xdevice.parity.log("loss", loss)
     print(f"{name}: the loss after {STEPS} steps is {xdevice.item(loss):.3f}")
 
 

@@ -50,7 +50,7 @@ def mean_loss(parameters, images, labels):
     return nn.cross_entropy(forward(parameters, images)[-1], labels)
 
 
-automatic = xdevice.value_and_grad(mean_loss)
+automatic = xdevice.math.value_and_grad(mean_loss)
 
 
 def by_hand(parameters, images, labels):
@@ -72,7 +72,7 @@ def by_hand(parameters, images, labels):
 def loss_and_gradients(parameters, images, labels):
     try:
         return automatic(parameters, images, labels)
-    except xdevice.UnsupportedError:  # an array library differentiates nothing
+    except xdevice.errors.UnsupportedError:  # an array library differentiates nothing
         return by_hand(parameters, images, labels)
 
 
@@ -86,7 +86,7 @@ def train_epoch(world, parameters, batches, rate):
         images, labels = xdevice.to_device(world.split_batch(batch, even=False), world.device)
         loss, gradients = loss_and_gradients(parameters, images, labels)
         gradients = world.average_gradients(gradients, weight=labels.shape[0])
-        parameters = xdevice.update(parameters, gradients, lambda p, g: p - rate * g)
+        parameters = xdevice.math.update(parameters, gradients, lambda p, g: p - rate * g)
         total, count = total + loss * labels.shape[0], count + labels.shape[0]
     return parameters, xdevice.item(world.all_reduce(total / count, "mean", weight=count))
 
@@ -124,7 +124,7 @@ def save(world, checkpoint, epoch, parameters):
 @click.option("--checkpoint", type=click.Path(dir_okay=False, path_type=Path), help="Saved each epoch, and resumed.")
 def main(epochs, batch, rate, hidden, examples, checkpoint):
     data = training.digits(examples=examples)
-    with xdevice.processes() as world:
+    with xdevice.distributed.processes() as world:
 
         def say(text):
             if world.is_first:

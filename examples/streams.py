@@ -21,7 +21,7 @@ device = xdevice.try_gpu()
 xp = xdevice.array_namespace()
 size = int(sys.argv[1]) if len(sys.argv) > 1 else 200
 
-x = xdevice.rand(size, size, device=device)
+x = xdevice.random.uniform(size, size, device=device)
 left, right = (xdevice.random.normal(size, size, scale=size**-0.5, device=device) for _ in range(2))
 
 
@@ -37,16 +37,16 @@ with xdevice.Benchmark("one after the other"):
     expected = xp.add(branch(x, left), branch(x, right))
 
 try:
-    one, two = xdevice.Stream(device), xdevice.Stream(device)
-except xdevice.UnsupportedError as error:
+    one, two = xdevice.accelerator.Stream(device), xdevice.accelerator.Stream(device)
+except xdevice.errors.UnsupportedError as error:
     # No streams here. Threads run the branches side by side; what they return is ready for use.
     print(f"{type(error).__name__}: {error}")
     with xdevice.Benchmark("two tasks"):
-        a, b = xdevice.parallel(lambda: branch(x, left), lambda: branch(x, right))
+        a, b = xdevice.parallel.run(lambda: branch(x, left), lambda: branch(x, right))
         joined = xp.add(a, b)
 else:
-    main = xdevice.Stream.current(device)
-    start, end = xdevice.Event(), xdevice.Event()
+    main = xdevice.accelerator.Stream.current(device)
+    start, end = xdevice.accelerator.Event(), xdevice.accelerator.Event()
     with xdevice.Benchmark("two streams"):
         # The main stream made x and the weights, so both streams wait for it.
         one.wait(main)

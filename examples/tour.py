@@ -68,7 +68,7 @@ def show_times(times):
 def why_absent(name):
     try:
         return f"{name}: {xdevice.backend(name).version}"
-    except xdevice.XDeviceError as error:
+    except xdevice.errors.XDeviceError as error:
         return str(error)
 
 

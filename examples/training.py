@@ -166,9 +166,9 @@ def devices(counts: Sequence[int], console: Console) -> list[list[xdevice.Device
         if max(counts) > 1 and not os.environ.get("XDEVICE_VIRTUAL_GPUS") and not _real_gpus():
             xdevice.virtual_gpus(max(counts))
         backend = xdevice.backend()
-    except xdevice.UnsupportedError as error:
+    except xdevice.errors.UnsupportedError as error:
         raise click.ClickException(f"{error}; --devices 1 trains without them") from error
-    except xdevice.XDeviceError as error:
+    except xdevice.errors.XDeviceError as error:
         raise click.ClickException(str(error)) from error
     if backend.name not in FRAMEWORKS:
         raise click.ClickException(
@@ -195,7 +195,7 @@ def _real_gpus() -> int:
 import sys, xdevice
 try:
     print(xdevice.num_gpus())
-except xdevice.XDeviceError as error:
+except xdevice.errors.XDeviceError as error:
     sys.exit(str(error))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -23,7 +23,7 @@ print("x is on", xdevice.device_of(x))
 assert xdevice.device_of(x) == xdevice.cpu()
 
 X = xdevice.ones(2, 3, device=device)
-Y = xdevice.rand(2, 3, device=device)
+Y = xdevice.random.uniform(2, 3, device=device)
 print("X is on", xdevice.device_of(X))
 assert xdevice.device_of(X) == xdevice.device_of(Y) == device
 
@@ -58,7 +58,7 @@ assert xdevice.device_of(out) == xdevice.device_of(layer) == device
 # Exercise 1: how long does a product take? Work on a GPU is asynchronous, so wait before you look at the clock.
 def product_time(size, place):
     with place:
-        a, b = xdevice.rand(size, size), xdevice.rand(size, size)
+        a, b = xdevice.random.uniform(size, size), xdevice.random.uniform(size, size)
         xdevice.sync(a @ b)
         start = time.perf_counter()
         xdevice.sync(a @ b)
@@ -71,7 +71,7 @@ for size in (1500, 10):
 
 
 # Exercise 3: 1000 products, their norms read one by one, or kept on the device and read at the end.
-a = xdevice.rand(100, 100, device=device)
+a = xdevice.random.uniform(100, 100, device=device)
 
 
 def norm(matrix):

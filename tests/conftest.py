@@ -25,7 +25,7 @@ from xdevice.core import frameworks, registry
 
 def _make_a_second_device(backend) -> None:
     """TensorFlow and JAX can do so only before they are used, by whichever test that is."""
-    with suppress(xdevice.UnsupportedError):
+    with suppress(xdevice.errors.UnsupportedError):
         backend.samples().other_device()
 
 
@@ -83,7 +83,7 @@ def _nothing_selected(monkeypatch: pytest.MonkeyPatch):
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest):
     """Each that is installed, selected while the test runs."""
-    with xdevice.use(request.param) as chosen:
+    with xdevice.use_backend(request.param) as chosen:
         yield chosen
 
 
@@ -218,7 +218,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @cache
 def _sees_gpus(name: str) -> bool:
-    with suppress(xdevice.XDeviceError):
+    with suppress(xdevice.errors.XDeviceError):
         return xdevice.backend(name).count("gpu") > 0
     return True  # the test says what is wrong with it
 
@@ -243,7 +243,7 @@ def _absent(item: pytest.Item, raised: pytest.ExceptionInfo[BaseException]) -> s
         name = next((known.name for known in registry.KNOWN if root in known.modules), None)
         asking = frames[-1].f_globals.get("__name__", "").partition(".")[0]
         is_asked_for = asking == f"xdevice_{name}" or not asking.startswith("xdevice")
-    elif isinstance(raised.value, xdevice.BackendNotFoundError):
+    elif isinstance(raised.value, xdevice.errors.BackendNotFoundError):
         name = next((name for name in ABSENT if f"the backend {name!r} is not installed" in str(raised.value)), None)
         is_asked_for = name in _said_by(item) or any(_says(frame, name) for frame in frames)
     else:

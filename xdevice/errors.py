@@ -1,4 +1,4 @@
-"""Every error that xdevice raises by name. Each message says what was given, what was expected, and how to mend it.
+"""Every error that xdevice raises by name. Each message says what was given, what was expected, and how to fix it.
 
     XDeviceError
      ├── ArgumentError             ValueError, TypeError   an argument that a function does not take
@@ -114,7 +114,7 @@ class SettingError(ArgumentError):
 class LaunchError(SettingError):
     """The processes cannot work together as they were started: what a launcher (torchrun, mpirun) has told this one
     about the others is incomplete or contradicts itself, no engine moves tensors between them, or no
-    `xdevice.processes` is open."""
+    `xdevice.distributed.processes` is open."""
 
 
 class BackendNotFoundError(XDeviceError, LookupError):
@@ -208,6 +208,13 @@ class TransferError(XDeviceError, RuntimeError):
         self.record = record
 
 
+class TransferWarning(UserWarning):
+    """Warns of a transfer inside `transfers("warn")`, at the user's line that made the transfer.
+
+    Young: it may change in a minor version.
+    """
+
+
 class PeerError(XDeviceError, ConnectionError):
     """Another process has failed, or does not appear; `rank` is its number, and `why` one of "died", "raised", "late",
     "silent", "left" and "never joined". The world is closed: each of its functions raises the same error at once."""
@@ -228,8 +235,8 @@ class CollectiveMismatchError(XDeviceError, ValueError):
 
 
 class ParityError(XDeviceError, AssertionError):
-    """Two values that should hold the same numbers do not; `comparison`, an `xdevice.Comparison`, says where and by how
-    much."""
+    """Two values that should hold the same numbers do not; `comparison`, an `xdevice.parity.Comparison`, says where and
+    by how much."""
 
     def __init__(self, message: str, comparison: Any) -> None:
         super().__init__(message)

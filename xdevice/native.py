@@ -25,7 +25,7 @@ def try_gpu(i: int = 0) -> Any:
         DeviceError: as `xdevice.try_gpu`.
 
     Example:
-        >>> with xdevice.use("numpy"):
+        >>> with xdevice.use_backend("numpy"):
         ...     xdevice.native.try_gpu()
         'cpu'
     """
@@ -36,7 +36,7 @@ def try_all_gpus() -> list[Any]:
     """The selected backend's own objects for all its GPUs, else for `cpu:0`: a list that is never empty.
 
     Example:
-        >>> with xdevice.use("numpy"):
+        >>> with xdevice.use_backend("numpy"):
         ...     xdevice.native.try_all_gpus()
         ['cpu']
     """
@@ -59,7 +59,7 @@ def device(spec: object) -> Any:
             whose `CUDAPlace` ends the process.
 
     Example:
-        >>> with xdevice.use("numpy"):
+        >>> with xdevice.use_backend("numpy"):
         ...     xdevice.native.device("cpu")
         'cpu'
     """
@@ -73,7 +73,7 @@ def cpu(i: int = 0) -> Any:
     """The selected backend's own object for `cpu:i`.
 
     Example:
-        >>> with xdevice.use("torch"):
+        >>> with xdevice.use_backend("torch"):
         ...     xdevice.native.cpu().type
         'cpu'
     """
@@ -84,7 +84,7 @@ def gpu(i: int = 0) -> Any:
     """The selected backend's own object for `gpu:i`, whether it exists or not; see `device`.
 
     Example:
-        >>> with xdevice.use("torch"):
+        >>> with xdevice.use_backend("torch"):
         ...     xdevice.native.gpu(1).index
         1
     """

@@ -26,6 +26,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -207,13 +208,6 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         with np.errstate(over="ignore"):
             return _filling(self.to_native(device))(shape, np.asarray(value).astype(own), own)
 
-    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> jax.Array:
-        own = stored_dtype(dtype)
-        key = "draw outside and pass the numbers in, or a key: jax.random.uniform(key, shape)"
-        self.refuse_if_frozen("rand", key)
-        seed = np.random.randint(2**32, dtype=np.uint32)
-        return self._made(lambda: jax.random.uniform(jax.random.key(seed), shape, own), device)
-
     def tracing(self) -> str | None:
         return "jax.jit or another transformation" if isinstance(_nothing(), jax.core.Tracer) else None
 
@@ -226,6 +220,10 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
             return Way(_items, lambda old, items: _one_level(old)[1].unflatten(items.values()))
         way = Way(lambda x: _one_level(x)[0], lambda old, children: _one_level(old)[1].unflatten(children))
         return way._replace(dense="make it dense first: x.todense()") if _is_sparse(x) else way
+
+    def register_tree_node(self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]) -> None:
+        with suppress(ValueError):  # the program has registered it
+            jax.tree_util.register_pytree_node(cls, flatten, unflatten)
 
     # memory
 

@@ -7,18 +7,18 @@ uses JAX's private API.
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import jax
 
 from xdevice.contract.blocking import Blocking
-from xdevice.contract.patching import Patches
+from xdevice.contract.patching import Patches, Shared
 
 from .private import private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
 _EXECUTE = private.place("jax._src.interpreters.pxla.ExecuteReplicated.__call__")
@@ -30,15 +30,26 @@ _CLEAR = (
 )
 
 
-@contextmanager
-def blocking() -> Iterator[None]:
+_waited = Shared(per_thread=False)
+
+
+def is_blocking() -> bool:
+    """Whether the process is inside a `with backend.blocking():` block."""
+    return _waited.is_wanted()
+
+
+def blocking() -> AbstractContextManager[None]:
     private.require("blocking")
-    with Patches() as patches:
-        patches.replace(*_EXECUTE, _waiting)
-        patches.replace(*_FAST_PATH, lambda original: lambda *args, **kwargs: None)
-        for clear in _CLEAR:
-            clear()
-        yield
+    return _waited.on(_patched)
+
+
+def _patched() -> Callable[[], None]:
+    patches = Patches()
+    patches.replace(*_EXECUTE, _waiting)
+    patches.replace(*_FAST_PATH, lambda original: lambda *args, **kwargs: None)
+    for clear in _CLEAR:
+        clear()
+    return patches.__exit__
 
 
 def _waiting(call: Any) -> Any:

@@ -215,13 +215,6 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         with mx.util.np_shape(True):
             return mx.np.full(shape, value, dtype=dtype, ctx=self.to_native(device))
 
-    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> Any:
-        _refuse_long(shape)
-        semantics.creating()
-        with mx.util.np_shape(True):
-            # MXNet sometimes draws 1.0: one number in 4,000 in float16, in ten million in float32 (apache/mxnet#20651)
-            return mx.np.random.uniform(size=shape, dtype=dtype, ctx=self.to_native(device)) % 1
-
     def tracing(self) -> str | None:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not _builds_graph(frame):  # nothing else shows that MXNet traces
@@ -240,6 +233,9 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
             return Memory()
         free, total = mx.context.gpu_memory_info(device.index)
         return Memory(int(total), int(free), None, None)
+
+    def empty_cache(self, device: Device) -> None:
+        self.to_native(device).empty_cache()
 
     # floats of a parity run
 

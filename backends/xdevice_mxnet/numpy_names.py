@@ -44,7 +44,7 @@ def restored(package: str) -> Iterator[None]:
 
 def _forget_failed_import(package: str) -> None:
     """Removes the submodules of `package` that a failed import has left in `sys.modules`, because they refer to the
-    real NumPy. An import outside of `restored` fails, because `numpy.bool` is missing."""
+    real NumPy. An import outside `restored` fails, because `numpy.bool` is missing."""
     if package not in sys.modules:
         for name in [name for name in tuple(sys.modules) if name.startswith(f"{package}.")]:
             del sys.modules[name]

@@ -58,7 +58,7 @@ _IS_ALLOWED: Final = is_set(VARIABLE, usual=True)
 
 
 class _Thread:
-    """What this module has decided about NumPy's semantics in one thread. Each thread has one such object."""
+    """The decisions of this module about NumPy's semantics in one thread. Each thread has one such object."""
 
     def __init__(self, is_settled: bool = False) -> None:
         self.is_settled = is_settled

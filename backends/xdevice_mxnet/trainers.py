@@ -1,7 +1,7 @@
 """The state of a Gluon Trainer's optimizer: where it is, how many steps it counts, and the names of its arrays.
 
 "0.1" is the second array of the state of the first parameter, "0.updates" is how many steps that parameter has taken.
-The optimizer keeps these counts as numbers, outside of the arrays; without them Adam would start again.
+The optimizer keeps these counts as numbers, outside the arrays; without them Adam would start again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ updaters: Final = private.field("mxnet.gluon.Trainer._updaters")
 counts: Final = private.field("mxnet.optimizer.Optimizer._all_index_update_counts")
 _updater_of_store: Final = private.field("mxnet.kvstore.KVStore._updater")
 _WITH_MORE: Final = (mx.optimizer.Nadam, mx.optimizer.LBSGD)
-"""They keep further numbers outside of their arrays, so their state is refused."""
+"""They keep further numbers outside their arrays, so their state is refused."""
 
 
 def variables(trainer: Any) -> Iterator[tuple[str, Any]]:
     """Yields name and array of each part of the state of a Trainer's optimizer."""
     if isinstance(trainer.optimizer, _WITH_MORE):
         raise UnsupportedError(
-            f"mxnet's {type(trainer.optimizer).__name__} keeps numbers outside of its arrays; "
+            f"mxnet's {type(trainer.optimizer).__name__} keeps numbers outside its arrays; "
             "use trainer.save_states(path) and trainer.load_states(path)"
         )
     updates = steps(trainer.optimizer)

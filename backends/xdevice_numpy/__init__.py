@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
-from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, SIGNIFICANT_BITS, host_dtype
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, host_dtype
 from xdevice.contract import Backend, DeviceInfo, Kind, Memory, Way
 from xdevice.contract.loader import importing
 
@@ -98,13 +98,6 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         if type(value) is int and not value:  # much faster, but not for -0.0
             return np.zeros(shape, host_dtype(dtype))
         return np.full(shape, value, dtype=host_dtype(dtype))
-
-    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> np.ndarray[Any, Any]:
-        draw = np.asarray(np.random.random_sample(shape))
-        if dtype != "float64":  # rounding to a shorter dtype would sometimes give 1.0
-            steps = 2.0 ** SIGNIFICANT_BITS[dtype]
-            draw = np.floor(draw * steps) / steps
-        return draw.astype(host_dtype(dtype))
 
     # containers
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xdevice.base import devices
-from xdevice.base.dtypes import BITS_AS, SHORT_FLOATS, SIGNIFICANT_BITS, dtype_name, host_dtype
+from xdevice.base.dtypes import BITS_AS, SHORT_FLOATS, dtype_name, host_dtype
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind
 from xdevice.contract.environment import virtual_gpus_wanted
 from xdevice.contract.loader import importing
@@ -62,7 +62,6 @@ _CPU = devices.CPU
 _is_cpu_place = methodcaller("is_cpu_place")
 _dygraph = private.get("paddle.base.framework.global_var._functional_dygraph_context_manager")
 _full = private.get("paddle._C_ops.full")
-_uniform = private["paddle._C_ops.uniform"]
 
 
 class PaddleBackend(
@@ -207,14 +206,6 @@ class PaddleBackend(
             return self.from_numpy(np.full(shape, value, host_dtype(dtype)), device)
         return self._settled(_full(shape, value, getattr(paddle, dtype), self.to_native(device)), device)
 
-    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> paddle.Tensor:
-        if dtype not in ("float16", "bfloat16"):
-            return self._settled(self._drawn(shape, device, getattr(paddle, dtype)), device)
-        # rounding float32 to a short dtype would sometimes give 1.0, and Paddle 2.6 cannot draw float16 on the CPU
-        draw = self._drawn(shape, device, paddle.float32)
-        steps = 2.0 ** SIGNIFICANT_BITS[dtype]
-        return self._settled((paddle.floor(draw * steps) / steps).astype(dtype), device)
-
     def tracing(self) -> str | None:
         return None if paddle.in_dynamic_mode() else "paddle.jit.to_static"
 
@@ -234,13 +225,6 @@ class PaddleBackend(
         if not paddle.is_compiled_with_cuda() and not paddle.is_compiled_with_rocm():
             return f"paddle {self.version} is a build without CUDA or ROCm"
         return "paddle sees no GPU: no driver, or CUDA_VISIBLE_DEVICES hides them"
-
-    def _drawn(self, shape: tuple[int, ...], device: Device, dtype: Any) -> paddle.Tensor:
-        native = self.to_native(device)
-        if _uniform is None:
-            with self.scope(device):  # the current device of all threads, meanwhile
-                return paddle.uniform(shape, dtype, 0.0, 1.0)
-        return _uniform(shape, dtype, 0.0, 1.0, 0, native)
 
     def _device_at(self, place: Any) -> Device:
         if place.is_gpu_place():

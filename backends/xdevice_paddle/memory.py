@@ -48,6 +48,11 @@ class PaddleMemory(Primitives):
             total, free, paddle.device.cuda.memory_allocated(index), paddle.device.cuda.max_memory_allocated(index)
         )
 
+    def empty_cache(self, device: Device) -> None:
+        if self._gpu != "gpu":
+            super().empty_cache(device)
+        paddle.device.cuda.empty_cache()
+
     def reset_peak(self, device: Device) -> None:
         if _IS_2:
             super().reset_peak(device)

@@ -150,6 +150,12 @@ class PaddleModels(Models):
     def watch_gradients(self, variables: list[Any], ready: Callable[[int, Any], None]) -> Callable[[], None]:
         return _watch.watch(variables, ready)
 
+    def times_written(self, x: Any) -> int | None:
+        return int(x.inplace_version)
+
+    def settings(self, optimizer: Any) -> str:
+        return f"rate {optimizer.get_lr()}" if isinstance(optimizer, paddle.optimizer.Optimizer) else ""
+
     def container_way(self, x: Any) -> Way | None:
         """Says how to move a `paddle.Model`: by moving its network, and the optimizer that was passed to `prepare`.
         None for any other object."""

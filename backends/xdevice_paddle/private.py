@@ -60,7 +60,7 @@ PRIVATE: Final = (
         "copies. `to` can clear its source, and before 3.0 works in place; `cpu` and `cuda` know no plugin",
     ),
     Private(
-        "tensors", "paddle._C_ops", ("empty", "full", "uniform"),
+        "tensors", "paddle._C_ops", ("empty", "full"),
         "in 2.6 no other functions take a device. Without them: copies by Paddle's own way, NumPy's values, a scope",
     ),
     Private(

@@ -153,5 +153,5 @@ class PaddleStreams(Streams):
         """Raises `UnsupportedError` for a device without streams. Paddle would crash by a segmentation fault (3.3.1,
         built for the CPU)."""
         if device.kind != "gpu" or self._gpu != "gpu":
-            how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel() runs tasks side by side"
+            how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel.run() runs tasks side by side"
             raise self.unsupported(f"{what} on {device}", how)

@@ -1,4 +1,4 @@
-"""What functions need that `paddle.jit.to_static` traces: keeps Paddle from rewriting xdevice's code, and copies
+"""Help for functions that `paddle.jit.to_static` traces: keeps Paddle from rewriting xdevice's code, and copies
 symbols (the stand-ins for tensors in a traced program).
 
 Paddle rewrites the source of all functions that a traced function calls. The rewritten functions do not see the names

@@ -231,11 +231,6 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
             x = tf.fill(shape, tf.constant(bool(value) if dtype == "bool" else value, dtype))
         return self._settled(x, device)
 
-    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> Any:
-        with self.scope(device):
-            x = tf.random.uniform(shape, dtype=dtype)
-        return self._settled(x, device)
-
     def tracing(self) -> str | None:
         return None if tf.executing_eagerly() else "tf.function"
 
@@ -304,7 +299,7 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
         if not all(hasattr(part, "backing_device") for part in parts):
             raise self.unsupported(
                 f"asking for the device of a symbolic {type(x).__name__}",
-                "ask outside of the traced function; inside, move its components: x.values, x.flat_values",
+                "ask outside the traced function; inside, move its components: x.values, x.flat_values",
             )
         places = {self.device_of(part) for part in parts}
         if len(places) > 1:

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 _blocked = Shared(per_thread=True)
 
 
+def is_blocking() -> bool:
+    """Whether this thread is inside a `with backend.blocking():` block."""
+    return _blocked.is_wanted()
+
+
 def blocking(waits: bool) -> AbstractContextManager[None]:
     """While this block is open, the operations of this thread run synchronously. With `waits`, the host also waits
     after each operation until the GPUs are done."""

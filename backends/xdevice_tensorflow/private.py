@@ -44,6 +44,11 @@ PRIVATE: Final = (
         "operations", "tensorflow.python.framework.op_callbacks", ("add_op_callback", "remove_op_callback"),
         "each operation with its values; `tf.debugging` keeps them in files alone",
     ),
+    Private(
+        "deterministic", "tensorflow.python.framework.config",
+        ("disable_op_determinism", "is_op_determinism_enabled"),
+        "the public `enable_op_determinism` cannot be undone; no upstream issue known",
+    ),
     Private("compile", "tensorflow.python.autograph.core.config", ("DoNotConvert",), "see above"),
     Private(
         "compile", "tensorflow.python.eager.polymorphic_function.concrete_function.ConcreteFunction", ("_call_flat",),
@@ -70,7 +75,7 @@ PRIVATE: Final = (
     ),
     Private(
         "models", "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", ("_handle",),
-        "models move in place: the handle inside of a variable is swapped; no upstream issue",
+        "models move in place: the handle inside a variable is swapped; no upstream issue",
     ),
     Private(
         "models", "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", ("_unique_id",),

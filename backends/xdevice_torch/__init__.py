@@ -29,6 +29,7 @@ with importing():
     from . import accelerators, conversion, staging
     from .conversion import TorchConversion
     from .models import TorchModels
+    from .modes import function_modes
     from .private import private
     from .replicas import TorchReplicas
     from .streams import TorchStreams
@@ -44,13 +45,13 @@ if TYPE_CHECKING:
 
 
 _CPU = devices.CPU
+_GPU = devices.of("gpu", 0)
 _HOST = torch.device("cpu")
 # before 2.9 there is one function for all tracers; since then it warns, and the other one leaves torch.export out
 _is_fx_tracing = (
     private.get("torch.fx._symbolic_trace.is_fx_symbolic_tracing")
     or (private["torch.fx._symbolic_trace.is_fx_tracing"])
 )
-_function_modes = private.get("torch.overrides._get_current_function_mode_stack")
 _has_context = private.get("torch._C._cuda_hasPrimaryContext", lambda index: True)
 _QUICK = ("cuda", "cpu")
 """The types of devices for which `from_numpy` and `to` were measured to be faster than `torch.tensor`."""
@@ -58,7 +59,7 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 """The types of tensors whose `is_cpu`, which is read faster than `device`, always agrees with `device`: a subclass may
 define its own `device`."""
 _NONE: frozenset[str] = frozenset()
-_device = attrgetter("device")
+_device, _is_cuda = attrgetter("device"), attrgetter("is_cuda")
 
 
 class _Places(dict[torch.device, devices.Device]):
@@ -169,7 +170,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return devices.of(native.type, native.index or 0)
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
-        if device is _CPU and _function_modes is not None and not _function_modes() and torch.empty(0).is_cpu:
+        if device is _CPU and function_modes is not None and not function_modes() and torch.empty(0).is_cpu:
             return nullcontext()  # it is the default, and a mode would take a microsecond of each call and attribute
         return self.to_native(device)
 
@@ -184,8 +185,15 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         other = self.device_of
         if self._gpu != "cuda" or not self._gpus:
             return lambda x: _CPU if x.is_cpu else other(x)
-        places = self._places
-        return lambda x: places[x.device]
+        if self._gpus == 1:
+            return lambda x: _GPU if x.is_cuda else other(x)
+        gpus = [devices.of("gpu", index) for index in range(self._gpus)]
+
+        def place(x: torch.Tensor) -> Device:
+            index = x.get_device()  # in less time than `device`; below 0 on the host and on meta
+            return gpus[index] if index >= 0 and x.is_cuda else other(x)
+
+        return place
 
     def devices_of(self, cls: type, tensors: Sequence[torch.Tensor]) -> set[Device]:
         if cls in _PLAIN:
@@ -194,11 +202,10 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
                     break
             else:
                 return {_CPU}
-        first = tensors[0].device
-        for x in tensors:
-            if x.device != first:
-                return {self._places[native] for native in {*map(_device, tensors)}}
-        return {self._places[first]}
+            indices = {*map(torch.Tensor.get_device, tensors)}
+            if len(indices) == 1 and self._gpu == "cuda" and all(map(_is_cuda, tensors)):
+                return {devices.of("gpu", indices.pop())}
+        return {self._places[native] for native in {*map(_device, tensors)}}
 
     def move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
         native = self.to_native(device)
@@ -299,9 +306,6 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> torch.Tensor:
         return torch.full(shape, value, dtype=getattr(torch, dtype), device=self.to_native(device))
 
-    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> torch.Tensor:
-        return torch.rand(shape, dtype=getattr(torch, dtype), device=self.to_native(device))
-
     def tracing(self) -> str | None:
         if torch.compiler.is_compiling() and _is_exporting():  # torch.compile calls this code each time, outside graphs
             return "torch.export"
@@ -330,6 +334,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         both, now, most = [getattr(self._module(), name, lambda index: None)(device.index) for name in names]
         free, total = both or (None, None)
         return Memory(total, free, now, most)
+
+    def empty_cache(self, device: Device) -> None:
+        self._module().empty_cache()
 
     def reset_peak(self, device: Device) -> None:
         reset = getattr(self._module(), "reset_peak_memory_stats", None)

@@ -50,7 +50,7 @@ def require_values(x: torch.Tensor) -> None:
     if (not is_exact and _stands_in(type(x))) or (not torch.compiler.is_compiling() and _is_wrapped(x)):
         raise UnsupportedError(
             f"this {type(x).__name__} stands for a tensor while torch traces or maps a function (FakeTensorMode, "
-            f"torch.vmap, torch.func.grad), and has no values of its own; convert or read it outside of that function"
+            f"torch.vmap, torch.func.grad), and has no values of its own; convert or read it outside that function"
         )
     if not is_exact:
         require_shape(x)

@@ -64,6 +64,7 @@ def _gradient_watch() -> GradientWatch:
 _own_apply = private.field("torch.nn.Module._apply")
 _APPLY: Final = private["torch.nn.Module._apply"]
 _NODES: Final = private["torch.utils._pytree.SUPPORTED_NODES"]
+_version: Final = private.get("torch.Tensor._version")
 _set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # virtual GPUs replace the property
 
 
@@ -251,7 +252,7 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
     for x in leaves(own):
         if isinstance(x, torch.Tensor | torch.optim.Optimizer) and id(x) not in parameters:
             raise UnsupportedError(
-                f"torch cannot move this {type(optimizer).__name__}, which keeps a {type(x).__name__} outside of its "
+                f"torch cannot move this {type(optimizer).__name__}, which keeps a {type(x).__name__} outside its "
                 "state; make it after the model has moved, and load_state_dict() the state"
             )
 
@@ -376,6 +377,23 @@ class TorchModels(Models):
     def watch_gradients(self, variables: list[torch.Tensor], ready: Callable[[int, Any], None]) -> Callable[[], None]:
         return _gradient_watch().watch(variables, ready)
 
+    def register_tree_node(self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]) -> None:
+        register = private.get("torch.utils._pytree.register_pytree_node")
+        if register is not None and cls not in _NODES:
+            register(cls, flatten, lambda children, static: unflatten(static, children))
+
+    def times_written(self, x: torch.Tensor) -> int | None:
+        count: int | None = _version.__get__(x) if _version is not None and not x.is_inference() else None
+        return count
+
+    def settings(self, optimizer: Any) -> str:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            return ""
+        groups = [
+            {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
+        ]
+        return str([{name: _number(value) for name, value in sorted(group.items())} for group in groups])
+
     def container_way(self, x: Any) -> Way | None:
         """Says how to walk or move a packed sequence, a TensorDict, a storage, a future, an exported program, or an
         object of a type that is registered with PyTorch's pytrees."""
@@ -404,6 +422,10 @@ class TorchModels(Models):
             return node.unflatten_fn(children, node.flatten_fn(old)[1])
 
         return Way(lambda x: list(node.flatten_fn(x)[0]), rebuild)
+
+
+def _number(value: Any) -> Any:
+    return value.tolist() if isinstance(value, torch.Tensor) else value  # a rate may be a tensor
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, backend: Models) -> Iterator[tuple[str, torch.Tensor]]:

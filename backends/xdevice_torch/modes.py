@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from .private import private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 _DispatchMode: Any = private["torch.utils._python_dispatch.TorchDispatchMode"]
@@ -16,10 +18,43 @@ dispatch_modes: Callable[[], list[Any]] = private["torch.utils._python_dispatch.
 """Returns the modes of this thread, the innermost last."""
 
 
+function_modes: Callable[[], list[Any]] = private.get("torch.overrides._get_current_function_mode_stack")
+"""Returns the modes of this thread that see functions and attributes, such as scopes of devices, the innermost last."""
+count_function_modes: Callable[[], int] = private.get("torch._C._len_torch_function_stack", lambda: 0)
+_mode_at: Callable[[int], Any] = private.get("torch._C._get_function_stack_at")
+_pop: Callable[[], Any] = private.get("torch._C._pop_torch_function_stack")
+_push: Callable[[Any], None] = private.get("torch._C._push_on_torch_function_stack")
+
+
+def _scope_class() -> type | None:
+    if function_modes is None:
+        return None
+    with torch.device("cpu"):
+        return type(function_modes()[-1])
+
+
+SCOPE = _scope_class()
+"""The class of the mode that `with torch.device(...)` puts on."""
+
+
+def set_scopes_aside() -> Sequence[Any]:
+    """Takes the scopes of devices off this thread and returns them. Takes none if there are other modes."""
+    count = count_function_modes()
+    for i in range(count):
+        if type(_mode_at(i)) is not SCOPE:
+            return ()
+    return [_pop() for _ in range(count)]
+
+
+def put_scopes_back(scopes: Sequence[Any]) -> None:
+    for scope in reversed(scopes):
+        _push(scope)
+
+
 class Mode(_DispatchMode):  # type: ignore[misc]
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        return True  # otherwise torch.compile would never compile a function whose first call is inside of the mode
+        return True  # otherwise torch.compile would never compile a function whose first call is inside the mode
 
 
 def put_on(mode: Mode) -> Callable[[], None]:
@@ -29,7 +64,7 @@ def put_on(mode: Mode) -> Callable[[], None]:
 
 def _take_off(mode: Mode) -> None:
     """Ends a dispatch mode that need not be the innermost one. Its `__exit__` would end the innermost mode instead, so
-    the modes inside of it are ended first and entered again afterwards."""
+    the modes inside it are ended first and entered again afterwards."""
     stack = dispatch_modes()
     inner = stack[next(place for place, one in enumerate(stack) if one is mode) + 1 :]
     # by the base class's methods, because a user's mode may do more when it is entered

@@ -75,6 +75,14 @@ PRIVATE: Final = (
     ),
     Private("random numbers", "torch.fx._symbolic_trace", ("is_fx_tracing",), "the same before 2.9", "older"),
     Private(
+        "several processes", "torch.Tensor", ("_version",),
+        "whether a parameter was written in the block of `averaging`. Without it, a step there is not noticed",
+    ),
+    Private(
+        "containers", "torch.utils._pytree", ("register_pytree_node",),
+        "handing registered containers on to PyTorch's pytrees. Without it they stay leaves there",
+    ),
+    Private(
         "containers", "torch.utils._pytree", ("SUPPORTED_NODES",),
         "what a program has registered with PyTorch's pytrees, which have no public name. Without it, objects of types "
         "that xdevice does not know are refused",
@@ -110,7 +118,10 @@ PRIVATE: Final = (
     Private(
         "layers", "torch.nn.Module", ("_forward_hooks", "_forward_pre_hooks"), "whether hooks change what a layer gives"
     ),
-    Private("layers", "torch.nn.utils.parametrizations", ("_WeightNorm",), "which parameters a weight is made of"),
+    Private(
+        "layers", "torch.nn.utils.parametrizations", ("_SpectralNorm", "_WeightNorm"),
+        "which parameters a weight is made of",
+    ),
     Private(
         "layers' calls", "torch.nn.Module", ("_compiled_call_impl",), "whether torch.compile hides a model's layers"
     ),
@@ -135,6 +146,16 @@ PRIVATE: Final = (
     Private(
         "compile", "torch.overrides", ("_get_current_function_mode_stack",),
         "what else sees the operations: only scopes of a device may",
+    ),
+    Private(
+        "arithmetic", "torch._C",
+        ("_len_torch_function_stack", "_get_function_stack_at", "_pop_torch_function_stack",
+         "_push_on_torch_function_stack"),
+        "computing past the scopes of devices, which PyTorch calls for each operation and attribute. Without it, a "
+        "step inside of `with device:` takes twice as long",
+    ),
+    Private(
+        "arithmetic", "torch", ("_foreach_mul",), "copies of all parameters in one kernel. Without it, one each"
     ),
     Private(
         "compile", "torch._C", ("DisableTorchFunction",),

@@ -25,9 +25,11 @@ def test_the_only_one_and_the_frameworks_own_need_no_word(wanted):
 
 
 def test_several_without_a_default_are_refused_by_name(wanted):
-    with pytest.raises(xdevice.UnsupportedError, match=r"toy has several accelerators here, npu, xpu, .*=npu before"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"toy has several accelerators here, npu, xpu, .*=npu before"
+    ):
         choose("toy", ["npu", "xpu"])
-    with pytest.raises(xdevice.UnsupportedError, match="npu, xpu"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="npu, xpu"):
         choose("toy", ["npu", "xpu"], "cuda")
 
 

@@ -48,7 +48,7 @@ def test_the_platform_that_jax_computes_on_is_the_gpu_and_is_waited_for():
     for word in ("cuda", "rocm", "xpu", "mps", "hpu"):
         try:
             xdevice.to_device(x, word)
-        except xdevice.DeviceNotFoundError as error:
+        except xdevice.errors.DeviceNotFoundError as error:
             assert f"{word}:0 does not exist on jax" in str(error)
         else:
             raise AssertionError(word)
@@ -87,7 +87,7 @@ def test_where_jax_computes_on_tpus_try_gpu_gives_them():
     assert xdevice.try_gpu(1) is xdevice.cpu()
     try:
         xdevice.ones(2, device="gpu:0")
-    except xdevice.DeviceNotFoundError as error:
+    except xdevice.errors.DeviceNotFoundError as error:
         assert "tpu:0" in str(error).partition("computes on")[2]
     else:
         raise AssertionError("there is no GPU")
@@ -140,13 +140,15 @@ def test_wide_floats_are_refused_where_the_platform_has_none(platform, word):
         + """
     jax.devices()
     wide = xdevice.ones(2, dtype="float64", device="cpu")
-    assert not xdevice.supports("float64", place) and not xdevice.supports("complex128", place)
-    assert xdevice.supports("float32", place) and xdevice.supports("float64", "cpu")
-    for task in (lambda: xdevice.to_device(wide, place), lambda: xdevice.copy_to([1, {"x": wide}], place),
+    assert not xdevice.accelerator.is_dtype_supported("float64", place) and not
+    xdevice.accelerator.is_dtype_supported("complex128", place) assert xdevice.accelerator.is_dtype_supported("float32",
+    place) and xdevice.accelerator.is_dtype_supported("float64", "cpu") for task in (lambda: xdevice.to_device(wide,
+    place),
+    lambda: xdevice.copy_to([1, {"x": wide}], place),
                  lambda: xdevice.zeros(2, device=place, dtype="float64")):
         try:
             task()
-        except xdevice.DTypeError as error:
+        except xdevice.errors.DTypeError as error:
             assert "float64, which " in str(error) and ":0 of jax" in str(error)
         else:
             raise AssertionError("it was taken")

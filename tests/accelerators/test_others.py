@@ -25,7 +25,7 @@ def test_tensorflows_xla_cpu_is_refused_by_name_and_waited_for():
         for task in (lambda: xdevice.device_of(x), lambda: xdevice.to_device([x], "gpu:0")):
             try:
                 task()
-            except (xdevice.UnsupportedError, xdevice.DeviceNotFoundError) as error:
+            except (xdevice.errors.UnsupportedError, xdevice.errors.DeviceNotFoundError) as error:
                 assert "XLA_CPU" in str(error) or "gpu:0" in str(error)
             else:
                 raise AssertionError("it was taken")
@@ -66,7 +66,7 @@ def test_tensorflows_only_other_type_is_the_gpu():
                      lambda: backend._place("/device:TPU:0")):
             try:
                 task()
-            except xdevice.XDeviceError:
+            except xdevice.errors.XDeviceError:
                 continue
             raise AssertionError("it was taken")
     """)
@@ -103,7 +103,7 @@ def test_paddles_only_plugin_is_the_gpu_under_its_own_name():
         for word in ("cuda:1", "xpu:1", "npu:1"):
             try:
                 xdevice.to_device(x, word)
-            except xdevice.DeviceNotFoundError as error:
+            except xdevice.errors.DeviceNotFoundError as error:
                 assert "gpu:i is vgpu" in str(error)
             else:
                 raise AssertionError(word)

@@ -55,7 +55,7 @@ def test_it_is_the_gpu_and_its_own_word_names_it():
         with xdevice.device(there):
             assert torch.ones(1).device == x.device
     net = xdevice.to_device(torch.nn.Linear(2, 2), "npu")
-    assert xdevice.device_of([net, *xdevice.replicate([net.weight], ["npu:0"])]) is xdevice.gpu(0)
+    assert xdevice.device_of([net, *xdevice.parallel.replicate([net.weight], ["npu:0"])]) is xdevice.gpu(0)
     assert xdevice.backend().describe(xdevice.gpu(0)).name == "npu"
     assert xdevice.memory("gpu:0").total is None
     """)
@@ -67,22 +67,22 @@ def test_other_hardware_is_refused_by_each_word_before_anything_moves():
     words = [f"{word}:1" for word in ("cuda", "rocm", "hip", "mps", "xpu", "hpu", "mtia", "mlu", "musa")]
     for bad in (*words, "tpu:1", torch.device("cuda:1"), torch.device("xpu:1")):
         said = refused(
-            xdevice.DeviceNotFoundError,
+            xdevice.errors.DeviceNotFoundError,
             lambda: xdevice.to_device(x, bad), lambda: xdevice.to_device([x], bad), lambda: xdevice.to_device(net, bad),
             lambda: xdevice.to_device({"x": x, "net": net}, bad), lambda: xdevice.copy_to(x, bad),
             lambda: xdevice.ones(2, device=bad), lambda: xdevice.tensor([1.0], device=bad), lambda: xdevice.sync(bad),
             lambda: xdevice.device(bad).native, lambda: xdevice.device(bad).__enter__(),
-            lambda: xdevice.native.device(bad), lambda: xdevice.set_device(bad), lambda: xdevice.memory(bad),
-            lambda: xdevice.Timer(bad), lambda: xdevice.Stream(bad), lambda: xdevice.Event(bad),
-            lambda: xdevice.split_batch(x, [bad], even=False), lambda: xdevice.gather([x], bad),
-            lambda: xdevice.replicate(net, [bad]), lambda: xdevice.broadcast(x, [bad]),
-            lambda: xdevice.prefetch([x], bad), lambda: xdevice.reset_peak(bad),
+            lambda: xdevice.native.device(bad), lambda: xdevice.set_default_device(bad), lambda: xdevice.memory(bad),
+            lambda: xdevice.Timer(bad), lambda: xdevice.accelerator.Stream(bad), lambda: xdevice.accelerator.Event(bad),
+            lambda: xdevice.split_batch(x, [bad], even=False), lambda: xdevice.parallel.gather([x], bad),
+            lambda: xdevice.parallel.replicate(net, [bad]), lambda: xdevice.parallel.broadcast(x, [bad]),
+            lambda: xdevice.prefetch([x], bad), lambda: xdevice.accelerator.reset_peak_memory_stats(bad),
         )
         if str(bad) != "tpu:1":
             assert all(f"{bad} does not exist on torch" in one and "gpu:i is npu" in one for one in said), said
     assert xdevice.device_of([x, net]) is xdevice.cpu()
     there = xdevice.ones(2, device="gpu:1")
-    refused(xdevice.DeviceNotFoundError, lambda: xdevice.to_device([there], "cuda:1"))
+    refused(xdevice.errors.DeviceNotFoundError, lambda: xdevice.to_device([there], "cuda:1"))
     """)
 
 
@@ -97,7 +97,7 @@ def test_a_word_that_was_answered_to_is_not_asked_for_again():
     assert asked == ["device", "word"], asked
     assert xdevice.to_device([x], "npu:1")[0] is x and asked == ["device", "word", "device"], asked
     for _ in range(2):
-        refused(xdevice.DeviceNotFoundError, lambda: xdevice.to_device(x, "cuda:1"))
+        refused(xdevice.errors.DeviceNotFoundError, lambda: xdevice.to_device(x, "cuda:1"))
         assert xdevice.device_of(xdevice.to_device(x, "npu:0")) is xdevice.gpu(0)
     assert asked.count("word") >= 3, asked
     """)
@@ -129,11 +129,11 @@ def test_what_waits_waits_for_the_vendors_own_synchronize():
     work()
     assert timer.stop() >= 0.1
     npu.seen.waits.clear()
-    with xdevice.blocking():
+    with xdevice.accelerator.blocking():
         work()
     assert npu.seen.late == 0 and npu.seen.waits
-    said = refused(xdevice.UnsupportedError, lambda: xdevice.Stream("gpu:1"), lambda: xdevice.Event("gpu:1"))
-    assert all("Timer waits" in one for one in said)
+    said = refused(xdevice.errors.UnsupportedError, lambda: xdevice.accelerator.Stream("gpu:1"), lambda:
+    xdevice.accelerator.Event("gpu:1")) assert all("Timer waits" in one for one in said)
     assert not xdevice.backend().shares(xdevice.gpu(1))
     assert xdevice.to_numpy(x).tolist() == [1, 1]
     """)
@@ -144,7 +144,8 @@ def test_where_nothing_waits_it_is_refused_by_name():
     backend = xdevice.backend()
     x = xdevice.ones(2, device="gpu:1")
     backend._synchronize = None
-    said = refused(xdevice.UnsupportedError, lambda: xdevice.sync(), lambda: xdevice.sync(x), lambda: xdevice.Timer(),
+    said = refused(xdevice.errors.UnsupportedError, lambda: xdevice.sync(), lambda: xdevice.sync(x), lambda:
+    xdevice.Timer(),
                    lambda: xdevice.measure(lambda: x + 1))
     assert all("npu:" in one for one in said)
     """)
@@ -197,8 +198,8 @@ def test_a_lazy_device_that_was_started_cannot_be_waited_for():
     torch._lazy.ts_backend.init()
     y = torch.ones(3, device="lazy") + 1
     said = refused(
-        xdevice.UnsupportedError, lambda: xdevice.sync(), lambda: xdevice.Timer(),
-        lambda: xdevice.measure(lambda: y + 1), lambda: xdevice.blocking().__enter__(),
+        xdevice.errors.UnsupportedError, lambda: xdevice.sync(), lambda: xdevice.Timer(),
+        lambda: xdevice.measure(lambda: y + 1), lambda: xdevice.accelerator.blocking().__enter__(),
         lambda: xdevice.sync(xdevice.backend()), lambda: xdevice.Benchmark().__enter__(),
         lambda: xdevice.sync(y), lambda: xdevice.device_of(y), lambda: xdevice.device(y.device),
     )
@@ -217,14 +218,14 @@ def test_a_dtype_that_it_lacks_is_refused_before_anything_moves(tmp_path):
         """
     import os
     import numpy as np
-    assert not xdevice.supports("float64", "npu:1") and not xdevice.supports(torch.complex128, "npu:1")
-    assert all(xdevice.supports(dtype, "npu:1") for dtype in (float, "int64", "bfloat16"))
-    from xdevice_torch import accelerators
-    assert accelerators.lacks("npu", 1) and not accelerators.lacks("xpu", 0)  # PyTorch tells of the current one only
-    assert xdevice.supports("float64", "cpu") and xdevice.supports("float8_e5m2", "gpu:0")
-    refused(xdevice.DeviceNotFoundError, lambda: xdevice.supports("float32", "gpu:7"))
-    refused(xdevice.DTypeError, lambda: xdevice.supports("floaty", "cpu"))
-    x, wide = torch.ones(4), torch.ones(4, dtype=torch.float64)
+    assert not xdevice.accelerator.is_dtype_supported("float64", "npu:1") and not
+    xdevice.accelerator.is_dtype_supported(torch.complex128, "npu:1") assert
+    all(xdevice.accelerator.is_dtype_supported(dtype, "npu:1") for dtype in (float, "int64", "bfloat16")) from
+    xdevice_torch import accelerators assert accelerators.lacks("npu", 1) and not accelerators.lacks("xpu", 0)  #
+    PyTorch tells of the current one only assert xdevice.accelerator.is_dtype_supported("float64", "cpu") and
+    xdevice.accelerator.is_dtype_supported("float8_e5m2", "gpu:0") refused(xdevice.errors.DeviceNotFoundError, lambda:
+    xdevice.accelerator.is_dtype_supported("float32", "gpu:7")) refused(xdevice.errors.DTypeError, lambda:
+    xdevice.accelerator.is_dtype_supported("floaty", "cpu")) x, wide = torch.ones(4), torch.ones(4, dtype=torch.float64)
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).double())
     wider, layer = torch.nn.Sequential(torch.nn.Linear(2, 2)).double(), xdevice.to_device(torch.nn.Linear(2, 2), "gpu")
     class Unsaved(torch.nn.Linear):
@@ -250,26 +251,26 @@ def test_a_dtype_that_it_lacks_is_refused_before_anything_moves(tmp_path):
         "1.weight": lambda: xdevice.to_device(net, "gpu"),
         "1.weight ": lambda: xdevice.copy_to(net, "gpu"),
         "['1.weight']": lambda: xdevice.to_device(net.state_dict(), "gpu"),
-        "0.weight": lambda: xdevice.convert_state(wider, "torch", like=wider, device="gpu"),
-        "inputs=": lambda: xdevice.compare(layer, layer, inputs=np.ones((1, 2))),
+        "0.weight": lambda: xdevice.models.convert_state(wider, "torch", like=wider, device="gpu"),
+        "inputs=": lambda: xdevice.parity.compare(layer, layer, inputs=np.ones((1, 2))),
         "the Unsaved": lambda: xdevice.to_device(unsaved, "gpu"),
         "0.momentum_buffer": lambda: xdevice.to_device(stepped, "gpu"),
         "x['a']": lambda: xdevice.split_batch({"a": wide}, places),
-        "parts[0]": lambda: xdevice.gather([wide, wide], "gpu"),
-        "params.1.weight": lambda: xdevice.replicate(net, places),
-        "[0]": lambda: xdevice.broadcast([wide], places),
+        "parts[0]": lambda: xdevice.parallel.gather([wide, wide], "gpu"),
+        "params.1.weight": lambda: xdevice.parallel.replicate(net, places),
+        "[0]": lambda: xdevice.parallel.broadcast([wide], places),
         "batch['x']": lambda: next(xdevice.prefetch([{"x": wide}], "gpu")),
         "batch.inside": lambda: next(xdevice.prefetch([Box()], "gpu")),
         "x": lambda: xdevice.load(path, device="gpu"),
         "the dtype": lambda: xdevice.ones(2, device="gpu", dtype="float64"),
         "the dtype ": lambda: xdevice.tensor([1.0], device="gpu", dtype="float64"),
-        "the dtype  ": lambda: xdevice.rand(2, device="gpu", dtype="float64"),
+        "the dtype  ": lambda: xdevice.random.uniform(2, device="gpu", dtype="float64"),
         "the dtype   ": lambda: xdevice.random.normal(2, device="gpu", dtype="float64"),
         "the dtype    ": lambda: xdevice.array_namespace().ones(2, device="gpu", dtype="float64"),
         "the dtype     ": lambda: xdevice.array_namespace().arange(2, device="gpu", dtype="float64"),
         "the tensor": lambda: xdevice.tensor(np.ones(2, "complex128"), device="gpu"),
     }.items():
-        [said] = refused(xdevice.DTypeError, task)
+        [said] = refused(xdevice.errors.DTypeError, task)
         assert "which gpu:" in said and "of torch (npu) cannot hold; " in said and "or stay on cpu:0" in said, said
         assert "32" in said.partition("; ")[2] or "complex64" in said, said
         if name != "the tensor":
@@ -329,7 +330,7 @@ def test_a_plugins_registration_is_all_that_a_third_partys_accelerator_takes(tmp
     assert found.median >= 0.1 and found.clock == "host"
     try:
         xdevice.to_device(x, "npu:1")
-    except xdevice.DeviceNotFoundError as error:
+    except xdevice.errors.DeviceNotFoundError as error:
         assert "gpu:i is acme" in str(error)
     else:
         raise AssertionError("there is no NPU")
@@ -394,7 +395,7 @@ def test_a_plugin_that_does_not_load_is_left_out_by_a_variable(tmp_path):
         import xdevice
         try:
             xdevice.backend("torch")
-        except xdevice.BackendImportError as error:
+        except xdevice.errors.BackendImportError as error:
             print(error)
     """)
     said = printed("-c", script, bare=True, PYTHONPATH=str(tmp_path))

@@ -48,7 +48,7 @@ def test_without_an_index_it_is_the_first(kind):
 def test_random_text_is_a_device_or_the_named_error(text):
     try:
         device = xdevice.device(text)
-    except xdevice.DeviceError as error:
+    except xdevice.errors.DeviceError as error:
         device, said = None, str(error)
     if device is None:
         assert repr(text) in said
@@ -65,34 +65,34 @@ def test_random_text_is_a_device_or_the_named_error(text):
     ],
 )  # fmt: skip
 def test_text_that_is_no_device_is_refused(text):
-    with pytest.raises(xdevice.DeviceError, match="accepted"):
+    with pytest.raises(xdevice.errors.DeviceError, match="accepted"):
         xdevice.device(text)
 
 
 def test_a_near_miss_is_pointed_out():
-    with pytest.raises(xdevice.DeviceError, match="did you mean 'gpu'"):
+    with pytest.raises(xdevice.errors.DeviceError, match="did you mean 'gpu'"):
         xdevice.device("gqu:1")
 
 
 @pytest.mark.parametrize("thing", [0, 1, -1, True, False, None, 1.0, object(), [], b"gpu", int])
 def test_things_that_are_no_device_are_refused(thing):
     for takes_a_device in (xdevice.device, Device):
-        with pytest.raises(xdevice.DeviceError, match="accepted") as raised:
+        with pytest.raises(xdevice.errors.DeviceError, match="accepted") as raised:
             takes_a_device(thing)
         assert isinstance(raised.value, TypeError)
 
 
 def test_an_int_is_told_how_to_say_it():
-    with pytest.raises(xdevice.DeviceError, match=r"xdevice\.gpu\(1\)"):
+    with pytest.raises(xdevice.errors.DeviceError, match=r"xdevice\.gpu\(1\)"):
         xdevice.device(1)
 
 
 @pytest.mark.parametrize("make", [xdevice.try_gpu, xdevice.gpu, xdevice.cpu])
 def test_a_bad_index_is_refused(make):
-    with pytest.raises(xdevice.DeviceError, match="-1"):
+    with pytest.raises(xdevice.errors.DeviceError, match="-1"):
         make(-1)
     for thing in (True, "0", 1.0, None):
-        with pytest.raises(xdevice.DeviceError, match="int of 0 or more"):
+        with pytest.raises(xdevice.errors.DeviceError, match="int of 0 or more"):
             make(thing)
 
 
@@ -100,8 +100,25 @@ def test_numpy_ints_are_indices():
     import numpy as np
 
     assert xdevice.gpu(np.int64(2)) is xdevice.gpu(2)
-    with xdevice.use("numpy"):
+    with xdevice.use_backend("numpy"):
         assert xdevice.try_gpu(np.int64(2)) is xdevice.cpu()
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("gpu1", "gpu:1"), ("GPU 1", "gpu:1"), ("gpu-1", "gpu:1"), ("cuda_0", "cuda:0")]
+)
+def test_a_kind_and_a_number_without_a_colon_are_pointed_out(text, meant):
+    with pytest.raises(xdevice.errors.DeviceError, match=f"did you mean '{meant}'"):
+        xdevice.device(text)
+
+
+def test_a_device_compares_with_a_text():
+    assert xdevice.gpu(1) == "gpu:1" == xdevice.gpu(1)
+    assert xdevice.gpu(1) == "cuda:1"
+    assert xdevice.Device("cuda:1") == "gpu:1"
+    assert xdevice.gpu(1) != "gpu:0"
+    assert xdevice.gpu(1) != 1
+    assert xdevice.gpu(1) not in ("label", "gqu:1")
 
 
 def test_devices_are_one_object_each():
@@ -122,7 +139,7 @@ def test_a_word_for_hardware_is_equal_to_the_neutral_one_and_is_kept():
         assert hash(named) == hash(device)
         assert {device: 1}[named] == {named: 1}[device] == 1
         assert len({device, named, Device("cuda:3")}) == 1
-        assert named not in (Device("gpu:2"), Device(f"{word}:2"), "gpu:3")
+        assert named not in (Device("gpu:2"), Device(f"{word}:2"), "gpu:2")
         assert isinstance(named, Device)
         assert (str(named), repr(named), named.kind, named.index) == ("gpu:3", "Device('gpu:3')", "gpu", 3)
         for again in (copy.copy(named), copy.deepcopy(named), pickle.loads(pickle.dumps(named))):
@@ -163,7 +180,7 @@ def test_device_specs_of_tensorflow_name_devices():
     assert xdevice.device(tf.DeviceSpec(device_type="GPU", device_index=1)) is xdevice.gpu(1)
     spec = tf.DeviceSpec.from_string("/job:localhost/replica:0/task:0/device:CPU:0")
     assert xdevice.device(spec) is xdevice.cpu()
-    with xdevice.use("tensorflow"):
+    with xdevice.use_backend("tensorflow"):
         assert xdevice.device_of(xdevice.ones(2, device=spec)) is xdevice.cpu()
-    with pytest.raises(xdevice.DeviceError):
+    with pytest.raises(xdevice.errors.DeviceError):
         xdevice.device(tf.DeviceSpec(job="worker"))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pickle
 import rlcompleter
 
+import pytest
 from helpers.environment import printed
+from helpers.faces import faces, names_of
 
 import xdevice
-from xdevice.errors import XDeviceError
 
 
 def test_dir_has_what_is_public_and_nothing_else():
@@ -17,12 +18,18 @@ def test_dir_has_what_is_public_and_nothing_else():
     assert all(hasattr(xdevice, name) for name in shown)
 
 
-def test_every_error_can_be_caught_by_its_name():
-    """Those that are caught by their parents' names are not shown, and are where users look for them all the same."""
-    errors = [cls for cls in vars(xdevice.errors).values() if isinstance(cls, type) and issubclass(cls, XDeviceError)]
-    assert len(errors) == 29
-    assert all(getattr(xdevice, cls.__name__) is cls for cls in errors)
-    assert {cls.__name__ for cls in errors} - set(dir(xdevice)) >= {"ScopeError", "TimingError"}
+def test_the_top_has_fifty_names_and_each_face_says_what_it_is_about():
+    assert len(xdevice.__all__) <= 50
+    for face in faces():
+        assert face.__doc__
+        assert set(names_of(face)) <= set(dir(face))
+
+
+def test_a_function_of_a_face_says_where_it_is():
+    assert xdevice.parallel.run.__module__ == "xdevice.parallel"
+    assert pickle.loads(pickle.dumps(xdevice.math.grad)) is xdevice.math.grad
+    with pytest.raises(AttributeError, match=r"module 'xdevice\.math' has no attribute 'sine'"):
+        _ = xdevice.math.sine
 
 
 def test_a_function_says_that_it_is_of_xdevice():
@@ -32,8 +39,8 @@ def test_a_function_says_that_it_is_of_xdevice():
 
 def test_importing_xdevice_imports_nothing_else():
     code = "import sys; before = set(sys.modules); import xdevice; print(*sorted(set(sys.modules) - before))"
-    light = "__future__ xdevice xdevice.base xdevice.base.version xdevice.core xdevice.core.frameworks"
-    assert printed("-c", code) == f"{light} xdevice.core.importing"
+    light = "__future__ xdevice xdevice.base xdevice.base.faces xdevice.base.version xdevice.core"
+    assert printed("-c", code) == f"{light} xdevice.core.frameworks xdevice.core.importing"
 
 
 def test_a_device_is_whole_in_a_fresh_process():
@@ -48,7 +55,7 @@ def test_completion_shows_names_that_nothing_has_used_yet():
     assert "'parallel'" in shown
     assert shown.endswith("False"), "asking for the names imports nothing"
     completer = rlcompleter.Completer({"xdevice": xdevice})
-    assert completer.attr_matches("xdevice.para") == ["xdevice.parallel("]
+    assert completer.attr_matches("xdevice.para") == ["xdevice.parallel"]
     assert [name.rstrip("(") for name in completer.attr_matches("xdevice.prefe")] == ["xdevice.prefetch"]
     assert completer.attr_matches("xdevice.cor") == []
     assert completer.attr_matches("xdevice.annot") == []

@@ -12,7 +12,7 @@ CALLS = {
     "device": lambda: xdevice.device(LONG),
     "index": lambda: xdevice.device("cpu:" + "1" * 10**6),
     "backend": lambda: xdevice.backend(LONG),
-    "use": lambda: xdevice.use(LONG).__enter__(),
+    "use": lambda: xdevice.use_backend(LONG).__enter__(),
     "set_backend": lambda: xdevice.set_backend(10**5000),
     "dtype": lambda: xdevice.ones(2, dtype=LONG),
     "load": lambda: xdevice.load(LONG),
@@ -29,16 +29,16 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_an_error_is_short(call):
-    with xdevice.use("numpy"), pytest.raises(xdevice.XDeviceError) as caught:
+    with xdevice.use_backend("numpy"), pytest.raises(xdevice.errors.XDeviceError) as caught:
         call()
     assert len(str(caught.value)) < 2500
     assert "Error" not in str(caught.value)[:50]
 
 
 def test_an_int_is_no_path():
-    with pytest.raises(xdevice.ArgumentError, match="load takes the path of a file, not 3 of type int"):
+    with pytest.raises(xdevice.errors.ArgumentError, match="load takes the path of a file, not 3 of type int"):
         xdevice.load(3)
-    with pytest.raises(xdevice.ArgumentError, match="save takes the path of a file, not 3 of type int"):
+    with pytest.raises(xdevice.errors.ArgumentError, match="save takes the path of a file, not 3 of type int"):
         xdevice.save(3, [])
 
 

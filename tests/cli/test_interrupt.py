@@ -23,7 +23,7 @@ SCRIPT = """
 import pathlib, subprocess, sys, time
 import xdevice
 
-xdevice.record("first", xdevice.ones(3))
+xdevice.parity.log("first", xdevice.ones(3))
 name = xdevice.backend().name
 if name == sys.argv[2]:
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
@@ -110,7 +110,7 @@ def test_parity_while_a_script_runs(tmp_path, at, jobs):
     how = {one["backend"]: one["error"] for one in about["backends"]}
     assert list(how) == ["numpy", "jax"]
     assert how[at] == "was interrupted"
-    done = CliRunner().invoke(cli.main, ["compare", *[str(tmp_path / "saved")] * 2])
+    done = CliRunner().invoke(cli.main, ["compare-runs", *[str(tmp_path / "saved")] * 2])
     assert done.exit_code == 2, "what was cut off is not taken for a whole run"
 
 
@@ -132,7 +132,7 @@ def test_compare_leaves_the_old_report(tmp_path, monkeypatch):
     monkeypatch.setattr(run_folders, "report_of_two", interrupted)
     (tmp_path / "old.html").write_text("the report of the run before")
     where = (str(tmp_path), str(tmp_path), "--html", str(tmp_path / "old.html"), "--json", str(tmp_path / "new.json"))
-    done = CliRunner().invoke(cli.main, ["compare", *where])
+    done = CliRunner().invoke(cli.main, ["compare-runs", *where])
     assert (done.exit_code, done.stderr) == (130, "interrupted\n")
     assert_no_report(tmp_path)
 

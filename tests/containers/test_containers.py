@@ -73,7 +73,7 @@ class Lying(list):
         return 10**9
 
 
-@xdevice.register
+@xdevice.register_container
 class Registered:
     def __init__(self, x: Any, y: Any) -> None:
         self.both = (x, y)
@@ -230,9 +230,9 @@ class World:
         """The error of what cannot be moved there whole."""
         keys = keys_of(plan)
         if any(is_copy or self.places[key] is not target for key in keys & set(UNKNOWN)):
-            return xdevice.ContainerError
+            return xdevice.errors.ContainerError
         if keys & set(ARRAYS) and not keys & set(self.places) and target is not xdevice.cpu():
-            return xdevice.DeviceNotFoundError
+            return xdevice.errors.DeviceNotFoundError
         return None
 
 
@@ -301,9 +301,9 @@ def check_comparing(world: World, plan: Any) -> None:
     places = world.where(plan)
     assert xdevice.same_device(x) is (len(places) <= 1)
     if len(places) > 1:
-        with pytest.raises(xdevice.DeviceMismatchError):
+        with pytest.raises(xdevice.errors.DeviceMismatchError):
             xdevice.device_of(x)
-        with pytest.raises(xdevice.DeviceMismatchError) as refused:
+        with pytest.raises(xdevice.errors.DeviceMismatchError) as refused:
             xdevice.check_same_device(x=x)
         path, _, rest = str(refused.value).partition(" is on ")
         if not keys_of(plan) & {*MODELS, *UNKNOWN}:
@@ -312,7 +312,7 @@ def check_comparing(world: World, plan: Any) -> None:
         assert {xdevice.device_of(x)} == {xdevice.check_same_device(x)} == places
     else:
         assert xdevice.check_same_device(x) is None
-        with pytest.raises(xdevice.NotATensorError):
+        with pytest.raises(xdevice.errors.NotATensorError):
             xdevice.device_of(x)
     assert xdevice.sync(x) is None
 
@@ -326,7 +326,7 @@ def places_of(names: list[str]) -> st.SearchStrategy[dict[str, xdevice.Device]]:
 
 
 def run(backend: str, names: list[str], data: st.DataObject) -> None:
-    with xdevice.use(backend) as adapter:
+    with xdevice.use_backend(backend) as adapter:
         has_models = adapter.samples().network(3, 1) is not None
         # NumPy's arrays in an unknown object are data that can be nowhere else
         more = () if backend == "numpy" else ARRAYS + UNKNOWN
@@ -352,7 +352,7 @@ def test_containers_on_the_cpu(backend: str, data: st.DataObject) -> None:
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_containers_on_the_cpu_and_two_gpus(backend: str, data: st.DataObject) -> None:
-    with xdevice.use(backend):
+    with xdevice.use_backend(backend):
         if xdevice.num_gpus() < 2:
             pytest.skip(f"{backend} has {xdevice.num_gpus()} of two GPUs")
     run(backend, ["cpu:0", "gpu:0", "gpu:1"], data)
@@ -387,7 +387,7 @@ def test_a_container_that_cannot_be_rebuilt_is_named():
 
     stubborn = Stubborn(1, 2)
     assert xdevice.copy_to([stubborn], "cpu")[0] is stubborn
-    with pytest.raises(xdevice.ContainerError, match="Stubborn"):
+    with pytest.raises(xdevice.errors.ContainerError, match="Stubborn"):
         trees.map_leaves([stubborn], lambda values: [0 for _ in values])
 
 
@@ -434,11 +434,11 @@ def test_cycles_are_refused(cycle):
     else:
         inner.x = [inner]
     for verb in (xdevice.to_device, xdevice.copy_to):
-        with pytest.raises(xdevice.ContainerError, match="contains itself"):
+        with pytest.raises(xdevice.errors.ContainerError, match="contains itself"):
             verb(inner, "cpu")
-    with pytest.raises(xdevice.ContainerError, match="contains itself"):
+    with pytest.raises(xdevice.errors.ContainerError, match="contains itself"):
         xdevice.device_of(inner)
-    with pytest.raises(xdevice.ContainerError, match="contains itself"):
+    with pytest.raises(xdevice.errors.ContainerError, match="contains itself"):
         xdevice.to_numpy(inner)
 
 
@@ -450,7 +450,7 @@ def test_classes_and_generators_pass_through():
 def test_empty_and_tensorless_containers():
     for container in ([], {}, (), [1, "a", None], {"x": {}}):
         assert xdevice.to_device(container, "cpu") is container
-    with pytest.raises(xdevice.NotATensorError, match="holds no tensor"):
+    with pytest.raises(xdevice.errors.NotATensorError, match="holds no tensor"):
         xdevice.device_of([1, 2])
     assert xdevice.same_device([], {})
     assert xdevice.check_same_device([1]) is None
@@ -580,7 +580,7 @@ def test_namespaces_chain_maps_and_views():
 
 def test_a_mapping_that_would_lose_something_is_named():
     assert xdevice.copy_to(Described({"x": SHARED}), "cpu")["x"] is not SHARED
-    with pytest.raises(xdevice.ContainerError, match=r"Described .*its size would be lost"):
+    with pytest.raises(xdevice.errors.ContainerError, match=r"Described .*its size would be lost"):
         xdevice.copy_to(Described({"x": SHARED}, 3), "cpu")
 
 

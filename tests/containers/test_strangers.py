@@ -37,7 +37,7 @@ def there(backend):
 
 
 def ones(backend, device="cpu"):
-    with xdevice.use(backend.name):
+    with xdevice.use_backend(backend.name):
         return xdevice.ones(2, device=device)
 
 
@@ -95,15 +95,17 @@ def _forgetting():
 def test_what_would_stay_behind_is_named_before_anything_moves(backend, there):
     first = ones(backend)
     batch = {"x": first, "cache": [Holder(3, {"k": ones(backend)})]}
-    with pytest.raises(xdevice.ContainerError, match=r"\['cache'\]\[0\] is a Holder .*xdevice.register\(Holder\)"):
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"\['cache'\]\[0\] is a Holder .*xdevice.register_container\(Holder\)"
+    ):
         xdevice.to_device(batch, there)
-    with pytest.raises(xdevice.ContainerError, match="Holder"):
+    with pytest.raises(xdevice.errors.ContainerError, match="Holder"):
         xdevice.copy_to(batch, there)
     assert batch["x"] is first
-    with pytest.raises(xdevice.NotATensorError, match=r"xdevice.register\(Holder\)"):
+    with pytest.raises(xdevice.errors.NotATensorError, match=r"xdevice.register_container\(Holder\)"):
         xdevice.to_device(Holder(ones(backend)), there)
     for inside in (Slotted(ones(backend)), Holder((Slotted(ones(backend)),))):
-        with pytest.raises(xdevice.ContainerError, match=r"xdevice\.register"):
+        with pytest.raises(xdevice.errors.ContainerError, match=r"xdevice\.register"):
             xdevice.to_device([inside], there)
 
 
@@ -116,7 +118,7 @@ def test_an_object_that_is_there_or_holds_nothing_passes(backend, there):
     full = [Holder("text")]
     assert xdevice.to_device(full, there) is full
     full[0].inside.append(ones(backend))  # the next one of a type may hold what the first did not
-    with pytest.raises(xdevice.ContainerError, match="Holder"):
+    with pytest.raises(xdevice.errors.ContainerError, match="Holder"):
         xdevice.to_device(full, there)
 
 
@@ -125,13 +127,13 @@ def test_comparing_counts_what_is_in_strangers(backend, there):
     assert xdevice.check_same_device({"x": here, "cache": Holder(here)}) is xdevice.cpu()
     assert not xdevice.same_device([far, Holder(here)])
     assert xdevice.same_device([far, Holder(far), Holder()])
-    with pytest.raises(xdevice.DeviceMismatchError) as told:
+    with pytest.raises(xdevice.errors.DeviceMismatchError) as told:
         xdevice.check_same_device(batch={"x": far, "cache": Holder(here)})
     text = str(told.value)
     assert text.startswith("batch['cache'].inside[0] is on cpu:0, expected ")
     assert "where batch['x'] is" in text
-    assert "xdevice.register(Holder)" in text
-    with pytest.raises(xdevice.DeviceMismatchError, match="Holder"):
+    assert "xdevice.register_container(Holder)" in text
+    with pytest.raises(xdevice.errors.DeviceMismatchError, match="Holder"):
         xdevice.device_of([far, Holder(here)])
     xdevice.sync([far, Holder(here)])
 
@@ -139,7 +141,7 @@ def test_comparing_counts_what_is_in_strangers(backend, there):
 def test_what_can_move_itself_does(backend, there):
     x = Moving(ones(backend))
     if backend.moves_by is None:
-        with pytest.raises(xdevice.ContainerError, match="Moving"):
+        with pytest.raises(xdevice.errors.ContainerError, match="Moving"):
             xdevice.to_device([x], there)
         return
     moved = xdevice.to_device({"a": x, "b": [x]}, there)
@@ -179,7 +181,7 @@ def test_what_a_method_of_its_own_leaves_does_not_count(backend, there):
     assert xdevice.check_same_device(moved, x) is there
     assert xdevice.to_device(moved["a"], there) is moved["a"]
     x.x["late"] = ones(backend)  # its method would have moved it
-    with pytest.raises(xdevice.DeviceMismatchError):
+    with pytest.raises(xdevice.errors.DeviceMismatchError):
         xdevice.device_of(x)
 
 
@@ -188,25 +190,27 @@ def test_no_verb_passes_over_what_is_in_strangers(backend, inside):
     batch = {"x": ones(backend), "cache": inside(ones(backend))}
     verbs = [
         lambda x: xdevice.split_batch(x, ["cpu", "cpu"]),
-        lambda x: xdevice.gather([x, x], "cpu"),
-        lambda x: xdevice.replicate(x, ["cpu"]),
+        lambda x: xdevice.parallel.gather([x, x], "cpu"),
+        lambda x: xdevice.parallel.replicate(x, ["cpu"]),
         lambda x: xdevice.convert(x, "numpy"),
-        lambda x: xdevice.compare(x, x),
+        lambda x: xdevice.parity.compare(x, x),
         xdevice.to_numpy,
     ]
     for verb in verbs:
         for x in (batch, batch["cache"]):
-            with pytest.raises(xdevice.ContainerError, match=rf"{inside.__name__}.*xdevice.register"):
+            with pytest.raises(xdevice.errors.ContainerError, match=rf"{inside.__name__}.*xdevice.register_container"):
                 verb(x)
-    with pytest.raises(xdevice.NotATensorError, match="cache"):
-        xdevice.all_reduce([batch, batch])
+    with pytest.raises(xdevice.errors.NotATensorError, match="cache"):
+        xdevice.parallel.all_reduce([batch, batch])
 
 
 def test_what_would_stay_behind_is_named_by_prefetch(backend, there):
     if there.kind != "gpu":
         pytest.skip("prefetch needs a device that holds values")
     for batch in ({"cache": Holder(ones(backend))}, {"x": ones(backend), "cache": Holder(ones(backend))}):
-        with pytest.raises(xdevice.ContainerError, match=r"batch\['cache'\] is a Holder .*xdevice.register"):
+        with pytest.raises(
+            xdevice.errors.ContainerError, match=r"batch\['cache'\] is a Holder .*xdevice.register_container"
+        ):
             list(xdevice.prefetch([batch], there))
 
 
@@ -222,15 +226,15 @@ def test_a_broadcast_of_arrays_beside_tensors_goes_where_a_copy_does(backend, th
     import numpy as np
 
     array = np.arange(3)
-    (copied,) = xdevice.broadcast({"n": array, "x": ones(backend)}, [there])
+    (copied,) = xdevice.parallel.broadcast({"n": array, "x": ones(backend)}, [there])
     assert copied["n"].tolist() == [0, 1, 2]
     assert xdevice.device_of(copied) is there
-    with pytest.raises(xdevice.ContainerError, match="Holder"):
-        xdevice.broadcast([Holder(ones(backend))], [there])
+    with pytest.raises(xdevice.errors.ContainerError, match="Holder"):
+        xdevice.parallel.broadcast([Holder(ones(backend))], [there])
 
 
 def test_what_refuses_to_move_itself_is_named(backend, there):
-    with pytest.raises(xdevice.ContainerError, match=r"Quantity.*xdevice.register\(Quantity"):
+    with pytest.raises(xdevice.errors.ContainerError, match=r"Quantity.*xdevice.register_container\(Quantity"):
         xdevice.to_device([Quantity(ones(backend))], there)
 
 
@@ -244,7 +248,7 @@ def test_what_only_seems_to_move_itself_is_named(backend, there):
 
         as_in_ctx = to
 
-    with pytest.raises(xdevice.ContainerError, match="left its tensors where they were"):
+    with pytest.raises(xdevice.errors.ContainerError, match="left its tensors where they were"):
         xdevice.to_device([Lazy(ones(backend))], there)
 
 
@@ -268,7 +272,7 @@ def test_what_a_method_of_its_own_leaves_beside_what_it_moves_is_named(backend, 
     assert xdevice.device_of(xdevice.to_device(Graph(x=ones(backend), n=3), there)) is there
     x = Graph(x=ones(backend), o=Holder(ones(backend)))
     for verb in (xdevice.copy_to, xdevice.to_device):
-        with pytest.raises(xdevice.ContainerError, match=r"left \.parts\['o'\]\.inside\[0\] on cpu:0; .*Graph"):
+        with pytest.raises(xdevice.errors.ContainerError, match=r"left \.parts\['o'\]\.inside\[0\] on cpu:0; .*Graph"):
             verb([x], there)
     if there.kind != "meta":  # from where nothing comes back
         assert xdevice.device_of(x) is xdevice.cpu()
@@ -285,9 +289,9 @@ def test_registered_types_are_walked(backend, there):
         pass
 
     games = [Game(ones(backend)), Chess({"x": ones(backend)})]
-    with pytest.raises(xdevice.ContainerError, match="Game"):  # seen before it is registered
+    with pytest.raises(xdevice.errors.ContainerError, match="Game"):  # seen before it is registered
         xdevice.to_device(games, there)
-    assert xdevice.register(Game) is Game
+    assert xdevice.register_container(Game) is Game
     moved = xdevice.to_device(games, there)
     assert [type(game) for game in moved] == [Game, Chess]
     assert [game.moves for game in moved] == [3, 3]
@@ -303,13 +307,17 @@ def test_types_are_registered_by_functions(backend, there):
         def __init__(self, a, b):
             self.hidden = lambda: (a, b)
 
-    xdevice.register(Pair, flatten=lambda pair: list(pair.hidden()), rebuild=lambda pair, inside: Pair(*inside))
+    xdevice.register_container(
+        Pair, flatten=lambda pair: list(pair.hidden()), rebuild=lambda pair, inside: Pair(*inside)
+    )
     pair = Pair(ones(backend), "b")
     moved = xdevice.to_device({"pair": pair}, there)["pair"]
     assert moved.hidden()[1] == "b"
     assert xdevice.device_of(moved) is xdevice.device_of(moved.hidden()[0]) is there
 
-    xdevice.register(Pair, flatten=lambda x: {"a": x.hidden()[0]}, rebuild=lambda x, new: Pair(new["a"], "new"))
+    xdevice.register_container(
+        Pair, flatten=lambda x: {"a": x.hidden()[0]}, rebuild=lambda x, new: Pair(new["a"], "new")
+    )
     assert [leaf.path for leaf in trees.leaves([pair])] == ["[0]['a']"]
     assert xdevice.copy_to(pair, "cpu").hidden()[1] == "new"
 
@@ -322,7 +330,7 @@ def test_types_are_registered_with_a_move(backend, there):
         asked.append(device)
         return Holder(*xdevice.to_device(x.inside, device))
 
-    xdevice.register(Holder, move=move)
+    xdevice.register_container(Holder, move=move)
     holder = Holder(ones(backend))
     moved = xdevice.to_device([holder, holder], there)
     assert moved[0] is moved[1]
@@ -336,7 +344,7 @@ def test_types_are_registered_with_a_move(backend, there):
 def test_wrong_registrations_are_named():
     cases = [
         ((3,), {}, "takes a type"),
-        ((Holder("x"),), {}, r"xdevice.register\(Holder\)"),
+        ((Holder("x"),), {}, r"xdevice.register_container\(Holder\)"),
         ((dict,), {}, "Python's own"),
         ((type(ones(xdevice.backend("numpy"))),), {}, "tensor of numpy"),
         ((Holder,), {"flatten": list}, "both flatten and rebuild"),
@@ -345,11 +353,11 @@ def test_wrong_registrations_are_named():
         ((Holder,), {"move": 3}, "a function as move"),
     ]
     for args, kwargs, match in cases:
-        with pytest.raises(xdevice.ContainerError, match=match):
-            xdevice.register(*args, **kwargs)
+        with pytest.raises(xdevice.errors.ContainerError, match=match):
+            xdevice.register_container(*args, **kwargs)
 
-    xdevice.register(Holder, flatten=lambda x: 3, rebuild=lambda x, inside: x)
-    with pytest.raises(xdevice.ContainerError, match="flatten of Holder gave 3"):
+    xdevice.register_container(Holder, flatten=lambda x: 3, rebuild=lambda x, inside: x)
+    with pytest.raises(xdevice.errors.ContainerError, match="flatten of Holder gave 3"):
         xdevice.to_device([Holder()], "cpu")
 
 
@@ -397,9 +405,9 @@ def test_arrays_of_the_host_are_data_beside_tensors(backend, there):
 def test_arrays_alone_do_not_go_to_a_gpu():
     import numpy as np
 
-    with pytest.raises(xdevice.DeviceNotFoundError, match=r"\['a'\]\[0\] .*xdevice.tensor\(x, device='gpu:0'\)"):
+    with pytest.raises(xdevice.errors.DeviceNotFoundError, match=r"\['a'\]\[0\] .*xdevice.tensor\(x, device='gpu:0'\)"):
         xdevice.to_device({"a": [np.ones(1)]}, "gpu:0")
-    with pytest.raises(xdevice.DeviceNotFoundError, match=r"xdevice.convert"):
+    with pytest.raises(xdevice.errors.DeviceNotFoundError, match=r"xdevice.convert"):
         xdevice.to_device(np.ones(1), "gpu:0")
 
 
@@ -416,7 +424,9 @@ def test_a_method_of_the_same_name_that_gives_something_else_is_named(backend):
 
         as_in_ctx = to
 
-    with pytest.raises(xdevice.ContainerError, match=r"gave a str without tensors.*xdevice.register\("):
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"gave a str without tensors.*xdevice.register_container\("
+    ):
         xdevice.copy_to([Table(ones(backend))], "cpu")
 
 
@@ -430,7 +440,7 @@ def test_a_list_of_linked_objects_is_looked_through(backend, there):
     for _ in range(3000):
         empty, full = Node(empty), Node(full or x)
     assert xdevice.device_of([empty, full]) is xdevice.cpu()
-    with pytest.raises(xdevice.ContainerError, match="would stay behind"):
+    with pytest.raises(xdevice.errors.ContainerError, match="would stay behind"):
         xdevice.to_device([full], there)
     batch = [empty, ones(backend, there)]
     assert xdevice.to_device(batch, there) is batch
@@ -441,7 +451,7 @@ def test_what_stands_for_something_else_is_told_by_that(backend, there):
     number, table, tensor = (wrapt.ObjectProxy(x) for x in (3, {"x": ones(backend)}, ones(backend)))
     for inside in (table, tensor, table):  # one type, of several natures
         assert xdevice.device_of([inside]) is xdevice.cpu()
-        with pytest.raises(xdevice.ContainerError):
+        with pytest.raises(xdevice.errors.ContainerError):
             xdevice.to_device([inside, number], there)
     batch = [number, ones(backend, there)]
     assert xdevice.to_device(batch, there) is batch
@@ -471,10 +481,10 @@ def test_the_wrapped_dicts_and_the_variables_of_tensorflow_are_seen():
     step = Step()
     for inside in (step, tf.train.Checkpoint(count=step.count)):
         assert xdevice.device_of([inside]) is xdevice.cpu()
-        with pytest.raises(xdevice.ContainerError, match="would stay behind"):
+        with pytest.raises(xdevice.errors.ContainerError, match="would stay behind"):
             xdevice.to_device([inside], there)
     far = xdevice.to_device(ones(xdevice.backend("tensorflow")), there)
-    with pytest.raises(xdevice.DeviceMismatchError, match=r"\[0\]\.count\S* is on cpu:0"):
+    with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"\[0\]\.count\S* is on cpu:0"):
         xdevice.check_same_device(batch=[step, far])
 
 
@@ -522,7 +532,7 @@ def test_tensorflows_dataclasses_are_walked():
             assert xdevice.device_of(moved) is there
             assert moved.name == "mine"
             assert xdevice.item(moved.total()) == 6
-    with pytest.raises(xdevice.DeviceMismatchError, match=r"batch\.more\[0\] is on"):
+    with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"batch\.more\[0\] is on"):
         xdevice.check_same_device(batch=Batch(xdevice.to_device(x, there), (x,), ""))
 
 
@@ -536,7 +546,7 @@ def test_a_model_of_paddles_goes_with_its_network_and_optimizer(there_of_paddle)
     rows = np.ones((1, 2), "float32")
     model.train_batch([rows], [rows])
     assert xdevice.device_of(model) is xdevice.cpu()
-    with pytest.raises(xdevice.UnsupportedError, match=r"copying a paddle\.Model.*copy the network"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"copying a paddle\.Model.*copy the network"):
         xdevice.copy_to([model, x], "cpu")
     for given, there in ((model, there_of_paddle), ([model, x], "cpu")):
         assert xdevice.device_of(xdevice.to_device(given, there)) is xdevice.device(there)
@@ -554,7 +564,7 @@ def test_a_layer_of_paddles_is_copied_or_named(there_of_paddle):
     assert copied[0]._layers.weight is not net[0]._layers.weight
     net.lock = threading.Lock()
     with pytest.raises(
-        xdevice.UnsupportedError, match=r"copying this Sequential \(cannot pickle .*lock.*set_state_dict"
+        xdevice.errors.UnsupportedError, match=r"copying this Sequential \(cannot pickle .*lock.*set_state_dict"
     ):
         xdevice.copy_to(net, "cpu")
 
@@ -612,11 +622,11 @@ def test_what_python_keeps_in_c_is_seen(backend, there, make):
     inside = make(ones(backend))
     batch = {"x": ones(backend), "it": inside}
     for verb in (xdevice.to_device, xdevice.copy_to):
-        with pytest.raises(xdevice.ContainerError, match=r"\['it'\] is an? .* would stay behind"):
+        with pytest.raises(xdevice.errors.ContainerError, match=r"\['it'\] is an? .* would stay behind"):
             verb(batch, there)
     assert xdevice.device_of(batch) is xdevice.cpu()
     assert xdevice.to_device(batch, "cpu") is batch
-    with pytest.raises(xdevice.DeviceMismatchError, match=r"batch\['it'\]"):
+    with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"batch\['it'\]"):
         xdevice.check_same_device(batch={"it": inside, "x": ones(backend, there)})
     without = make(3)
     beside = xdevice.to_device([without, ones(backend)], there)
@@ -626,7 +636,9 @@ def test_what_python_keeps_in_c_is_seen(backend, there, make):
 def test_what_cannot_be_registered_is_not_told_to_be():
     x = ones(xdevice.backend("torch"))
     for inside in (iter([x]), Owner(x).method, object_array(x), x.untyped_storage(), {x: 3}):
-        with pytest.raises(xdevice.ContainerError, match="pass what is in it among the values of a list or dict"):
+        with pytest.raises(
+            xdevice.errors.ContainerError, match="pass what is in it among the values of a list or dict"
+        ):
             xdevice.copy_to([inside], "cpu")
 
 
@@ -662,13 +674,13 @@ def test_keys_that_hold_tensors_are_never_replaced(backend, there):
             batch = [kind({inside: ones(backend), "x": 3})]
             for verb in (xdevice.to_device, xdevice.copy_to):
                 with pytest.raises(
-                    xdevice.ContainerError, match=r"\[0\]\.keys\(\) is a tuple of keys that holds tensors"
+                    xdevice.errors.ContainerError, match=r"\[0\]\.keys\(\) is a tuple of keys that holds tensors"
                 ):
                     verb(batch, there)
             assert xdevice.device_of(batch) is xdevice.cpu()
             assert xdevice.to_device(batch, "cpu") is batch
             far = [kind({inside: ones(backend, there)})]
-            with pytest.raises(xdevice.DeviceMismatchError, match=r"batch\[0\]\.keys\(\)"):
+            with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"batch\[0\]\.keys\(\)"):
                 xdevice.check_same_device(batch=far)
             (back,) = xdevice.to_device(far, "cpu") if there.kind == "gpu" else far
             assert type(back) is kind
@@ -729,7 +741,7 @@ def test_hostile_objects_pass_through_if_they_hold_nothing(backend, there, cls):
         xdevice.sync(inside)
         xdevice.to_numpy([x, ones(backend)])
         xdevice.convert([x, ones(backend)], "numpy")
-        with pytest.raises(xdevice.ContainerError if there.kind == "gpu" else xdevice.XDeviceError):
+        with pytest.raises(xdevice.errors.ContainerError if there.kind == "gpu" else xdevice.errors.XDeviceError):
             xdevice.to_device([*([inside] * 2), Holder(ones(backend))], there)
 
 
@@ -741,7 +753,7 @@ def test_hostile_objects_that_hold_tensors_do_not_stay_behind(backend, there, na
     if name == "__dict__":
         x = cls()
         x.kept = ones(backend)
-    with pytest.raises(xdevice.ContainerError, match="Hostile that holds tensors"):
+    with pytest.raises(xdevice.errors.ContainerError, match="Hostile that holds tensors"):
         xdevice.to_device([x], there)
 
 
@@ -752,7 +764,7 @@ def test_an_error_is_told_although_repr_fails():
         lambda: xdevice.device_of(x),
         lambda: xdevice.convert(x, "numpy"),
     ):
-        with pytest.raises(xdevice.NotATensorError, match=r"<.*Hostile object at 0x"):
+        with pytest.raises(xdevice.errors.NotATensorError, match=r"<.*Hostile object at 0x"):
             verb()
     assert trees.leaves([{x: 3}])[0].path.startswith("[0][<")
 
@@ -783,7 +795,7 @@ def test_storages_and_futures_of_pytorch_are_seen():
         torch.storage.TypedStorage(wrap_storage=x.untyped_storage(), dtype=x.dtype, _internal=True),
     ):
         assert xdevice.device_of([inside]) is xdevice.cpu()
-        with pytest.raises(xdevice.ContainerError, match="would stay behind"):
+        with pytest.raises(xdevice.errors.ContainerError, match="would stay behind"):
             xdevice.to_device([inside, x], there)
     batch = [pending, failed, x]
     assert xdevice.to_device(batch, there)[:2] == batch[:2]
@@ -794,7 +806,7 @@ def test_tables_of_pandas_are_seen(backend, there):
     table = pandas.DataFrame({"n": [1.0, 2.0], "x": object_array(ones(backend))})
     for inside in (table, table["x"], pandas.Index(object_array(Owner(ones(backend))))):
         assert xdevice.device_of([inside]) is xdevice.cpu()
-        with pytest.raises(xdevice.ContainerError, match="would stay behind"):
+        with pytest.raises(xdevice.errors.ContainerError, match="would stay behind"):
             xdevice.to_device([inside], there)
     plain = [table[["n"]], pandas.Series(["a", "b"]), ones(backend)]
     moved = xdevice.to_device(plain, there)

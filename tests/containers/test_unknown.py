@@ -30,12 +30,12 @@ def there(backend):
 
 
 def ones(backend, device="cpu"):
-    with xdevice.use(backend.name):
+    with xdevice.use_backend(backend.name):
         return xdevice.ones(2, device=device)
 
 
 def network(backend):
-    with xdevice.use(backend.name):
+    with xdevice.use_backend(backend.name):
         net = backend.samples().network(2, 2)
     if net is None:
         pytest.skip(f"{backend.name} has no models")
@@ -50,15 +50,15 @@ class Holder:
 def assert_refused(x, there, match):
     """Everywhere, and nothing passes for being where it is not."""
     for verb in (xdevice.to_device, xdevice.copy_to):
-        with pytest.raises(xdevice.ContainerError, match=match):
+        with pytest.raises(xdevice.errors.ContainerError, match=match):
             verb(x, there)
-    with pytest.raises(xdevice.ContainerError, match=match):
+    with pytest.raises(xdevice.errors.ContainerError, match=match):
         xdevice.to_numpy(x)
 
 
 def assert_seen(x, backend, there):
     assert not xdevice.same_device(x, ones(backend, there))
-    with pytest.raises(xdevice.DeviceMismatchError):
+    with pytest.raises(xdevice.errors.DeviceMismatchError):
         xdevice.check_same_device(x, ones(backend, there))
 
 
@@ -83,9 +83,11 @@ def test_what_is_too_large_to_search_is_named(backend, there, with_tensor):
         lambda: list(xdevice.prefetch([batch], "cpu")),
     ]
     for verb in verbs:
-        with pytest.raises(xdevice.ContainerError, match=r"Holder holds more than 10,000 .*xdevice.register\(Holder"):
+        with pytest.raises(
+            xdevice.errors.ContainerError, match=r"Holder holds more than 10,000 .*xdevice.register_container\(Holder"
+        ):
             verb()
-    with pytest.raises(xdevice.ContainerError, match=r"^\['deep'\]\[0\]: a Holder"):
+    with pytest.raises(xdevice.errors.ContainerError, match=r"^\['deep'\]\[0\]: a Holder"):
         xdevice.device_of(batch)
     assert xdevice.device_of(batch["x"]) is xdevice.cpu()
 
@@ -93,7 +95,7 @@ def test_what_is_too_large_to_search_is_named(backend, there, with_tensor):
 def test_the_line_that_it_names_makes_it_pass(backend, there):
     table = type("Table", (Holder,), {})  # another one each time: what is registered stays so
     batch = [table(rows=large()), ones(backend)]
-    with pytest.raises(xdevice.ContainerError) as told:
+    with pytest.raises(xdevice.errors.ContainerError) as told:
         xdevice.to_device(batch, there)
     line = str(told.value).partition("moves: ")[2].removesuffix(" says nothing")
     eval(line, {"xdevice": xdevice, "Table": table})
@@ -233,7 +235,7 @@ def test_all_values_of_a_key_survive(backend, there, kind):
     assert [value.tolist() for key, value in read.pairs() if key == "a"] == [[1, 1], [1, 1]]
     far = kind([("a", x[0]), ("a", ones(backend, there))])
     assert not xdevice.same_device(far)
-    with pytest.raises(xdevice.DeviceMismatchError):
+    with pytest.raises(xdevice.errors.DeviceMismatchError):
         xdevice.device_of(far)
 
 
@@ -242,7 +244,7 @@ def test_a_file_has_all_values_of_a_key_or_none(kind, tmp_path):
     backend = xdevice.backend("numpy")
     multi = kind([("a", ones(backend)), ("a", 2 * ones(backend))])
     if kind in (Pairs, MutablePairs, Latest):  # its keys, or those beside them, are no names in a file
-        with pytest.raises(xdevice.XDeviceError, match=r"\['a'\] and \['a'\]|\.held\[0\]\[0\]"):
+        with pytest.raises(xdevice.errors.XDeviceError, match=r"\['a'\] and \['a'\]|\.held\[0\]\[0\]"):
             xdevice.save(tmp_path / "file", multi)
         return
     xdevice.save(tmp_path / "file", multi)
@@ -293,7 +295,7 @@ def test_what_is_held_weakly_is_named_and_not_lost(backend, there):
         pytest.skip(f"no weak references to tensors of {backend.name}")
     for inside in weak:
         for batch in (inside, [inside, x]):
-            with pytest.raises(xdevice.ContainerError, match=r"cannot rebuild a Weak.*something else holds"):
+            with pytest.raises(xdevice.errors.ContainerError, match=r"cannot rebuild a Weak.*something else holds"):
                 xdevice.to_device(batch, there)
         assert xdevice.device_of(inside) is xdevice.cpu()
         assert xdevice.to_device(inside, "cpu") is inside
@@ -349,9 +351,11 @@ def test_an_object_that_holds_a_model_is_named_unless_that_moves_too(backend, th
     batch = {"trainer": inside, "x": ones(backend)}
     assert_seen(batch, backend, there)
     for verb in (xdevice.to_device, xdevice.copy_to):
-        with pytest.raises(xdevice.ContainerError, match=r"\['trainer'\] is a Holder .*its \.model, a .*, beside it"):
+        with pytest.raises(
+            xdevice.errors.ContainerError, match=r"\['trainer'\] is a Holder .*its \.model, a .*, beside it"
+        ):
             verb(batch, there)
-    with pytest.raises(xdevice.NotATensorError, match=r"its \.model, a "):
+    with pytest.raises(xdevice.errors.NotATensorError, match=r"its \.model, a "):
         xdevice.to_device(inside, there)
     assert xdevice.device_of(net) is xdevice.cpu()
     assert xdevice.to_numpy(batch)["trainer"] is inside  # a model is not among what is read
@@ -403,12 +407,12 @@ def test_no_depth_gives_a_raw_error(backend, depth, tmp_path):
         lambda: xdevice.sync(x),
         lambda: xdevice.to_numpy(x),
         lambda: xdevice.convert(x, "numpy"),
-        lambda: xdevice.compare(x, x),
-        lambda: xdevice.broadcast(x, ["cpu"]),
+        lambda: xdevice.parity.compare(x, x),
+        lambda: xdevice.parallel.broadcast(x, ["cpu"]),
         lambda: xdevice.split_batch(x, ["cpu", "cpu"]),
-        lambda: xdevice.gather([x, x], "cpu"),
-        lambda: xdevice.replicate(x, ["cpu"]),
-        lambda: xdevice.all_reduce([x, x]),
+        lambda: xdevice.parallel.gather([x, x], "cpu"),
+        lambda: xdevice.parallel.replicate(x, ["cpu"]),
+        lambda: xdevice.parallel.all_reduce([x, x]),
         lambda: xdevice.save(tmp_path / "file", {"x": x}),
         lambda: list(xdevice.prefetch([x], "cpu")),
     ]
@@ -422,7 +426,7 @@ def test_no_depth_gives_a_raw_error(backend, depth, tmp_path):
 def is_refused(verb):
     try:
         verb()
-    except xdevice.ContainerError as error:
+    except xdevice.errors.ContainerError as error:
         return "pass the tensors in a container without cycles" in str(error)
     return False
 
@@ -519,7 +523,7 @@ def test_a_tensor_of_texts_stays_on_the_host_in_a_batch():
     assert xdevice.device_of(parts) is there
     assert xdevice.device_of([batch["text"]]) is xdevice.cpu()
     for alone in (batch["text"], [batch["text"]]):
-        with pytest.raises(xdevice.UnsupportedError, match="strings on a GPU"):
+        with pytest.raises(xdevice.errors.UnsupportedError, match="strings on a GPU"):
             xdevice.to_device(alone, there)
 
 
@@ -544,10 +548,10 @@ def test_a_scheduler_goes_with_its_optimizer(torch, elsewhere):
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     far = xdevice.to_device(torch.ones(2), elsewhere)
     assert not xdevice.same_device(scheduler, far)
-    with pytest.raises(xdevice.DeviceMismatchError, match=r"\.optimizer"):
+    with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"\.optimizer"):
         xdevice.check_same_device([scheduler, far])
     for batch in ([scheduler, far], [net, scheduler]):
-        with pytest.raises(xdevice.ContainerError, match=r"StepLR .*put its \.optimizer, a SGD, beside it"):
+        with pytest.raises(xdevice.errors.ContainerError, match=r"StepLR .*put its \.optimizer, a SGD, beside it"):
             xdevice.to_device(batch, elsewhere)
         assert xdevice.device_of([net, optimizer]) is xdevice.cpu()
     moved = xdevice.to_device([net, optimizer, scheduler], elsewhere)
@@ -558,12 +562,14 @@ def test_a_scheduler_goes_with_its_optimizer(torch, elsewhere):
 def test_the_advice_on_what_pytorch_keeps_in_objects_of_its_own(torch, elsewhere):
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(torch.ones(1))
-    with pytest.raises(xdevice.ContainerError, match=r"GradScaler .*new\.load_state_dict\(old\.state_dict\(\)\)"):
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"GradScaler .*new\.load_state_dict\(old\.state_dict\(\)\)"
+    ):
         xdevice.to_device([scaler], elsewhere)
     program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
     for verb in (xdevice.to_device, xdevice.copy_to):
         with pytest.raises(
-            xdevice.ContainerError, match=r"ExportedProgram .*passes\.move_to_device_pass\(program, dev"
+            xdevice.errors.ContainerError, match=r"ExportedProgram .*passes\.move_to_device_pass\(program, dev"
         ):
             verb([program], elsewhere)
     assert xdevice.device_of([program]) is xdevice.cpu()
@@ -577,7 +583,9 @@ def test_the_advice_on_a_seed_generator_of_keras():
         pytest.skip("TensorFlow has one device here")
     with backend.framework.device("CPU:0"):
         generator = keras.random.SeedGenerator(3)
-    with pytest.raises(xdevice.ContainerError, match=r"SeedGenerator .*put its \.state, a \w*Variable, beside it"):
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"SeedGenerator .*put its \.state, a \w*Variable, beside it"
+    ):
         xdevice.to_device([generator, ones(backend)], there)
     moved = xdevice.to_device([generator, generator.state, ones(backend)], there)
     assert moved[0] is generator
@@ -685,7 +693,7 @@ def test_a_proxy_of_a_model(there_of_torch):
     net = xdevice.backend("torch").framework.nn.Linear(1, 1)
     proxy = wrapt.ObjectProxy(net)
     assert_seen([proxy], xdevice.backend("torch"), there_of_torch)
-    with pytest.raises(xdevice.ContainerError, match=r"ObjectProxy .*its \.__wrapped__, a Linear, beside it"):
+    with pytest.raises(xdevice.errors.ContainerError, match=r"ObjectProxy .*its \.__wrapped__, a Linear, beside it"):
         xdevice.to_device([proxy], there_of_torch)
     assert xdevice.device_of(xdevice.to_device([proxy, net], there_of_torch)) is there_of_torch
 

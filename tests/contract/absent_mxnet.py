@@ -40,7 +40,7 @@ def layers_of_many_kinds(xd: Any) -> Any:
     line.add(nn.Dense(4, in_units=3), nn.LayerNorm(in_channels=4), nn.LeakyReLU(0.2), nn.Swish(), nn.Dropout(0.3))
     line.add(nn.Activation("tanh"), nn.Conv1D(2, 1, in_channels=4), PixelShuffle1D(2))
     nets = [image, line, rnn.LSTM(4, 2, input_size=3), rnn.RNN(4, input_size=3, bidirectional=True)]
-    states = [xd.convert_state(net, "mxnet", like=net) for net in map(_ready, nets)]
+    states = [xd.models.convert_state(net, "mxnet", like=net) for net in map(_ready, nets)]
     return [(sorted(state.unmapped), [str(line) for line in state.differences]) for state in states]
 
 

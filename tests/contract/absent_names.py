@@ -76,14 +76,14 @@ def random_numbers(xd: Any) -> Any:
 
 def readme(xd: Any) -> Any:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    code = text.partition("```python\n")[2].partition("```")[0]
+    code = text.partition("\n## Example\n")[2].partition("```python\n")[2].partition("```")[0]
     with redirect_stdout(io.StringIO()) as printed:
         exec(code, {})
     return printed.getvalue()
 
 
 def gradients(xd: Any) -> Any:
-    loss, gradient = xd.value_and_grad(lambda p: xd.array_namespace(p).sum(p * p))(xd.tensor([1.0, 2.0]))
+    loss, gradient = xd.math.value_and_grad(lambda p: xd.array_namespace(p).sum(p * p))(xd.tensor([1.0, 2.0]))
     return numbers(xd, loss), numbers(xd, gradient)
 
 
@@ -115,12 +115,12 @@ def transfers(xd: Any) -> Any:
 
 
 def blocking(xd: Any) -> Any:
-    with xd.blocking():
+    with xd.accelerator.blocking():
         return numbers(xd, xd.ones(2) + 1)
 
 
 def streams(xd: Any) -> Any:
-    with xd.Stream(xd.try_gpu()):
+    with xd.accelerator.Stream(xd.try_gpu()):
         x = xd.ones(2) + 1
     xd.sync()
     return numbers(xd, x)
@@ -128,11 +128,11 @@ def streams(xd: Any) -> Any:
 
 def graphs(xd: Any) -> Any:
     x = xd.ones(2)
-    return type(xd.capture(lambda: x + 1)).__name__
+    return type(xd.accelerator.make_graphed_callable(lambda: x + 1)).__name__
 
 
 def side_by_side(xd: Any) -> Any:
-    return [numbers(xd, x) for x in xd.parallel(lambda: xd.ones(2) + 1, lambda: xd.zeros(2) + 1)]
+    return [numbers(xd, x) for x in xd.parallel.run(lambda: xd.ones(2) + 1, lambda: xd.zeros(2) + 1)]
 
 
 def prefetched(xd: Any) -> Any:
@@ -152,7 +152,7 @@ def layers(xd: Any) -> Any:
     if isinstance(net, dict):
         return None
     xd.assert_parity(net, net, inputs=xd.ones(2, 3))
-    state = xd.convert_state(net, xd.backend().name, like=net)
+    state = xd.models.convert_state(net, xd.backend().name, like=net)
     return state.unmapped, [str(line) for line in state.differences]
 
 
@@ -160,7 +160,7 @@ def calls_of_layers(xd: Any) -> Any:
     net = network(xd)
     if isinstance(net, dict):
         return None
-    with xd.trace(net) as traced:
+    with xd.parity.capture_intermediates(net) as traced:
         forward(xd, net)
     return len(list(traced.calls))
 
@@ -193,16 +193,21 @@ def state_of_optimizers(xd: Any) -> Any:
     if isinstance(net, dict):
         return None
     step()
-    state = xd.convert_state(net, xd.backend().name, like=twin)
-    xd.convert_optimizer(optimizer, fresh, state, models=(net, twin))
-    return [str(line) for line in xd.compare_optimizers(optimizer, fresh)]
+    state = xd.models.convert_state(net, xd.backend().name, like=twin)
+    xd.models.convert_optimizer(optimizer, fresh, state, models=(net, twin))
+    return [str(line) for line in xd.models.compare_optimizers(optimizer, fresh)]
+
+
+def deterministic(xd: Any) -> Any:
+    with xd.math.deterministic() as lacking:
+        return lacking, numbers(xd, xd.ones(2) * 2)
 
 
 def replicas(xd: Any) -> Any:
     devices = xd.try_all_gpus()
     parts = xd.split_batch(xd.tensor([[1.0], [2.0], [3.0], [4.0]]), devices)
-    total = xd.all_reduce([xd.ones(2, device=device) for device in devices])
-    return numbers(xd, xd.gather(parts, "cpu")), [numbers(xd, x) for x in total]
+    total = xd.parallel.all_reduce([xd.ones(2, device=device) for device in devices])
+    return numbers(xd, xd.parallel.gather(parts, "cpu")), [numbers(xd, x) for x in total]
 
 
 STEPS: Steps = {
@@ -216,6 +221,7 @@ STEPS: Steps = {
     "calls of layers": ("layers' calls", calls_of_layers), "operations": ("operations", operations),
     "optimizers": ("optimizers", optimizers),
     "state of optimizers": ("optimizers", state_of_optimizers), "replicas": ("replicas", replicas),
+    "deterministic": ("deterministic", deterministic),
 }  # fmt: skip
 
 

@@ -62,8 +62,8 @@ def of_images(xd: Any) -> Any:
     y = keras.layers.Conv2D(3, 2, activation="relu")(x)
     y = keras.layers.Softmax()(keras.layers.Dense(2)(keras.layers.Flatten()(y)))
     net = keras.Model(x, y)
-    state = xd.convert_state(net, "tensorflow", like=net)
-    with xd.trace(net) as traced:
+    state = xd.models.convert_state(net, "tensorflow", like=net)
+    with xd.parity.capture_intermediates(net) as traced:
         net(tf.ones((1, 4, 4, 2)))
     return sorted(state), [str(line) for line in state.differences], len(list(traced.calls))
 

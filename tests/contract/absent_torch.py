@@ -92,7 +92,7 @@ def modes(xd: Any) -> Any:
 
 
 def inner_gradients(xd: Any) -> Any:
-    return refusal(lambda: torch.func.grad(lambda x: xd.value_and_grad(lambda y: y * y)(x)[0])(torch.tensor(2.0)))
+    return refusal(lambda: torch.func.grad(lambda x: xd.math.value_and_grad(lambda y: y * y)(x)[0])(torch.tensor(2.0)))
 
 
 def one_kernel(xd: Any) -> Any:
@@ -118,7 +118,7 @@ def hidden_calls(xd: Any) -> Any:
     net[0].compile(backend="eager")
 
     def traced() -> None:
-        with xd.trace(net):
+        with xd.parity.capture_intermediates(net):
             net(torch.ones(1, 2))
 
     return refusal(traced)

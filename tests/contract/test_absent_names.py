@@ -84,7 +84,7 @@ def test_a_capability_that_lacks_a_name_is_refused_by_name_and_no_other():
     names = Names("math", "3.11", rows)
     names.require("graphs")
     with pytest.raises(
-        xdevice.UnsupportedError, match=r"compile needs math\._turbo, which the installed math does not"
+        xdevice.errors.UnsupportedError, match=r"compile needs math\._turbo, which the installed math does not"
     ):
         names.require("compile")
 
@@ -92,9 +92,9 @@ def test_a_capability_that_lacks_a_name_is_refused_by_name_and_no_other():
 def test_a_name_of_several_capabilities_is_refused_to_each():
     names = Names("math", "3.11", (Private("compile and graphs", "math", ("_turbo",), "-"),))
     for capability in ("compile", "graphs"):
-        with pytest.raises(xdevice.UnsupportedError, match=rf"{capability} needs? math\._turbo"):
+        with pytest.raises(xdevice.errors.UnsupportedError, match=rf"{capability} needs? math\._turbo"):
             names.require(capability)
-    with pytest.raises(xdevice.UnsupportedError, match=r"compile and graphs need math\._turbo"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"compile and graphs need math\._turbo"):
         names["math._turbo"]()
 
 
@@ -112,13 +112,13 @@ def test_a_name_of_several_capabilities_is_refused_to_each():
 )
 def test_whatever_is_done_with_an_absent_name_raises_the_error(use):
     absent = Names("math", "3.11", (Private("compile", "math", ("_turbo",), "-"),))["math._turbo"]
-    with pytest.raises(xdevice.UnsupportedError, match=r"math\._turbo"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"math\._turbo"):
         use(absent)
 
 
 def test_a_field_that_objects_lack_is_neither_read_nor_written():
     field = Names("math", "3.11", (Private("models", "pathlib.Path", ("_speed",), "-"),)).field("pathlib.Path._speed")
-    with pytest.raises(xdevice.UnsupportedError, match=r"models need pathlib\.Path\._speed"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"models need pathlib\.Path\._speed"):
         field.set(Path(), 3)
     assert not hasattr(Path(), "_speed")
 

@@ -86,7 +86,7 @@ def test_a_third_party_adapter_works_like_a_built_in_one(machine):
     code = """
 import xdevice
 print(xdevice.backends()[-1])
-with xdevice.use("toyframe"):
+with xdevice.use_backend("toyframe"):
     x = xdevice.tensor([1.0, 2.0], device="gpu:1")
     print(type(x).__name__, xdevice.device_of(x), xdevice.try_all_gpus())
 import toyframe, numpy as np
@@ -117,7 +117,7 @@ xdevice.backend("toyframe")
 print(dtype_name(toyframe.int), dtype_name("float32"))
 try:
     dtype_name([])
-except xdevice.DTypeError:
+except xdevice.errors.DTypeError:
     print("refused")
 """
     assert machine.run(code).splitlines() == ["int32 float32", "refused"]

@@ -37,8 +37,8 @@ xs = []
 for name in order:
     if name == "keras":
         continue
-    with xdevice.use(name) as backend:
-        x = xdevice.rand(64, 64)
+    with xdevice.use_backend(name) as backend:
+        x = xdevice.random.uniform(64, 64)
         product = x @ x
         moved = xdevice.copy_to({"x": product}, "cpu")
         gradient = backend.samples().gradient(lambda t: t @ t, xdevice.ones(2, 2))
@@ -134,7 +134,7 @@ for _ in range(2):
         print(error)
 try:
     xdevice.backend({name!r})
-except xdevice.BackendImportError as error:
+except xdevice.errors.BackendImportError as error:
     print("does not import" in str(error))
 """
     assert printed("-c", code).splitlines() == ["a library is missing"] * 2 + ["True"]

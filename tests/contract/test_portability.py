@@ -70,7 +70,7 @@ assert xdevice.same_device(x, y) and xdevice.item(y[0, 0]) == 1
 assert type(xdevice.convert(x, "numpy")) is np.ndarray
 assert xdevice.backend("numpy").name == "numpy"
 xdevice.assert_parity(x, np.ones((2, 3), "float32"))
-assert list(xdevice.prefetch([x], "cpu")) and xdevice.parallel(lambda: 1) == [1]
+assert list(xdevice.prefetch([x], "cpu")) and xdevice.parallel.run(lambda: 1) == [1]
 assert xdevice.backend().samples() is not None
 """
 TEST = "def test_it(xd):\n    assert xd.name\n"

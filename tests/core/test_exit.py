@@ -18,7 +18,7 @@ at_work = threading.Event()
 
 
 def work():
-    x = xdevice.rand(300, 300)
+    x = xdevice.random.uniform(300, 300)
     for _ in range(10):
         x = add(x, x)
     return x
@@ -76,7 +76,7 @@ def prefetch_raising():
 def parallel_in_a_thread():
     def loop():
         while True:
-            xdevice.parallel(*[task] * 4)
+            xdevice.parallel.run(*[task] * 4)
 
     in_a_daemon(loop)
 
@@ -84,7 +84,7 @@ def parallel_in_a_thread():
 def parallel_nested_in_a_thread():
     def loop():
         while True:
-            xdevice.parallel(*[lambda: xdevice.parallel(task, task)] * 20)
+            xdevice.parallel.run(*[lambda: xdevice.parallel.run(task, task)] * 20)
 
     in_a_daemon(loop)
 
@@ -93,7 +93,7 @@ def parallel_raising():
     def fail():
         raise KeyError("the program's own")
 
-    xdevice.parallel(task, fail)
+    xdevice.parallel.run(task, fail)
 
 
 def transfers_entered():
@@ -107,7 +107,7 @@ def transfers_raising():
 
 
 def blocking_entered():
-    xdevice.blocking().__enter__()
+    xdevice.accelerator.blocking().__enter__()
     work()
 
 
@@ -163,7 +163,7 @@ import sys, threading
 import xdevice
 
 xdevice.set_backend("torch")
-x = xdevice.rand(64, 64, device="gpu:0")
+x = xdevice.random.uniform(64, 64, device="gpu:0")
 recording = threading.Event()
 
 
@@ -183,10 +183,10 @@ def task():
 
 
 if sys.argv[1] == "thread":
-    threading.Thread(target=xdevice.capture, args=(task, "gpu:0"), daemon=True).start()
+    threading.Thread(target=xdevice.accelerator.make_graphed_callable, args=(task, "gpu:0"), daemon=True).start()
     assert recording.wait(200)
 else:
-    graph = xdevice.capture(task, "gpu:0")
+    graph = xdevice.accelerator.make_graphed_callable(task, "gpu:0")
     if sys.argv[1] == "kept":
         graph()  # the program ends before the replay does
 """

@@ -20,7 +20,7 @@ class Slow:
             time.sleep(0.5)
 
 def work():
-    with xdevice.use("numpy"):
+    with xdevice.use_backend("numpy"):
         os.write(1, b"%a\\n" % xdevice.ones(2).tolist())  # a whole line; print writes its end apart
 
 entered = threading.Event()

@@ -1,4 +1,4 @@
-"""What says where it goes does so inside of `with device:` too: what an adapter makes for itself names its device.
+"""What says where it goes does so inside `with device:` too: what an adapter makes for itself names its device.
 
 On real GPUs (`pytest -m gpu`) or on virtual ones:
 
@@ -29,7 +29,7 @@ DTYPES = ("float32", "float16", "int64", "uint8", "bool", "bfloat16")
 def backend(request):
     if not registry.is_installed(request.param):
         pytest.skip(f"{request.param} is not installed")
-    with xdevice.use(request.param) as chosen:
+    with xdevice.use_backend(request.param) as chosen:
         if chosen.count("gpu") < 2:
             pytest.skip(f"{request.param} has fewer than two GPUs here")
         yield chosen
@@ -40,7 +40,7 @@ def sources(backend):
     for dtype in DTYPES:
         if dtype in backend.dtypes:
             for place in ("cpu", "gpu:0"):
-                yield xdevice.tensor(NUMBERS, place, dtype)
+                yield xdevice.tensor(NUMBERS, device=place, dtype=dtype)
 
 
 def network(backend):
@@ -69,7 +69,7 @@ def made(backend, folder):
                 yield xdevice.zeros(0, 3, device=place, dtype=dtype)
                 yield backend.from_numpy(NUMBERS.astype(dtypes.host_dtype(dtype)), xdevice.device(place))
     for dtype in {"float32", "float16", "bfloat16"} & backend.dtypes:
-        drawn = xdevice.rand(3, device="gpu:0", dtype=dtype)
+        drawn = xdevice.random.uniform(3, device="gpu:0", dtype=dtype)
         yield [str(xdevice.device_of(drawn)), (xdevice.to_numpy(drawn) < 1).all()]
 
 
@@ -77,18 +77,21 @@ def spread(backend, folder):
     places = ["gpu:0", "cpu"]
     for x in sources(backend):
         yield xdevice.split_batch(x, places)
-        yield xdevice.gather([x, x], "gpu:0")
-        yield xdevice.broadcast(x, places)
-        yield [(str(xdevice.device_of(one)), xdevice.to_numpy(one["x"])) for one in xdevice.replicate({"x": x}, places)]
+        yield xdevice.parallel.gather([x, x], "gpu:0")
+        yield xdevice.parallel.broadcast(x, places)
+        yield [
+            (str(xdevice.device_of(one)), xdevice.to_numpy(one["x"]))
+            for one in xdevice.parallel.replicate({"x": x}, places)
+        ]
 
 
 def reduced(backend, folder):
     for x in sources(backend):
         if "bool" in str(x.dtype):
             continue
-        yield xdevice.all_reduce([xdevice.copy_to(x, place) for place in ("gpu:0", "cpu", "cpu")])
+        yield xdevice.parallel.all_reduce([xdevice.copy_to(x, place) for place in ("gpu:0", "cpu", "cpu")])
         if "float" in str(x.dtype):
-            yield xdevice.all_reduce([xdevice.copy_to(x, place) for place in ("gpu:0", "cpu")], "mean")
+            yield xdevice.parallel.all_reduce([xdevice.copy_to(x, place) for place in ("gpu:0", "cpu")], "mean")
 
 
 def converted(backend, folder):
@@ -124,15 +127,15 @@ def modelled(backend, folder):
     for place in ("cpu", "gpu:0", "gpu:1", "cpu"):
         yield weights(backend, xdevice.to_device(net, place))
         yield weights(backend, xdevice.copy_to(net, place))
-    yield [weights(backend, one) for one in xdevice.replicate(net, ["gpu:0", "cpu"])]
-    yield dict(xdevice.convert_state(net, "numpy"))
+    yield [weights(backend, one) for one in xdevice.parallel.replicate(net, ["gpu:0", "cpu"])]
+    yield dict(xdevice.models.convert_state(net, "numpy"))
     xdevice.save(folder / "net.safetensors", net)
     with xdevice.cpu():
         other = network(backend)
     xdevice.to_device(other, "gpu:0")
     xdevice.load(folder / "net.safetensors", into=other)
     yield weights(backend, other)
-    yield dict(xdevice.convert_state(net, backend.name))
+    yield dict(xdevice.models.convert_state(net, backend.name))
 
 
 def weights(backend, net):

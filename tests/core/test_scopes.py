@@ -59,7 +59,7 @@ def in_thread(act):
 
 
 def blocks(backend):
-    return [xdevice.use(backend), other(backend), xdevice.transfers(), xdevice.blocking(backend)]
+    return [xdevice.use_backend(backend), other(backend), xdevice.transfers(), xdevice.accelerator.blocking(backend)]
 
 
 # threads
@@ -73,7 +73,7 @@ def test_one_block_shared_by_threads_that_overlap(backend):
 
         def work(block=block, lines=lines, failed=failed):
             try:
-                with xdevice.use(backend):
+                with xdevice.use_backend(backend):
                     for _ in range(20):
                         lines.wait()
                         with block:
@@ -92,13 +92,15 @@ def test_one_block_shared_by_threads_that_overlap(backend):
 
 
 def test_use_and_device_left_in_another_thread_are_refused_and_stay(backend):
-    for block in (xdevice.use(backend), other(backend)):
+    for block in (xdevice.use_backend(backend), other(backend)):
         block.__enter__()
         error = in_thread(lambda block=block: block.__exit__(None, None, None))
-        assert isinstance(error, xdevice.ScopeError)
+        assert isinstance(error, xdevice.errors.ScopeError)
         assert "left where it was not entered" in str(error)
         copied = contextvars.copy_context()  # knows of the block, and is not where it was entered
-        assert isinstance(in_thread(lambda c=copied, b=block: c.run(b.__exit__, None, None, None)), xdevice.ScopeError)
+        assert isinstance(
+            in_thread(lambda c=copied, b=block: c.run(b.__exit__, None, None, None)), xdevice.errors.ScopeError
+        )
         assert xdevice.backend() is backend
         block.__exit__(None, None, None)
     assert scopes.current() is None
@@ -120,18 +122,18 @@ def test_transfers_left_in_another_thread_takes_its_hooks_off(backend):
 
 def test_blocking_left_in_another_thread_ends_and_says_so(backend):
     before = patched(backend)
-    block = xdevice.blocking(backend)
+    block = xdevice.accelerator.blocking(backend)
     block.__enter__()
     error = in_thread(lambda: block.__exit__(None, None, None))
-    assert isinstance(error, xdevice.ScopeError)
-    with xdevice.blocking(backend):
+    assert isinstance(error, xdevice.errors.ScopeError)
+    with xdevice.accelerator.blocking(backend):
         pass
     assert patched(backend) == before
 
 
 def test_what_was_not_entered_is_named(backend):
     for block in blocks(backend):
-        with pytest.raises(xdevice.ScopeError, match="not entered"):
+        with pytest.raises(xdevice.errors.ScopeError, match="not entered"):
             block.__exit__(None, None, None)
 
 
@@ -179,7 +181,7 @@ def test_overlapping_transfers_go_on_seeing_what_cpp_reads():
 
 @pytest.mark.skipif("tensorflow" not in BACKENDS, reason="tensorflow is not installed")
 def test_a_thread_of_tensorflow_that_leaves_first_does_not_end_what_another_one_sees():
-    with xdevice.use("tensorflow") as backend:
+    with xdevice.use_backend("tensorflow") as backend:
         elsewhere = other(backend)
         x = xdevice.ones(3)
         transfers, inside, leave = xdevice.transfers, threading.Event(), threading.Event()
@@ -201,14 +203,14 @@ def test_a_thread_of_tensorflow_that_leaves_first_does_not_end_what_another_one_
 
 @pytest.mark.skipif("paddle" not in BACKENDS, reason="paddle is not installed")
 def test_overlapping_blocks_of_paddles_flag(monkeypatch):
-    with xdevice.use("paddle") as backend:
+    with xdevice.use_backend("paddle") as backend:
         monkeypatch.setattr(backend, "_gpus", 1)
         monkeypatch.setattr(backend, "virtual", 0)
 
         def flag():
             return backend.framework.get_flags("FLAGS_benchmark")["FLAGS_benchmark"]
 
-        first, second = xdevice.blocking(), xdevice.blocking()
+        first, second = xdevice.accelerator.blocking(), xdevice.accelerator.blocking()
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)
@@ -222,7 +224,7 @@ def test_scopes_of_generators_may_end_in_any_order(backend):
     elsewhere = other(backend)
 
     def block(device):
-        with device, xdevice.use(backend):
+        with device, xdevice.use_backend(backend):
             yield
 
     first, second = block(elsewhere), block(xdevice.cpu())
@@ -259,7 +261,7 @@ def test_a_device_across_an_await_is_refused_at_the_end_and_leaks_to_no_task(bac
 
     async def main():
         first, second = asyncio.ensure_future(waits()), asyncio.ensure_future(works())
-        with pytest.raises(xdevice.ScopeError, match=r"has an `await` inside.*asyncio\.to_thread"):
+        with pytest.raises(xdevice.errors.ScopeError, match=r"has an `await` inside.*asyncio\.to_thread"):
             await first
         await second
 
@@ -308,7 +310,7 @@ def test_a_server_of_many_tasks(backend):
 
     async def serve(reader, writer):
         number = int(await reader.readline())
-        with xdevice.use(backend if number % 2 else "numpy") as wanted:
+        with xdevice.use_backend(backend if number % 2 else "numpy") as wanted:
             await asyncio.sleep(0)
             with elsewhere if number % 2 else xdevice.cpu():
                 x = xdevice.to_device(xdevice.tensor(float(number), device="cpu"), "cpu")
@@ -394,7 +396,7 @@ def test_a_device_across_the_await_of_an_asynchronous_generator_is_refused(backe
         async for _ in batches():
             pass
 
-    with pytest.raises(xdevice.ScopeError, match=r"has an `await` inside"):
+    with pytest.raises(xdevice.errors.ScopeError, match=r"has an `await` inside"):
         asyncio.run(main())
 
 
@@ -403,7 +405,7 @@ def test_use_transfers_and_blocking_hold_in_interleaved_tasks(backend):
     x = xdevice.ones(1)
 
     async def reads(number):
-        chosen, block = xdevice.use(backend if number % 2 else "numpy"), xdevice.blocking(backend)
+        chosen, block = xdevice.use_backend(backend if number % 2 else "numpy"), xdevice.accelerator.blocking(backend)
         with chosen as wanted, xdevice.transfers() as log, block:
             for _ in range(number):
                 await asyncio.sleep(0)
@@ -432,8 +434,8 @@ def test_a_block_left_in_another_task(backend):
                 block.__exit__(None, None, None)
 
             await asyncio.ensure_future(enter())
-            if isinstance(block, xdevice.use | xdevice.Device):
-                with pytest.raises(xdevice.ScopeError):
+            if isinstance(block, xdevice.use_backend | xdevice.Device):
+                with pytest.raises(xdevice.errors.ScopeError):
                     await asyncio.ensure_future(leave())
             else:
                 await asyncio.ensure_future(leave())
@@ -445,7 +447,7 @@ def test_a_block_left_in_another_task(backend):
 
 def test_a_block_of_the_cpu_costs_torch_no_mode_and_holds_against_other_defaults():
     torch = pytest.importorskip("torch")
-    with xdevice.use("torch"):
+    with xdevice.use_backend("torch"):
         with xdevice.cpu():
             assert torch._C._len_torch_function_stack() == 0
             assert torch.ones(1).device.type == "cpu"

@@ -17,10 +17,10 @@ def test_a_scope_is_stronger_than_the_default_is_stronger_than_the_variable(monk
     assert xdevice.backend().name == "numpy"
     xdevice.set_backend("pytorch")
     assert xdevice.backend().name == "torch"
-    with xdevice.use("np") as chosen:
+    with xdevice.use_backend("np") as chosen:
         assert xdevice.backend() is chosen
         assert chosen.name == "numpy"
-        with xdevice.use("torch"):
+        with xdevice.use_backend("torch"):
             assert type(xdevice.ones(1)).__module__ == "torch"
         assert type(xdevice.ones(1)).__module__ == "numpy"
     assert xdevice.backend().name == "torch"
@@ -32,9 +32,9 @@ def test_a_tensor_decides_for_itself():
     import numpy as np
     import torch
 
-    with xdevice.use("numpy"):
+    with xdevice.use_backend("numpy"):
         assert isinstance(xdevice.to_device(torch.ones(1), "meta"), torch.Tensor)
-    with xdevice.use("torch"):
+    with xdevice.use_backend("torch"):
         assert isinstance(xdevice.copy_to(np.ones(1), "cpu"), np.ndarray)
 
 
@@ -54,7 +54,7 @@ def test_tensors_of_two_frameworks_in_one_container_go_their_own_ways():
 
 def test_a_scope_holds_for_its_thread_and_ends_after_an_exception():
     seen = []
-    with pytest.raises(KeyError), xdevice.use("torch"):  # noqa: PT012
+    with pytest.raises(KeyError), xdevice.use_backend("torch"):  # noqa: PT012
         thread = threading.Thread(target=lambda: seen.append(xdevice.backend().name))
         xdevice.set_backend("numpy")
         thread.start()
@@ -78,15 +78,17 @@ def test_a_changed_variable_is_warned_of_once_and_changes_nothing(monkeypatch):
 
 @pytest.mark.parametrize("thing", [3, True, None.__class__, b"torch", ["torch"], pytest])
 def test_what_is_no_name_is_refused(thing):
-    for ask in (xdevice.backend, xdevice.set_backend, lambda name: xdevice.use(name).__enter__()):
-        with pytest.raises(xdevice.BackendNotFoundError, match="expected its name"):
+    for ask in (xdevice.backend, xdevice.set_backend, lambda name: xdevice.use_backend(name).__enter__()):
+        with pytest.raises(xdevice.errors.BackendNotFoundError, match="expected its name"):
             ask(thing)
 
 
 @pytest.mark.parametrize("name", ["troch", "torch2", "", "  ", "pytoch"])
 def test_an_unknown_name_is_refused_with_what_there_is(name):
-    for ask in (xdevice.backend, xdevice.set_backend, lambda name: xdevice.use(name).__enter__()):
-        with pytest.raises(xdevice.BackendNotFoundError, match=r"known: torch, tensorflow, .*installed: ") as raised:
+    for ask in (xdevice.backend, xdevice.set_backend, lambda name: xdevice.use_backend(name).__enter__()):
+        with pytest.raises(
+            xdevice.errors.BackendNotFoundError, match=r"known: torch, tensorflow, .*installed: "
+        ) as raised:
             ask(name)
         assert repr(name) in str(raised.value)
     assert xdevice.backend("numpy").name == "numpy"
@@ -95,9 +97,9 @@ def test_an_unknown_name_is_refused_with_what_there_is(name):
 def test_a_typo_in_the_variable_is_refused(monkeypatch):
     monkeypatch.setenv("XDEVICE_BACKEND", "troch")
     for _ in range(2):
-        with pytest.raises(xdevice.BackendNotFoundError, match=r"XDEVICE_BACKEND=troch: .*did you mean 'torch'"):
+        with pytest.raises(xdevice.errors.BackendNotFoundError, match=r"XDEVICE_BACKEND=troch: .*did you mean 'torch'"):
             xdevice.try_gpu()
-    with pytest.raises(xdevice.BackendNotFoundError, match="'keras': keras is 'tensorflow' here; known"):
+    with pytest.raises(xdevice.errors.BackendNotFoundError, match="'keras': keras is 'tensorflow' here; known"):
         xdevice.backend("keras")
     monkeypatch.setenv("XDEVICE_BACKEND", " ")
     assert xdevice.backend().name in xdevice.backends()

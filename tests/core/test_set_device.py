@@ -1,4 +1,5 @@
-"""`set_device` beyond what the suite checks on every adapter: how threads and programs end, and what is put back."""
+"""`set_default_device` beyond what the suite checks on every adapter: how threads and programs end, and what is put
+back."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ def place():
 
 before = place()
 def work():
-    xdevice.set_device("gpu:1")
-    print(place(), xdevice.current_device())
+    xdevice.set_default_device("gpu:1")
+    print(place(), xdevice.device())
 
 thread = threading.Thread(target=work)
 thread.start()
 thread.join()
-print(place() is before, xdevice.current_device())
-xdevice.set_device("gpu:1")
+print(place() is before, xdevice.device())
+xdevice.set_default_device("gpu:1")
 print(place(), xdevice.num_gpus())
 """
 
@@ -39,17 +40,20 @@ def test_it_ends_with_its_thread_and_the_program_ends_quietly(name):
 
 
 def test_a_wrong_device_changes_nothing(xd):
-    xdevice.set_device("cpu")
+    xdevice.set_default_device("cpu")
     try:
         for wrong in (0, "gqu", "gpu:99"):
-            with pytest.raises((xdevice.DeviceError, xdevice.DeviceNotFoundError)):
-                xdevice.set_device(wrong)
+            with pytest.raises((xdevice.errors.DeviceError, xdevice.errors.DeviceNotFoundError)):
+                xdevice.set_default_device(wrong)
             assert scopes._threads.device is xdevice.cpu()
-        with xdevice.cpu(), pytest.raises(xdevice.ScopeError, match=r"set_device\(None\) inside of `with cpu:0:`"):
-            xdevice.set_device(None)
+        with (
+            xdevice.cpu(),
+            pytest.raises(xdevice.errors.ScopeError, match=r"set_default_device\(None\) inside `with cpu:0:`"),
+        ):
+            xdevice.set_default_device(None)
         assert scopes._threads.device is xdevice.cpu()
     finally:
-        xdevice.set_device(None)
+        xdevice.set_default_device(None)
     assert scopes._threads.device is None
 
 
@@ -57,7 +61,7 @@ def test_it_is_of_the_thread_and_not_of_a_context():
     """A notebook loses context variables between its cells, and a thread of a pool takes them along."""
     import contextvars
 
-    xdevice.set_device("cpu")
+    xdevice.set_default_device("cpu")
     try:
         assert contextvars.Context().run(scopes.current) is xdevice.cpu()
         found = []
@@ -67,4 +71,4 @@ def test_it_is_of_the_thread_and_not_of_a_context():
         thread.join()
         assert found == [None]
     finally:
-        xdevice.set_device(None)
+        xdevice.set_default_device(None)

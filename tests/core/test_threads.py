@@ -17,8 +17,8 @@ with loader.import_lock:
     xdevice.backend("tensorflow")
 thread.join()
 for name in ("paddle", "tensorflow"):
-    with xdevice.use(name):
-        x = xdevice.rand(64, 64)
+    with xdevice.use_backend(name):
+        x = xdevice.random.uniform(64, 64)
         xdevice.to_numpy(x @ x)
 print("all work")
 """
@@ -37,7 +37,7 @@ def first_use(order):
     try:
         gate.wait()
         for name in order:
-            with xdevice.use(name):
+            with xdevice.use_backend(name):
                 x = xdevice.tensor([[1.0] * 64] * 64)
                 y = xdevice.copy_to(x, "cpu")
                 xdevice.sync()
@@ -63,9 +63,9 @@ mx = xdevice.backend("mxnet").framework
 
 
 def work():
-    with xdevice.use("mxnet"):
+    with xdevice.use_backend("mxnet"):
         while not stop.is_set():
-            x = xdevice.rand(64, 64)
+            x = xdevice.random.uniform(64, 64)
             xdevice.to_numpy(mx.np.dot(x, x))
             at_work.set()
 
@@ -74,7 +74,7 @@ threads = [threading.Thread(target=work) for _ in range(2)]
 for thread in threads:
     thread.start()
 assert at_work.wait(200)
-with xdevice.use("paddle"):
+with xdevice.use_backend("paddle"):
     xdevice.to_numpy(xdevice.ones(3) + 1)
 stop.set()
 for thread in threads:

@@ -171,7 +171,7 @@ def none_on_one() -> None:
             with world.averaging(model):
                 model.last(batch(world)).square().mean().backward()
                 kept = [p.grad.clone() for p in model.last.parameters()]
-        except xdevice.CollectiveMismatchError as error:
+        except xdevice.errors.CollectiveMismatchError as error:
             report(text=str(error))
         assert all(torch.equal(p.grad, own) for p, own in zip(model.last.parameters(), kept, strict=True))
         assert not torch.equal(kept[0], before[0])
@@ -186,7 +186,7 @@ def a_gradient_that_cannot_be_written() -> None:
     with world_of_torch() as world:
         model = nn.Linear(2, 2)
         model.weight.grad, model.bias.grad = torch.ones(2, 1).expand(2, 2), torch.ones(2)
-        with pytest.raises(xdevice.ArgumentError, match="the gradient of weight cannot be written"):
+        with pytest.raises(xdevice.errors.ArgumentError, match="the gradient of weight cannot be written"):
             world.average_gradients(model)
         world.barrier()
     report(good=True)
@@ -197,9 +197,9 @@ def is_refused() -> None:
     with world_of_torch() as world:
         model = net(world)
         wrong = [
-            (xdevice.NotATensorError, lambda: world.averaging([torch.ones(2)])),
-            (xdevice.NotATensorError, lambda: world.averaging(nn.ReLU())),
-            (xdevice.ArgumentError, lambda: world.averaging(model, weight=-1)),
+            (xdevice.errors.NotATensorError, lambda: world.averaging([torch.ones(2)])),
+            (xdevice.errors.NotATensorError, lambda: world.averaging(nn.ReLU())),
+            (xdevice.errors.ArgumentError, lambda: world.averaging(model, weight=-1)),
         ]
         for error, call in wrong if world.rank == 0 else ():
             with pytest.raises(error), call():
@@ -217,17 +217,17 @@ def _closes(error, act) -> None:
                 if world.rank == 1:
                     act(world, model)
                 backward(model, batch(world))
-    except (error, xdevice.PeerError) as found:
+    except (error, xdevice.errors.PeerError) as found:
         report(error=type(found).__name__, text=str(found))
         raise
 
 
 def a_verb_inside() -> None:
-    _closes(xdevice.ScopeError, lambda world, model: world.barrier())
+    _closes(xdevice.errors.ScopeError, lambda world, model: world.barrier())
 
 
 def two_passes() -> None:
-    _closes(xdevice.ScopeError, lambda world, model: backward(model, batch(world)))
+    _closes(xdevice.errors.ScopeError, lambda world, model: backward(model, batch(world)))
 
 
 def raises_in_the_middle() -> None:
@@ -288,7 +288,7 @@ def shards() -> None:
             lambda: world.average_gradients(model),
             lambda: world.averaging(model).__enter__(),
         ):
-            with pytest.raises(xdevice.UnsupportedError, match="DTensor"):
+            with pytest.raises(xdevice.errors.UnsupportedError, match="DTensor"):
                 call()
         world.barrier()
     report(good=not torch.distributed.is_initialized())
@@ -305,7 +305,7 @@ def own_group(ranks=lambda rank: rank, everywhere=True) -> None:
     with world_of_torch() as world:
         try:
             world.native_group()
-        except xdevice.LaunchError as error:
+        except xdevice.errors.LaunchError as error:
             report(text=str(error))
             raise
     assert torch.distributed.is_initialized()
@@ -326,3 +326,60 @@ def a_rank_dies_in_their_step() -> None:
             report(failed=time.monotonic())
             os.kill(os.getpid(), signal.SIGKILL)
         backward(ddp, batch(world))
+
+
+def begins_with_other_weights():
+    """Each rank has made its own: the first vote says so, whichever verb it is of, and a broadcast makes them equal."""
+    with world_of_torch() as world:
+        torch.manual_seed(world.rank)
+        model = nn.Linear(3, 2)
+        backward(model, torch.ones(1, 3))
+        before = copy.deepcopy(model.weight.grad)
+        with pytest.raises(xdevice.errors.CollectiveMismatchError, match=r"first weights.*world\.broadcast\(model\)"):
+            world.average_gradients(model)
+        with (
+            pytest.raises(xdevice.errors.CollectiveMismatchError, match=r"first weights"),
+            world.averaging(model),
+        ):
+            pass
+        assert torch.equal(model.weight.grad, before)
+        world.broadcast(model)
+        world.average_gradients(model)
+        with torch.no_grad():
+            model.weight += world.rank  # later votes do not read the weights again: it would cost a copy in each step
+        world.average_gradients(model)
+    report(good=True)
+
+
+def writes_too_early():
+    """A step, or a change of gradients that are on their way, inside the block: the ranks would part without a word."""
+    with world_of_torch() as world:
+        model = world.broadcast(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x = torch.ones(1, 3) * (world.rank + 1)
+
+        def averaged(act):
+            optimizer.zero_grad()
+            with world.averaging(model):
+                backward(model, x)
+                act()
+
+        with pytest.raises(xdevice.errors.ArgumentError, match=r"0\.weight was written"):
+            averaged(optimizer.step)
+        with pytest.raises(xdevice.errors.ArgumentError, match=r"the gradient of .* was written"):
+            averaged(lambda: nn.utils.clip_grad_norm_(model.parameters(), 1e-3))
+        averaged(lambda: None)  # the world works on
+        means = world.all_gather(model[0].weight.grad)
+        assert torch.equal(means[:2], means[2:])
+    report(good=True)
+
+
+def resumes_with_another_rate():
+    with world_of_torch() as world:
+        model = world.broadcast(nn.Linear(3, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1 if world.rank else 0.05)
+        with pytest.raises(xdevice.errors.CollectiveMismatchError, match=r"'lr': 0\.05.*'lr': 0\.1"):
+            world.broadcast(optimizer)
+        optimizer.param_groups[0]["lr"] = 0.05
+        world.broadcast(optimizer)
+    report(good=True)

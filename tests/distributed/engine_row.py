@@ -22,7 +22,7 @@ def row(world):
 
 
 if __name__ == "__main__":
-    with xdevice.processes() as world:
+    with xdevice.distributed.processes() as world:
         line = row(world)
         if world.is_first:
             print(line, flush=True)

@@ -81,7 +81,7 @@ def nans(rank):
     return values
 
 
-with xdevice.use(BACKEND), xdevice.processes(engine=ENGINE) as world:
+with xdevice.use_backend(BACKEND), xdevice.distributed.processes(engine=ENGINE) as world:
     assert world.engine == ENGINE, world.engine
     backend = xdevice.backend()
     for dtype in sorted(backend.dtypes):
@@ -90,7 +90,9 @@ with xdevice.use(BACKEND), xdevice.processes(engine=ENGINE) as world:
             x = xdevice.tensor(parts[world.rank], dtype=dtype, device=world.device)
             for op in FOLD:
                 # the largest of complex numbers, and of uint64 on engines whose integers are signed
-                with suppress(xdevice.DTypeError, *[xdevice.UnsupportedError] * (dtype == "uint64" and op != "sum")):
+                with suppress(
+                    xdevice.errors.DTypeError, *[xdevice.errors.UnsupportedError] * (dtype == "uint64" and op != "sum")
+                ):
                     sums(world, x, parts, dtype, op)
             moves(world, x, parts)
         if dtype in ("float16", "bfloat16", "float32", "float64"):

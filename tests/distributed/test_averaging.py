@@ -47,9 +47,12 @@ def assert_good(outcomes):
             ("a_model_that_changes", 2),
             ("is_refused", 2),
             ("a_gradient_that_cannot_be_written", 2),
+            ("begins_with_other_weights", 2),
+            ("writes_too_early", 2),
+            ("resumes_with_another_rate", 2),
         ],
-        each_time=[("equals_what_comes_after_it", 2)],
-        slow=[("a_model_that_changes", 2), ("a_gradient_that_cannot_be_written", 2)],
+        each_time=[("equals_what_comes_after_it", 2), ("begins_with_other_weights", 2)],
+        slow=[("a_model_that_changes", 2), ("a_gradient_that_cannot_be_written", 2), ("writes_too_early", 2)],
         others="long",
     ),
 )
@@ -76,7 +79,7 @@ def test_a_gradient_that_is_none_on_one_rank_is_named(run):
         [
             ("raises_in_the_middle", "ValueError", "rank 1 raised ValueError: a bug in backward"),
             ("two_passes", "ScopeError", "got a gradient twice in one block"),
-            ("a_verb_inside", "ScopeError", "barrier inside of averaging()"),
+            ("a_verb_inside", "ScopeError", "barrier inside averaging()"),
         ],
         each_time=[("raises_in_the_middle", "ValueError", "rank 1 raised ValueError: a bug in backward")],
         slow=[("two_passes", "ScopeError", "got a gradient twice in one block")],

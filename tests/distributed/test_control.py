@@ -63,7 +63,7 @@ def test_who_has_the_token_joins(serving):
 @pytest.mark.parametrize("key", ["", "another", "a secret "])
 def test_who_lacks_the_token_is_refused(serving, key):
     port, _ = serving(key="a secret")
-    with pytest.raises(xdevice.LaunchError, match="XDEVICE_TOKEN"):
+    with pytest.raises(xdevice.errors.LaunchError, match="XDEVICE_TOKEN"):
         connect(port, key=key)
 
 
@@ -87,7 +87,7 @@ def test_a_hub_that_lacks_the_token_is_refused(serving):
 
     thread = threading.Thread(target=pretend)
     thread.start()
-    with pytest.raises(xdevice.LaunchError, match="XDEVICE_TOKEN"):
+    with pytest.raises(xdevice.errors.LaunchError, match="XDEVICE_TOKEN"):
         connect(listener.getsockname()[1], key="a secret")
     thread.join()
     listener.close()
@@ -111,27 +111,27 @@ def test_who_does_not_say_who_it_is_is_dropped(serving, monkeypatch):
 def test_a_rank_that_is_there_twice_ends_the_wait_for_the_others(serving):
     port, first = serving(size=3)
     there = connect(port, size=3)
-    with pytest.raises(xdevice.LaunchError, match="rank 1 already"):
+    with pytest.raises(xdevice.errors.LaunchError, match="rank 1 already"):
         connect(port, size=3)
-    with pytest.raises(xdevice.PeerError, match="a process of this run cannot join: another process is rank 1"):
+    with pytest.raises(xdevice.errors.PeerError, match="a process of this run cannot join: another process is rank 1"):
         first.wait_for_all(20)
     there.close()
 
 
 def test_a_rank_of_another_size_ends_the_wait_for_the_others(serving):
     port, first = serving(size=3)
-    with pytest.raises(xdevice.LaunchError, match="rank 1 of 2, and here are 3"):
+    with pytest.raises(xdevice.errors.LaunchError, match="rank 1 of 2, and here are 3"):
         connect(port)
-    with pytest.raises(xdevice.PeerError, match="cannot join: it is rank 1 of 2") as raised:
+    with pytest.raises(xdevice.errors.PeerError, match="cannot join: it is rank 1 of 2") as raised:
         first.wait_for_all(20)
     assert raised.value.why == "never joined"
 
 
 def test_who_lacks_the_token_ends_nothing_and_is_told_of_at_the_end(serving, caplog):
     port, first = serving(key="a secret", join_timeout=0.5)
-    with pytest.raises(xdevice.LaunchError, match="XDEVICE_TOKEN"):
+    with pytest.raises(xdevice.errors.LaunchError, match="XDEVICE_TOKEN"):
         connect(port, key="another")
-    with pytest.raises(xdevice.PeerError, match="1 connections were refused, with another XDEVICE_TOKEN"):
+    with pytest.raises(xdevice.errors.PeerError, match="1 connections were refused, with another XDEVICE_TOKEN"):
         first.wait_for_all(0.5)
     assert "rank 0 has refused a process" in caplog.text
 
@@ -139,7 +139,7 @@ def test_who_lacks_the_token_ends_nothing_and_is_told_of_at_the_end(serving, cap
 def test_who_comes_after_all_is_refused(serving):
     port, _ = serving()
     there = joined(port)
-    with pytest.raises(xdevice.LaunchError, match="rank 1 already"):
+    with pytest.raises(xdevice.errors.LaunchError, match="rank 1 already"):
         connect(port)
     there.close()
 
@@ -149,9 +149,9 @@ def test_a_mismatch_is_told_before_what_it_led_to():
     line, other = control.Line(own, pulse, "127.0.0.1", 1.0, None), control.Conn(others)
     other.send(b"M", '{"0": "a call", "1": "another"}')
     other.send(b"E", '{"rank": 0, "why": "raised", "text": "rank 0 raised an error"}')
-    with pytest.raises(xdevice.CollectiveMismatchError):
+    with pytest.raises(xdevice.errors.CollectiveMismatchError):
         line.vote("another")
-    with pytest.raises(xdevice.PeerError, match="rank 0 raised"):
+    with pytest.raises(xdevice.errors.PeerError, match="rank 0 raised"):
         line.vote("the next")
     for one in (other, others_pulse, line):
         one.close()
@@ -200,7 +200,7 @@ def test_what_the_control_connection_cannot_read_ends_the_world(serving, caplog)
     port, first = serving()
     second = joined(port)
     second._vote.send(b"V", "no number")
-    with pytest.raises(xdevice.PeerError, match="control connection has failed: ValueError"):
+    with pytest.raises(xdevice.errors.PeerError, match="control connection has failed: ValueError"):
         first.vote("a call")
     second.close()
     assert "has failed" in caplog.text
@@ -245,7 +245,7 @@ def test_a_frame_that_is_too_long_ends_the_connection():
 
 def test_who_never_comes_is_named(serving):
     _, first = serving(size=4, join_timeout=0.3)
-    with pytest.raises(xdevice.PeerError, match=r"ranks 1, 2, 3 have not joined within 0\.3 s") as raised:
+    with pytest.raises(xdevice.errors.PeerError, match=r"ranks 1, 2, 3 have not joined within 0\.3 s") as raised:
         first.vote("a call")
     assert (raised.value.rank, raised.value.why) == (1, "never joined")
 
@@ -281,7 +281,7 @@ def in_engine(lines, ends_after, seconds):
             lines[rank].wait(
                 lambda step: time.sleep(step) or time.monotonic() > until, lambda: ("a call", seconds), True
             )
-        except xdevice.PeerError as error:
+        except xdevice.errors.PeerError as error:
             raised[rank] = error
 
     threads = [threading.Thread(target=call, args=(rank,)) for rank in range(len(lines))]
@@ -355,7 +355,7 @@ def test_a_rank_whose_link_is_cut_in_the_engine_is_named_in_time(serving):
 def test_beyond_this_machine_a_token_is_needed(monkeypatch):
     monkeypatch.delenv("XDEVICE_TOKEN", raising=False)
     for rank in (0, 1):
-        with pytest.raises(xdevice.LaunchError, match="XDEVICE_TOKEN"):
+        with pytest.raises(xdevice.errors.LaunchError, match="XDEVICE_TOKEN"):
             hub.join(PLACE._replace(rank=rank, host="10.0.0.1", port=29400), 1, 1)
 
 
@@ -373,7 +373,7 @@ def test_a_world_of_one_starts_and_imports_nothing():
     done = python(
         "-c",
         "import sys, threading, numpy as np, xdevice\n"
-        "with xdevice.processes() as world:\n"
+        "with xdevice.distributed.processes() as world:\n"
         "    x = np.ones(3)\n"
         "    assert world.all_reduce(x, 'mean', weight=2) is x and world.broadcast(x) is x\n"
         "    assert world.all_gather(x) is x and world.average_gradients([x])[0] is x\n"
@@ -383,7 +383,7 @@ def test_a_world_of_one_starts_and_imports_nothing():
         "    assert (world.rank, world.size, world.engine, world.is_first) == (0, 1, 'none', True)\n"
         "    assert world.all_gather(np.float32(2)).tolist() == [2]\n"
         "    try: world.send(x, 1)\n"
-        "    except xdevice.ArgumentError: pass\n"
+        "    except xdevice.errors.ArgumentError: pass\n"
         "    else: raise AssertionError\n"
         "assert threading.active_count() == 1\n"
         "assert not {'torch', 'jax', 'tensorflow', 'paddle', 'mxnet', 'torch.distributed'} & set(sys.modules)\n",

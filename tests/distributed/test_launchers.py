@@ -111,7 +111,7 @@ def test_ports_are_the_same_for_all_of_a_run_and_others_for_another(monkeypatch)
 )
 def test_what_cannot_be_is_refused(monkeypatch, said, words):
     say(monkeypatch, **said)
-    with pytest.raises(xdevice.LaunchError) as raised:
+    with pytest.raises(xdevice.errors.LaunchError) as raised:
         place()
     assert words in str(raised.value)
 
@@ -131,7 +131,9 @@ NOT_SERVED = [
 @pytest.mark.parametrize(("said", "words"), NOT_SERVED)
 def test_a_launcher_that_is_not_served_is_named_and_is_no_world_of_one(monkeypatch, said, words):
     say(monkeypatch, **SLURM, **said)  # the job in which it runs does not count in its place
-    with pytest.raises(xdevice.LaunchError, match="start the program by xdevice launch, torchrun, mpirun") as raised:
+    with pytest.raises(
+        xdevice.errors.LaunchError, match="start the program by xdevice launch, torchrun, mpirun"
+    ) as raised:
         place()
     assert words in str(raised.value)
     say(monkeypatch, **OURS)
@@ -155,13 +157,13 @@ def test_one_process_of_a_launcher_that_is_not_served_is_a_world_of_one(monkeypa
 @pytest.mark.parametrize("value", ["-1", "one", "1.0", "²"])
 def test_a_number_that_is_none(monkeypatch, value):
     say(monkeypatch, **{**TORCHRUN, "RANK": value})
-    with pytest.raises(xdevice.SettingError, match="RANK is"):
+    with pytest.raises(xdevice.errors.SettingError, match="RANK is"):
         place()
 
 
 def test_a_launcher_of_one_is_a_world_of_one(monkeypatch):
     say(monkeypatch, RANK=0, WORLD_SIZE=1)
-    with xdevice.processes() as world:
+    with xdevice.distributed.processes() as world:
         assert (world.size, world.launcher) == (1, "torchrun")
 
 
@@ -174,22 +176,25 @@ def test_the_first_of_slurms_nodes(nodes, first):
 
 def test_options_come_from_the_environment_where_they_are_left_out(monkeypatch):
     say(monkeypatch, XDEVICE_ENGINE="paddle", XDEVICE_TIMEOUT="7.5", XDEVICE_JOIN_TIMEOUT=9, XDEVICE_CHECK=0)
-    assert tuple(xdevice.processes().options) == ("paddle", 7.5, 9.0, False)
-    assert tuple(xdevice.processes(engine="torch", check=True).options) == ("torch", 7.5, 9.0, True)
+    assert tuple(xdevice.distributed.processes().options) == ("paddle", 7.5, 9.0, False)
+    assert tuple(xdevice.distributed.processes(engine="torch", check=True).options) == ("torch", 7.5, 9.0, True)
     say(monkeypatch, XDEVICE_CHECK="yes")
-    with pytest.raises(xdevice.SettingError, match="XDEVICE_CHECK"):
-        xdevice.processes()
+    with pytest.raises(xdevice.errors.SettingError, match="XDEVICE_CHECK"):
+        xdevice.distributed.processes()
 
 
 @pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": "3"}, {"join_timeout": -1}, {"check": 1}, {"engine": 3}])
 def test_arguments_that_are_none(wrong):
-    with pytest.raises(xdevice.ArgumentError):
-        xdevice.processes(**wrong)
+    with pytest.raises(xdevice.errors.ArgumentError):
+        xdevice.distributed.processes(**wrong)
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_world_is_not_copied(copied):
-    with xdevice.processes() as world, pytest.raises(xdevice.UnsupportedError, match="this process's own"):
+    with (
+        xdevice.distributed.processes() as world,
+        pytest.raises(xdevice.errors.UnsupportedError, match="this process's own"),
+    ):
         copied(world)
 
 
@@ -206,10 +211,10 @@ def test_a_world_is_not_copied(copied):
     ],
 )
 def test_what_is_no_range_and_no_json_is_refused(call):
-    with xdevice.processes() as world, pytest.raises(xdevice.ArgumentError):
+    with xdevice.distributed.processes() as world, pytest.raises(xdevice.errors.ArgumentError):
         call(world)
 
 
 def test_there_is_no_world_outside_of_a_block():
-    with pytest.raises(xdevice.LaunchError, match="not in a block"):
-        xdevice.world()
+    with pytest.raises(xdevice.errors.LaunchError, match="not in a block"):
+        xdevice.distributed.world()

@@ -43,41 +43,41 @@ def test_every_launcher_s_rank_is_the_gpu(name, gpus, monkeypatch):
     gpus(4)
     for rank in range(4):
         monkeypatch.setenv(name, str(rank))
-        assert xdevice.local_device() is xdevice.gpu(rank)
+        assert xdevice.distributed.local_device() is xdevice.gpu(rank)
 
 
 def test_without_a_launcher_it_is_the_first_gpu_or_the_cpu(gpus):
     gpus(2)
-    assert xdevice.local_device() is xdevice.gpu(0)
+    assert xdevice.distributed.local_device() is xdevice.gpu(0)
     gpus(0)
-    assert xdevice.local_device() is xdevice.cpu()
+    assert xdevice.distributed.local_device() is xdevice.cpu()
 
 
 @pytest.mark.parametrize("name", RANKS)
 def test_without_gpus_it_is_the_cpu_for_every_rank(name, gpus, monkeypatch):
     gpus(0)
     monkeypatch.setenv(name, "3")
-    assert xdevice.local_device() is xdevice.cpu()
+    assert xdevice.distributed.local_device() is xdevice.cpu()
 
 
 def test_the_inner_launcher_counts(gpus, monkeypatch):
     gpus(4)
     monkeypatch.setenv("SLURM_LOCALID", "0")
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "2")
-    assert xdevice.local_device() is xdevice.gpu(2)
+    assert xdevice.distributed.local_device() is xdevice.gpu(2)
     monkeypatch.setenv("LOCAL_RANK", "3")
-    assert xdevice.local_device() is xdevice.gpu(3)
+    assert xdevice.distributed.local_device() is xdevice.gpu(3)
     monkeypatch.setenv("LOCAL_RANK", "")
-    assert xdevice.local_device() is xdevice.gpu(2)
+    assert xdevice.distributed.local_device() is xdevice.gpu(2)
 
 
 def test_paddle_s_choice_of_gpus_is_more_than_a_rank(gpus, monkeypatch):
     gpus(4)
     monkeypatch.setenv("PADDLE_LOCAL_RANK", "0")
     monkeypatch.setenv("FLAGS_selected_gpus", "2")
-    assert xdevice.local_device() is xdevice.gpu(2)
+    assert xdevice.distributed.local_device() is xdevice.gpu(2)
     monkeypatch.setenv("FLAGS_selected_gpus", "1,3")
-    assert xdevice.local_device() is xdevice.gpu(1)
+    assert xdevice.distributed.local_device() is xdevice.gpu(1)
 
 
 @pytest.mark.parametrize("name", VISIBLE)
@@ -85,7 +85,7 @@ def test_one_gpu_shown_to_each_process_is_gpu_0_in_each(name, gpus, monkeypatch)
     gpus(1)
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setenv(name, "3")
-    assert xdevice.local_device() is xdevice.gpu(0)
+    assert xdevice.distributed.local_device() is xdevice.gpu(0)
 
 
 def test_more_processes_than_gpus_are_refused(gpus, monkeypatch):
@@ -95,13 +95,13 @@ def test_more_processes_than_gpus_are_refused(gpus, monkeypatch):
         if visible is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         with pytest.raises(
-            xdevice.DeviceNotFoundError, match=r"SLURM_LOCALID=1 asks for gpu:1, and numpy has 1 GPU here"
+            xdevice.errors.DeviceNotFoundError, match=r"SLURM_LOCALID=1 asks for gpu:1, and numpy has 1 GPU here"
         ):
-            xdevice.local_device()
+            xdevice.distributed.local_device()
     gpus(2)
     monkeypatch.setenv("SLURM_LOCALID", "5")
-    with pytest.raises(xdevice.DeviceNotFoundError, match="2 GPUs here; start one process for each GPU, 2"):
-        xdevice.local_device()
+    with pytest.raises(xdevice.errors.DeviceNotFoundError, match="2 GPUs here; start one process for each GPU, 2"):
+        xdevice.distributed.local_device()
 
 
 @pytest.mark.parametrize("text", ["-1", "one", "1.5", "0x1", "²", ",", "1;2"])
@@ -109,12 +109,14 @@ def test_a_rank_that_is_no_number_is_named(text, gpus, monkeypatch):
     for count in (0, 2):
         gpus(count)
         monkeypatch.setenv("MPI_LOCALRANKID", text)
-        with pytest.raises(xdevice.SettingError, match=r"MPI_LOCALRANKID is .* 0, 1, 2"):
-            xdevice.local_device()
+        with pytest.raises(xdevice.errors.SettingError, match=r"MPI_LOCALRANKID is .* 0, 1, 2"):
+            xdevice.distributed.local_device()
 
 
 SCRIPT = (
-    "import xdevice\nprint('I am on', xdevice.device_of(xdevice.ones(2, device=xdevice.local_device())), flush=True)\n"
+    "import xdevice\n"
+    "place = xdevice.distributed.local_device()\n"
+    "print('I am on', xdevice.device_of(xdevice.ones(2, device=place)), flush=True)\n"
 )
 
 
@@ -147,14 +149,14 @@ def test_a_real_launcher_gives_each_process_its_own(backend, command, tmp_path):
 ON_MY_DEVICE = """
 import xdevice
 
-with xdevice.processes() as world:
+with xdevice.distributed.processes() as world:
     x = world.all_reduce(xdevice.ones(4, device=world.device)) / world.size
     y = world.all_reduce(x)
     with xdevice.cpu() as inner:
-        assert xdevice.current_device() is inner
+        assert xdevice.device() is inner
         assert xdevice.device_of(xdevice.zeros(2)) is inner
     assert str(xdevice.device_of(x)) == str(xdevice.device_of(y)) == f"gpu:{world.rank}", xdevice.device_of(x)
-assert xdevice.current_device() is xdevice.cpu()
+assert xdevice.device() is xdevice.cpu()
 print("stays on", world.device)
 """
 

@@ -46,7 +46,7 @@ _FRAMEWORKS = {
 }
 _PROGRAM = """
     batches = [np.ones((2, 3), "float32"), np.arange(12, dtype="float32").reshape(4, 3)]
-    with xdevice.processes() as world:
+    with xdevice.distributed.processes() as world:
         world.broadcast(model)
         each = []
         for batch in batches:

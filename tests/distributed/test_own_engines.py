@@ -61,12 +61,12 @@ print(*names)
 
 @pytest.mark.slow
 def test_mxnet_says_why_it_has_none():
-    with pytest.raises(xdevice.UnsupportedError, match="sends float64 through float32"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="sends float64 through float32"):
         engines.candidates("mxnet", xdevice.backend("mxnet"), CPU)
 
 
 def test_numpy_says_why_it_has_none():
-    with pytest.raises(xdevice.UnsupportedError, match="NumPy moves nothing between processes"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="NumPy moves nothing between processes"):
         engines.candidates("numpy:mpi", xdevice.backend("numpy"), CPU)
 
 
@@ -95,7 +95,7 @@ def test_auto_takes_pytorchs_on_the_host_and_then_its_own(has):
         "paddle:gloo",
     ]
     assert engines.candidates("auto", has(paddle=("nccl", "gloo")), CPU) == ["paddle:gloo"]
-    with pytest.raises(xdevice.LaunchError, match="install PyTorch"):
+    with pytest.raises(xdevice.errors.LaunchError, match="install PyTorch"):
         engines.candidates("auto", has(paddle=()), CPU)
 
 
@@ -108,7 +108,7 @@ def test_auto_takes_the_frameworks_own_on_gpus(has):
 def test_nccl_is_none_for_the_host(has):
     own = has(paddle=("nccl", "gloo"))
     assert engines.candidates("paddle", own, CPU) == ["paddle:gloo"]
-    with pytest.raises(xdevice.UnsupportedError, match="the engine 'nccl' here"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="the engine 'nccl' here"):
         engines.candidates("paddle:nccl", own, CPU)
 
 
@@ -117,7 +117,9 @@ def test_two_processes_on_one_gpu_are_named():
         return [json.dumps([f"gpu:{i}", uuid]) for i, uuid in enumerate(uuids)]
 
     engines.require_gpu_each("torch:nccl", on("GPU-a", "GPU-b", None, None))
-    with pytest.raises(xdevice.LaunchError, match="ranks 1 and 2 are both on one GPU, GPU-b, which rank 2 calls gpu:2"):
+    with pytest.raises(
+        xdevice.errors.LaunchError, match="ranks 1 and 2 are both on one GPU, GPU-b, which rank 2 calls gpu:2"
+    ):
         engines.require_gpu_each("torch:nccl", on("GPU-a", "GPU-b", "GPU-b"))
 
 
@@ -153,7 +155,7 @@ def test_an_engine_is_started_for_the_device_that_it_works_on():
     require_fit(backend, "gloo", CPU)
     require_fit(backend, "nccl", GPU)
     for name, device in (("nccl", CPU), ("gloo", GPU)):
-        with pytest.raises(xdevice.UnsupportedError, match=f"the engine {name} for what is on {device}"):
+        with pytest.raises(xdevice.errors.UnsupportedError, match=f"the engine {name} for what is on {device}"):
             require_fit(backend, name, device)
 
 
@@ -169,9 +171,9 @@ def test_each_verb_with_each_dtype(name, size):
 
 LATE = """
 import {0}, xdevice
-with xdevice.use({1!r}):
+with xdevice.use_backend({1!r}):
     x = xdevice.ones(3)
-    with xdevice.processes(engine={2!r}) as world:
+    with xdevice.distributed.processes(engine={2!r}) as world:
         raise SystemExit("it started")
 """
 
@@ -191,7 +193,7 @@ import time
 import xdevice
 from jax._src import distributed
 
-with xdevice.processes(engine="jax") as world:
+with xdevice.distributed.processes(engine="jax") as world:
     leave, service = distributed.State.shutdown, distributed.global_state.service
     def slowly(self):
         if self.client is not None:
@@ -211,7 +213,7 @@ with xdevice.processes(engine="jax") as world:
 ELSEWHERE = """
 import xdevice
 
-with xdevice.processes(engine="jax") as world:
+with xdevice.distributed.processes(engine="jax") as world:
     x = xdevice.tensor([world.rank + 1.0, 2.0], device="cpu:1")
     assert xdevice.to_numpy(world.all_gather(x)).tolist() == [1, 2, 2, 2]
     total = world.all_reduce(x)
@@ -246,7 +248,7 @@ import sys, time
 import xdevice
 from jax._src import distributed
 
-with xdevice.processes(engine="jax", timeout=5) as world:
+with xdevice.distributed.processes(engine="jax", timeout=5) as world:
     leave = distributed.State.shutdown
     def slowly(self):
         if self.client is not None:
@@ -291,9 +293,9 @@ def test_only_the_service_sees_that_jax_has_left(monkeypatch):
 
 TWICE = """
 import xdevice, numpy
-with xdevice.use({0!r}):
+with xdevice.use_backend({0!r}):
     for i in range(2):
-        with xdevice.processes(engine={1!r}) as world:
+        with xdevice.distributed.processes(engine={1!r}) as world:
             total = world.all_reduce(xdevice.tensor([1.0 + i], device=world.device))
             print("total", float(xdevice.to_numpy(total)[0]))
 """

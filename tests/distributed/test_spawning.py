@@ -273,7 +273,7 @@ def test_two_launchers_are_two_machines(launch, tmp_path):
     needs("torch")
     code = """
 import numpy, xdevice
-with xdevice.processes() as world:
+with xdevice.distributed.processes() as world:
     assert world.all_reduce(numpy.ones(2)).tolist() == [4, 4]
     print(world.rank, world.size, world.local_rank, world.local_size, os.environ["MASTER_PORT"])
     world.barrier()

@@ -30,7 +30,7 @@ _PROGRAM = """
     net.weight = torch.nn.Parameter(distribute_tensor(torch.ones(2, 2), mesh, [Shard(0)]))
     net(odd[0]).to_local().sum().backward()
     assert type(net.weight.grad).__name__ == "DTensor"
-    with xdevice.processes() as world:
+    with xdevice.distributed.processes() as world:
         verbs = [
             lambda x: world.all_reduce(x), lambda x: world.all_reduce([x]), lambda x: world.all_gather(x),
             lambda x: world.broadcast(x), lambda x: world.reduce_scatter(x), lambda x: world.split_batch(x),
@@ -40,7 +40,7 @@ _PROGRAM = """
             for verb in verbs:
                 try:
                     verb(x)
-                except xdevice.UnsupportedError as error:
+                except xdevice.errors.UnsupportedError as error:
                     assert "DTensor" in str(error) or "TwoTensor" in str(error), error
                 else:
                     raise AssertionError("it was taken for memory")
@@ -49,7 +49,7 @@ _PROGRAM = """
         for thing in things:
             try:
                 world.broadcast({"x": torch.ones(1), "thing": thing})
-            except xdevice.CollectiveMismatchError as error:
+            except xdevice.errors.CollectiveMismatchError as error:
                 assert "thing" in str(error), error
             else:
                 raise AssertionError("the ranks go on with different things")

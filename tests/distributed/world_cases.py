@@ -26,20 +26,20 @@ def errors_before_anything_is_said() -> None:
     """A verb that refuses its argument on one rank leaves the others to their own calls."""
     with met() as world:
         wrong = [
-            (xdevice.ArgumentError, lambda: world.all_reduce(np.ones(2), "median")),
-            (xdevice.ArgumentError, lambda: world.all_reduce(np.ones(2), weight=2)),
-            (xdevice.ArgumentError, lambda: world.all_reduce(np.ones(2), "mean", weight=-1)),
-            (xdevice.ArgumentError, lambda: world.broadcast(np.ones(2), root=2)),
-            (xdevice.ArgumentError, lambda: world.send(np.ones(2), world.rank)),
-            (xdevice.DTypeError, lambda: world.all_reduce(np.ones(2, int), "mean")),
-            (xdevice.DTypeError, lambda: world.all_reduce(np.ones(2, bool))),
-            (xdevice.DTypeError, lambda: world.all_reduce(np.ones(2, complex), "max")),
-            (xdevice.ShapeError, lambda: world.reduce_scatter(np.ones(3))),
-            (xdevice.ShapeError, lambda: world.split_batch(np.ones(3))),
-            (xdevice.NotATensorError, lambda: world.all_reduce({"a": 1})),
-            (xdevice.NotATensorError, lambda: world.broadcast("text")),
-            (xdevice.NotATensorError, lambda: world.average_gradients([])),
-            (xdevice.ArgumentError, lambda: xdevice.processes(engine="paddle")),
+            (xdevice.errors.ArgumentError, lambda: world.all_reduce(np.ones(2), "median")),
+            (xdevice.errors.ArgumentError, lambda: world.all_reduce(np.ones(2), weight=2)),
+            (xdevice.errors.ArgumentError, lambda: world.all_reduce(np.ones(2), "mean", weight=-1)),
+            (xdevice.errors.ArgumentError, lambda: world.broadcast(np.ones(2), root=2)),
+            (xdevice.errors.ArgumentError, lambda: world.send(np.ones(2), world.rank)),
+            (xdevice.errors.DTypeError, lambda: world.all_reduce(np.ones(2, int), "mean")),
+            (xdevice.errors.DTypeError, lambda: world.all_reduce(np.ones(2, bool))),
+            (xdevice.errors.DTypeError, lambda: world.all_reduce(np.ones(2, complex), "max")),
+            (xdevice.errors.ShapeError, lambda: world.reduce_scatter(np.ones(3))),
+            (xdevice.errors.ShapeError, lambda: world.split_batch(np.ones(3))),
+            (xdevice.errors.NotATensorError, lambda: world.all_reduce({"a": 1})),
+            (xdevice.errors.NotATensorError, lambda: world.broadcast("text")),
+            (xdevice.errors.NotATensorError, lambda: world.average_gradients([])),
+            (xdevice.errors.ArgumentError, lambda: xdevice.distributed.processes(engine="paddle")),
         ]
         for error, call in wrong if world.rank == 0 else ():
             try:
@@ -47,9 +47,9 @@ def errors_before_anything_is_said() -> None:
             except error:
                 continue
             raise AssertionError(f"no {error.__name__}")
-        assert xdevice.processes() is world
-        with xdevice.processes(timeout=LATE) as inner:
-            assert inner is world is xdevice.world()
+        assert xdevice.distributed.processes() is world
+        with xdevice.distributed.processes(timeout=LATE) as inner:
+            assert inner is world is xdevice.distributed.world()
         world.barrier()
     report(good=True)
 
@@ -58,7 +58,7 @@ def weights_of_nothing() -> None:
     with met() as world:
         try:
             world.all_reduce(np.ones(2), "mean", weight=0)
-        except xdevice.ArgumentError:
+        except xdevice.errors.ArgumentError:
             report(good=True)
 
 
@@ -66,7 +66,7 @@ def none_on_one() -> None:
     with met() as world:
         try:
             world.average_gradients({"w": np.ones(2), "b": np.ones(1) if world.rank else None})
-        except xdevice.CollectiveMismatchError as error:
+        except xdevice.errors.CollectiveMismatchError as error:
             report(text=str(error))
         world.barrier()
 
@@ -90,7 +90,7 @@ def numbers_differ() -> None:
 def _mismatch(verb: Callable[..., object], *given: object) -> str:
     try:
         verb(*given)
-    except xdevice.CollectiveMismatchError as error:
+    except xdevice.errors.CollectiveMismatchError as error:
         return str(error)
     return ""
 
@@ -99,7 +99,7 @@ def keys_differ() -> None:
     with met() as world:
         try:
             world.all_reduce({"ab"[world.rank]: np.ones(2)})
-        except xdevice.CollectiveMismatchError as error:
+        except xdevice.errors.CollectiveMismatchError as error:
             report(text=str(error))
         world.barrier()
 
@@ -109,7 +109,7 @@ def twice_on_one() -> None:
         x = np.ones(2)
         try:
             world.all_reduce([x, x] if world.rank else [x, np.ones(2)])
-        except xdevice.CollectiveMismatchError as error:
+        except xdevice.errors.CollectiveMismatchError as error:
             told = str(error)
         assert world.all_reduce(np.ones(2)).tolist() == [2, 2]
     report(text=told)
@@ -134,7 +134,7 @@ def line_breaks_in_names() -> None:
     with met() as world:
         try:
             world.all_reduce({Name("a\nb"): np.ones(2, "int64")} if world.rank else {Name("a\nc"): np.ones(2)})
-        except xdevice.CollectiveMismatchError as error:
+        except xdevice.errors.CollectiveMismatchError as error:
             told = str(error)
         assert world.all_reduce({Name("a\nb"): np.ones(2)}, "mean", weight=1)["a\nb"].tolist() == [1, 1]
     report(text=told)
@@ -151,7 +151,7 @@ def error_without_a_text() -> None:
             if world.rank == 1:
                 raise UnsaidError
             world.barrier()
-    except xdevice.PeerError as error:
+    except xdevice.errors.PeerError as error:
         report(error="PeerError", why=error.why, peer=error.rank, text=str(error))
         raise
 
@@ -174,7 +174,7 @@ def child_of_a_rank() -> None:
     """A child that a rank starts has the rank's variables."""
     with met() as world:
         if world.rank == 1:
-            code = "import xdevice\nwith xdevice.processes():\n    pass"
+            code = "import xdevice\nwith xdevice.distributed.processes():\n    pass"
             done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
             report(text=done.stderr.splitlines()[-1])
         world.barrier()
@@ -182,9 +182,9 @@ def child_of_a_rank() -> None:
 
 def first_child() -> None:
     """The same of rank 0, whose child would listen in its place."""
-    with xdevice.processes() as world:
+    with xdevice.distributed.processes() as world:
         if world.is_first:
-            code = "import xdevice\nwith xdevice.processes():\n    pass"
+            code = "import xdevice\nwith xdevice.distributed.processes():\n    pass"
             done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
             print(done.stderr.splitlines()[-1])
         world.barrier()
@@ -207,7 +207,7 @@ def tensors_of_torch() -> None:
         one = torch.arange(4.0)[:1].as_strided((1,), (2,))
         assert world.all_gather(one).tolist() == [0, 0]
         for mapped in (torch.func.grad, torch.vmap):
-            with pytest.raises(xdevice.UnsupportedError, match="stands for a tensor"):
+            with pytest.raises(xdevice.errors.UnsupportedError, match="stands for a tensor"):
                 mapped(lambda x: world.all_reduce(x.sum()))(torch.ones(2))
         with torch.inference_mode():
             assert world.all_reduce(torch.ones(2), "mean").tolist() == [1, 1]
@@ -222,7 +222,7 @@ def two_worlds() -> None:
     for call in (world.barrier, lambda: world.split_batch(np.ones(2)), lambda: world.split_range(2)):
         try:
             call()
-        except xdevice.LaunchError:  # noqa: PERF203  # each is to raise
+        except xdevice.errors.LaunchError:  # noqa: PERF203  # each is to raise
             refused += 1
     report(good=refused == 3)
 
@@ -233,7 +233,7 @@ def first_raises() -> None:
             with world.first() as is_first:
                 if is_first:
                     raise OSError("the disk is full")
-        except (OSError, xdevice.PeerError) as error:
+        except (OSError, xdevice.errors.PeerError) as error:
             report(text=str(error), error=type(error).__name__)
         assert world.all_reduce(np.ones(1)).tolist() == [2]
     report(good=True)
@@ -288,7 +288,7 @@ def verb_in_first() -> None:
     with met() as world, world.first():
         try:
             world.barrier()
-        except xdevice.ScopeError:
+        except xdevice.errors.ScopeError:
             report(good=True)
 
 
@@ -498,14 +498,14 @@ def closed_for_good() -> None:
         for call in (world.barrier, lambda: world.all_reduce(np.ones(2)), lambda: world.broadcast(np.ones(2))):
             try:
                 call()
-            except xdevice.PeerError as error:  # noqa: PERF203  # each is to raise
+            except xdevice.errors.PeerError as error:  # noqa: PERF203  # each is to raise
                 told.append(error)
         report(good=len(told) == 3 and len(set(map(id, told))) == 1)
         report(begun=time.monotonic())
     try:
-        with xdevice.processes():
+        with xdevice.distributed.processes():
             pass
-    except xdevice.PeerError:
+    except xdevice.errors.PeerError:
         report(again=True)
 
 
@@ -517,7 +517,7 @@ def forks() -> None:
             if pid == 0:
                 try:
                     world.barrier()
-                except xdevice.UnsupportedError as error:
+                except xdevice.errors.UnsupportedError as error:
                     report(child=str(error))
                 time.sleep(5)
                 os._exit(0)
@@ -534,7 +534,7 @@ def two_threads() -> None:
         def other() -> None:
             try:
                 world.barrier()
-            except xdevice.ScopeError as error:
+            except xdevice.errors.ScopeError as error:
                 raised.append(error)
 
         if world.rank == 0:
@@ -568,7 +568,7 @@ def hanging_hooks_and_caught() -> None:
             if world.rank:
                 os._exit(0)
             world.barrier()
-    except xdevice.PeerError:
+    except xdevice.errors.PeerError:
         report(good=True)
 
 

@@ -10,7 +10,7 @@ from helpers.environment import ROOT
 import xdevice
 
 IMPORT = "import mxnet"
-LOAD = "raise xdevice.BackendNotFoundError(\"the backend 'mxnet' is not installed here; known: ...\")"
+LOAD = "raise xdevice.errors.BackendNotFoundError(\"the backend 'mxnet' is not installed here; known: ...\")"
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def said(request, monkeypatch):
 
 def of(module, code, name=None):
     """The error of a line of code in a module; a test that gives a name asks for it."""
-    with pytest.raises((ModuleNotFoundError, xdevice.BackendNotFoundError)) as raised:
+    with pytest.raises((ModuleNotFoundError, xdevice.errors.BackendNotFoundError)) as raised:
         exec(compile(code, f"{module}.py", "exec"), {"__name__": module, "xdevice": xdevice})
     return raised
 

@@ -8,6 +8,7 @@ from importlib import import_module
 
 import pytest
 from helpers.environment import ROOT
+from helpers.faces import faces, names_of
 
 import xdevice
 from xdevice.base import devices
@@ -48,7 +49,7 @@ def test_to_device_travels_as_the_page_says():
     names = {}
     devices.spelled.pop(str(place), None)  # a text that has been seen before is not parsed again
     trees.forget()  # a type that has been met before is not asked for its way again
-    with xdevice.use(backend):
+    with xdevice.use_backend(backend):
         called = calls_of(lambda: exec(code, names))
     assert not set(TRAVEL) - set(called)
     moved = names["moved"]
@@ -137,6 +138,7 @@ def test_the_tests_of_a_room_lie_in_a_folder_of_its_name():
 
 def test_a_young_name_says_so_in_its_docstring():
     young = set(re.findall(r"`(\w+)`", CONTRIBUTING.partition("\n| young")[2].partition("\n\n")[0]))
-    marked = {name for name in xdevice.__all__ if "Young: it may change" in (getattr(xdevice, name).__doc__ or "")}
-    assert marked == young & set(xdevice.__all__)
-    assert "capture" in marked
+    public = {name: value for face in faces() for name, value in names_of(face).items()}
+    marked = {name for name, value in public.items() if "Young: it may change" in (value.__doc__ or "")}
+    assert marked == young & set(public)
+    assert "make_graphed_callable" in marked

@@ -12,6 +12,7 @@ from importlib.machinery import PathFinder
 
 import pytest
 from helpers.environment import BACKENDS, ROOT, needs, printed, python, sampled
+from helpers.faces import faces, names_of
 
 import xdevice
 
@@ -22,14 +23,14 @@ MODULES = [
     for found in pkgutil.walk_packages(xdevice.__path__, "xdevice.")
     if not found.name.startswith(("xdevice.__main__", "xdevice.testing"))
 ]
-PUBLIC = [getattr(xdevice, name) for name in xdevice.__all__]
+PUBLIC = [value for face in faces() for value in names_of(face).values()]
 FEW = sampled(BACKENDS, each_time=["numpy"], slow=["torch"], others="long")
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_the_examples_of_docstrings_run(module, backend):
-    with xdevice.use(backend):
+    with xdevice.use_backend(backend):
         names = {"xdevice": xdevice, "Device": xdevice.Device}
         found = doctest.DocTestFinder(exclude_empty=True).find(module, extraglobs=names)
         if any('use("torch")' in example.docstring for example in found):
@@ -60,6 +61,34 @@ def test_the_example_of_the_readme_prints_what_it_shows(backend):
     done = python("-c", block("Example", "python"), XDEVICE_BACKEND=backend)
     assert done.returncode == 0, done.stderr
     assert done.stdout == block("Example", "text").replace("torch", backend)
+
+
+@pytest.mark.parametrize("backend", FEW)
+def test_the_readmes_mistake_is_found_without_a_gpu(backend):
+    if backend == "numpy":
+        pytest.skip("NumPy has no virtual GPUs")
+    code, said = block("Three things in 30 seconds", "python"), block("Three things in 30 seconds", "text")
+    done = python("-c", code, XDEVICE_BACKEND=backend)
+    assert done.stderr.endswith(said), done.stderr
+
+
+@pytest.mark.long
+def test_the_readme_shows_what_parity_and_port_print(tmp_path):
+    (tmp_path / "scale.py").write_text(
+        "import xdevice\nfrom xdevice.parity import log\n\n"
+        "x = xdevice.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 9.0]])\n"
+        "log('mean', x.mean(0))\nlog('scaled', (x - x.mean(0)) / x.std(0))\n"
+    )
+    printed = python("-m", "xdevice", "parity", "scale.py", "--backends", "torch,numpy", cwd=tmp_path).stdout
+    shown = re.search(r"```text\n\$ xdevice parity.*?\n(.*?)```", README, re.DOTALL)[1]
+    for line in shown.splitlines():
+        assert line.partition("  (")[0].strip() in printed
+    (tmp_path / "train.py").write_text(
+        'import torch\n\ndevice = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n'
+        "net = torch.nn.Linear(2, 1).to(device)\ntorch.cuda.synchronize()\n"
+    )
+    ported = python("-m", "xdevice", "port", "train.py", cwd=tmp_path).stdout
+    assert re.search(r"```diff\n(.*?)```", README, re.DOTALL)[1] in ported
 
 
 def test_the_first_steps_begin_with_the_readmes_command():

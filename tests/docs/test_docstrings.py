@@ -6,6 +6,7 @@ import inspect
 import re
 
 from helpers.environment import ROOT
+from helpers.faces import faces, names_of
 
 import xdevice
 import xdevice.contract
@@ -24,8 +25,9 @@ MODULES = {name: getattr(xdevice, name) for name in ("nn", "optim", "random", "n
 
 def public():
     """Each public name with what it stands for; those of a class are its own, and those of its bases in xdevice."""
-    for name in xdevice.__all__:
-        yield from documented(name, getattr(xdevice, name))
+    for face in faces():
+        for name, value in names_of(face).items():
+            yield from documented(f"{face.__name__}.{name}", value)
     for public_name, module in MODULES.items():
         yield from documented(f"xdevice.{public_name}", module)
         for name in getattr(module, "__all__", dir(module)):
@@ -50,7 +52,12 @@ TEXTS = dict(public())
 
 
 def test_methods_modules_and_the_contract_are_among_the_public_names():
-    assert {"Stream.wait", "World.all_reduce", "xdevice.nn.conv2d", "xdevice.random"} <= set(TEXTS)
+    assert {
+        "xdevice.accelerator.Stream.wait",
+        "xdevice.distributed.World.all_reduce",
+        "xdevice.nn.conv2d",
+        "xdevice.random",
+    } <= set(TEXTS)
     assert {"Primitives.to_numpy", "Graphs"} <= set(TEXTS)
 
 

@@ -44,7 +44,7 @@ def surfaces_at_the_line(backend):
 
 @pytest.fixture(params=ASYNCHRONOUS)
 def backend(request):
-    with xdevice.use(request.param) as chosen:
+    with xdevice.use_backend(request.param) as chosen:
         if request.param == "jax":
             chosen.framework.config.update("jax_cpu_enable_async_dispatch", True)
         yield chosen
@@ -52,21 +52,21 @@ def backend(request):
 
 def test_an_error_appears_at_its_line_inside_and_at_sync_outside(backend):
     assert surfaces_at_sync(backend)
-    with xdevice.blocking():
+    with xdevice.accelerator.blocking():
         assert surfaces_at_the_line(backend)
         assert surfaces_at_the_line(backend)
     assert surfaces_at_sync(backend)
 
 
 def test_it_ends_after_an_exception(backend):
-    with pytest.raises(error_of(backend)), xdevice.blocking():
+    with pytest.raises(error_of(backend)), xdevice.accelerator.blocking():
         fails(backend)
     assert surfaces_at_sync(backend)
 
 
 def test_it_nests(backend):
-    with xdevice.blocking():
-        with xdevice.blocking(backend.name):
+    with xdevice.accelerator.blocking():
+        with xdevice.accelerator.blocking(backend.name):
             assert surfaces_at_the_line(backend)
         assert surfaces_at_the_line(backend)
     assert surfaces_at_sync(backend)
@@ -76,10 +76,10 @@ def test_it_holds_in_other_threads(backend):
     found = []
 
     def work():
-        with xdevice.use(backend):
+        with xdevice.use_backend(backend):
             found.append(surfaces_at_the_line(backend))
 
-    with xdevice.blocking():
+    with xdevice.accelerator.blocking():
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
@@ -87,13 +87,13 @@ def test_it_holds_in_other_threads(backend):
 
 
 def test_another_backend_goes_on(backend):
-    with xdevice.blocking("numpy"):
+    with xdevice.accelerator.blocking("numpy"):
         assert surfaces_at_sync(backend)
 
 
 @pytest.mark.skipif("jax" not in ASYNCHRONOUS, reason="jax is not installed")
 def test_a_jax_function_called_before_blocks_too_and_is_not_traced_anew():
-    with xdevice.use("jax") as backend:
+    with xdevice.use_backend("jax") as backend:
         jax = backend.framework
         traced = []
 
@@ -110,7 +110,7 @@ def test_a_jax_function_called_before_blocks_too_and_is_not_traced_anew():
         for _ in range(2):
             with pytest.raises(error_of(backend)):
                 product(x, y).block_until_ready()
-        with xdevice.blocking():
+        with xdevice.accelerator.blocking():
             product(small, small)
             with pytest.raises(error_of(backend)):
                 product(x, y)
@@ -122,15 +122,18 @@ def test_a_jax_function_called_before_blocks_too_and_is_not_traced_anew():
 def test_a_jax_without_the_private_api_is_refused_with_what_to_do(monkeypatch):
     backend = xdevice.backend("jax")
     monkeypatch.setitem(backend.private_names._lacking, "blocking", ["jax._src.pjit._gone"])
-    with pytest.raises(xdevice.UnsupportedError, match=r"jax\._src\.pjit\._gone"), xdevice.blocking(backend):
+    with (
+        pytest.raises(xdevice.errors.UnsupportedError, match=r"jax\._src\.pjit\._gone"),
+        xdevice.accelerator.blocking(backend),
+    ):
         pass
 
 
 @pytest.mark.parametrize("name", xdevice.backends())
 def test_results_are_those_without(name):
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         x = xdevice.tensor([[1.0, 2.0], [3.0, 4.0]])
-        with xdevice.blocking() as nothing:
+        with xdevice.accelerator.blocking() as nothing:
             y = x @ x + 1
         assert nothing is None
         assert xdevice.to_numpy(y).tolist() == [[8, 11], [16, 23]]
@@ -155,12 +158,12 @@ def test_pytorch_waits_after_each_operation_also_in_a_build_without_cuda(monkeyp
 
 @pytest.mark.skipif("tensorflow" not in xdevice.backends(), reason="tensorflow is not installed")
 def test_asynchronous_execution_of_tensorflow_is_off_inside_and_on_again_after():
-    with xdevice.use("tensorflow") as backend:
+    with xdevice.use_backend("tensorflow") as backend:
         config = backend.framework.config.experimental
         before = config.get_synchronous_execution()
         config.set_synchronous_execution(False)
         try:
-            with xdevice.blocking():
+            with xdevice.accelerator.blocking():
                 assert config.get_synchronous_execution()
             assert not config.get_synchronous_execution()
         finally:
@@ -169,7 +172,7 @@ def test_asynchronous_execution_of_tensorflow_is_off_inside_and_on_again_after()
 
 @pytest.mark.skipif("tensorflow" not in xdevice.backends(), reason="tensorflow is not installed")
 def test_the_wait_of_tensorflow_does_not_wait_for_itself():
-    with xdevice.use("tensorflow"):
+    with xdevice.use_backend("tensorflow"):
         from xdevice_tensorflow import blocking
 
         x = xdevice.ones(2, 2)
@@ -179,11 +182,11 @@ def test_the_wait_of_tensorflow_does_not_wait_for_itself():
 
 @pytest.mark.skipif("paddle" not in xdevice.backends(), reason="paddle is not installed")
 def test_the_flag_of_paddle_is_set_inside_only(monkeypatch):
-    with xdevice.use("paddle") as backend:
+    with xdevice.use_backend("paddle") as backend:
         paddle = backend.framework
         monkeypatch.setattr(backend, "_gpus", 1)
         monkeypatch.setattr(backend, "virtual", 0)
-        with xdevice.blocking():
+        with xdevice.accelerator.blocking():
             assert paddle.get_flags("FLAGS_benchmark") == {"FLAGS_benchmark": True}
         assert paddle.get_flags("FLAGS_benchmark") == {"FLAGS_benchmark": False}
 

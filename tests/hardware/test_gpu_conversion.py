@@ -78,7 +78,7 @@ def test_finished_writes_are_seen(source, target, gpu):
     if source in NO_KERNELS:
         pytest.skip(f"{source} has no kernels for this GPU")
     needs_sharing(target)
-    with xdevice.use(source):
+    with xdevice.use_backend(source):
         x = xdevice.ones(4096, 4096, device=gpu)
         factor = xdevice.ones(4096, 4096, device=gpu) / 4096
         for _ in range(50):
@@ -133,7 +133,7 @@ def test_a_source_that_is_gone_leaves_its_memory_behind(source, target, gpu):
 
 
 def test_numpy_has_no_gpu():
-    with pytest.raises(xdevice.DeviceNotFoundError, match=r"gpu:0 does not exist on numpy.*move"):
+    with pytest.raises(xdevice.errors.DeviceNotFoundError, match=r"gpu:0 does not exist on numpy.*move"):
         convert(make("torch", np.ones(2), "gpu:0"), "numpy")
 
 
@@ -142,7 +142,7 @@ def test_a_number_of_tensorflow_on_a_gpu_is_copied():
     converted = convert(x, "torch")
     assert xdevice.device_of(converted) is xdevice.gpu(0)
     assert float(converted) == 3.0
-    with pytest.raises(xdevice.SharingError, match="0-d"):
+    with pytest.raises(xdevice.errors.SharingError, match="0-d"):
         convert(x, "torch", copy=False)
 
 

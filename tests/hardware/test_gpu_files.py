@@ -15,7 +15,7 @@ pytestmark = pytest.mark.gpu
 def backend(request):
     if request.param not in xdevice.backends():
         pytest.skip(f"{request.param} is not installed")
-    with xdevice.use(request.param):
+    with xdevice.use_backend(request.param):
         if not xdevice.num_gpus():
             pytest.skip(f"{request.param} sees no GPU")
         yield xdevice.backend()
@@ -51,5 +51,5 @@ def test_a_model_on_a_gpu_is_saved_and_written_into(backend, tmp_path):
 def test_each_rank_has_a_gpu_of_its_own(backend, monkeypatch):
     for rank in range(xdevice.num_gpus()):
         monkeypatch.setenv("LOCAL_RANK", str(rank))
-        assert xdevice.local_device() is xdevice.gpu(rank)
-        assert xdevice.device_of(xdevice.tensor([1.0], device=xdevice.local_device())) is xdevice.gpu(rank)
+        assert xdevice.distributed.local_device() is xdevice.gpu(rank)
+        assert xdevice.device_of(xdevice.tensor([1.0], device=xdevice.distributed.local_device())) is xdevice.gpu(rank)

@@ -1,4 +1,4 @@
-"""`capture` on real GPUs, PyTorch's: `pytest -m gpu`."""
+"""`make_graphed_callable` on real GPUs, PyTorch's: `pytest -m gpu`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture(autouse=True)
 def _torch():
-    with xdevice.use("torch") as backend:
+    with xdevice.use_backend("torch") as backend:
         if not backend.count("gpu"):
             pytest.skip("needs a GPU")
         yield
         xdevice.sync()
-        xdevice.close_pool()
+        xdevice.parallel.close_pool()
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def value(x):
 
 def test_a_replay_computes_with_what_the_inputs_hold_now():
     x = full(1)
-    double = xdevice.capture(lambda: x * 2, "gpu:0")
+    double = xdevice.accelerator.make_graphed_callable(lambda: x * 2, "gpu:0")
     for number in range(3, 9):
         x.fill_(number)
         result = double()
@@ -57,7 +57,7 @@ def test_a_replay_computes_with_what_the_inputs_hold_now():
 
 def test_the_result_is_the_same_memory_each_time():
     x = full(1)
-    graph = xdevice.capture(lambda: {"y": x + 1}, "gpu:0")
+    graph = xdevice.accelerator.make_graphed_callable(lambda: {"y": x + 1}, "gpu:0")
     first = graph()
     kept = xdevice.copy_to(first["y"], "gpu:0")
     x.fill_(5)
@@ -89,7 +89,9 @@ def test_a_captured_training_step_trains_as_the_step_itself():
     called, step = model()
     trained(step, 20)
     replayed, step = model()
-    trained(xdevice.capture(step, "gpu:0"), 19)  # the call that comes before is the first step
+    trained(
+        xdevice.accelerator.make_graphed_callable(step, "gpu:0"), 19
+    )  # the call that comes before is the first step
     for one, other in zip(called, replayed, strict=True):
         np.testing.assert_array_equal(xdevice.to_numpy(one), xdevice.to_numpy(other))
 
@@ -97,7 +99,7 @@ def test_a_captured_training_step_trains_as_the_step_itself():
 def test_backward_into_gradients_that_are_there():
     w = full(3).requires_grad_()
     w.grad = torch.zeros_like(w)
-    step = xdevice.capture(lambda: (w * 2).sum().backward(), "gpu:0")
+    step = xdevice.accelerator.make_graphed_callable(lambda: (w * 2).sum().backward(), "gpu:0")
     w.grad.zero_()
     for _ in range(5):
         step()
@@ -107,7 +109,7 @@ def test_backward_into_gradients_that_are_there():
 def test_autocast_casts_the_weights_of_now():
     w, x = full(1).requires_grad_(), full(1)
     with torch.autocast("cuda", torch.bfloat16):
-        graph = xdevice.capture(lambda: x @ w, "gpu:0")
+        graph = xdevice.accelerator.make_graphed_callable(lambda: x @ w, "gpu:0")
         assert torch.is_autocast_cache_enabled()
     with torch.no_grad():
         w.fill_(3)
@@ -128,15 +130,15 @@ def test_adam_trains_if_it_is_capturable():
         return xdevice.to_numpy(w)
 
     called = trained_with(10, lambda step: step)
-    replayed = trained_with(9, lambda step: xdevice.capture(step, "gpu:0"))
+    replayed = trained_with(9, lambda step: xdevice.accelerator.make_graphed_callable(step, "gpu:0"))
     np.testing.assert_allclose(replayed, called, rtol=1e-6)
 
 
 def test_adam_as_it_comes_is_refused():
     w = torch.nn.Parameter(torch.ones(8, device="cuda:0"))
     w.grad = torch.ones_like(w)
-    with pytest.raises(xdevice.DeviceMismatchError, match="capturable=True"):
-        xdevice.capture(torch.optim.Adam([w]).step, "gpu:0")
+    with pytest.raises(xdevice.errors.DeviceMismatchError, match="capturable=True"):
+        xdevice.accelerator.make_graphed_callable(torch.optim.Adam([w]).step, "gpu:0")
 
 
 def test_attention_which_keeps_its_seed_on_the_cpu():
@@ -147,13 +149,13 @@ def test_attention_which_keeps_its_seed_on_the_cpu():
         return y, *torch.autograd.grad(y.sum(), q)
 
     expected = [x.detach() for x in step()]  # a graph of autograd that is still there belongs to another stream
-    for one, other in zip(xdevice.capture(step, "gpu:0")(), expected, strict=True):
+    for one, other in zip(xdevice.accelerator.make_graphed_callable(step, "gpu:0")(), expected, strict=True):
         np.testing.assert_allclose(xdevice.to_numpy(one), xdevice.to_numpy(other), rtol=1e-5, atol=1e-6)
 
 
 def test_a_failed_capture_leaves_the_random_numbers_of_earlier_graphs():
     x = full(1)
-    graph = xdevice.capture(lambda: torch.nn.functional.dropout(x), "gpu:0")
+    graph = xdevice.accelerator.make_graphed_callable(lambda: torch.nn.functional.dropout(x), "gpu:0")
 
     def drawn():
         torch.manual_seed(0)
@@ -161,8 +163,8 @@ def test_a_failed_capture_leaves_the_random_numbers_of_earlier_graphs():
 
     before = drawn()
     assert not torch.equal(before[0], before[2])
-    with pytest.raises(xdevice.CaptureError):
-        xdevice.capture(lambda: wait(x), "gpu:0")
+    with pytest.raises(xdevice.errors.CaptureError):
+        xdevice.accelerator.make_graphed_callable(lambda: wait(x), "gpu:0")
     for one, other in zip(drawn(), before, strict=True):
         assert torch.equal(one, other)
 
@@ -170,8 +172,10 @@ def test_a_failed_capture_leaves_the_random_numbers_of_earlier_graphs():
 def test_tasks_of_parallel_may_capture_on_one_gpu():
     xs = [full(i, size=256) for i in range(4)]
     for _ in range(5):
-        graphs = xdevice.parallel(*(lambda x=x: xdevice.capture(lambda: x @ x + x, "gpu:0") for x in xs))
-        found = xdevice.parallel(*graphs)
+        graphs = xdevice.parallel.run(
+            *(lambda x=x: xdevice.accelerator.make_graphed_callable(lambda: x @ x + x, "gpu:0") for x in xs)
+        )
+        found = xdevice.parallel.run(*graphs)
         assert [value(y + 0) for y in found] == [256.0 * i * i + i for i in range(4)]
 
 
@@ -182,8 +186,8 @@ def test_a_replay_is_waited_for_where_work_blocks():
         torch.cuda._sleep(20_000_000)
         return x + 1
 
-    with xdevice.blocking():
-        graph = xdevice.capture(task, "gpu:0")
+    with xdevice.accelerator.blocking():
+        graph = xdevice.accelerator.make_graphed_callable(task, "gpu:0")
         graph()
         assert torch.cuda.current_stream().query()
     graph()
@@ -192,7 +196,7 @@ def test_a_replay_is_waited_for_where_work_blocks():
 
 def test_no_gradients_flow_through_a_result():
     w = full(3).requires_grad_()
-    result = xdevice.capture(lambda: [w * 2, {"w": w}], "gpu:0")()
+    result = xdevice.accelerator.make_graphed_callable(lambda: [w * 2, {"w": w}], "gpu:0")()
     assert not result[0].requires_grad
     assert not result[1]["w"].requires_grad
     assert (value(result[0]), w.requires_grad) == (6, True)
@@ -201,7 +205,8 @@ def test_no_gradients_flow_through_a_result():
 def test_the_first_work_of_a_process_can_be_captured():
     code = (
         "import torch, xdevice; xdevice.set_backend('torch')\n"
-        "graph = xdevice.capture(lambda: torch.ones(3, device='cuda:0') @ torch.ones(3, device='cuda:0'), 'gpu:0')\n"
+        "task = lambda: torch.ones(3, device='cuda:0') @ torch.ones(3, device='cuda:0')\n"
+        "graph = xdevice.accelerator.make_graphed_callable(task, 'gpu:0')\n"
         "print(graph().item())"
     )
     done = python("-c", code)
@@ -210,24 +215,28 @@ def test_the_first_work_of_a_process_can_be_captured():
 
 def test_graphs_are_tasks_of_parallel(two):
     xs = [full(i + 1, gpu) for i, gpu in enumerate(two)]
-    graphs = [xdevice.capture(lambda x=x: x.mul_(2), gpu) for x, gpu in zip(xs, two, strict=True)]
+    graphs = [
+        xdevice.accelerator.make_graphed_callable(lambda x=x: x.mul_(2), gpu) for x, gpu in zip(xs, two, strict=True)
+    ]
     for number in range(1, 6):  # the call before the recording has doubled them once
-        found = xdevice.parallel(*graphs)
+        found = xdevice.parallel.run(*graphs)
         assert [value(x + 0) for x in found] == [2.0 ** (number + 1), 2.0 ** (number + 2)]
 
 
 def test_three_graphs_on_one_gpu():
     xs = [full(i + 1, size=512) for i in range(3)]
-    graphs = [xdevice.capture(lambda x=x: [x + n for n in range(100)][-1], "gpu:0") for x in xs]
+    graphs = [
+        xdevice.accelerator.make_graphed_callable(lambda x=x: [x + n for n in range(100)][-1], "gpu:0") for x in xs
+    ]
     for _ in range(10):
-        assert [value(y * 1) for y in xdevice.parallel(*graphs)] == [100, 101, 102]
+        assert [value(y * 1) for y in xdevice.parallel.run(*graphs)] == [100, 101, 102]
 
 
 def test_a_replay_goes_to_the_stream_of_its_block():
     x = full(0)
-    graph = xdevice.capture(lambda: x.add_(1), "gpu:0")
-    stream = xdevice.Stream("gpu:0")
-    stream.wait(xdevice.Stream.current("gpu:0"))
+    graph = xdevice.accelerator.make_graphed_callable(lambda: x.add_(1), "gpu:0")
+    stream = xdevice.accelerator.Stream("gpu:0")
+    stream.wait(xdevice.accelerator.Stream.current("gpu:0"))
     with stream:
         torch.cuda._sleep(100_000_000)
         graph()
@@ -238,7 +247,7 @@ def test_a_replay_goes_to_the_stream_of_its_block():
 
 def test_what_is_read_is_kept_alive():
     cell = [full(7)]
-    graph = xdevice.capture(lambda: cell[0] + 1, "gpu:0")
+    graph = xdevice.accelerator.make_graphed_callable(lambda: cell[0] + 1, "gpu:0")
     cell[0] = None
     gc.collect()
     others = [full(100) for _ in range(200)]
@@ -247,7 +256,7 @@ def test_what_is_read_is_kept_alive():
 
 
 def test_random_numbers_differ_from_replay_to_replay():
-    graph = xdevice.capture(lambda: torch.rand(100, device="cuda:0"), "gpu:0")
+    graph = xdevice.accelerator.make_graphed_callable(lambda: torch.rand(100, device="cuda:0"), "gpu:0")
     first = graph().clone()
     assert not torch.equal(first, graph())
 
@@ -269,7 +278,7 @@ def from_the_host(x):
 
 
 def nested(x):
-    return xdevice.parallel(lambda: x + 1)
+    return xdevice.parallel.run(lambda: x + 1)
 
 
 @pytest.mark.parametrize(
@@ -278,20 +287,20 @@ def nested(x):
         (read, r"test_gpu_graphs\.py:\d+: float reads"),
         (wait, "cannot be captured on gpu:0"),
         (from_the_host, r"test_gpu_graphs\.py:\d+: to moves"),
-        (nested, "xdevice.parallel is called in a task"),
+        (nested, "xdevice.parallel.run is called in a task"),
     ],
 )
 def test_what_cannot_be_captured_is_named_and_all_is_as_before(refused, match):
     x = full(1)
     before = torch.cuda.current_stream()
     for _ in range(3):
-        with pytest.raises(xdevice.CaptureError, match=match):
-            xdevice.capture(lambda: refused(x), "gpu:0")
+        with pytest.raises(xdevice.errors.CaptureError, match=match):
+            xdevice.accelerator.make_graphed_callable(lambda: refused(x), "gpu:0")
     assert torch.cuda.current_stream() == before
     assert value(x + 1) == 2
     torch.rand(2, device="cuda:0")
-    assert value(xdevice.capture(lambda: x + 2, "gpu:0")()) == 3
-    assert [value(y) for y in xdevice.parallel(lambda: x + 3, lambda: x + 4)] == [4, 5]
+    assert value(xdevice.accelerator.make_graphed_callable(lambda: x + 2, "gpu:0")()) == 3
+    assert [value(y) for y in xdevice.parallel.run(lambda: x + 3, lambda: x + 4)] == [4, 5]
 
 
 def test_after_a_failed_capture_memory_is_given_back():
@@ -302,8 +311,8 @@ def test_after_a_failed_capture_memory_is_given_back():
 
     x = torch.ones(1, device="cuda:0")
     for number in range(4):
-        with pytest.raises(xdevice.CaptureError):
-            xdevice.capture(lambda: task(x), "gpu:0")
+        with pytest.raises(xdevice.errors.CaptureError):
+            xdevice.accelerator.make_graphed_callable(lambda: task(x), "gpu:0")
         gc.collect()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
@@ -321,7 +330,7 @@ def test_a_graph_that_is_gone_gives_its_memory_back():
         torch.cuda.empty_cache()
         return torch.cuda.memory_reserved(0)
 
-    del_me = xdevice.capture(lambda: x + 1, "gpu:0")
+    del_me = xdevice.accelerator.make_graphed_callable(lambda: x + 1, "gpu:0")
     assert value(del_me()) == 2
     with_graph = reserved()
     del del_me
@@ -330,19 +339,19 @@ def test_a_graph_that_is_gone_gives_its_memory_back():
 
 def test_work_on_another_gpu_is_refused(two):
     x, y = full(1, two[0]), full(1, two[1])
-    with pytest.raises(xdevice.DeviceMismatchError, match=r"cuda:1 .*, and its graph is for cuda:0"):
-        xdevice.capture(lambda: (x + 1, y + 1), two[0])
-    with pytest.raises(xdevice.DeviceMismatchError):
-        xdevice.capture(lambda: y + 1, two[0])
-    assert value(xdevice.capture(lambda: y + 1, two[1])()) == 2
-    assert value(xdevice.capture(lambda: x + 1, two[0])()) == 2
+    with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"cuda:1 .*, and its graph is for cuda:0"):
+        xdevice.accelerator.make_graphed_callable(lambda: (x + 1, y + 1), two[0])
+    with pytest.raises(xdevice.errors.DeviceMismatchError):
+        xdevice.accelerator.make_graphed_callable(lambda: y + 1, two[0])
+    assert value(xdevice.accelerator.make_graphed_callable(lambda: y + 1, two[1])()) == 2
+    assert value(xdevice.accelerator.make_graphed_callable(lambda: x + 1, two[0])()) == 2
 
 
 def test_work_on_the_cpu_is_refused():
     steps = torch.zeros(())
     x = full(1)
-    with pytest.raises(xdevice.DeviceMismatchError, match="a tensor on cpu"):
-        xdevice.capture(lambda: (x + 1, steps.add_(1)), "gpu:0")
+    with pytest.raises(xdevice.errors.DeviceMismatchError, match="a tensor on cpu"):
+        xdevice.accelerator.make_graphed_callable(lambda: (x + 1, steps.add_(1)), "gpu:0")
 
 
 def test_other_threads_work_while_a_task_is_captured():
@@ -360,7 +369,7 @@ def test_other_threads_work_while_a_task_is_captured():
     try:
         for number in range(10):
             x = full(number)
-            assert value(xdevice.capture(lambda x=x: x + 1, "gpu:0")()) == number + 1
+            assert value(xdevice.accelerator.make_graphed_callable(lambda x=x: x + 1, "gpu:0")()) == number + 1
     finally:
         stop.set()
         thread.join()
@@ -380,20 +389,22 @@ def test_the_wait_of_another_thread_breaks_a_capture_and_nothing_else():
     thread.start()
     try:
         for _ in range(30):
-            with suppress(xdevice.CaptureError):
-                captured.append(xdevice.capture(lambda: [x + n for n in range(50)][-1], "gpu:0"))
+            with suppress(xdevice.errors.CaptureError):
+                captured.append(
+                    xdevice.accelerator.make_graphed_callable(lambda: [x + n for n in range(50)][-1], "gpu:0")
+                )
     finally:
         stop.set()
         thread.join()
     assert len(captured) < 30, "nothing was broken, so this shows nothing"
     xdevice.sync()
     torch.rand(2, device="cuda:0")
-    assert value(xdevice.capture(lambda: x + 1, "gpu:0")()) == 2
+    assert value(xdevice.accelerator.make_graphed_callable(lambda: x + 1, "gpu:0")()) == 2
 
 
 def test_which_gpu(two):
-    with pytest.raises(xdevice.DeviceError, match="any of"):
-        xdevice.capture(lambda: 1)
+    with pytest.raises(xdevice.errors.DeviceError, match="any of"):
+        xdevice.accelerator.make_graphed_callable(lambda: 1)
     x = full(1, two[1])
     with two[1]:
-        assert xdevice.capture(lambda: x + 1).device is two[1]
+        assert xdevice.accelerator.make_graphed_callable(lambda: x + 1).device is two[1]

@@ -1,4 +1,5 @@
-"""`parallel` and `prefetch` on two real GPUs: `pytest -m gpu`. Results that come too early would be wrong numbers."""
+"""`parallel.run` and `prefetch` on two real GPUs: `pytest -m gpu`. Results that come too early would be wrong
+numbers."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ STEPS = 20
 
 @pytest.fixture(autouse=True)
 def _torch():
-    with xdevice.use("torch"):
+    with xdevice.use_backend("torch"):
         if xdevice.num_gpus() < 2:
             pytest.skip("needs two GPUs")
         yield
-        xdevice.close_pool()
+        xdevice.parallel.close_pool()
 
 
 def work(x):
@@ -41,7 +42,7 @@ def test_results_on_two_gpus_are_ready_for_the_callers_stream():
     gpus = xdevice.try_all_gpus()[:2]
     xs = [rows(i + 1, gpu) for i, gpu in enumerate(gpus)]
     for _ in range(5):
-        first, second = xdevice.parallel(lambda: work(xs[0]), lambda: work(xs[1]))
+        first, second = xdevice.parallel.run(lambda: work(xs[0]), lambda: work(xs[1]))
         # enqueued on the callers' streams without any wait by the host
         total = (first * 2).cpu(), (second * 2).cpu()
         assert float(total[0].min()) == pytest.approx(2, rel=1e-3) == float(total[0].max())
@@ -54,7 +55,7 @@ def test_a_task_waits_for_what_the_caller_has_enqueued():
     for value in range(1, 6):
         work(x)
         x.fill_(value)  # behind 20 ms of work; a task that did not wait would see the value before
-        found = xdevice.parallel(*[lambda: x.sum(dtype=torch.float64)] * 3)
+        found = xdevice.parallel.run(*[lambda: x.sum(dtype=torch.float64)] * 3)
         assert [float(y) for y in found] == [value * SIZE * SIZE] * 3
 
 
@@ -68,7 +69,7 @@ def test_each_task_has_its_own_stream_and_the_callers_device():
         return streams, torch.cuda.current_device()
 
     with torch.cuda.device(1):
-        found = xdevice.parallel(*[task] * 3)
+        found = xdevice.parallel.run(*[task] * 3)
     assert {device for _, device in found} == {1}
     mine = {torch.cuda.current_stream(i).cuda_stream for i in (0, 1)}
     assert len({streams[0] for streams, _ in found} | mine) >= 4
@@ -78,11 +79,11 @@ def test_each_task_has_its_own_stream_and_the_callers_device():
 def test_threads_take_short_turns_while_tasks_feed_gpus():
     torch.zeros(1, device="cuda:0")
     before = sys.getswitchinterval()
-    seen = xdevice.parallel(sys.getswitchinterval, lambda: xdevice.parallel(sys.getswitchinterval)[0])
+    seen = xdevice.parallel.run(sys.getswitchinterval, lambda: xdevice.parallel.run(sys.getswitchinterval)[0])
     assert seen[0] == seen[1] < before, "tasks take short turns"
     assert sys.getswitchinterval() == before
     with pytest.raises(ZeroDivisionError):
-        xdevice.parallel(lambda: 1 / 0)
+        xdevice.parallel.run(lambda: 1 / 0)
     assert sys.getswitchinterval() == before
 
 
@@ -91,7 +92,7 @@ def test_memory_of_results_is_not_given_away_while_the_caller_reads_it():
     xs = [rows(i + 1, gpu) for i in range(3)]
     sums = []
     for _ in range(30):
-        found = xdevice.parallel(*(lambda x=x: x * 2 for x in xs))
+        found = xdevice.parallel.run(*(lambda x=x: x * 2 for x in xs))
         work(xs[0])  # the caller is late
         sums.append([y.sum(dtype=torch.float64) for y in found])
         del found
@@ -106,7 +107,7 @@ def test_gradients_carry_out_of_tasks_on_two_gpus():
     def loss(weight):
         return (work(torch.ones(SIZE, SIZE, device=weight.device))[0] * weight).sum()
 
-    losses = xdevice.parallel(*(lambda w=w: loss(w) for w in weights))
+    losses = xdevice.parallel.run(*(lambda w=w: loss(w) for w in weights))
     (losses[0] + losses[1].to("cuda:0")).backward()
     for weight in weights:
         assert torch.allclose(weight.grad.cpu(), torch.ones(SIZE), rtol=1e-3)
@@ -115,7 +116,7 @@ def test_gradients_carry_out_of_tasks_on_two_gpus():
 def test_backward_inside_of_tasks():
     gpus = xdevice.try_all_gpus()[:2]
     weights = [torch.full((SIZE,), 2.0, device=gpu.native, requires_grad=True) for gpu in gpus]
-    xdevice.parallel(*(lambda w=w: (w * w).sum().backward() for w in weights))
+    xdevice.parallel.run(*(lambda w=w: (w * w).sum().backward() for w in weights))
     assert [float(weight.grad.sum()) for weight in weights] == [4.0 * SIZE] * 2
 
 
@@ -168,7 +169,7 @@ def test_batches_are_ready_on_whatever_stream_consumes_them_and_stay_until_it_is
 
 @pytest.mark.parametrize("name", ["torch", "tensorflow", "jax", "paddle", "mxnet"])
 def test_prefetch_puts_batches_on_the_gpu_on_every_backend(name):
-    with xdevice.use(name) as backend:
+    with xdevice.use_backend(name) as backend:
         if backend.count("gpu") < 2:
             pytest.skip(f"{name} sees no two GPUs")
         arrays = [np.full((64, 64), i, "float32") for i in range(10)]

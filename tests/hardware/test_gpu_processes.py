@@ -49,7 +49,7 @@ def test_a_rank_that_fails_inside_a_long_collective_is_named(name, how, size, fa
 HOST = """
 import xdevice
 
-with xdevice.processes() as world:
+with xdevice.distributed.processes() as world:
     x = xdevice.tensor([world.rank + 1.0, 2.0], device="cpu")
     assert xdevice.to_numpy(world.all_gather(x)).tolist() == [1, 2, 2, 2]
     assert xdevice.to_numpy(world.broadcast(xdevice.tensor(float(world.rank), device="cpu"), 1)) == 1

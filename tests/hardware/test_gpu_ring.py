@@ -22,20 +22,20 @@ SIZE = (64 << 20) + 52
 
 @pytest.fixture(params=STAGED)
 def framework(request):
-    with suppress(xdevice.BackendImportError), xdevice.use(request.param) as backend:
+    with suppress(xdevice.errors.BackendImportError), xdevice.use_backend(request.param) as backend:
         yield backend
 
 
 @pytest.fixture(params=COMPUTING)
 def computing(request):
-    with suppress(xdevice.BackendImportError), xdevice.use(request.param) as backend:
+    with suppress(xdevice.errors.BackendImportError), xdevice.use_backend(request.param) as backend:
         yield backend
 
 
 @pytest.fixture
 def torch():
     pytest.importorskip("torch")
-    with xdevice.use("torch") as backend:
+    with xdevice.use_backend("torch") as backend:
         yield backend.framework
 
 
@@ -189,7 +189,7 @@ def test_parts_and_sources_in_another_order(framework, staged):
 def test_a_few_values_of_jax_come_by_the_driver(staged, monkeypatch):
     few, seen = ring._few_to_host, []
     monkeypatch.setattr(ring, "_few_to_host", lambda *copy: seen.append(few(*copy)) or seen[-1])
-    with xdevice.use("jax") as backend:
+    with xdevice.use_backend("jax") as backend:
         for dtype in ("float32", "bool", "int8", "bfloat16", "complex64"):
             for shape in ((), (3,), (1, 1), (5, 7)):
                 array = np.arange(np.prod(shape, dtype=int)).reshape(shape) % 3 - 1
@@ -215,7 +215,7 @@ def test_threads_do_not_disturb_each_other(framework):
     wrong = []
 
     def work(number):
-        with xdevice.use(framework):
+        with xdevice.use_backend(framework):
             for turn in range(4):
                 array = numbers(10 * number + turn)
                 x = xdevice.tensor(array, device=GPU)
@@ -269,7 +269,7 @@ def test_the_memory_is_counted_and_given_back(framework):
     xdevice.tensor(numbers(0), device=GPU)
     xdevice.to_numpy(xdevice.tensor(numbers(0), device=GPU))
     assert xdevice.memory("cpu").pinned == 64 << 20
-    xdevice.free_pinned()
+    xdevice.accelerator.empty_host_cache()
     assert xdevice.memory("cpu").pinned == 0
     assert (xdevice.to_numpy(xdevice.tensor(numbers(1), device=GPU)) == numbers(1)).all()
 
@@ -394,8 +394,8 @@ class TestTorch:
 
     def test_a_graph_is_not_recorded_through_the_ring(self, torch, staged):
         host = torch.ones(SIZE // 4)
-        with pytest.raises(xdevice.XDeviceError):
-            xdevice.capture(lambda: xdevice.to_device(host, GPU), GPU)
+        with pytest.raises(xdevice.errors.XDeviceError):
+            xdevice.accelerator.make_graphed_callable(lambda: xdevice.to_device(host, GPU), GPU)
         assert not staged
 
     def test_modules_move_through_the_ring(self, torch, staged):
@@ -452,7 +452,7 @@ class TestTensorflow:
     @pytest.fixture
     def tf(self):
         pytest.importorskip("tensorflow")
-        with xdevice.use("tensorflow") as backend:
+        with xdevice.use_backend("tensorflow") as backend:
             yield backend.framework
 
     def test_gradients_flow_both_ways_and_twice(self, tf, staged):
@@ -495,7 +495,7 @@ class TestTensorflow:
     def test_memory_that_was_freed_is_not_written_too_early(self, tf):
         """The new tensor gets the memory of one that queued work still reads."""
         old, values = numbers(0), numbers(1)
-        with xdevice.use("tensorflow") as backend:
+        with xdevice.use_backend("tensorflow") as backend:
             for _ in range(3):
                 x = on_gpu(old, backend)
                 keep_busy(backend)
@@ -529,7 +529,7 @@ class TestPaddle:
     @pytest.fixture
     def paddle(self):
         pytest.importorskip("paddle")
-        with xdevice.use("paddle") as backend:
+        with xdevice.use_backend("paddle") as backend:
             yield backend.framework
 
     def test_gradients_flow_both_ways(self, paddle, staged):
@@ -555,9 +555,9 @@ class TestPaddle:
         assert (xdevice.to_device(host[1], GPU).numpy() == array[1]).all()
 
     def test_each_stream_has_its_order(self, paddle, staged):
-        with xdevice.use("paddle") as backend:
+        with xdevice.use_backend("paddle") as backend:
             x = on_gpu(numbers(0), backend)
-            side = xdevice.Stream(GPU)
+            side = xdevice.accelerator.Stream(GPU)
             for turn in range(1, 4):
                 source = numbers(turn)
                 with side:
@@ -570,9 +570,9 @@ class TestPaddle:
         assert len(staged) == 7
 
     def test_what_is_moved_is_there_for_all_streams(self, paddle, staged):
-        with xdevice.use("paddle") as backend:
+        with xdevice.use_backend("paddle") as backend:
             host = paddle.to_tensor(numbers(0), place=paddle.CPUPlace())
-            side = xdevice.Stream(GPU)
+            side = xdevice.accelerator.Stream(GPU)
             for move in (lambda: xdevice.to_device(host, GPU), lambda: xdevice.tensor(numbers(0), device=GPU)):
                 keep_busy(backend)
                 y = move()
@@ -584,7 +584,7 @@ class TestPaddle:
 class TestMxnet:
     def test_what_is_recorded_is_not_staged(self, staged):
         mx = pytest.importorskip("mxnet")
-        with xdevice.use("mxnet"):
+        with xdevice.use_backend("mxnet"):
             x = xdevice.tensor(numbers(0), device="cpu")
             x.attach_grad()
             with mx.autograd.record():
@@ -596,7 +596,7 @@ class TestMxnet:
 
     def test_legacy_arrays_stay_legacy(self, staged):
         mx = pytest.importorskip("mxnet")
-        with xdevice.use("mxnet"):
+        with xdevice.use_backend("mxnet"):
             x = mx.nd.array(numbers(0), ctx=mx.cpu(0))
             there = xdevice.to_device(x, GPU)
             assert type(there) is type(xdevice.to_device(there, "cpu")) is mx.nd.NDArray
@@ -606,7 +606,7 @@ class TestMxnet:
 
 def test_jax_keeps_its_guards_and_traces():
     jax = pytest.importorskip("jax")
-    with xdevice.use("jax") as backend:
+    with xdevice.use_backend("jax") as backend:
         array = numbers(0)
         x = on_gpu(array, backend)
         with jax.transfer_guard("disallow"), pytest.raises(Exception, match=r"[Dd]isallowed"):

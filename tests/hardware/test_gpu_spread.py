@@ -25,7 +25,7 @@ def gpus(request):
         pytest.skip(f"no {name}")
     if name in NO_KERNELS:
         pytest.skip(f"{name} has no kernels for this GPU")
-    with xdevice.use(name) as backend:
+    with xdevice.use_backend(name) as backend:
         if backend.count("gpu") < 2:
             pytest.skip(f"{name} sees no two GPUs")
         yield xdevice.try_all_gpus()[:2]
@@ -58,7 +58,7 @@ def test_nccl_gives_the_same_bits_on_both(name, op, gpus):
     arrays, xs = pair(gpus)
     assert goes_by_nccl(name, xs)
     expected = (arrays[0] + arrays[1]) / (2 if op == "mean" else 1)
-    first, second = xdevice.all_reduce(xs, op)
+    first, second = xdevice.parallel.all_reduce(xs, op)
     assert [xdevice.device_of(x) for x in (first, second)] == gpus
     assert xdevice.to_numpy(first).tobytes() == xdevice.to_numpy(second).tobytes() == expected.tobytes()
     if name == "torch":
@@ -69,7 +69,7 @@ def test_nccl_gives_the_same_bits_on_both(name, op, gpus):
 def test_nccl_takes_one_number_and_many_shapes_one_after_the_other(name, gpus):
     for shape in ((), (1,), (3, 5), (2, 0), (7, 1, 2)):
         xs = [xdevice.tensor(np.full(shape, i + 1.0), device=gpu) for i, gpu in enumerate(gpus)]
-        results = xdevice.all_reduce(xs)
+        results = xdevice.parallel.all_reduce(xs)
         assert all((xdevice.to_numpy(x) == np.full(shape, 3.0)).all() for x in results)
         assert [tuple(x.shape) for x in results] == [shape] * 2
 
@@ -79,18 +79,18 @@ def test_every_dtype_and_its_total(name, gpus):
     for dtype in sorted(xdevice.backend().dtypes - {"bool"}):
         try:
             xs = [xdevice.tensor([[1, 2]], device=gpu, dtype=dtype) for gpu in gpus]
-        except xdevice.DTypeError:
+        except xdevice.errors.DTypeError:
             continue
         if any(xdevice.device_of(x) is not gpu for x, gpu in zip(xs, gpus, strict=True)):
             continue
-        results = xdevice.all_reduce(xs)
+        results = xdevice.parallel.all_reduce(xs)
         assert [xdevice.to_numpy(x).tolist() for x in results] == [[[2, 4]]] * 2, dtype
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_books_case(name, gpus):
     backend = xdevice.backend()
-    replicas = xdevice.replicate(xdevice.tensor([5.0, 7.0]), gpus)
+    replicas = xdevice.parallel.replicate(xdevice.tensor([5.0, 7.0]), gpus)
     grads = []
     for replica, gpu in zip(replicas, gpus, strict=True):
         weights = xdevice.tensor([1.0, 2.0], device=gpu)
@@ -104,7 +104,7 @@ def test_the_books_case(name, gpus):
                 grads.append(tape.gradient(loss, replica))
             else:
                 grads.append(backend.framework.grad(lambda p, w=weights: (p * w).sum())(replica))
-    results = xdevice.all_reduce(grads)
+    results = xdevice.parallel.all_reduce(grads)
     assert [xdevice.to_numpy(x).tolist() for x in results] == [[2.0, 4.0]] * 2
     assert [xdevice.device_of(x) for x in results] == gpus
 
@@ -115,7 +115,7 @@ def test_split_and_gather_across_gpus(name, gpus):
     parts = xdevice.split_batch(x, gpus, even=False)
     assert [xdevice.device_of(part) for part in parts] == gpus
     assert [tuple(part.shape) for part in parts] == [(3, 2), (2, 2)]
-    whole = xdevice.gather(parts, gpus[1])
+    whole = xdevice.parallel.gather(parts, gpus[1])
     assert xdevice.device_of(whole) is gpus[1]
     assert xdevice.to_numpy(whole).tolist() == xdevice.to_numpy(x).tolist()
 
@@ -124,7 +124,7 @@ def test_split_and_gather_across_gpus(name, gpus):
 def test_replicas_on_two_gpus_are_independent(name, gpus):
     backend = xdevice.backend()
     net = xdevice.to_device(backend.samples().network(3, 2), gpus[0]) if name != "jax" else {"w": xdevice.ones(2)}
-    replicas = xdevice.replicate(net, [*gpus, gpus[0]])
+    replicas = xdevice.parallel.replicate(net, [*gpus, gpus[0]])
     assert [xdevice.device_of(replica) for replica in replicas] == [*gpus, gpus[0]]
     assert len({id(replica) for replica in (net, *replicas)}) == 4
 
@@ -133,7 +133,7 @@ def test_replicas_on_two_gpus_are_independent(name, gpus):
 def test_two_on_one_gpu_go_device_to_device(name, gpus):
     places = [gpus[0], gpus[1], gpus[1]]
     xs = [xdevice.tensor([i + 1.0], device=place) for i, place in enumerate(places)]
-    results = xdevice.all_reduce(xs)
+    results = xdevice.parallel.all_reduce(xs)
     assert [xdevice.to_numpy(x).tolist() for x in results] == [[6.0]] * 3
     assert [xdevice.device_of(x) for x in results] == places
 
@@ -147,7 +147,7 @@ def test_a_reduced_gradient_comes_after_the_work_before_it(name, gpus):
         for _ in range(20):
             xs = [x @ torch.full_like(x, 1 / size) for x in xs]
         xs = [x * value for x in xs]
-        for x in xdevice.all_reduce(xs):  # enqueued behind the products, without a wait by the host
+        for x in xdevice.parallel.all_reduce(xs):  # enqueued behind the products, without a wait by the host
             assert float(x.min()) == pytest.approx(2 * value, rel=1e-3)
 
 
@@ -155,6 +155,6 @@ def test_a_reduced_gradient_comes_after_the_work_before_it(name, gpus):
 def test_tensors_that_are_not_contiguous_are_summed_too(name, gpus):
     xs = [xdevice.tensor(np.arange(6.0).reshape(2, 3), device=gpu).T for gpu in gpus]
     assert not goes_by_nccl(name, xs)
-    results = xdevice.all_reduce(xs)
+    results = xdevice.parallel.all_reduce(xs)
     assert all(x is y for x, y in zip(xs, results, strict=True))
     assert results[1].cpu().tolist() == (2 * np.arange(6.0).reshape(2, 3).T).tolist()

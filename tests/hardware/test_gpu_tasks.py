@@ -1,4 +1,4 @@
-"""`parallel` on two real GPUs by the frameworks that schedule by themselves: `pytest -m gpu`."""
+"""`parallel.run` on two real GPUs by the frameworks that schedule by themselves: `pytest -m gpu`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SIZE, STEPS = 2048, 20
 @pytest.fixture(autouse=True)
 def _closed_pool():
     yield
-    xdevice.close_pool()
+    xdevice.parallel.close_pool()
 
 
 def needs(name):
     try:
         backend = xdevice.backend(name)
-    except (xdevice.BackendNotFoundError, xdevice.BackendImportError) as error:
+    except (xdevice.errors.BackendNotFoundError, xdevice.errors.BackendImportError) as error:
         pytest.skip(str(error))
     if backend.count("gpu") < 2:
         pytest.skip("needs two GPUs")
@@ -30,7 +30,7 @@ def needs(name):
 @pytest.mark.parametrize("name", ["tensorflow", "jax"])
 def test_tasks_on_two_gpus_give_what_they_give_one_after_the_other(name):
     needs(name)
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         rng = np.random.default_rng(0)
         host = rng.random((SIZE, SIZE), dtype="float32") / SIZE
         xs = [xdevice.tensor(host * (i + 1), device=gpu) for i, gpu in enumerate(xdevice.try_all_gpus()[:2])]
@@ -44,7 +44,7 @@ def test_tasks_on_two_gpus_give_what_they_give_one_after_the_other(name):
 
         alone = [work(x) for x in xs]
         for _ in range(5):
-            together = xdevice.parallel(lambda: work(xs[0]), lambda: work(xs[1]))
+            together = xdevice.parallel.run(lambda: work(xs[0]), lambda: work(xs[1]))
             for x, y, z in zip(xs, alone, together, strict=True):
                 assert xdevice.same_device(x, z)
                 np.testing.assert_array_equal(xdevice.to_numpy(z), xdevice.to_numpy(y))

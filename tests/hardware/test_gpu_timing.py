@@ -28,14 +28,14 @@ def gpus(name, wanted=1):
 
 @pytest.fixture
 def torch():
-    with xdevice.use(gpus("torch")) as backend:
+    with xdevice.use_backend(gpus("torch")) as backend:
         yield backend.framework
         xdevice.sync()
 
 
 @pytest.fixture
 def paddle():
-    with xdevice.use(gpus("paddle")) as backend:
+    with xdevice.use_backend(gpus("paddle")) as backend:
         yield backend.framework
         xdevice.sync()
 
@@ -59,7 +59,7 @@ def products(torch, count=60, size=8192):
 
 def test_without_a_wait_the_time_is_ten_times_too_small_and_ours_is_not(torch):
     work = products(torch)
-    timer, start, end = xdevice.Timer(), xdevice.Event("gpu:0"), xdevice.Event("gpu:0")
+    timer, start, end = xdevice.Timer(), xdevice.accelerator.Event("gpu:0"), xdevice.accelerator.Event("gpu:0")
     begun = perf_counter()
     start.record()
     work()
@@ -89,7 +89,7 @@ def test_measure_agrees_with_the_timer(torch):
 
 
 def test_measure_sees_work_that_was_left_on_another_stream(torch):
-    side = xdevice.Stream("gpu:0")
+    side = xdevice.accelerator.Stream("gpu:0")
 
     def work():
         with side:
@@ -97,7 +97,7 @@ def test_measure_sees_work_that_was_left_on_another_stream(torch):
 
     found = xdevice.measure(work, warmup=1, repeats=2, devices="gpu:0")
     assert found.clock == "host"
-    start, end = xdevice.Event().record(side), xdevice.Event()
+    start, end = xdevice.accelerator.Event().record(side), xdevice.accelerator.Event()
     work()
     end.record(side)
     assert found.median == pytest.approx(start.elapsed(end), rel=0.1)
@@ -121,7 +121,7 @@ def test_the_default_waits_for_every_gpu(torch):
 
 def test_two_streams_overlap_and_one_does_not(torch):
     def is_side_by_side(first, second):
-        end_of_first, start_of_second = xdevice.Event("gpu:0"), xdevice.Event("gpu:0")
+        end_of_first, start_of_second = xdevice.accelerator.Event("gpu:0"), xdevice.accelerator.Event("gpu:0")
         xdevice.sync()
         with first:
             torch.cuda._sleep(CYCLES)
@@ -131,14 +131,14 @@ def test_two_streams_overlap_and_one_does_not(torch):
             torch.cuda._sleep(CYCLES)
         return start_of_second.elapsed(end_of_first) > 0
 
-    one, two = xdevice.Stream("gpu:0"), xdevice.Stream("gpu:0")
+    one, two = xdevice.accelerator.Stream("gpu:0"), xdevice.accelerator.Stream("gpu:0")
     assert is_side_by_side(one, two)
     assert not is_side_by_side(one, one)
 
 
 @pytest.mark.parametrize("by", ["stream", "event", None])
 def test_a_stream_that_waits_reads_what_the_other_writes(torch, by):
-    writer, reader = xdevice.Stream("gpu:0"), xdevice.Stream("gpu:0")
+    writer, reader = xdevice.accelerator.Stream("gpu:0"), xdevice.accelerator.Stream("gpu:0")
     x, seen = torch.zeros(1024, device="cuda:0"), torch.full((1024,), 7.0, device="cuda:0")
     x.fill_(0)
     seen.copy_(x)  # the first call of a kernel may wait for the GPU
@@ -149,7 +149,7 @@ def test_a_stream_that_waits_reads_what_the_other_writes(torch, by):
     if by == "stream":
         reader.wait(writer)
     if by == "event":
-        reader.wait(xdevice.Event().record(writer))
+        reader.wait(xdevice.accelerator.Event().record(writer))
     with reader:
         seen.copy_(x)
     reader.sync()
@@ -157,7 +157,7 @@ def test_a_stream_that_waits_reads_what_the_other_writes(torch, by):
 
 
 def test_sync_of_a_stream_waits_for_it_and_not_for_the_other(torch):
-    short, long = xdevice.Stream("gpu:0"), xdevice.Stream("gpu:0")
+    short, long = xdevice.accelerator.Stream("gpu:0"), xdevice.accelerator.Stream("gpu:0")
     xdevice.sync()
     with long:
         torch.cuda._sleep(4 * CYCLES)
@@ -172,17 +172,17 @@ def test_sync_of_a_stream_waits_for_it_and_not_for_the_other(torch):
 
 def test_the_scope_gives_the_stream_and_the_device_back(torch):
     gpus("torch", 2)
-    stream = xdevice.Stream("gpu:1")
+    stream = xdevice.accelerator.Stream("gpu:1")
     before = torch.cuda.current_device(), torch.cuda.current_stream(0), torch.cuda.current_stream(1)
     with stream:
         assert torch.cuda.current_stream(1) == stream.native
-        assert xdevice.Stream.current("gpu:1").native == stream.native
+        assert xdevice.accelerator.Stream.current("gpu:1").native == stream.native
     assert (torch.cuda.current_device(), torch.cuda.current_stream(0), torch.cuda.current_stream(1)) == before
 
 
 def test_a_stream_of_one_gpu_waits_for_one_of_another(torch):
     gpus("torch", 2)
-    first, second = xdevice.Stream("gpu:0"), xdevice.Stream("gpu:1")
+    first, second = xdevice.accelerator.Stream("gpu:0"), xdevice.accelerator.Stream("gpu:1")
     xdevice.sync()
     with first:
         torch.cuda._sleep(CYCLES)
@@ -193,7 +193,7 @@ def test_a_stream_of_one_gpu_waits_for_one_of_another(torch):
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_memory_that_is_kept_is_not_given_away(torch, kept):
-    side = xdevice.Stream("gpu:0")
+    side = xdevice.accelerator.Stream("gpu:0")
     torch.cuda.empty_cache()
     x = torch.ones(1 << 20, device="cuda:0")
     x.sum()  # the first call of a kernel may wait for the GPU
@@ -214,11 +214,11 @@ def test_memory_that_is_kept_is_not_given_away(torch, kept):
 
 def test_events_and_streams_of_another_device(torch):
     gpus("torch", 2)
-    event, stream = xdevice.Event("gpu:0").record(), xdevice.Stream("gpu:1")
+    event, stream = xdevice.accelerator.Event("gpu:0").record(), xdevice.accelerator.Stream("gpu:1")
     with pytest.raises(DeviceMismatchError):
         event.record(stream)
     with pytest.raises(DeviceMismatchError):
-        event.elapsed(xdevice.Event().record(stream))
+        event.elapsed(xdevice.accelerator.Event().record(stream))
     with pytest.raises(DeviceMismatchError):
         stream.keep(torch.ones(2, device="cuda:0"))
 
@@ -242,10 +242,10 @@ def copies(paddle, x, count=400, index=0):
 def test_paddle_copies_on_a_stream_and_the_host_waits_for_it(paddle, index):
     gpus("paddle", index + 1)
     x = pages(paddle, index)
-    stream = xdevice.Stream(f"gpu:{index}")
-    start, end = xdevice.Event(), xdevice.Event()
+    stream = xdevice.accelerator.Stream(f"gpu:{index}")
+    start, end = xdevice.accelerator.Event(), xdevice.accelerator.Event()
     xdevice.sync()
-    stream.wait(xdevice.Stream.current(f"gpu:{index}"))
+    stream.wait(xdevice.accelerator.Stream.current(f"gpu:{index}"))
     with stream:
         start.record()
         y = copies(paddle, x, index=index)
@@ -259,12 +259,12 @@ def test_paddle_copies_on_a_stream_and_the_host_waits_for_it(paddle, index):
 
 def test_paddle_has_its_stream_back_and_a_stream_waits(paddle):
     x = pages(paddle)
-    one, two = xdevice.Stream("gpu:0"), xdevice.Stream("gpu:0")
-    before = xdevice.Stream.current("gpu:0").native.stream_base.cuda_stream
+    one, two = xdevice.accelerator.Stream("gpu:0"), xdevice.accelerator.Stream("gpu:0")
+    before = xdevice.accelerator.Stream.current("gpu:0").native.stream_base.cuda_stream
     xdevice.sync()
     with one:
         copies(paddle, x)
-    assert xdevice.Stream.current("gpu:0").native.stream_base.cuda_stream == before
+    assert xdevice.accelerator.Stream.current("gpu:0").native.stream_base.cuda_stream == before
     two.wait(one)
     assert not one.native.query()
     two.sync()
@@ -274,7 +274,7 @@ def test_paddle_has_its_stream_back_and_a_stream_waits(paddle):
 def test_paddle_keeps_what_a_stream_uses_until_it_has_done_it(paddle):
     from xdevice_paddle import streams
 
-    side, x = xdevice.Stream("gpu:0"), pages(paddle)
+    side, x = xdevice.accelerator.Stream("gpu:0"), pages(paddle)
     xdevice.sync()
     side.keep(x)
     with side:
@@ -293,11 +293,11 @@ def test_paddle_keeps_what_a_stream_uses_until_it_has_done_it(paddle):
 
 @pytest.mark.parametrize("name", ["tensorflow", "mxnet", "jax"])
 def test_a_gpu_of_a_framework_that_schedules_by_itself_has_no_streams(name):
-    with xdevice.use(gpus(name)):
+    with xdevice.use_backend(gpus(name)):
         with pytest.raises(UnsupportedError, match=r"xdevice\.parallel"):
-            xdevice.Stream("gpu:0")
+            xdevice.accelerator.Stream("gpu:0")
         with pytest.raises(UnsupportedError, match=r"xdevice\.Timer"):
-            xdevice.Event("gpu:0")
+            xdevice.accelerator.Event("gpu:0")
         with suppress(Exception):
             xdevice.sync()  # what other tests have started on a build without kernels
         assert xdevice.measure(lambda: None, warmup=0, repeats=1, devices="gpu:0").clock == "host"
@@ -308,7 +308,7 @@ def test_a_gpu_of_a_framework_that_schedules_by_itself_has_no_streams(name):
 
 @pytest.mark.parametrize("name", ["torch", "paddle"])
 def test_memory_of_a_gpu_follows_what_is_allocated(name):
-    with xdevice.use(gpus(name)):
+    with xdevice.use_backend(gpus(name)):
         xdevice.to_device(xdevice.ones(2, device="cpu"), "gpu:0")
         before = xdevice.memory("gpu:0")
         host = xdevice.ones(1 << 26, device="cpu")
@@ -327,7 +327,7 @@ def test_the_peak_of_a_gpu_begins_anew(torch):
     x = torch.ones(1 << 26, device="cuda:0")
     del x
     high = xdevice.memory("gpu:0").peak
-    xdevice.reset_peak("gpu:0")
+    xdevice.accelerator.reset_peak_memory_stats("gpu:0")
     after = xdevice.memory("gpu:0")
     assert after.peak == after.allocated <= high - (1 << 28)
 
@@ -341,7 +341,7 @@ def test_the_peak_of_a_gpu_begins_anew(torch):
     ],
 )
 def test_what_the_others_tell_of_a_gpu(name, told):
-    with xdevice.use(gpus(name)):
+    with xdevice.use_backend(gpus(name)):
         x = xdevice.to_device(xdevice.ones(1 << 20, device="cpu"), "gpu:0")
         xdevice.sync(x)
         found = xdevice.memory("gpu:0")._asdict()

@@ -21,7 +21,7 @@ GPU = xdevice.gpu()
 
 @pytest.fixture(params=FRAMEWORKS)
 def framework(request):
-    with suppress(xdevice.BackendImportError), xdevice.use(request.param):
+    with suppress(xdevice.errors.BackendImportError), xdevice.use_backend(request.param):
         yield request.param
 
 
@@ -83,7 +83,7 @@ PRINTS = train.__code__.co_firstlineno + 5
 def test_forbid_stops_a_training_loop_at_the_line_that_prints_the_loss(framework):
     x = xdevice.tensor(8.0, device=GPU)
     expected = f"{PRINTS}: float reads 4 bytes from gpu:0"
-    with pytest.raises(xdevice.TransferError, match=expected) as caught, transfers("forbid"):
+    with pytest.raises(xdevice.errors.TransferError, match=expected) as caught, transfers("forbid"):
         train(x)
     assert (caught.value.record.file, caught.value.record.line) == (__file__, PRINTS)
     assert xdevice.item(train(x)) == 1.0
@@ -116,7 +116,7 @@ class TestTorch:
 
 @pytest.mark.skipif("tensorflow" not in FRAMEWORKS, reason="tensorflow is not here")
 def test_an_operand_that_tensorflow_copies_in_silence_is_seen():
-    with xdevice.use("tensorflow") as backend:
+    with xdevice.use_backend("tensorflow") as backend:
         x = xdevice.ones(10)
         y = xdevice.ones(10, device=GPU)
         with transfers() as log, backend.framework.device("/GPU:0"):
@@ -125,9 +125,9 @@ def test_an_operand_that_tensorflow_copies_in_silence_is_seen():
 
 
 def test_work_is_done_when_the_line_is(framework):
-    x = xdevice.rand(4096, 4096, device=GPU)
+    x = xdevice.random.uniform(4096, 4096, device=GPU)
     xdevice.item((x @ x)[0, 0])
-    with xdevice.blocking():
+    with xdevice.accelerator.blocking():
         y = x @ x
         xdevice.sync()
         start = time.perf_counter()

@@ -78,7 +78,7 @@ def second_gpu(backend):
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_default_tensor_is_on_the_cpu_though_there_is_a_gpu(name):
-    with xdevice.use(name) as backend:
+    with xdevice.use_backend(name) as backend:
         assert xdevice.device_of(xdevice.tensor([1, 2])) is xdevice.cpu()
         with second_gpu(backend) as place:
             assert xdevice.device_of(xdevice.tensor([1, 2])) is place
@@ -86,7 +86,7 @@ def test_a_default_tensor_is_on_the_cpu_though_there_is_a_gpu(name):
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_move_is_new_memory(name):
-    with xdevice.use(name) as backend:
+    with xdevice.use_backend(name) as backend:
         address = backend.samples().address
         x = xdevice.tensor([1.0, 2.0])
         there = xdevice.to_device(x, second_gpu(backend))
@@ -101,7 +101,7 @@ def test_a_compiled_step_takes_the_state_of_an_optimizer(name):
     """Of which TensorFlow holds the count of steps, an int32, on the host."""
     if name in NO_KERNELS:
         pytest.skip(f"this build of {name} has no kernels for this GPU")
-    with xdevice.use(name), xdevice.gpu(0):
+    with xdevice.use_backend(name), xdevice.gpu(0):
         params = {"w": xdevice.tensor([1.0, 2.0])}
         state = xdevice.optim.init(xdevice.optim.adam, params)
         step = xdevice.compile(lambda params, state: xdevice.optim.adam(params, params, state, lr=0.5))
@@ -114,13 +114,13 @@ def test_a_compiled_step_takes_the_state_of_an_optimizer(name):
 
 @pytest.mark.skipif("tensorflow" not in xdevice.backends(), reason="no TensorFlow")
 def test_strings_of_tensorflow_stay_on_the_host():
-    with xdevice.use("tensorflow") as backend:
+    with xdevice.use_backend("tensorflow") as backend:
         words = backend.framework.constant(["a", "b"])
         gpus = [xdevice.gpu(0), second_gpu(backend)]
         moves = xdevice.to_device, xdevice.copy_to, lambda x, place: xdevice.split_batch(x, gpus)
         for move in moves:
             with pytest.raises(
-                xdevice.UnsupportedError, match="does not support strings on a GPU; leave them on cpu:0"
+                xdevice.errors.UnsupportedError, match="does not support strings on a GPU; leave them on cpu:0"
             ):
                 move(words, gpus[1])
         assert xdevice.device_of(xdevice.to_device(words, "cpu")) is xdevice.cpu()
@@ -129,7 +129,10 @@ def test_strings_of_tensorflow_stay_on_the_host():
 def test_devices_are_one_across_frameworks():
     xs = []
     for name in FRAMEWORKS:
-        with suppress(xdevice.BackendNotFoundError, xdevice.BackendImportError), xdevice.use(name) as backend:
+        with (
+            suppress(xdevice.errors.BackendNotFoundError, xdevice.errors.BackendImportError),
+            xdevice.use_backend(name) as backend,
+        ):
             place = second_gpu(backend)
             xs.append(xdevice.tensor([1.0, 2.0], device=place))
     assert len(xs) >= 2

@@ -21,7 +21,7 @@ def fail():
 
 how, failing, after, elements = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
 stand_still = threading.Event()
-with xdevice.processes() as world:
+with xdevice.distributed.processes() as world:
     x = xdevice.ones(3, device=world.device)
     assert xdevice.to_numpy(world.all_reduce(x)).tolist() == [world.size] * 3
     if how == "ends well":
@@ -36,7 +36,7 @@ with xdevice.processes() as world:
                 if stand_still.is_set():
                     print(time.monotonic(), flush=True)
                     time.sleep(1000)
-        except xdevice.PeerError as error:
+        except xdevice.errors.PeerError as error:
             now = time.monotonic()
             told = {"rank": error.rank, "why": error.why, "text": str(error), "engine": world.engine}
             print(json.dumps({**told, "at": now}), flush=True)

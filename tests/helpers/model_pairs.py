@@ -55,8 +55,8 @@ def outputs(name, model, x):
 
 def ported(build, here, there, seed=0):
     source, target = randomised(here, build(here), seed), randomised(there, build(there), seed + 1)
-    state = xdevice.convert_state(source, there, like=target)
-    state.load_into(target)
+    state = xdevice.models.convert_state(source, there, like=target)
+    xdevice.load(state, into=target)
     return source, target, state
 
 

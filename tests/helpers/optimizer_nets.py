@@ -158,9 +158,9 @@ def handed_on(source, target, kind, **options):
     other, its, go_on = made(target, kind)
     for x, y in zip(IMAGES[:5], WANTED[:5], strict=True):
         step(x, y)
-    state = xdevice.convert_state(net, target, like=other)
-    state.load_into(other)
-    xdevice.convert_optimizer(optimizer, its, state, models=(net, other), **options)
+    state = xdevice.models.convert_state(net, target, like=other)
+    xdevice.load(state, into=other)
+    xdevice.models.convert_optimizer(optimizer, its, state, models=(net, other), **options)
     for x, y in zip(IMAGES[5:], WANTED[5:], strict=True):
         step(x, y)
         go_on(x, y)
@@ -170,5 +170,5 @@ def handed_on(source, target, kind, **options):
 def furthest(net, other, target):
     """How far the weights of two nets are apart."""
     there = dict(xdevice.backend(target).variables(other))
-    state = xdevice.convert_state(net, target, like=other)
+    state = xdevice.models.convert_state(net, target, like=other)
     return max(float(np.abs(xdevice.to_numpy(there[name]) - xdevice.to_numpy(x)).max()) for name, x in state.items())

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from xdevice.port import engine, sources
+from xdevice.port.words import USUAL, Goal
 
 
-def examined(*texts, only="proven", names=("main.py",)):
+def examined(*texts, only="proven", names=("main.py",), goal=USUAL):
     """Texts as the files of one project; without names the first is main.py."""
     raws = [text if isinstance(text, bytes) else text.encode() for text in texts]
-    made = engine.Examined(Path(), only)
+    made = engine.Examined(Path(), only, goal=goal)
     made.sources = [sources.parse(raw, name) for raw, name in zip(raws, names, strict=True)]
     engine.judge(made)
     return made
@@ -19,6 +20,12 @@ def examined(*texts, only="proven", names=("main.py",)):
 def ported(text, only="proven", name="main.py"):
     """The text after port, as text."""
     made = examined(text, only=only, names=(name,))
+    return made.port(made.sources[0]).decode(made.sources[0].encoding)
+
+
+def ported_to(target, text, only="proven", minimum=None):
+    """The text after `port --to target --torch-minimum minimum`."""
+    made = examined(text, only=only, goal=Goal(target, minimum))
     return made.port(made.sources[0]).decode(made.sources[0].encoding)
 
 

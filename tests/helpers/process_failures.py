@@ -62,7 +62,7 @@ def _reported() -> Iterator[None]:
 
     try:
         yield
-    except xdevice.XDeviceError as error:
+    except xdevice.errors.XDeviceError as error:
         report(
             at=time.monotonic(), error=type(error).__name__, text=str(error),
             peer=getattr(error, "rank", None), why=getattr(error, "why", None), calls=getattr(error, "calls", None),
@@ -77,7 +77,7 @@ def met(**options: Any) -> Iterator[Any]:
 
     with ExitStack() as stack:
         with _reported():
-            world = stack.enter_context(xdevice.processes(**{"timeout": LATE, **options}))
+            world = stack.enter_context(xdevice.distributed.processes(**{"timeout": LATE, **options}))
         stack.enter_context(_reported())
         x = world.all_reduce(xdevice.ones(3))
         assert xdevice.to_numpy(x).tolist() == [world.size] * 3
@@ -162,7 +162,7 @@ def _differs(*calls: Callable[[Any, Any], Any]) -> None:
     with met() as world:
         x = xdevice.ones(4)
         report(failed=time.monotonic())
-        with suppress(xdevice.CollectiveMismatchError), _reported():
+        with suppress(xdevice.errors.CollectiveMismatchError), _reported():
             calls[world.rank](world, x)
         report(written=not np.array_equal(xdevice.to_numpy(x), np.ones(4)))
         report(after=xdevice.to_numpy(world.all_reduce(xdevice.ones(3))).tolist())
@@ -308,7 +308,7 @@ def serve(modules: Sequence[str]) -> Callable[[], None]:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # frameworks print
     assert xdevice.backend().framework
-    for module in ("xdevice.distributed.world", *modules):
+    for module in ("xdevice.distributed.process_group", *modules):
         import_module(module)
     gc.freeze()  # a rank that ends would look at all that was imported
     for line in sys.stdin:

@@ -13,10 +13,10 @@ import xdevice
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CHECKS: dict[str, Callable[[xdevice.World], None]] = {}
+CHECKS: dict[str, Callable[[xdevice.distributed.World], None]] = {}
 
 
-def check(function: Callable[[xdevice.World], None]) -> Callable[[xdevice.World], None]:
+def check(function: Callable[[xdevice.distributed.World], None]) -> Callable[[xdevice.distributed.World], None]:
     CHECKS[function.__name__] = function
     return function
 

@@ -1,4 +1,4 @@
-"""`xdevice.batches`: the same rows on every backend, in order or shuffled, in the container that was given."""
+"""`xdevice.math.batches`: the same rows on every backend, in order or shuffled, in the container that was given."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def read(x):
 def test_rows_come_in_order_in_the_same_container(xd, drop_last, expected):
     y = xdevice.tensor(range(7))
     x = xdevice.array_namespace(y).reshape(xdevice.tensor([[float(i), -i] for i in range(7)]), (7, 2))
-    made = list(xdevice.batches(Pair({"x": x, "name": "digits"}, y), 3, drop_last=drop_last))
+    made = list(xdevice.math.batches(Pair({"x": x, "name": "digits"}, y), 3, drop_last=drop_last))
     assert [read(batch.y) for batch in made] == expected
     assert [read(batch.x["x"]) for batch in made] == [[[i, -i] for i in rows] for rows in expected]
     assert all(type(batch) is Pair and batch.x["name"] == "digits" for batch in made)
-    assert [read(part) for part in xdevice.batches(y, 7, drop_last=True)] == [[*range(7)]]
-    assert list(xdevice.batches(xdevice.zeros(0, 2), 3)) == []
+    assert [read(part) for part in xdevice.math.batches(y, 7, drop_last=True)] == [[*range(7)]]
+    assert list(xdevice.math.batches(xdevice.zeros(0, 2), 3)) == []
 
 
 def test_a_shuffled_order_is_that_of_permutation(xd):
@@ -36,7 +36,7 @@ def test_a_shuffled_order_is_that_of_permutation(xd):
         order = read(xdevice.random.permutation(7))
     for drop_last, count in ((False, 3), (True, 2)):
         with xdevice.random.seed(5):
-            loader = xdevice.batches([x, kept], 3, shuffle=True, drop_last=drop_last)
+            loader = xdevice.math.batches([x, kept], 3, shuffle=True, drop_last=drop_last)
         made = list(loader)
         assert len(made) == count
         rows = [row for batch in made for row in read(batch[0])]
@@ -47,31 +47,31 @@ def test_a_shuffled_order_is_that_of_permutation(xd):
 
 def test_prefetch_takes_batches(xd):
     x = xdevice.tensor([1.0, 2.0, 3.0])
-    assert [read(part) for part in xdevice.prefetch(xdevice.batches(x, 2), "cpu")] == [[1.0, 2.0], [3.0]]
+    assert [read(part) for part in xdevice.prefetch(xdevice.math.batches(x, 2), "cpu")] == [[1.0, 2.0], [3.0]]
     with xdevice.random.seed(1):
-        expected = [read(part) for part in xdevice.batches(x, 2, shuffle=True)]
+        expected = [read(part) for part in xdevice.math.batches(x, 2, shuffle=True)]
     with xdevice.random.seed(1):
-        assert [read(part) for part in xdevice.prefetch(xdevice.batches(x, 2, shuffle=True), "cpu")] == expected
+        assert [read(part) for part in xdevice.prefetch(xdevice.math.batches(x, 2, shuffle=True), "cpu")] == expected
 
 
 def test_rows_in_order_are_views_where_the_framework_has_them():
-    with xdevice.use("numpy"):
+    with xdevice.use_backend("numpy"):
         x = np.zeros((4, 2), "float32")
-        next(iter(xdevice.batches(x, 3)))[0, 0] = 1.0
+        next(iter(xdevice.math.batches(x, 3)))[0, 0] = 1.0
         assert x[0, 0] == 1.0
 
 
 def test_what_is_wrong_is_named_at_the_call(xd):
     x = xdevice.zeros(4, 2)
     for size in (0, -1, 2.0, True, "2"):
-        with pytest.raises(xdevice.ArgumentError, match="batches takes a size of 1 or more"):
-            xdevice.batches(x, size)
-    with pytest.raises(xdevice.ShapeError, match=r"arrays\['y'\]"):
-        xdevice.batches({"x": x, "y": xdevice.zeros(3)}, 2)
-    with pytest.raises(xdevice.ShapeError, match="no first axis"):
-        xdevice.batches([xdevice.tensor(1.0)], 2)
-    with pytest.raises(xdevice.NotATensorError):
-        xdevice.batches({"x": [1, 2]}, 2)
+        with pytest.raises(xdevice.errors.ArgumentError, match="batches takes a size of 1 or more"):
+            xdevice.math.batches(x, size)
+    with pytest.raises(xdevice.errors.ShapeError, match=r"arrays\['y'\]"):
+        xdevice.math.batches({"x": x, "y": xdevice.zeros(3)}, 2)
+    with pytest.raises(xdevice.errors.ShapeError, match="no first axis"):
+        xdevice.math.batches([xdevice.tensor(1.0)], 2)
+    with pytest.raises(xdevice.errors.NotATensorError):
+        xdevice.math.batches({"x": [1, 2]}, 2)
 
 
 @pytest.mark.virtual
@@ -80,4 +80,4 @@ def test_batches_are_where_their_tensors_are(xd):
         pytest.skip("no GPU")
     x = xdevice.ones(3, device="gpu:0")
     for shuffle in (False, True):
-        assert {xdevice.device_of(part) for part in xdevice.batches(x, 2, shuffle=shuffle)} == {xdevice.gpu(0)}
+        assert {xdevice.device_of(part) for part in xdevice.math.batches(x, 2, shuffle=shuffle)} == {xdevice.gpu(0)}

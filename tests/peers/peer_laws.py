@@ -116,7 +116,7 @@ class Laws:
     def _backend(self, request: pytest.FixtureRequest):
         """Whether a peer's framework is selected plays no role for tensors; it does for arrays in `prefetch`."""
         peer = request.node.callspec.params.get("peer") if hasattr(request.node, "callspec") else None
-        with xdevice.use(peer.backend if peer is not None else "torch"):
+        with xdevice.use_backend(peer.backend if peer is not None else "torch"):
             yield
 
     def test_to_device(self, peer, place):
@@ -164,7 +164,7 @@ class Laws:
         assert not xdevice.same_device(moved, elsewhere)
         assert not xdevice.same_device({"x": elsewhere, "peer": [moved]})
         assert xdevice.check_same_device(batch={"peer": moved, "x": there}) is place
-        with pytest.raises(xdevice.DeviceMismatchError, match=rf"batch\['peer'\].* is on {place}"):
+        with pytest.raises(xdevice.errors.DeviceMismatchError, match=rf"batch\['peer'\].* is on {place}"):
             xdevice.check_same_device(batch={"a": elsewhere, "peer": moved})
 
     def test_inside_containers(self, peer, place):
@@ -183,7 +183,7 @@ class Laws:
 
     def test_to_numpy(self, peer, place):
         if peer.is_model:
-            with pytest.raises(xdevice.NotATensorError):
+            with pytest.raises(xdevice.errors.NotATensorError):
                 xdevice.to_numpy(peer.make())
             return
         expected = peer.tensors(peer.make())
@@ -191,7 +191,7 @@ class Laws:
         before = fingerprint(peer, source)
         try:
             read = xdevice.to_numpy(source)
-        except (xdevice.NotATensorError, xdevice.ContainerError):
+        except (xdevice.errors.NotATensorError, xdevice.errors.ContainerError):
             if peer.reads:
                 raise
             return
@@ -206,7 +206,7 @@ class Laws:
     def test_prefetch(self, peer, place):
         if peer.is_model:
             model = xdevice.to_device(peer.make(), "cpu" if place.kind == "gpu" else "gpu:1")
-            with pytest.raises(xdevice.UnsupportedError, match="move in place"):
+            with pytest.raises(xdevice.errors.UnsupportedError, match="move in place"):
                 list(xdevice.prefetch([model], place))
             model = xdevice.to_device(model, place)
             [passed] = xdevice.prefetch([model], place)
@@ -219,7 +219,7 @@ class Laws:
 
     def test_broadcast(self, peer):
         x, places = peer.make(), [xdevice.cpu(), xdevice.gpu(1), xdevice.gpu(1)]
-        copies = xdevice.broadcast(x, places)
+        copies = xdevice.parallel.broadcast(x, places)
         for copied, place in zip(copies, places, strict=True):
             assert_alike(peer, copied, peer.make(), place)
             assert_new_storage(peer, copied, x)
@@ -229,7 +229,7 @@ class Laws:
         if not peer.replicates:
             return
         x, places = peer.make(), [xdevice.cpu(), xdevice.gpu(1)]
-        for replica, place in zip(xdevice.replicate(x, places), places, strict=True):
+        for replica, place in zip(xdevice.parallel.replicate(x, places), places, strict=True):
             assert type(replica) is type(x)
             assert_new_storage(peer, replica, x)
             for name, tensor in peer.tensors(replica).items():
@@ -253,8 +253,8 @@ class Laws:
         x = peer.make()
         before = fingerprint(peer, x)
         for verb in (xdevice.to_device, xdevice.copy_to):
-            with pytest.raises(xdevice.DeviceNotFoundError):
+            with pytest.raises(xdevice.errors.DeviceNotFoundError):
                 verb(x, "gpu:7")
-            with pytest.raises(xdevice.DeviceNotFoundError):
+            with pytest.raises(xdevice.errors.DeviceNotFoundError):
                 verb([x], "gpu:7")
         assert fingerprint(peer, x) == before

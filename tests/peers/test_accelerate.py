@@ -41,7 +41,7 @@ def trained(accelerator, place):
 
 
 def test_an_accelerator_stays_on_the_cpu_beside_virtual_gpus(accelerator):
-    with xdevice.use("torch"):
+    with xdevice.use_backend("torch"):
         assert xdevice.num_gpus() == 2
     assert torch.accelerator.current_accelerator().type == "vgpu"
     assert accelerator.device.type == "cpu"

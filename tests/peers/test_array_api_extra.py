@@ -81,8 +81,8 @@ OTHERS: dict[str, dict[str, str]] = {
 
 
 WRAPPED = {
-    "mxnet": {"angle": (xdevice.DTypeError, "complex64")},
-    "gpu:1": {"lazy_apply": (xdevice.DTypeError, "NumPy takes no array that is on gpu:1")},
+    "mxnet": {"angle": (xdevice.errors.DTypeError, "complex64")},
+    "gpu:1": {"lazy_apply": (xdevice.errors.DTypeError, "NumPy takes no array that is on gpu:1")},
 }
 """The same of standard arrays, by backend and device: `as_numpy=True` is no transfer, on PyTorch's GPUs neither."""
 
@@ -92,7 +92,7 @@ def computed(function, xp, make):
 
 
 def by_numpy(function):
-    with xdevice.use("numpy"), np.errstate(all="ignore"):
+    with xdevice.use_backend("numpy"), np.errstate(all="ignore"):
         return computed(function, xdevice.array_namespace(), xdevice.tensor)
 
 
@@ -108,7 +108,7 @@ def test_a_function_gives_what_it_gives_on_numpy(backend, function):
         np.testing.assert_allclose(xdevice.to_numpy(made), wanted, rtol=1e-5)
 
     wanted = by_numpy(function)
-    with xdevice.use(backend), with_64_bit(backend):
+    with xdevice.use_backend(backend), with_64_bit(backend):
         if function not in OTHERS.get(backend, {}):
             check()
             return
@@ -121,10 +121,10 @@ def test_a_function_gives_what_it_gives_on_numpy(backend, function):
 @pytest.mark.parametrize("backend", [name for name in ("tensorflow", "paddle", "mxnet") if name in xdevice.backends()])
 def test_a_function_gives_it_on_standard_arrays_where_they_are(backend, here, function):
     def make(values):
-        return xdevice.standard_array(xdevice.tensor(values, device=here))
+        return xdevice.math.standard_array(xdevice.tensor(values, device=here))
 
     wanted = by_numpy(function)
-    with xdevice.use(backend) as chosen:
+    with xdevice.use_backend(backend) as chosen:
         if here not in map(str, chosen.devices()):
             pytest.skip("XDEVICE_VIRTUAL_GPUS=2 gives them")
         xp = make([0]).__array_namespace__()

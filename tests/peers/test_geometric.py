@@ -135,6 +135,6 @@ def test_a_network_on_graphs(place):
 def test_what_a_graph_does_not_move_is_named():
     graph = data()
     graph.note = Note(torch.ones(1))
-    with pytest.raises(xdevice.ContainerError, match=r"left \S*\['note'\]\.x on cpu:0"):
+    with pytest.raises(xdevice.errors.ContainerError, match=r"left \S*\['note'\]\.x on cpu:0"):
         xdevice.to_device(graph, "gpu:1")
     assert place_of(graph.x) is xdevice.cpu()

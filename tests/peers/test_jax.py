@@ -195,7 +195,7 @@ def test_an_nnx_module_does_not_stay_behind_unnoticed():
     if place_of(moved["model"].layer.kernel[...]) is xdevice.gpu(1):
         assert xdevice.check_same_device(batch=moved) is xdevice.gpu(1)
         return
-    with pytest.raises(xdevice.DeviceMismatchError, match="model"):
+    with pytest.raises(xdevice.errors.DeviceMismatchError, match="model"):
         xdevice.check_same_device(batch=moved)
 
 

@@ -74,7 +74,7 @@ def test_a_fitted_keras_model_moves_with_its_metrics(keras, place):
 def test_training_of_keras_goes_on_after_a_move(keras, place):
     moved, expected = fitted(keras), fitted(keras)
     xdevice.to_device(moved, place)
-    with xdevice.use("tensorflow"), place:
+    with xdevice.use_backend("tensorflow"), place:
         history = moved.fit(X, Y, epochs=2, batch_size=4, verbose=0, shuffle=False).history
     theirs = expected.fit(X, Y, epochs=2, batch_size=4, verbose=0, shuffle=False).history
     for name, values in theirs.items():
@@ -91,7 +91,7 @@ def test_a_model_that_trained_on_a_gpu_is_found_there(keras):
     fresh = keras.models.clone_model(model)
     xdevice.to_device(fresh, "gpu:1")
     fresh.compile("sgd", "mse", metrics=["mae"], run_eagerly=True)
-    with xdevice.use("tensorflow"), xdevice.gpu(1):
+    with xdevice.use_backend("tensorflow"), xdevice.gpu(1):
         fresh.fit(X, Y, epochs=1, verbose=0)
     assert xdevice.device_of(fresh) is xdevice.gpu(1)
     xdevice.to_device(fresh, "cpu")
@@ -106,7 +106,7 @@ def test_a_keras_metric_by_itself(keras, place):
     assert moved is metric
     assert xdevice.device_of(metric) is place
     assert float(metric.result()) == 0.25
-    with xdevice.use("tensorflow"), place:
+    with xdevice.use_backend("tensorflow"), place:
         metric.update_state(Y, Y + 0.5)
     assert float(metric.result()) == 0.25
     assert xdevice.device_of(metric) is place
@@ -191,9 +191,9 @@ def test_training_of_paddle_with_metrics_goes_on_after_a_move(paddle, place):
                 assert moved["net"] is net
                 assert moved["metrics"] == metrics
                 assert xdevice.check_same_device(state=moved) is where
-            with xdevice.use("paddle"):
+            with xdevice.use_backend("paddle"):
                 x, y = xdevice.tensor(X, device=here), xdevice.tensor(Y.astype("int64"), device=here)
-            with xdevice.use("paddle"), here:
+            with xdevice.use_backend("paddle"), here:
                 scores = net(x)
                 loss = paddle.nn.functional.cross_entropy(scores, y)
                 loss.backward()

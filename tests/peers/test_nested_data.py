@@ -228,7 +228,7 @@ def test_what_a_to_raises_is_told():
         def to(self, device):
             raise ValueError("not today")
 
-    with pytest.raises((ValueError, xdevice.XDeviceError), match="not today"):
+    with pytest.raises((ValueError, xdevice.errors.XDeviceError), match="not today"):
         xdevice.to_device({"x": x(), "broken": Broken()}, "gpu:1")
 
 
@@ -278,7 +278,7 @@ def test_a_loader_over_a_dataset(place):
 
 
 def test_batches_of_a_dataset_in_numpys_format(place):
-    with xdevice.use("torch"):
+    with xdevice.use_backend("torch"):
         (batch,) = xdevice.prefetch(table().with_format("numpy").iter(batch_size=3), place)
     assert place_of(batch["x"]) is place
     assert batch["x"].tolist() == table()["x"][:]
@@ -314,7 +314,7 @@ def test_a_format_of_jax():
 
 @pytest.mark.parametrize("name", ["torch", "tensorflow", "paddle", "mxnet", "jax", "numpy"])
 def test_a_column_of_pandas_becomes_a_tensor(name):
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         assert xdevice.to_numpy(xdevice.tensor(pandas.Series([1.5, 2.0]))).tolist() == [1.5, 2.0]
         missing = xdevice.to_numpy(xdevice.tensor(pandas.Series([1, None], dtype="Int64")))
         assert missing[0] == 1.0

@@ -380,7 +380,7 @@ class Unknown:
 def test_a_type_that_nobody_knows_does_not_stay_behind_unnoticed(verb):
     """A line would make it known."""
     batch = {"args": Unknown(x=x(), n=3), "x": x()}
-    with pytest.raises(xdevice.ContainerError, match=r"args.*Unknown.*register"):
+    with pytest.raises(xdevice.errors.ContainerError, match=r"args.*Unknown.*register"):
         verb(batch if verb in (xdevice.to_device, xdevice.copy_to) else [batch], "gpu:1")
     assert xdevice.device_of(batch) is xdevice.cpu()
     assert xdevice.to_device({"args": Unknown(n=3), "x": x()}, "gpu:1")["args"].n == 3
@@ -391,9 +391,9 @@ def test_dict_views_do_not_stay_behind_unnoticed(place):
     batch = {"values": {"x": x()}.values()}
     try:
         moved = xdevice.to_device(batch, place)
-    except xdevice.ContainerError:
+    except xdevice.errors.ContainerError:
         return
     (inside,) = moved["values"]
     if place_of(inside) is not place:
-        with pytest.raises(xdevice.DeviceMismatchError, match="values"):
+        with pytest.raises(xdevice.errors.DeviceMismatchError, match="values"):
             xdevice.check_same_device(there=xdevice.ones(2, device=place), batch=moved)

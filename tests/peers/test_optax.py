@@ -46,7 +46,7 @@ def test_optax_computes_what_the_page_says(name, settings, kind, expected):
 
 @pytest.mark.parametrize(("name", "settings", "kind", "expected"), CASES)
 def test_the_closures_tell_the_formula_that_was_computed(name, settings, kind, expected):
-    with xdevice.use("jax") as backend:
+    with xdevice.use_backend("jax") as backend:
         found = backend.optimizer(getattr(optax, name)(0.05, **settings))
     wanted = terms.settings(kind, lr=0.05, **expected)
     if kind == "rmsprop" and "momentum" in expected:
@@ -59,11 +59,11 @@ def test_the_closures_tell_the_formula_that_was_computed(name, settings, kind, e
 def test_an_optimizer_of_pytorch_beside_one_of_optax():
     torch = pytest.importorskip("torch")
     weights = [torch.nn.Parameter(torch.zeros(2))]
-    assert xdevice.compare_optimizers(torch.optim.Adam(weights, 0.1), optax.adam(0.1)) == []
-    (line,) = xdevice.compare_optimizers(torch.optim.AdamW(weights, 0.1), optax.adamw(0.1))
+    assert xdevice.models.compare_optimizers(torch.optim.Adam(weights, 0.1), optax.adam(0.1)) == []
+    (line,) = xdevice.models.compare_optimizers(torch.optim.AdamW(weights, 0.1), optax.adamw(0.1))
     assert line.startswith("weight_decay: 0.01 in torch's AdamW, 0.0001 in jax's")
     clipped = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(optax.cosine_decay_schedule(0.1, 10)))
-    clip, schedule = xdevice.compare_optimizers(torch.optim.Adam(weights, 0.1), clipped)
+    clip, schedule = xdevice.models.compare_optimizers(torch.optim.Adam(weights, 0.1), clipped)
     assert "to a norm of all of 1 in jax" in clip
     assert schedule.startswith("schedule: None in torch's Adam")
 
@@ -80,5 +80,5 @@ def test_an_optimizer_of_pytorch_beside_one_of_optax():
     ],
 )
 def test_what_is_no_known_formula_is_refused_by_name(make, what):
-    with pytest.raises(xdevice.UnsupportedError, match=what):
-        xdevice.compare_optimizers(make(), optax.sgd(0.1))
+    with pytest.raises(xdevice.errors.UnsupportedError, match=what):
+        xdevice.models.compare_optimizers(make(), optax.sgd(0.1))

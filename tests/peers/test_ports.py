@@ -206,7 +206,7 @@ PORTS = pytest.mark.parametrize(
 @PORTS
 def test_a_model_computes_the_same_elsewhere_and_back(make, there, like, settings):
     source, target = make(), like()
-    state = xdevice.convert_state(source, there, like=target)
+    state = xdevice.models.convert_state(source, there, like=target)
     assert not state.unmapped
     heads = [text for text in state.differences if "heads, scale and masks of" in text]
     assert len(heads) == (make is bert)
@@ -220,14 +220,14 @@ def test_a_model_computes_the_same_elsewhere_and_back(make, there, like, setting
     assert [text.partition(", which")[0] for text in beside_nothing] == [told]
     settled = [text for text in state.differences if text not in (*heads, *beside_nothing)]
     assert {text.partition(": ")[2].partition(" is")[0] for text in settled} == settings
-    state.load_into(target)
+    xdevice.load(state, into=target)
     expected = in_torch(source)
     for came, wanted in zip(elsewhere(there, target), expected, strict=True):
         assert apart(came, wanted) < 2e-6
     padding = "padding_idx is" if make is bert else ""  # whose port trains the row of the padding too
     for pair in ((source, target), (target, source)):
         with pytest.raises(
-            xdevice.ParityError, match=rf"(?s)the parameters agree, .*{padding}.*not compared: .*7 dropout"
+            xdevice.errors.ParityError, match=rf"(?s)the parameters agree, .*{padding}.*not compared: .*7 dropout"
         ):
             xdevice.assert_parity(*pair)
     xdevice.assert_parity(state, target)
@@ -236,13 +236,13 @@ def test_a_model_computes_the_same_elsewhere_and_back(make, there, like, setting
     with torch.no_grad():
         for parameter in again.parameters():
             parameter.fill_(0.5)
-    xdevice.convert_state(target, "torch", like=again).load_into(again)
+    xdevice.load(xdevice.models.convert_state(target, "torch", like=again), into=again)
     for came, wanted in zip(in_torch(again), expected, strict=True):
         assert (came == wanted).all()
 
 
 def test_its_conv1d_is_a_linear_with_its_weight_transposed():
     source = transformers.pytorch_utils.Conv1D(3, 2)
-    state = xdevice.convert_state(source, "numpy")
+    state = xdevice.models.convert_state(source, "numpy")
     assert (state["weight"] == source.weight.detach().numpy().T).all()
     assert [layer.kind for layer in xdevice.backend("torch").layers(source)] == ["linear"]

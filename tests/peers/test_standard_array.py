@@ -26,7 +26,7 @@ labels = (data[:, 0] > 0).astype("int64")
 
 
 def array(values):
-    return xdevice.standard_array(xdevice.tensor(values, device=place, dtype=values.dtype))
+    return xdevice.math.standard_array(xdevice.tensor(values, device=place, dtype=values.dtype))
 
 
 def computed(x, y):

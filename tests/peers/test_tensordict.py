@@ -192,7 +192,7 @@ def test_parts_of_a_batch_have_a_batch_size_of_their_own():
     assert [part.batch_size for part in parts] == [(2,), (1,), (1,)]
     assert [part["next"].batch_size for part in parts] == [(2, 3), (1, 3), (1, 3)]
     assert [part.names for part in parts] == [["time"]] * 3
-    whole = xdevice.gather(parts, "cpu")
+    whole = xdevice.parallel.gather(parts, "cpu")
     assert type(whole) is TensorDict
     assert whole.batch_size == (4,)
     assert host(whole["next", "c"]).tolist() == host(nested()["next", "c"]).tolist()
@@ -210,7 +210,7 @@ def test_tensors_in_what_is_not_a_tensor_are_not_left_behind(verb):
     x = flat()
     x["next"] = TensorDict({"b": torch.ones(4)}, batch_size=[4])
     x["next"].set_non_tensor("state", {"h": torch.ones(2)})
-    with pytest.raises(xdevice.ContainerError, match=r"\['next'\]\['state'\]\['h'\] of a TensorDict"):
+    with pytest.raises(xdevice.errors.ContainerError, match=r"\['next'\]\['state'\]\['h'\] of a TensorDict"):
         verb([x], "gpu:1")
     assert xdevice.device_of(x) is xdevice.cpu()
     assert not xdevice.same_device(x.to(xdevice.backend("torch").to_native(xdevice.gpu(1))))

@@ -1,4 +1,5 @@
-"""`capture`: what it refuses, and the order in which it does things. Real graphs are in test_gpu_graphs.py."""
+"""`make_graphed_callable`: what it refuses, and the order in which it does things. Real graphs are in
+test_gpu_graphs.py."""
 
 from __future__ import annotations
 
@@ -28,21 +29,24 @@ from xdevice_numpy import NumpyBackend
 )
 def test_a_backend_without_graphs_names_its_own_way(name, instead):
     calls = []
-    with xdevice.use(name), pytest.raises(xdevice.UnsupportedError, match="does not support graphs") as caught:
-        xdevice.capture(lambda: calls.append(1), "cpu")
+    with (
+        xdevice.use_backend(name),
+        pytest.raises(xdevice.errors.UnsupportedError, match="does not support graphs") as caught,
+    ):
+        xdevice.accelerator.make_graphed_callable(lambda: calls.append(1), "cpu")
     assert instead in str(caught.value)
     assert not calls
 
 
 @pytest.mark.parametrize("task", [None, 3, [len]])
 def test_no_task(task):
-    with xdevice.use("numpy"), pytest.raises(xdevice.ArgumentError, match="function without arguments"):
-        xdevice.capture(task)
+    with xdevice.use_backend("numpy"), pytest.raises(xdevice.errors.ArgumentError, match="function without arguments"):
+        xdevice.accelerator.make_graphed_callable(task)
 
 
 def test_a_device_that_is_not_there():
-    with xdevice.use("numpy"), pytest.raises(xdevice.DeviceNotFoundError):
-        xdevice.capture(lambda: 1, "gpu:7")
+    with xdevice.use_backend("numpy"), pytest.raises(xdevice.errors.DeviceNotFoundError):
+        xdevice.accelerator.make_graphed_callable(lambda: 1, "gpu:7")
 
 
 # the core's rules, on an adapter whose graphs are the tasks themselves
@@ -104,7 +108,7 @@ def torch():
 def backend(monkeypatch):
     monkeypatch.setitem(registry._loaded, "recording", Recording())
     monkeypatch.setattr(registry, "canonical", lambda name: name)
-    with xdevice.use("recording") as chosen:
+    with xdevice.use_backend("recording") as chosen:
         yield chosen
 
 
@@ -116,7 +120,7 @@ def test_a_task_runs_once_then_is_recorded_and_then_replayed(backend):
         result[0] += 1
         return result
 
-    graph = xdevice.capture(task)
+    graph = xdevice.accelerator.make_graphed_callable(task)
     assert backend.log == [
         "stream of gpu:0 waits for caller on gpu:0",
         "only on gpu:0",
@@ -132,19 +136,19 @@ def test_a_task_runs_once_then_is_recorded_and_then_replayed(backend):
 
 def test_which_device(backend):
     backend.gpus = 2
-    with pytest.raises(xdevice.DeviceError, match="any of 2 GPUs"):
-        xdevice.capture(lambda: 1)
-    assert xdevice.capture(lambda: 1, "gpu:1").device is xdevice.gpu(1)
+    with pytest.raises(xdevice.errors.DeviceError, match="any of 2 GPUs"):
+        xdevice.accelerator.make_graphed_callable(lambda: 1)
+    assert xdevice.accelerator.make_graphed_callable(lambda: 1, "gpu:1").device is xdevice.gpu(1)
     with xdevice.gpu(1):
-        assert xdevice.capture(lambda: 1).device is xdevice.gpu(1)
-        with pytest.raises(xdevice.DeviceMismatchError):
-            xdevice.capture(lambda: 1, "gpu:0")
+        assert xdevice.accelerator.make_graphed_callable(lambda: 1).device is xdevice.gpu(1)
+        with pytest.raises(xdevice.errors.DeviceMismatchError):
+            xdevice.accelerator.make_graphed_callable(lambda: 1, "gpu:0")
 
 
 def test_a_read_is_named_and_nothing_is_recorded(torch, backend):
     x = torch.ones(1)
-    with pytest.raises(xdevice.CaptureError, match=r":\d+: item reads 4 bytes"):
-        xdevice.capture(lambda: x.item())
+    with pytest.raises(xdevice.errors.CaptureError, match=r":\d+: item reads 4 bytes"):
+        xdevice.accelerator.make_graphed_callable(lambda: x.item())
     assert not any("records" in entry for entry in backend.log)
 
 
@@ -153,8 +157,8 @@ def test_an_error_of_the_task_is_its_own(backend):
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        xdevice.capture(task)
-    assert xdevice.capture(lambda: 5)() == 5
+        xdevice.accelerator.make_graphed_callable(task)
+    assert xdevice.accelerator.make_graphed_callable(lambda: 5)() == 5
 
 
 def test_an_error_of_the_recording_is_named(backend, monkeypatch):
@@ -162,28 +166,33 @@ def test_an_error_of_the_recording_is_named(backend, monkeypatch):
         raise RuntimeError("operation not permitted")
 
     monkeypatch.setattr(backend, "capture", refuse)
-    with pytest.raises(xdevice.CaptureError, match="gpu:0: RuntimeError: operation not permitted; it may not wait"):
-        xdevice.capture(lambda: 1)
+    with pytest.raises(
+        xdevice.errors.CaptureError, match="gpu:0: RuntimeError: operation not permitted; it may not wait"
+    ):
+        xdevice.accelerator.make_graphed_callable(lambda: 1)
 
 
 @pytest.mark.parametrize(
     ("verb", "call"),
     [
-        ("parallel", lambda: xdevice.parallel(lambda: 1)),
+        ("parallel.run", lambda: xdevice.parallel.run(lambda: 1)),
         ("prefetch", lambda: xdevice.prefetch([1], "cpu")),
-        ("capture", lambda: xdevice.capture(lambda: 1)),
+        ("accelerator.make_graphed_callable", lambda: xdevice.accelerator.make_graphed_callable(lambda: 1)),
     ],
 )
 def test_what_works_in_other_threads_is_refused_inside_and_fine_after(backend, verb, call):
-    with pytest.raises(xdevice.CaptureError, match=f"xdevice.{verb} is called in a task that is being captured"):
-        xdevice.capture(call)
+    with pytest.raises(xdevice.errors.CaptureError, match=f"xdevice.{verb} is called in a task that is being captured"):
+        xdevice.accelerator.make_graphed_callable(call)
     call()
 
 
 def test_tasks_of_parallel_may_capture(backend):
-    graphs = xdevice.parallel(lambda: xdevice.capture(lambda: 1), lambda: xdevice.capture(lambda: 2))
+    graphs = xdevice.parallel.run(
+        lambda: xdevice.accelerator.make_graphed_callable(lambda: 1),
+        lambda: xdevice.accelerator.make_graphed_callable(lambda: 2),
+    )
     assert [graph() for graph in graphs] == [1, 2]
-    xdevice.close_pool()
+    xdevice.parallel.close_pool()
 
 
 # what PyTorch's graphs keep and refuse
@@ -240,7 +249,9 @@ def test_work_on_another_device_is_refused_before_it_is_done(torch):
     with OnlyOn(torch.device("meta")):
         ((x + 1) @ w * 0.5).sum().backward()
         for work in elsewhere:
-            with pytest.raises(xdevice.DeviceMismatchError, match=r"on cpu .*its graph is for meta.*capturable=True"):
+            with pytest.raises(
+                xdevice.errors.DeviceMismatchError, match=r"on cpu .*its graph is for meta.*capturable=True"
+            ):
                 work()
     assert counter == 0
 
@@ -262,7 +273,7 @@ def test_optimizers_want_to_be_capturable(torch):
     w.grad = torch.ones_like(w)
     with OnlyOn(torch.device("meta")):
         torch.optim.SGD([w], momentum=0.9).step()
-        with pytest.raises(xdevice.DeviceMismatchError, match="capturable=True"):
+        with pytest.raises(xdevice.errors.DeviceMismatchError, match="capturable=True"):
             torch.optim.Adam([w]).step()
 
 

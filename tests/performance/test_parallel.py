@@ -1,4 +1,4 @@
-"""`parallel`: the results, errors, state and gradients of tasks that run side by side, on every backend."""
+"""`parallel.run`: the results, errors, state and gradients of tasks that run side by side, on every backend."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ variable: ContextVar[str] = ContextVar("variable", default="not carried")
 @pytest.fixture(autouse=True)
 def _no_thread_left():
     yield
-    xdevice.close_pool()
+    xdevice.parallel.close_pool()
     assert not threads_of_the_pool()
 
 
@@ -39,41 +39,41 @@ def samples(backend) -> Samples:
 @pytest.mark.parametrize("backend", sampled(BACKENDS, each_time=["numpy", "torch"]), indirect=True)
 def test_a_thousand_tasks_give_what_they_give_one_after_another(backend):
     add = samples(backend).add
-    x = xdevice.rand(8, 8)
+    x = xdevice.random.uniform(8, 8)
 
     def task(i):
         y = add(x, xdevice.tensor(np.full((8, 8), i, "float32")))
         return {"i": i, "y": [add(y, y)]}
 
-    together = xdevice.parallel(*(lambda i=i: task(i) for i in range(1000)))
+    together = xdevice.parallel.run(*(lambda i=i: task(i) for i in range(1000)))
     assert [result["i"] for result in together] == list(range(1000))
     for i in range(0, 1000, 7):
         np.testing.assert_array_equal(xdevice.to_numpy(together[i]["y"][0]), xdevice.to_numpy(task(i)["y"][0]))
 
 
 def test_large_products_are_the_same_to_the_bit(backend):
-    xs = [xdevice.rand(160, 160) for _ in range(4)]
+    xs = [xdevice.random.uniform(160, 160) for _ in range(4)]
     product = (lambda x: x.dot(x)) if backend.name == "mxnet" else (lambda x: x @ x)
     expected = [xdevice.to_numpy(product(x)) for x in xs]
     for _ in range(20):
-        for got, wanted in zip(xdevice.parallel(*(lambda x=x: product(x) for x in xs)), expected, strict=True):
+        for got, wanted in zip(xdevice.parallel.run(*(lambda x=x: product(x) for x in xs)), expected, strict=True):
             np.testing.assert_array_equal(xdevice.to_numpy(got), wanted)
 
 
 def test_tasks_run_at_the_same_time_where_the_framework_allows_it(backend):
     if backend.threads == "one":
-        threads = xdevice.parallel(*[threading.get_ident] * 5)
+        threads = xdevice.parallel.run(*[threading.get_ident] * 5)
         assert len(set(threads)) == 1
         return
     meeting = threading.Barrier(5, timeout=200)  # broken, and so an error, unless all five are there at once
-    assert sorted(xdevice.parallel(*[meeting.wait] * 5)) == [0, 1, 2, 3, 4]
+    assert sorted(xdevice.parallel.run(*[meeting.wait] * 5)) == [0, 1, 2, 3, 4]
 
 
 def test_nested_calls_end(backend):
     def deep(level):
         if level == 0:
             return xdevice.item(xdevice.ones(1))
-        return sum(xdevice.parallel(lambda: deep(level - 1), lambda: deep(level - 1)))
+        return sum(xdevice.parallel.run(lambda: deep(level - 1), lambda: deep(level - 1)))
 
     assert deep(5) == 32
 
@@ -82,8 +82,8 @@ def test_calls_from_several_threads_at_once_keep_their_results_apart(backend):
     found = {}
 
     def call(number):
-        with xdevice.use(backend):
-            found[number] = xdevice.parallel(*(lambda i=i: (number, i) for i in range(20)))
+        with xdevice.use_backend(backend):
+            found[number] = xdevice.parallel.run(*(lambda i=i: (number, i) for i in range(20)))
 
     threads = [threading.Thread(target=call, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -94,14 +94,14 @@ def test_calls_from_several_threads_at_once_keep_their_results_apart(backend):
 
 
 def test_nothing_and_one():
-    assert xdevice.parallel() == []
-    assert xdevice.parallel(lambda: 7) == [7]
+    assert xdevice.parallel.run() == []
+    assert xdevice.parallel.run(lambda: 7) == [7]
 
 
 def test_what_is_no_task_is_named_before_any_has_started(backend):
     started = []
-    with pytest.raises(xdevice.ArgumentError, match=r"task 1 .* 3 of type int, expected a function"):
-        xdevice.parallel(lambda: started.append(1), 3)
+    with pytest.raises(xdevice.errors.ArgumentError, match=r"task 1 .* 3 of type int, expected a function"):
+        xdevice.parallel.run(lambda: started.append(1), 3)
     assert not started
 
 
@@ -128,9 +128,9 @@ def test_an_exception_is_raised_once_the_others_have_ended(backend):
         ended.append(xdevice.item(xdevice.ones(1)))
 
     with pytest.raises(_OddError, match="boom") as caught:
-        xdevice.parallel(failing, slow)
+        xdevice.parallel.run(failing, slow)
     assert ended == [1.0]
-    assert "raised by task 0 of xdevice.parallel: " in caught.value.__notes__[0]
+    assert "raised by task 0 of xdevice.parallel.run: " in caught.value.__notes__[0]
     assert "failing" in caught.value.__notes__[0]
     assert caught.value.other_errors == []
 
@@ -147,12 +147,12 @@ def test_of_several_exceptions_the_first_by_order_is_raised(backend):
         lambda: fail(SystemExit(3)),
     ]
     with pytest.raises(KeyError, match="first") as caught:
-        xdevice.parallel(*tasks)
+        xdevice.parallel.run(*tasks)
     assert [type(error) for error in caught.value.other_errors] == [ValueError, SystemExit]
     notes = "\n".join(caught.value.__notes__)
     assert "task 1" in notes
     assert "ValueError: second" in notes
-    assert xdevice.parallel(lambda: 1) == [1], "the pool is of use after errors"
+    assert xdevice.parallel.run(lambda: 1) == [1], "the pool is of use after errors"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +191,7 @@ def test_an_exception_that_takes_no_notes_is_itself(backend, cls):
         with xdevice.cpu():
             fail()
 
-    for call in (lambda: xdevice.parallel(fail), lambda: [*xdevice.prefetch(source(), "cpu")], inside):
+    for call in (lambda: xdevice.parallel.run(fail), lambda: [*xdevice.prefetch(source(), "cpu")], inside):
         with pytest.raises(cls) as caught:
             call()
         assert caught.value is raised
@@ -199,12 +199,12 @@ def test_an_exception_that_takes_no_notes_is_itself(backend, cls):
         assert "raised by task 0" in raised.__notes__[0]
     other = ValueError("other")
     with pytest.raises(cls) as caught:
-        xdevice.parallel(fail, lambda: fail(other))
+        xdevice.parallel.run(fail, lambda: fail(other))
     if cls is not _PropertyError:
         assert caught.value.other_errors == [other]
         assert "task 1 failed too" in raised.__notes__[-1]
     with pytest.raises(ValueError, match="other") as caught:
-        xdevice.parallel(lambda: fail(other), fail)
+        xdevice.parallel.run(lambda: fail(other), fail)
     assert caught.value.other_errors == [raised]
     assert cls.__qualname__ in other.__notes__[-1]
 
@@ -226,8 +226,8 @@ def test_an_exception_does_not_keep_the_results_of_the_others_alive():
     def bad():
         raise ValueError
 
-    with pytest.raises(ValueError), xdevice.use("numpy"):
-        xdevice.parallel(good, bad)
+    with pytest.raises(ValueError), xdevice.use_backend("numpy"):
+        xdevice.parallel.run(good, bad)
     gc.collect()
     assert seen[0]() is None
 
@@ -247,7 +247,7 @@ def test_context_scopes_and_backend_carry(backend):
         return xdevice.backend(), scopes.current(), place, inner
 
     with other:
-        for found in xdevice.parallel(task, task):
+        for found in xdevice.parallel.run(task, task):
             assert found == (backend, other, (other, other), xdevice.cpu())
         assert scopes.current() is other
     assert variable.get() == "carried"
@@ -265,21 +265,21 @@ def test_the_state_of_torch_carries():
             str(torch.get_default_device()),
         )
 
-    with xdevice.use("torch"):
+    with xdevice.use_backend("torch"):
         plain = state()
-        assert xdevice.parallel(state) == [plain]
+        assert xdevice.parallel.run(state) == [plain]
         with torch.no_grad(), torch.device("meta"):
-            assert xdevice.parallel(state) == [state()] != [plain]
+            assert xdevice.parallel.run(state) == [state()] != [plain]
         with torch.inference_mode():
-            assert xdevice.parallel(state) == [state()] != [plain]
+            assert xdevice.parallel.run(state) == [state()] != [plain]
         with torch.autocast("cpu", dtype=torch.float16):
-            assert xdevice.parallel(state) == [state()] != [plain]
-        assert xdevice.parallel(state) == [plain], "a thread of the pool keeps nothing"
+            assert xdevice.parallel.run(state) == [state()] != [plain]
+        assert xdevice.parallel.run(state) == [plain], "a thread of the pool keeps nothing"
 
 
 def test_the_state_of_paddle_carries():
     paddle = framework("paddle")
-    with xdevice.use("paddle"):
+    with xdevice.use_backend("paddle"):
         from paddle.base.framework import _dygraph_tracer, core
 
         def state():
@@ -288,21 +288,21 @@ def test_the_state_of_paddle_carries():
 
         plain = state()
         with paddle.no_grad():
-            assert xdevice.parallel(state) == [state()] != [plain]
+            assert xdevice.parallel.run(state) == [state()] != [plain]
         tracer = _dygraph_tracer()
         tracer._amp_level, tracer._amp_dtype = core.AmpLevel.O1, "float16"  # auto_cast does nothing on a CPU
         try:
-            assert xdevice.parallel(state) == [state()] != [plain]
+            assert xdevice.parallel.run(state) == [state()] != [plain]
         finally:
             tracer._amp_level, tracer._amp_dtype = plain[1:]
-        assert xdevice.parallel(state) == [plain]
+        assert xdevice.parallel.run(state) == [plain]
 
 
 def test_the_state_of_mxnet_carries():
     pytest.importorskip("numpy", "1.24")
     if "mxnet" not in BACKENDS:
         pytest.skip("no mxnet")
-    with xdevice.use("mxnet") as chosen:
+    with xdevice.use_backend("mxnet") as chosen:
         mx = chosen.framework
 
         def state():
@@ -311,10 +311,10 @@ def test_the_state_of_mxnet_carries():
 
         plain = state()
         with mx.autograd.record(), mx.util.np_shape(True), mx.util.np_array(True), mx.cpu(2):
-            assert xdevice.parallel(state) == [state()] != [plain]
+            assert xdevice.parallel.run(state) == [state()] != [plain]
         with mx.autograd.train_mode():
-            assert xdevice.parallel(state) == [state()] != [plain]
-        assert xdevice.parallel(state) == [plain]
+            assert xdevice.parallel.run(state) == [state()] != [plain]
+        assert xdevice.parallel.run(state) == [plain]
 
 
 def test_the_state_of_jax_carries():
@@ -323,12 +323,12 @@ def test_the_state_of_jax_carries():
     def state():
         return jax.config.jax_default_device, jax.config.jax_default_matmul_precision, jax.config.jax_enable_x64
 
-    with xdevice.use("jax"):
+    with xdevice.use_backend("jax"):
         plain = state()
         scope = jax.default_device(jax.devices()[-1])
         with scope, jax.default_matmul_precision("highest"), with_64_bit("jax", not plain[2]):
-            assert xdevice.parallel(state) == [state()] != [plain]
-        assert xdevice.parallel(state) == [plain]
+            assert xdevice.parallel.run(state) == [state()] != [plain]
+        assert xdevice.parallel.run(state) == [plain]
 
 
 def test_the_device_scope_of_tensorflow_carries():
@@ -338,10 +338,10 @@ def test_the_device_scope_of_tensorflow_carries():
     def name():
         return context.context().device_name
 
-    with xdevice.use("tensorflow"):
+    with xdevice.use_backend("tensorflow"):
         with tf.device("/CPU:0"):
-            assert xdevice.parallel(name, name) == [name()] * 2 != ["", ""]
-        assert xdevice.parallel(name) == [name()]
+            assert xdevice.parallel.run(name, name) == [name()] * 2 != ["", ""]
+        assert xdevice.parallel.run(name) == [name()]
 
 
 # gradients
@@ -349,19 +349,19 @@ def test_the_device_scope_of_tensorflow_carries():
 
 def test_gradients_carry_out_of_torch():
     torch = framework("torch")
-    with xdevice.use("torch"):
+    with xdevice.use_backend("torch"):
         x = torch.ones(3, requires_grad=True)
-        first, second = xdevice.parallel(lambda: (x * 2).sum(), lambda: (x * x * 5).sum())
+        first, second = xdevice.parallel.run(lambda: (x * 2).sum(), lambda: (x * x * 5).sum())
         (first + second).backward()
         assert x.grad.tolist() == [12, 12, 12]
 
 
 def test_gradients_carry_out_of_paddle():
     paddle = framework("paddle")
-    with xdevice.use("paddle"):
+    with xdevice.use_backend("paddle"):
         x = paddle.ones([3])
         x.stop_gradient = False
-        first, second = xdevice.parallel(lambda: (x * 2).sum(), lambda: (x * x * 5).sum())
+        first, second = xdevice.parallel.run(lambda: (x * 2).sum(), lambda: (x * x * 5).sum())
         (first + second).backward()
         assert x.grad.tolist() == [12, 12, 12]
 
@@ -369,13 +369,13 @@ def test_gradients_carry_out_of_paddle():
 def test_gradients_carry_out_of_mxnet():
     if "mxnet" not in BACKENDS:
         pytest.skip("no mxnet")
-    with xdevice.use("mxnet") as chosen:
+    with xdevice.use_backend("mxnet") as chosen:
         mx = chosen.framework
         with mx.util.np_shape(True), mx.util.np_array(True):
             x = mx.np.ones(3)
             x.attach_grad()
             with mx.autograd.record():
-                first, second = xdevice.parallel(lambda: (x * 2).sum(), lambda: (x * x * 5).sum())
+                first, second = xdevice.parallel.run(lambda: (x * 2).sum(), lambda: (x * x * 5).sum())
                 total = first + second
             total.backward()
             assert x.grad.tolist() == [12, 12, 12]
@@ -383,11 +383,11 @@ def test_gradients_carry_out_of_mxnet():
 
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name != "numpy"])
 def test_gradients_inside_of_tasks_are_right_under_load(name):
-    with xdevice.use(name) as chosen:
+    with xdevice.use_backend(name) as chosen:
         gradient = samples(chosen).gradient
         xs = [xdevice.tensor(np.full(4, i, "float32")) for i in range(40)]
         for _ in range(3):
-            found = xdevice.parallel(*(lambda x=x: gradient(lambda v: v * v, x) for x in xs))
+            found = xdevice.parallel.run(*(lambda x=x: gradient(lambda v: v * v, x) for x in xs))
             for i, g in enumerate(found):
                 assert xdevice.to_numpy(g).tolist() == [2 * i] * 4
 
@@ -416,7 +416,7 @@ def task():
 
 xdevice.set_backend("paddle")
 for _ in range(10):
-    assert all(xdevice.parallel(*[task] * 4))
+    assert all(xdevice.parallel.run(*[task] * 4))
 assert core.eager.run_partial_grad is plain
 """
     done = python("-c", code)
@@ -435,7 +435,7 @@ def test_a_thousand_tasks_start_no_thousand_threads(backend):
         most.append(len(threads_of_the_pool()))
         return i
 
-    assert xdevice.parallel(*(lambda i=i: task(i) for i in range(1000))) == list(range(1000))
+    assert xdevice.parallel.run(*(lambda i=i: task(i) for i in range(1000))) == list(range(1000))
     assert max(most) <= MOST
 
 
@@ -445,7 +445,7 @@ def test_tasks_that_wait_for_their_own_tasks_end_with_few_threads(backend, width
 
     def deep(level):
         most.append(len(threads_of_the_pool()))
-        return 1 if level == 0 else sum(xdevice.parallel(*[lambda: deep(level - 1)] * (width if level == 1 else 6)))
+        return 1 if level == 0 else sum(xdevice.parallel.run(*[lambda: deep(level - 1)] * (width if level == 1 else 6)))
 
     assert deep(3) == 36 * width
     assert max(most) <= MOST + 1
@@ -455,7 +455,7 @@ def test_all_tasks_of_a_call_run_at_once_up_to_the_bound(backend):
     if backend.threads == "one":
         pytest.skip("runs its tasks one after another")
     meeting = threading.Barrier(MOST, timeout=200)
-    assert sorted(xdevice.parallel(*[meeting.wait] * MOST)) == list(range(MOST))
+    assert sorted(xdevice.parallel.run(*[meeting.wait] * MOST)) == list(range(MOST))
 
 
 def test_a_call_from_a_thread_that_a_task_has_started_ends(backend):
@@ -467,36 +467,36 @@ def test_a_call_from_a_thread_that_a_task_has_started_ends(backend):
         return found
 
     def in_the_backend():
-        with xdevice.use("numpy"):  # MXNet's one thread is the one that waits here
-            return xdevice.parallel(lambda: 1, lambda: 2)
+        with xdevice.use_backend("numpy"):  # MXNet's one thread is the one that waits here
+            return xdevice.parallel.run(lambda: 1, lambda: 2)
 
-    assert xdevice.parallel(*[task] * MOST) == [[1, 2]] * MOST
+    assert xdevice.parallel.run(*[task] * MOST) == [[1, 2]] * MOST
 
 
 def test_threads_are_kept_for_the_next_call_and_closed():
-    with xdevice.use("numpy"):
+    with xdevice.use_backend("numpy"):
         meeting = threading.Barrier(4, timeout=200)
-        xdevice.parallel(*[meeting.wait] * 4)
+        xdevice.parallel.run(*[meeting.wait] * 4)
         first = set(threads_of_the_pool())
-        xdevice.parallel(*[meeting.wait] * 4)
+        xdevice.parallel.run(*[meeting.wait] * 4)
         assert set(threads_of_the_pool()) == first
-        xdevice.close_pool()
+        xdevice.parallel.close_pool()
         assert not threads_of_the_pool()
-        assert xdevice.parallel(lambda: 1) == [1]
+        assert xdevice.parallel.run(lambda: 1) == [1]
 
 
 def test_closing_inside_of_a_task_spares_the_threads_at_work(backend):
-    assert xdevice.parallel(lambda: (xdevice.close_pool(), 1)[1], lambda: 2) == [1, 2]
+    assert xdevice.parallel.run(lambda: (xdevice.parallel.close_pool(), 1)[1], lambda: 2) == [1, 2]
 
 
 def test_a_forked_child_has_a_pool_of_its_own():
     code = """
 import os, xdevice
 xdevice.set_backend("numpy")
-assert xdevice.parallel(lambda: 1, lambda: 2) == [1, 2]
+assert xdevice.parallel.run(lambda: 1, lambda: 2) == [1, 2]
 child = os.fork()
 if child == 0:
-    os._exit(0 if xdevice.parallel(lambda: 1, lambda: 2) == [1, 2] else 1)
+    os._exit(0 if xdevice.parallel.run(lambda: 1, lambda: 2) == [1, 2] else 1)
 assert os.waitpid(child, 0)[1] == 0
 """
     done = python("-c", code)
@@ -509,9 +509,9 @@ def test_threads_take_short_turns_until_the_last_call_has_ended(monkeypatch):
     before = sys.getswitchinterval()
 
     def task():
-        xdevice.parallel(lambda: None)
+        xdevice.parallel.run(lambda: None)
         return sys.getswitchinterval()
 
-    with xdevice.use("numpy"):
-        assert xdevice.parallel(task) == [pytest.approx(parallel.TURN)]
+    with xdevice.use_backend("numpy"):
+        assert xdevice.parallel.run(task) == [pytest.approx(parallel.TURN)]
     assert sys.getswitchinterval() == before

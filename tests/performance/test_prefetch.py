@@ -112,7 +112,7 @@ def loader(request):
     name, make = LOADERS[request.param]
     if name not in BACKENDS:
         pytest.skip(f"no {name}")
-    with xdevice.use(name) as chosen:
+    with xdevice.use_backend(name) as chosen:
         yield chosen, make
 
 
@@ -259,7 +259,7 @@ def test_a_buffer_that_is_filled_again_and_again(backend):
 
 @pytest.mark.parametrize("name", [name for name in ("torch", "paddle", "mxnet") if name in BACKENDS])
 def test_a_tensor_that_is_filled_again_and_again(name):
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
 
         def source():
             buffer = xdevice.zeros(1000)
@@ -306,11 +306,11 @@ def test_a_model_in_a_batch_is_refused_unless_it_is_there(name):
         mx = framework(name)
         net, place = mx.gluon.Parameter("w", shape=(1,)), "cpu:1"
         net.initialize()
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         assert next(xdevice.prefetch([{"net": net}], "cpu"))["net"] is net
         if not xdevice.backend().has(xdevice.device(place)):
             pytest.skip(f"{name} has no {place} here")
-        with pytest.raises(xdevice.UnsupportedError, match=r"batch\['net'\], a \w+, which would move in place"):
+        with pytest.raises(xdevice.errors.UnsupportedError, match=r"batch\['net'\], a \w+, which would move in place"):
             next(xdevice.prefetch([{"net": net}], place))
 
 
@@ -322,9 +322,9 @@ def test_dtypes_are_those_of_tensor(backend):
 
 def test_tensors_stay_with_their_own_backend():
     framework("torch")
-    with xdevice.use("torch"):
+    with xdevice.use_backend("torch"):
         x = xdevice.ones(2)
-    with xdevice.use("numpy"):
+    with xdevice.use_backend("numpy"):
         ((a, b),) = xdevice.prefetch([(x, np.ones(2, "float32"))], "cpu")
     assert type(a).__module__ == "torch"
     assert type(b) is np.ndarray
@@ -434,23 +434,23 @@ def test_many_at_once_and_one_inside_of_another(backend):
 
 @pytest.mark.parametrize("depth", [0, -1, True, 1.5, None])
 def test_a_depth_below_one_is_named_at_once(depth):
-    with pytest.raises(xdevice.ArgumentError, match=r"depth of prefetch must be an int of 1 or more, not"):
+    with pytest.raises(xdevice.errors.ArgumentError, match=r"depth of prefetch must be an int of 1 or more, not"):
         xdevice.prefetch([], "cpu", depth=depth)
 
 
 def test_what_cannot_be_iterated_or_is_not_there_is_named_at_once():
-    with pytest.raises(xdevice.ArgumentError, match="prefetch takes a loader, a generator or a list"):
+    with pytest.raises(xdevice.errors.ArgumentError, match="prefetch takes a loader, a generator or a list"):
         xdevice.prefetch(3, "cpu")
-    with xdevice.use("numpy"), pytest.raises(xdevice.DeviceNotFoundError):
+    with xdevice.use_backend("numpy"), pytest.raises(xdevice.errors.DeviceNotFoundError):
         xdevice.prefetch([], "gpu:7")
-    with pytest.raises(xdevice.DeviceError):
+    with pytest.raises(xdevice.errors.DeviceError):
         xdevice.prefetch([], "gqu")
 
 
 def test_an_error_of_the_program_beside_a_batch_is_raised(backend):
     if backend.name != "mxnet":
         pytest.skip("has complex numbers")
-    with pytest.raises(xdevice.DTypeError, match="is complex64, and mxnet supports"):
+    with pytest.raises(xdevice.errors.DTypeError, match="is complex64, and mxnet supports"):
         list(xdevice.prefetch([np.ones(2, "complex64")], "cpu"))
 
 
@@ -464,7 +464,7 @@ def test_python_3_14_runs_a_thread_in_the_context_that_it_keeps(monkeypatch):
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_in_its_context)
-    with xdevice.use("numpy"):
+    with xdevice.use_backend("numpy"):
         assert len(list(xdevice.prefetch(arrays(), "cpu"))) == COUNT
 
 
@@ -494,7 +494,7 @@ def _is_interrupted(number):
         return trace
 
     def consume():
-        with suppress(KeyboardInterrupt), xdevice.use("numpy"):
+        with suppress(KeyboardInterrupt), xdevice.use_backend("numpy"):
             batches = xdevice.prefetch([np.ones(2), np.ones(2)], "cpu")
             next(batches)
             sys.settrace(trace)

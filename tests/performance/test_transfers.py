@@ -61,7 +61,7 @@ def _two_devices():
 
 @pytest.fixture(params=FRAMEWORKS)
 def framework(request):
-    with xdevice.use(request.param):
+    with xdevice.use_backend(request.param):
         yield request.param
 
 
@@ -83,14 +83,14 @@ def test_a_read_is_recorded_once_with_its_line(framework, how):
 
 
 def test_one_print_of_many_numbers_is_one_read(framework):
-    x = xdevice.rand(20, 3)
+    x = xdevice.random.uniform(20, 3)
     with transfers() as log:
         print(x, file=io.StringIO())
     assert [(r.how, r.nbytes) for r in log] == [("print", 240)]
 
 
 def test_numpy_itself_is_seen(framework):
-    x = xdevice.rand(2, 3)
+    x = xdevice.random.uniform(2, 3)
     with transfers() as log:
         np.asarray(x)
         np.array(x)
@@ -127,7 +127,7 @@ def test_moves_between_devices(framework):
 
 
 def test_operations_are_no_transfers(framework):
-    x = xdevice.rand(4, 4)
+    x = xdevice.random.uniform(4, 4)
     with transfers("forbid") as log:
         y = x + x @ x
     assert len(log) == 0
@@ -150,7 +150,7 @@ PRINTS = train.__code__.co_firstlineno + 6
 def test_forbid_stops_a_training_loop_at_the_line_that_prints_the_loss(framework):
     x = xdevice.tensor(8.0)
     expected = f"{PRINTS}: float reads 4 bytes from cpu:0"
-    with pytest.raises(xdevice.TransferError, match=expected) as caught, transfers("forbid") as log:
+    with pytest.raises(xdevice.errors.TransferError, match=expected) as caught, transfers("forbid") as log:
         train(x)
     assert (caught.value.record.file, caught.value.record.line) == (__file__, PRINTS)
     assert list(log) == [caught.value.record]
@@ -162,7 +162,7 @@ def test_warn_warns_at_the_line(framework):
     with warnings.catch_warnings(record=True) as caught, transfers("warn") as log:
         warnings.simplefilter("always")
         train(x)
-    assert [(w.category, w.filename, w.lineno) for w in caught] == [(xdevice.TransferWarning, __file__, PRINTS)]
+    assert [(w.category, w.filename, w.lineno) for w in caught] == [(xdevice.errors.TransferWarning, __file__, PRINTS)]
     assert "float reads 4 bytes from cpu:0" in str(caught[0].message)
     assert len(log) == 1
 
@@ -172,7 +172,7 @@ def attributes():
     found = {}
     loaded = [xdevice.backend(name) for name in BACKENDS if f"xdevice_{name}" in sys.modules]
     for backend in loaded:
-        with xdevice.use(backend):
+        with xdevice.use_backend(backend):
             for cls in type(xdevice.ones(1)).__mro__:
                 if cls is not object:
                     found[cls] = dict(vars(cls))
@@ -219,7 +219,7 @@ def test_overlapping_blocks_in_threads_see_their_own(framework):
 
     def work(number):
         try:
-            with xdevice.use(framework):
+            with xdevice.use_backend(framework):
                 lines.wait(200)
                 with transfers() as log:
                     for _ in range(number * 5):
@@ -258,7 +258,7 @@ def test_another_thread_is_not_forbidden_what_this_one_is(framework):
 def test_frameworks_are_seen_side_by_side():
     xs = []
     for name in FRAMEWORKS:
-        with xdevice.use(name):
+        with xdevice.use_backend(name):
             xs.append(xdevice.tensor(1.0))
     with transfers() as log:
         for x in xs:
@@ -268,7 +268,7 @@ def test_frameworks_are_seen_side_by_side():
 
 def test_the_summary_is_a_table():
     name = any_framework()
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         x, y = xdevice.tensor(1.0), xdevice.ones(100)
         with transfers() as log:
             for _ in range(3):
@@ -285,7 +285,7 @@ def test_the_summary_is_a_table():
 
 
 def test_numpy_has_nothing_to_report():
-    with xdevice.use("numpy"), transfers("forbid") as log:
+    with xdevice.use_backend("numpy"), transfers("forbid") as log:
         assert xdevice.item(xdevice.ones(1)) == 1.0
     assert len(log) == 0
 
@@ -309,6 +309,38 @@ class TestTorch:
             ("aten.masked_select", "read"), ("aten.equal", "read"), ("aten._local_scalar_dense", "read"),
         ]  # fmt: skip
         assert {r.file for r in log} == {__file__}
+
+    @pytest.mark.parametrize(
+        "kind", ["Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "ASGD", "Adadelta", "RMSprop", "SGD"]
+    )
+    def test_an_optimizers_own_numbers_are_no_transfers(self, kind):
+        import torch
+
+        model = torch.nn.Linear(2, 2)
+        optimizer = getattr(torch.optim, kind)(model.parameters())
+        for _ in range(2):  # the state is made in the first step
+            with transfers() as log:
+                loss = model(torch.ones(1, 2)).sum()
+                loss.backward()
+                optimizer.step()
+                loss.item()
+            assert [r.how for r in log] == ["item"]
+
+    def test_an_optimizer_that_reads_the_loss_is_seen(self):
+        import torch
+
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = (model(torch.ones(1, 2)) ** 2).sum()
+            loss.backward()
+            return loss
+
+        with transfers() as log:
+            optimizer.step(closure)
+        assert "float" in [r.how for r in log]
 
     def test_a_deepcopy_is_no_transfer(self):
         import torch
@@ -337,7 +369,7 @@ class TestTorch:
 
 @pytest.mark.skipif("tensorflow" not in FRAMEWORKS, reason="tensorflow is not installed")
 def test_an_operand_that_tensorflow_copies_in_silence_is_seen():
-    with xdevice.use("tensorflow") as backend:
+    with xdevice.use_backend("tensorflow") as backend:
         other = other_device("tensorflow")
         tf = backend.framework
         x = xdevice.ones(3)

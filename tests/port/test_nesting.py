@@ -7,9 +7,11 @@ import io
 import tokenize
 
 import pytest
-from helpers.port_texts import examined, ported
+from helpers.port_texts import examined, ported, ported_to
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from xdevice.port.words import TARGETS
 
 HEAD = "import torch\n设备 = torch.device('cuda')\nx = torch.ones(2)\nnet = torch.nn.Linear(1, 1)\n"
 REWRITTEN = (
@@ -19,6 +21,12 @@ REWRITTEN = (
     "torch.cuda.memory_allocated()", "x.to(0)", "(x\n  # 注释 .to(\n  .to(\n    设备  # 到\n  ))", "(x).cpu()",
     "x.to(设备,)", "x.cuda(0,)", "x . to ( 设备 )", "x.cuda(\n)", "(lambda: x)().cpu()", "(y := x).cpu()",
     "torch.device('cuda' if torch.cuda.is_available() else 'cpu')", "[x.cpu(), x.cuda()][0].item()",
+)  # fmt: skip
+WORDS = (
+    "torch.cuda.memory_allocated()", "torch.cuda.memory_stats(device=0)", "torch.cuda.current_device()",
+    "torch.cuda.Event(True)", "torch.cuda.is_bf16_supported()", "torch.cuda.stream(torch.cuda.Stream())",
+    "torch.cuda.amp.autocast(x > 1, dtype=x.dtype)", "torch.autocast('cuda', x.dtype, x or x)",
+    "torch.cuda.amp.GradScaler(2.0,)", "torch.cuda.device(0)", "x.is_cuda", "id(torch.cuda.synchronize)",
 )  # fmt: skip
 AROUND = (
     "({})", "[{}]", "{{'键': {}}}", "(lambda a={}: a)", "[{} for _ in range(2)]", "f({}, *[{}], k={})", "not {}",
@@ -109,6 +117,22 @@ def test_each_rule_in_each_place(part, around):
     assert new != text
     assert comments(new) == comments(text)
     assert ported(new, "likely") == new
+
+
+@pytest.mark.parametrize("part", WORDS)
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("target", TARGETS)
+def test_each_word_in_each_place(part, around, target):
+    if "f'" in around and not is_plain(part):
+        pytest.skip("a text that cannot stand in an f-string of Python 3.11")
+    text = f"{HEAD}结果 = {filled(around, [part] * 3)}  # 完\n"
+    if not parses(text):
+        pytest.skip("not Python")
+    new = ported_to(target, text)
+    assert parses(new), new
+    assert part not in new
+    assert comments(new) == comments(text)
+    assert ported_to(target, new) == new
 
 
 @pytest.mark.parametrize("part", [part for part in REWRITTEN if "\n" not in part])

@@ -1,4 +1,4 @@
-"""Files in every form: what is outside of the edits stays byte for byte."""
+"""Files in every form: what is outside the edits stays byte for byte."""
 
 from __future__ import annotations
 
@@ -159,4 +159,6 @@ def test_a_package_is_read_from_the_folder_that_it_lies_in(line, tmp_path):
     (package / "setting.py").write_text(f"import torch\n{line}\ntorch.cuda.set_device(1)\n")
     (package / "moving.py").write_text("import torch\nx = torch.ones(1).cuda()\n")
     made = engine.examine([package])
-    assert [(site.file, site.code) for site in made.sites if site.idiom == ".cuda()"] == [("pkg/moving.py", "XD151")]
+    (move,) = [site for site in made.sites if site.idiom == ".cuda()"]
+    # the GPU that set_device has chosen, and not the first one
+    assert move.after == "xdevice.to_device(torch.ones(1), torch.device(xdevice.native.gpu().type))"

@@ -47,7 +47,7 @@ def _examples_can_be_imported():
 def backend(request, monkeypatch):
     if request.param in NO_KERNELS:
         pytest.skip(f"{request.param} has no kernels for this GPU")
-    with xdevice.use(request.param) as chosen:
+    with xdevice.use_backend(request.param) as chosen:
         if chosen.virtual:
             yield chosen
             return

@@ -111,7 +111,7 @@ def told(verb, x, *args):
     """What a verb gives or raises."""
     try:
         result = verb(x, *args)
-    except xdevice.XDeviceError as error:
+    except xdevice.errors.XDeviceError as error:
         return type(error).__name__, str(error)
     olds = {id(one): i for i, one in enumerate(walked(x)) if isinstance(one, list | tuple | dict) or id(one) in KNOWN}
     return result if isinstance(result, bool | xdevice.Device | None) else seen(result, olds, [])

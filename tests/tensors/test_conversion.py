@@ -186,7 +186,7 @@ def test_every_dtype_and_layout_goes_over_bit_for_bit_and_shares_where_promised(
             else:
                 with pytest.raises(BufferError) as raised:
                     convert(x, target, copy=False)
-                assert isinstance(raised.value, xdevice.SharingError)
+                assert isinstance(raised.value, xdevice.errors.SharingError)
                 assert raised.value.__cause__ is not None
             assert_same(np.asarray(read(x), expected.dtype), expected, f"the source of {what}")
 
@@ -342,7 +342,7 @@ def test_pending_work_is_waited_for(source, target):
     if source == target:
         return
     needs_sharing(source, target)
-    with xdevice.use(source):
+    with xdevice.use_backend(source):
         x = xdevice.ones(700, 700)
         x = x / 700
         for _ in range(10):
@@ -354,7 +354,7 @@ def test_pending_work_is_waited_for(source, target):
 
 READS = {f"convert {copy}": lambda x, copy=copy: convert(x, "numpy", copy=copy) for copy in (None, True, False)} | {
     "to_numpy": xdevice.to_numpy,
-    "compare": lambda x: xdevice.compare(x, x),
+    "compare": lambda x: xdevice.parity.compare(x, x),
     "save": lambda x: xdevice.save("never.safetensors", x),
     "tensor": xdevice.tensor,
 }
@@ -406,7 +406,7 @@ def test_a_tensor_of_the_target_loses_its_gradient_only(name):
 def test_jax_without_64_bit_is_refused_and_never_narrows():
     for dtype in ("int64", "uint64", "float64", "complex128"):
         x = make("torch", bits(dtype, 3))
-        with with_64_bit("jax", False), pytest.raises(xdevice.DTypeError, match=f"{dtype}.*64-bit"):
+        with with_64_bit("jax", False), pytest.raises(xdevice.errors.DTypeError, match=f"{dtype}.*64-bit"):
             convert(x, "jax")
         assert dtype_name(convert(x, "jax").dtype) == dtype
 
@@ -415,14 +415,14 @@ def test_jax_without_64_bit_is_refused_and_never_narrows():
 def test_a_dtype_that_the_target_lacks_is_refused(source, target):
     for dtype in backend(source).dtypes - backend(target).dtypes:
         for copy in (None, True, False):
-            with pytest.raises(xdevice.DTypeError, match=f"is {dtype}, and {target} supports"):
+            with pytest.raises(xdevice.errors.DTypeError, match=f"is {dtype}, and {target} supports"):
                 convert(make(source, bits(dtype, 2)), target, copy=copy)
 
 
 def test_what_is_no_number_is_refused():
     tf = backend("tensorflow").framework
     for x in (np.array(["text"]), np.array([object()]), tf.constant("text"), np.zeros(2, "datetime64[s]")):
-        with pytest.raises(xdevice.DTypeError):
+        with pytest.raises(xdevice.errors.DTypeError):
             convert(x, "torch")
 
 
@@ -438,20 +438,20 @@ def test_what_is_not_dense_is_refused():
     ]
     for x in sparse:
         for copy in (None, True, False):
-            with pytest.raises(xdevice.UnsupportedError, match="convert"):
+            with pytest.raises(xdevice.errors.UnsupportedError, match="convert"):
                 convert(x, "jax", copy=copy)
 
 
 def test_an_8_bit_float_is_refused_as_what_it_is():
     x = backend("torch").framework.ones(2).to(backend("torch").framework.float8_e4m3fn)
     with pytest.raises(
-        xdevice.DTypeError, match="is float8_e4m3fn, which xdevice only moves, saves and loads; cast it"
+        xdevice.errors.DTypeError, match="is float8_e4m3fn, which xdevice only moves, saves and loads; cast it"
     ):
         convert(x, "jax")
     with pytest.raises(
-        xdevice.DTypeError, match="is float8_e4m3fn, which xdevice only moves, saves and loads; cast the model"
+        xdevice.errors.DTypeError, match="is float8_e4m3fn, which xdevice only moves, saves and loads; cast the model"
     ):
-        xdevice.convert_state({"x": x}, "jax", kinds={"x": "same"})
+        xdevice.models.convert_state({"x": x}, "jax", kinds={"x": "same"})
 
 
 def test_a_model_is_refused_and_told_how_it_goes():
@@ -459,18 +459,18 @@ def test_a_model_is_refused_and_told_how_it_goes():
     import keras
 
     for variable in (tf.Variable([1.0]), keras.Variable([1.0])):
-        with pytest.raises(xdevice.NotATensorError, match=r"tf\.convert_to_tensor"):
+        with pytest.raises(xdevice.errors.NotATensorError, match=r"tf\.convert_to_tensor"):
             convert(variable, "numpy")
         assert convert(tf.convert_to_tensor(variable), "numpy") == 1
     for model in (torch.nn.Linear(2, 2), tf.Variable([1.0])):
         for x in (model, {"model": model}):
-            with pytest.raises(xdevice.NotATensorError, match="convert_state"):
+            with pytest.raises(xdevice.errors.NotATensorError, match="convert_state"):
                 convert(x, "numpy")
 
 
 @pytest.mark.parametrize("x", [3, "text", None, np.str_("text")])
 def test_what_is_no_tensor_is_refused_alone(x):
-    with pytest.raises(xdevice.NotATensorError, match="expected a tensor"):
+    with pytest.raises(xdevice.errors.NotATensorError, match="expected a tensor"):
         convert(x, "numpy")
 
 
@@ -485,7 +485,7 @@ def test_what_stands_for_a_tensor_of_torch_is_refused():
             lambda: xdevice.convert(x, "torch"),
             lambda: xdevice.to_numpy(x),
         ):
-            with pytest.raises(xdevice.UnsupportedError, match="outside of that function"):
+            with pytest.raises(xdevice.errors.UnsupportedError, match="outside that function"):
                 read()
         return x.sum()
 
@@ -497,7 +497,7 @@ def test_what_stands_for_a_tensor_of_torch_is_refused():
 
 def test_a_symbol_is_refused():
     jax = backend("jax").framework
-    with pytest.raises(xdevice.UnsupportedError, match="outside of the traced function"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="outside the traced function"):
         jax.jit(lambda x: convert(x, "numpy"))(jax.numpy.ones(2))
 
 
@@ -506,7 +506,7 @@ def test_another_copy_or_backend_is_refused():
     for copy in (1, "yes", np.True_):
         with pytest.raises(TypeError, match="copy must be None"):
             convert(x, "torch", copy=copy)
-    with pytest.raises(xdevice.BackendNotFoundError, match="did you mean 'torch'"):
+    with pytest.raises(xdevice.errors.BackendNotFoundError, match="did you mean 'torch'"):
         convert(x, "torhc")
     assert convert(x, "pytorch").tolist() == [1, 1]
     assert convert(x, xdevice.backend("torch")).tolist() == [1, 1]
@@ -517,9 +517,9 @@ def test_another_copy_or_backend_is_refused():
 
 def test_a_device_that_the_target_lacks_is_refused():
     torch = backend("torch").framework
-    with pytest.raises(xdevice.DeviceNotFoundError, match=r"meta:0 does not exist on numpy.*move"):
+    with pytest.raises(xdevice.errors.DeviceNotFoundError, match=r"meta:0 does not exist on numpy.*move"):
         convert(torch.empty(2, device="meta"), "numpy")
-    with pytest.raises(xdevice.DeviceNotFoundError, match="cpu:1"):
+    with pytest.raises(xdevice.errors.DeviceNotFoundError, match="cpu:1"):
         convert(backend("mxnet").from_numpy(np.ones(2), xdevice.cpu(1)), "torch")
 
 
@@ -533,7 +533,7 @@ def test_a_device_that_is_not_one_memory_for_both_is_reached_by_a_copy(source, t
     converted = convert(x, target)
     assert xdevice.device_of(converted) is xdevice.cpu(1)
     assert_same(read(converted), values, "cpu:1")
-    with pytest.raises(xdevice.SharingError, match="cpu:1"):
+    with pytest.raises(xdevice.errors.SharingError, match="cpu:1"):
         convert(x, target, copy=False)
 
 
@@ -553,7 +553,7 @@ for source in names:
         try:
             xdevice.convert(x, target, copy=False)
             assert source == target, target
-        except xdevice.SharingError:
+        except xdevice.errors.SharingError:
             pass
 print("end")
 """
@@ -737,7 +737,7 @@ def test_what_is_still_arriving_is_waited_for(how, is_watched):
 @pytest.mark.virtual
 @pytest.mark.parametrize(("source", "target"), [(a, b) for a, b in PAIRS if "numpy" not in (a, b)])
 def test_to_a_device_in_one_call(source, target):
-    with xdevice.use(source):
+    with xdevice.use_backend(source):
         x = xdevice.tensor([[1.0, 2.0], [3.0, 4.0]])
     there = xdevice.gpu(1)
     backend(target).require(there)
@@ -749,7 +749,7 @@ def test_to_a_device_in_one_call(source, target):
     assert (type(back), xdevice.device_of(back)) == (type(x), xdevice.cpu())
     assert xdevice.device_of(convert(x, like=made[0])) is there
     assert xdevice.device_of(convert(made[0], "numpy", device="cpu")) is xdevice.cpu()
-    with pytest.raises(xdevice.SharingError, match="cannot be shared on gpu:1"):
+    with pytest.raises(xdevice.errors.SharingError, match="cannot be shared on gpu:1"):
         convert(x, target, device="gpu:1", copy=False)
 
 
@@ -762,11 +762,11 @@ def test_on_the_same_device_memory_is_shared():
 def test_a_target_is_named_once():
     x = np.ones(2, "float32")
     for arguments in ({}, {"backend": "torch", "like": x}, {"like": x, "device": "cpu"}):
-        with pytest.raises(xdevice.ArgumentError, match="takes a backend and perhaps a device"):
+        with pytest.raises(xdevice.errors.ArgumentError, match="takes a backend and perhaps a device"):
             convert(x, **arguments)
-    with pytest.raises(xdevice.NotATensorError, match="like= takes a tensor, not 3"):
+    with pytest.raises(xdevice.errors.NotATensorError, match="like= takes a tensor, not 3"):
         convert(x, like=3)
-    with pytest.raises(xdevice.DeviceNotFoundError):
+    with pytest.raises(xdevice.errors.DeviceNotFoundError):
         convert(x, "numpy", device="gpu:0")
 
 
@@ -774,5 +774,5 @@ def test_a_dtype_that_the_target_lacks_is_refused_before_anything_is_moved(monke
     there = backend("mxnet")
     for maker in ("adopt", "from_buffer", "from_numpy"):
         monkeypatch.setattr(type(there), maker, lambda *_: pytest.fail("it was converted"))
-    with pytest.raises(xdevice.DTypeError, match="complex64"):
+    with pytest.raises(xdevice.errors.DTypeError, match="complex64"):
         convert([np.ones(2, "float32"), np.ones(2, "complex64")], "mxnet", device="cpu")

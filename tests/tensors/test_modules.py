@@ -65,7 +65,7 @@ def test_a_module_without_parameters_moves_what_it_keeps():
 def test_a_model_moves_its_metrics_even_if_its_parameters_are_there():
     net = torch.nn.Linear(2, 2, device="meta")
     net.metric = Metric()
-    with pytest.raises(xdevice.DeviceMismatchError, match=r"metric\.total"):
+    with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"metric\.total"):
         xdevice.device_of(net)
     xdevice.to_device({"net": net}, "meta")
     assert net.metric.total.is_meta
@@ -95,7 +95,7 @@ def test_nothing_moves_if_a_container_cannot_be_rebuilt():
 
     net = torch.nn.Linear(2, 2)
     weight = net.weight
-    with pytest.raises(xdevice.ContainerError, match="Stubborn"):
+    with pytest.raises(xdevice.errors.ContainerError, match="Stubborn"):
         xdevice.to_device([net, Stubborn(torch.ones(1), 2)], "meta")
     assert net.weight is weight
     assert not net.weight.is_meta
@@ -109,13 +109,13 @@ def test_nothing_moves_if_a_container_cannot_be_rebuilt():
         lambda net: xdevice.to_device(net, "cpu"),
         lambda net: xdevice.to_device([net], "cpu"),
         lambda net: xdevice.copy_to(net, "cpu"),
-        lambda net: xdevice.replicate(net, ["cpu"]),
-        lambda net: xdevice.broadcast(net, ["cpu"]),
+        lambda net: xdevice.parallel.replicate(net, ["cpu"]),
+        lambda net: xdevice.parallel.broadcast(net, ["cpu"]),
     ],
 )
 def test_models_on_meta_need_memory_first(attempt):
     net = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1, affine=False, device="meta"))
-    with pytest.raises(xdevice.UnsupportedError, match=r"1\.running_mean of this Sequential.*to_empty\(device="):
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"1\.running_mean of this Sequential.*to_empty\(device="):
         attempt(net)
     assert xdevice.copy_to(net, "meta")[0].weight.is_meta
     assert xdevice.to_device(net.to_empty(device="cpu"), "cpu") is net
@@ -192,11 +192,11 @@ def test_buffers_that_two_models_share_stay_shared():
 def test_layers_that_two_models_share_stay_shared_or_are_named():
     layer, weight = torch.nn.Linear(2, 2), torch.nn.Parameter(torch.ones(2))
     models = {"one": torch.nn.Sequential(layer), "other": torch.nn.Sequential(torch.nn.ReLU(), layer)}
-    for verb in (xdevice.copy_to, lambda *args: xdevice.broadcast(args[0], [args[1]])):
-        with pytest.raises(xdevice.UnsupportedError, match=r"\['one'\] and \['other'\] share a Linear"):
+    for verb in (xdevice.copy_to, lambda *args: xdevice.parallel.broadcast(args[0], [args[1]])):
+        with pytest.raises(xdevice.errors.UnsupportedError, match=r"\['one'\] and \['other'\] share a Linear"):
             verb(models, "cpu")
     tied = [torch.nn.ParameterList([weight]), torch.nn.ParameterList([weight, torch.nn.Parameter(torch.ones(1))])]
-    with pytest.raises(xdevice.UnsupportedError, match="share a Parameter"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="share a Parameter"):
         xdevice.copy_to(tied, "cpu")
     moved = xdevice.to_device(models, "meta")
     assert moved["one"][0] is moved["other"][1] is layer
@@ -240,7 +240,9 @@ def test_a_module_that_keeps_results_is_copied():
 def test_a_module_that_pytorch_cannot_copy_is_named():
     net = torch.nn.Linear(2, 2)
     net.lock = threading.Lock()
-    with pytest.raises(xdevice.UnsupportedError, match=r"copy this Linear \(cannot pickle .*lock.*load_state_dict"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"copy this Linear \(cannot pickle .*lock.*load_state_dict"
+    ):
         xdevice.copy_to([net, torch.ones(2)], "cpu")
 
 
@@ -252,9 +254,11 @@ def test_what_torchscript_would_leave_behind_is_named():
     places = ["meta"] if not xdevice.backend("torch").virtual else ["meta", "gpu:0"]
     for there in places:
         for verb in (xdevice.to_device, xdevice.copy_to):
-            with pytest.raises(xdevice.UnsupportedError, match=r"the ScriptModule 0 to .* before torch\.jit\.script"):
+            with pytest.raises(
+                xdevice.errors.UnsupportedError, match=r"the ScriptModule 0 to .* before torch\.jit\.script"
+            ):
                 verb(scripted, there)
-            with pytest.raises(xdevice.UnsupportedError, match=r"torch\.jit\.freeze has put into its code"):
+            with pytest.raises(xdevice.errors.UnsupportedError, match=r"torch\.jit\.freeze has put into its code"):
                 verb([frozen, x], there)
     copied = xdevice.copy_to(scripted, "cpu")
     assert torch.equal(copied(x), scripted(x))

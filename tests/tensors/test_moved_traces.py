@@ -125,7 +125,7 @@ def test_a_variable_that_a_pipeline_reads_is_not_moved(tf, place):
     v = variable(tf, 2.0)
     pipeline = iter(tf.data.Dataset.range(3).map(lambda i: v * tf.cast(i, "float32")).batch(2))
     assert numbers(next(pipeline)) == [0.0, 2.0]
-    with pytest.raises(xdevice.UnsupportedError, match=r"a tf\.data pipeline reads; move it before"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"a tf\.data pipeline reads; move it before"):
         xdevice.to_device(v, place)
     assert numbers(next(pipeline)) == [4.0]
     assert xdevice.device_of(v) is xdevice.cpu()

@@ -65,7 +65,7 @@ def test_two_models_that_share_a_layer_are_not_copied_apart(make):
         other.add(layer)
     else:
         other.append(layer)
-    with pytest.raises(xdevice.UnsupportedError, match=r"\['one'\].*\['other'\]|\['other'\].*\['one'\]"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"\['one'\].*\['other'\]|\['other'\].*\['one'\]"):
         xdevice.copy_to({"one": one, "other": other}, "cpu")
     moved = xdevice.to_device({"one": one, "other": other}, "cpu")
     assert moved["one"] is one

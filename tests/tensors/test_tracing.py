@@ -56,7 +56,7 @@ def copies_a_container(x):
 def catches(x):
     try:
         xdevice.device_of(x)
-    except xdevice.UnsupportedError:
+    except xdevice.errors.UnsupportedError:
         return x + 1
     return x + 1
 
@@ -93,12 +93,12 @@ for function in (copies, moves, copies_a_container, catches, asks, waits, reads,
     print("now", file=sys.stderr, flush=True)
     try:
         said[function.__name__] = numbers(traced(function))
-    except xdevice.XDeviceError as error:
+    except xdevice.errors.XDeviceError as error:
         said[function.__name__] = type(error).__name__
 print(json.dumps(said))
 """
 SYMBOLS = dict.fromkeys(("asks", "waits", "reads"), "UnsupportedError")
-VALUES = dict.fromkeys(SYMBOLS, [1.0] * 3)  # what cannot be traced runs outside of the graph
+VALUES = dict.fromkeys(SYMBOLS, [1.0] * 3)  # what cannot be traced runs outside the graph
 MOVES = dict.fromkeys(("copies", "moves", "copies_a_container"), [2.0] * 3)
 NO_MOVES = dict.fromkeys(MOVES, "UnsupportedError")
 ALL = {

@@ -12,7 +12,7 @@ import pytest
 from helpers.environment import framework, printed
 
 import xdevice
-from xdevice import UnsupportedError
+from xdevice.errors import UnsupportedError
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +49,11 @@ VERBS = {
     "convert": lambda x: xdevice.convert(x, "numpy"),
     "convert with a copy": lambda x: xdevice.convert(x, "numpy", copy=True),
     "convert to its own": lambda x: xdevice.convert(x, "torch"),
-    "compare": lambda x: xdevice.compare(x, x),
-    "all_reduce": lambda x: xdevice.all_reduce([x, x]),
-    "gather": lambda x: xdevice.gather([x, x], "cpu"),
+    "compare": lambda x: xdevice.parity.compare(x, x),
+    "all_reduce": lambda x: xdevice.parallel.all_reduce([x, x]),
+    "gather": lambda x: xdevice.parallel.gather([x, x], "cpu"),
     "split_batch": lambda x: xdevice.split_batch(x, ["cpu", "cpu"]),
-    "replicate": lambda x: xdevice.replicate(x, ["cpu"]),
+    "replicate": lambda x: xdevice.parallel.replicate(x, ["cpu"]),
 }
 
 
@@ -96,9 +96,9 @@ def test_what_is_on_its_way_to_the_host_is_a_tensor_as_any(torch):
     def coming():
         return staging.arriving(torch.ones(2), lambda: None)
 
-    assert [x.tolist() for x in xdevice.all_reduce([coming(), coming()])] == [[2, 2], [2, 2]]
+    assert [x.tolist() for x in xdevice.parallel.all_reduce([coming(), coming()])] == [[2, 2], [2, 2]]
     assert xdevice.convert(coming(), "numpy").tolist() == [1, 1]
-    assert xdevice.replicate(coming(), ["cpu"])[0].tolist() == [1, 1]
+    assert xdevice.parallel.replicate(coming(), ["cpu"])[0].tolist() == [1, 1]
 
 
 # copies that are none
@@ -130,8 +130,8 @@ def test_a_copy_that_is_no_copy_is_refused(torch):
         for copied in (
             lambda x: xdevice.copy_to(x, "cpu"),
             lambda x: xdevice.copy_to({"x": [x]}, "cpu"),
-            lambda x: xdevice.replicate(x, ["cpu"]),
-            lambda x: xdevice.broadcast(x, ["cpu"]),
+            lambda x: xdevice.parallel.replicate(x, ["cpu"]),
+            lambda x: xdevice.parallel.broadcast(x, ["cpu"]),
         ):
             with pytest.raises(UnsupportedError, match=r"Own|SameMemory|Sequential"):
                 copied(x)
@@ -157,7 +157,7 @@ def test_a_device_of_a_type_that_xdevice_does_not_know_is_refused_by_name(torch)
         dedent("""
         import torch, torch._lazy.ts_backend
         import xdevice
-        from xdevice import UnsupportedError
+        from xdevice.errors import UnsupportedError
         torch._lazy.ts_backend.init()
         x = torch.ones(3, device="lazy") + 1
         net = torch.nn.Linear(1, 1).to("lazy")
@@ -169,7 +169,7 @@ def test_a_device_of_a_type_that_xdevice_does_not_know_is_refused_by_name(torch)
             lambda: xdevice.sync(x), lambda: xdevice.sync([x]), lambda: xdevice.sync(net),
             lambda: xdevice.sync(x.device),
             lambda: xdevice.Timer(x).stop(), lambda: xdevice.measure(lambda: x + 1, devices=x),
-            lambda: xdevice.all_reduce([x, x]), lambda: xdevice.convert(x, "numpy"),
+            lambda: xdevice.parallel.all_reduce([x, x]), lambda: xdevice.convert(x, "numpy"),
             lambda: xdevice.to_device(net, "cpu"),
         ):
             try:
@@ -181,8 +181,8 @@ def test_a_device_of_a_type_that_xdevice_does_not_know_is_refused_by_name(torch)
         # PyTorch brings the values itself, and waits for them
         assert xdevice.to_device(x, "cpu").tolist() == xdevice.copy_to([x], "cpu")[0].tolist() == [2, 2, 2]
         assert xdevice.to_numpy(x).tolist() == [2, 2, 2]
-        assert not xdevice.compare(x, cpu + 1, check_device=True).ok
-        assert xdevice.compare(x, cpu + 1).ok
+        assert not xdevice.parity.compare(x, cpu + 1, check_device=True).ok
+        assert xdevice.parity.compare(x, cpu + 1).ok
         with xdevice.transfers() as log:
             x.cpu()
         assert [(str(one.source), str(one.destination)) for one in log] == [("lazy:0", "cpu:0")], log
@@ -231,9 +231,9 @@ def test_arrays_on_several_devices_are_told_apart_by_which():
             one = spread(x, jax.devices()[:2])
         assert [(str(r.source), str(r.destination)) for r in log] == [("cpu:0", "cpu:1")], log
         other = spread(x, jax.devices()[2:])
-        assert xdevice.compare(one, one, check_device=True).ok
-        assert xdevice.compare(one, other).ok
-        assert not xdevice.compare(one, other, check_device=True).ok
+        assert xdevice.parity.compare(one, one, check_device=True).ok
+        assert xdevice.parity.compare(one, other).ok
+        assert not xdevice.parity.compare(one, other, check_device=True).ok
         print("apart")
     """),
     ).endswith("apart")
@@ -268,7 +268,7 @@ def test_an_optimizer_around_another_one_is_refused(torch):
     inner, outer = torch.optim.Adam([p]), torch.optim.SGD([p])
     outer.base_optimizer = inner
     outer.state[p] = {"m": torch.ones(1)}
-    with pytest.raises(UnsupportedError, match="keeps a Adam outside of its state"):
+    with pytest.raises(UnsupportedError, match="keeps a Adam outside its state"):
         xdevice.to_device(outer, "meta")
 
 

@@ -66,12 +66,12 @@ def check(data, numbers, name):
     wanted = [expected(number, name) for number in numbers]
     far = name in FLOATS and any(math.isfinite(n) and abs(Fraction(n)) > largest(name) * 2 for n in numbers)
     if None in wanted or far:
-        with pytest.raises(xdevice.DTypeError):
+        with pytest.raises(xdevice.errors.DTypeError):
             xdevice.tensor(data, dtype=name)
         return
     try:
         made = xdevice.tensor(data, dtype=name)
-    except xdevice.DTypeError:  # just beyond the largest: NumPy rounds it to that, or to infinity
+    except xdevice.errors.DTypeError:  # just beyond the largest: NumPy rounds it to that, or to infinity
         assert name in FLOATS
         assert any(math.isfinite(n) and abs(Fraction(n)) > largest(name) for n in numbers)
         return
@@ -100,7 +100,7 @@ floats = st.one_of(st.sampled_from([float(edge) for edge in EDGES]), st.floats(w
 @example([65503.9, -65503.9], "float16")
 @example([1.7976931348623157e308], "float64")
 def test_numbers_of_python_keep_their_values_or_are_refused(numbers, name):
-    with xdevice.use("numpy"):
+    with xdevice.use_backend("numpy"):
         check(numbers, numbers, name)
         check([numbers, numbers], numbers * 2, name)
         if len(numbers) == 1:
@@ -123,7 +123,7 @@ def test_arrays_of_each_dtype_keep_their_values_or_are_refused(data, source, nam
     numbers = array.tolist() if source in (*WHOLE, "bool", "longdouble") else [float(x) for x in array]
     if source == "longdouble":  # no number of Python's: the tests's own are all doubles
         numbers = [float(x) for x in array]
-    with xdevice.use("numpy"):
+    with xdevice.use_backend("numpy"):
         check(array, numbers, name)
 
 
@@ -141,7 +141,7 @@ EXTREME = [
 
 @pytest.mark.parametrize(("data", "dtype"), EXTREME)
 def test_no_backend_makes_what_does_not_fit(backend, data, dtype):
-    with pytest.raises(xdevice.DTypeError):
+    with pytest.raises(xdevice.errors.DTypeError):
         xdevice.tensor(data, dtype=dtype)
 
 
@@ -167,7 +167,10 @@ def test_large_ints_beside_a_float_stay_exact(backend):
 def test_lists_of_tensors_are_stacked(backend):
     there = backend.samples().other_device()
     for device in ("cpu", "cpu" if there is None or there.kind == "meta" else there):
-        pair, zero = xdevice.tensor([1, 2], device, "float32"), xdevice.tensor(3, device, "float32")
+        pair, zero = (
+            xdevice.tensor([1, 2], device=device, dtype="float32"),
+            xdevice.tensor(3, device=device, dtype="float32"),
+        )
         for data, numbers in (
             ([pair, pair], [[1, 2], [1, 2]]),
             ([[pair, [5, 6]], (pair, np.ones(2))], [[[1, 2], [5, 6]], [[1, 2], [1, 1]]]),
@@ -178,7 +181,7 @@ def test_lists_of_tensors_are_stacked(backend):
             assert made.dtype == "float32"
             assert made.tolist() == numbers
         for ragged in ([pair, zero], [pair, xdevice.ones(3)]):
-            with pytest.raises(xdevice.DTypeError, match="cannot make a tensor of"):
+            with pytest.raises(xdevice.errors.DTypeError, match="cannot make a tensor of"):
                 xdevice.tensor(ragged)
     for dtype in sorted(name for name in backend.dtypes if backend.dtype_refusal(name) is None):
         x = xdevice.tensor([1, 0], dtype=dtype)
@@ -191,29 +194,29 @@ def test_lists_of_tensors_are_stacked(backend):
 def test_a_list_of_tensors_with_gradients_is_stacked():
     torch = framework("torch")
     x = torch.ones(2, requires_grad=True)
-    with xdevice.use("torch"):
+    with xdevice.use_backend("torch"):
         assert xdevice.tensor([x, x]).tolist() == [[1, 1], [1, 1]]
         nested: list = []
         nested.append(nested)
-        with pytest.raises(xdevice.DTypeError):
+        with pytest.raises(xdevice.errors.DTypeError):
             xdevice.tensor(nested)
 
 
 def test_a_shape_that_nothing_can_hold_is_refused(backend):
-    for make in (xdevice.ones, xdevice.zeros, xdevice.rand):
+    for make in (xdevice.ones, xdevice.zeros, xdevice.random.uniform):
         for shape in ((2**62, 8), (2**61, 4), (2**70,), (2**64, 0), (2**62, 8, 0)):
-            with pytest.raises(xdevice.ShapeError, match=r"would take 2\*\*63 bytes or more"):
+            with pytest.raises(xdevice.errors.ShapeError, match=r"would take 2\*\*63 bytes or more"):
                 make(*shape)
 
 
 @pytest.mark.skipif("mxnet" not in xdevice.backends(), reason="no MXNet")
 def test_mxnet_gives_no_other_shape_than_asked_for():
-    with xdevice.use("mxnet"):
+    with xdevice.use_backend("mxnet"):
         for shape in ((2**40, 0), (2**31,), (2**16, 2**16)):
-            for make in (xdevice.ones, xdevice.zeros, xdevice.rand):
-                with pytest.raises(xdevice.ShapeError, match=r"sizes up to 2\*\*31 - 1"):
+            for make in (xdevice.ones, xdevice.zeros, xdevice.random.uniform):
+                with pytest.raises(xdevice.errors.ShapeError, match=r"sizes up to 2\*\*31 - 1"):
                     make(*shape)
-        with pytest.raises(xdevice.ShapeError):
+        with pytest.raises(xdevice.errors.ShapeError):
             xdevice.tensor(np.empty((2**40, 0), "float32"))
 
 
@@ -258,13 +261,13 @@ def test_what_numpy_has_no_array_for_is_named_and_says_what_to_read(oddities):
             xdevice.item,
             xdevice.tensor,
             lambda x: xdevice.to_numpy([x]),
-            lambda x: xdevice.compare(x, x),
+            lambda x: xdevice.parity.compare(x, x),
         ):
-            with pytest.raises(xdevice.UnsupportedError) as caught:
+            with pytest.raises(xdevice.errors.UnsupportedError) as caught:
                 read(x)
             assert instead in str(caught.value), x
         assert xdevice.device_of(x) is xdevice.cpu()
-        with pytest.raises((xdevice.UnsupportedError, xdevice.DTypeError)):
+        with pytest.raises((xdevice.errors.UnsupportedError, xdevice.errors.DTypeError)):
             xdevice.convert(x, "torch" if isinstance(x, np.ndarray) else "numpy")
 
 
@@ -272,7 +275,7 @@ def test_what_numpy_has_no_array_for_is_named_and_says_what_to_read(oddities):
 def test_what_can_be_copied_is_and_what_cannot_is_named():
     for oddities in (torch_oddities, tensorflow_oddities, jax_oddities, numpy_oddities):
         for x, _ in oddities():
-            with suppress(xdevice.UnsupportedError):
+            with suppress(xdevice.errors.UnsupportedError):
                 assert type(xdevice.copy_to(x, "cpu")) is type(x)
 
 
@@ -296,7 +299,7 @@ def test_what_is_of_a_type_that_cannot_be_hashed_is_named():
     class Batch(dict, metaclass=Unhashable):
         pass
 
-    with pytest.raises(xdevice.ContainerError, match=r"it is a .*Batch that holds tensors"):
+    with pytest.raises(xdevice.errors.ContainerError, match=r"it is a .*Batch that holds tensors"):
         xdevice.to_numpy(Batch(x=framework("torch").ones(2)))
 
 
@@ -308,9 +311,9 @@ def test_a_parameter_without_a_shape_is_not_built_yet():
         xdevice.item,
         lambda x: xdevice.copy_to(x, "cpu"),
         lambda x: xdevice.convert(x, "numpy"),
-        lambda x: xdevice.replicate([x], ["cpu"]),
+        lambda x: xdevice.parallel.replicate([x], ["cpu"]),
     ):
-        with pytest.raises(xdevice.NotBuiltError, match="call it once on data"):
+        with pytest.raises(xdevice.errors.NotBuiltError, match="call it once on data"):
             use(weight)
 
 
@@ -380,10 +383,10 @@ def test_a_scalar_of_numpy_is_a_tensor_on_its_own(scalar):
     assert xdevice.to_device(scalar, "cpu") is scalar
     assert xdevice.copy_to(scalar, "cpu") == scalar
     assert xdevice.item(scalar) == scalar.item()
-    assert xdevice.compare(scalar, read).ok
+    assert xdevice.parity.compare(scalar, read).ok
     xdevice.sync(scalar)
     for verb in (xdevice.to_device, xdevice.copy_to):
-        with pytest.raises(xdevice.DeviceNotFoundError, match="numpy"):
+        with pytest.raises(xdevice.errors.DeviceNotFoundError, match="numpy"):
             verb(scalar, "gpu:0")
     for name in BACKENDS:
         if name not in xdevice.backends() or name in ("numpy", "mxnet") or scalar.dtype.name in ("float64", "int64"):
@@ -398,9 +401,9 @@ def test_a_scalar_of_numpy_is_a_tensor_on_its_own(scalar):
 
 def test_scalars_of_several_devices_are_gathered_and_summed():
     losses = [np.float32(1), np.float32(2)]
-    with xdevice.use("numpy"):
-        assert xdevice.gather(losses, "cpu").tolist() == [1, 2]
-        assert [x.tolist() for x in xdevice.all_reduce(losses)] == [3, 3]
+    with xdevice.use_backend("numpy"):
+        assert xdevice.parallel.gather(losses, "cpu").tolist() == [1, 2]
+        assert [x.tolist() for x in xdevice.parallel.all_reduce(losses)] == [3, 3]
 
 
 def test_in_a_container_a_scalar_of_numpy_is_a_number():
@@ -411,7 +414,7 @@ def test_in_a_container_a_scalar_of_numpy_is_a_number():
     assert first["rate"] == second["rate"] == 0.1
     for plain in (3, 0.5, True, 1j, "a", np.str_("a"), np.datetime64("2020")):
         for verb in (xdevice.to_numpy, xdevice.device_of, lambda x: xdevice.to_device(x, "cpu")):
-            with pytest.raises(xdevice.NotATensorError):
+            with pytest.raises(xdevice.errors.NotATensorError):
                 verb(plain)
 
 
@@ -422,7 +425,7 @@ def test_a_value_that_blocking_does_not_know_is_named(monkeypatch):
     from xdevice.contract.environment import is_blocking_wanted
 
     monkeypatch.setenv("XDEVICE_BLOCKING", "true")
-    with pytest.raises(xdevice.SettingError, match="XDEVICE_BLOCKING must be 1 or 0, not 'true'; set XDEV"):
+    with pytest.raises(xdevice.errors.SettingError, match="XDEVICE_BLOCKING must be 1 or 0, not 'true'; set XDEV"):
         is_blocking_wanted()
 
 
@@ -433,30 +436,30 @@ def test_a_value_that_blocking_does_not_know_is_named(monkeypatch):
 def test_jax_draws_no_numbers_that_stay_the_same():
     jax = framework("jax")
     jnp = jax.numpy
-    with xdevice.use("jax"):
+    with xdevice.use_backend("jax"):
         before = np.random.get_state()[1].tolist()
         for use in (
-            jax.jit(lambda: xdevice.rand(1)),
+            jax.jit(lambda: xdevice.random.uniform(1)),
             lambda: jax.jit(_add)(jnp.zeros(1)),
             lambda: jax.jit(jax.grad(lambda x: _add(x).sum()))(jnp.zeros(1)),
             lambda: jax.lax.scan(lambda c, _: (_add(c), None), jnp.zeros(1), None, length=3),
             lambda: jax.checkpoint(_add)(jnp.zeros(1)),
         ):
-            with pytest.raises(xdevice.UnsupportedError, match="draw outside and pass the numbers in, or a key"):
+            with pytest.raises(xdevice.errors.UnsupportedError, match="draw outside and pass the numbers in, or a key"):
                 use()
         assert np.random.get_state()[1].tolist() == before
-        assert jax.grad(lambda x: (x * xdevice.rand(1)).sum())(jnp.ones(1)) > 0
+        assert jax.grad(lambda x: (x * xdevice.random.uniform(1)).sum())(jnp.ones(1)) > 0
         assert len({float(jax.vmap(_add)(jnp.zeros((3, 1)))[0, 0]) for _ in range(3)}) == 3
 
 
 def draws(name):
     if name == "torch":
         torch = framework("torch")
-        compiled = torch.compile(lambda x: x + xdevice.rand(1), backend="eager")
+        compiled = torch.compile(lambda x: x + xdevice.random.uniform(1), backend="eager")
         return lambda: compiled(torch.zeros(1))
     if name == "tensorflow":
         tf = framework("tensorflow")
-        return tf.function(lambda: xdevice.rand(1), autograph=False)
+        return tf.function(lambda: xdevice.random.uniform(1), autograph=False)
     paddle = framework("paddle")
     if not hasattr(paddle.Tensor, "__dlpack__"):
         pytest.skip("before Paddle 3 to_static rewrites xdevice too")
@@ -465,13 +468,13 @@ def draws(name):
 
 
 def _add(x):
-    return x + xdevice.rand(1)
+    return x + xdevice.random.uniform(1)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", sampled(["torch", "tensorflow", "paddle"], each_time=["tensorflow"]))
 def test_a_compiled_function_draws_anew(name):
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         draw = draws(name)
         assert len({xdevice.item(draw()) for _ in range(4)}) == 4
 
@@ -539,16 +542,16 @@ def unbuilt_paddle():
 
 
 @pytest.mark.parametrize("models", [unbuilt_torch, unbuilt_tensorflow, unbuilt_mxnet, unbuilt_paddle])
-@pytest.mark.parametrize("verb", [xdevice.replicate, xdevice.broadcast])
+@pytest.mark.parametrize("verb", [xdevice.parallel.replicate, xdevice.parallel.broadcast])
 @pytest.mark.filterwarnings("ignore")
 def test_a_model_that_is_not_built_has_no_replicas(models, verb):
     name = models.__name__.partition("_")[2]
-    with xdevice.use(name) as backend:
+    with xdevice.use_backend(name) as backend:
         for make in models():
             net, other = make(), backend.samples().network(3, 2)
             weights = [xdevice.to_numpy(value) for _, value in backend.variables(other)]
             for held in (net, {"net": net}, {"other": other, "x": xdevice.ones(2), "nets": [net]}):
-                with pytest.raises(xdevice.NotBuiltError):
+                with pytest.raises(xdevice.errors.NotBuiltError):
                     verb(held, ["cpu", "cpu"])
             for before, (_, value) in zip(weights, backend.variables(other), strict=True):
                 assert (xdevice.to_numpy(value) == before).all()
@@ -562,7 +565,7 @@ def test_a_model_that_is_not_built_has_no_replicas(models, verb):
 def test_overlapping_tensors_are_not_summed_into_each_other(name):
     if name not in xdevice.backends():
         pytest.skip(f"{name} is not installed")
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         base = xdevice.tensor([1.0, 2.0, 4.0])
         whole = base.reshape((3, 1))
         if name == "paddle" and not hasattr(base, "strides"):
@@ -572,11 +575,14 @@ def test_overlapping_tensors_are_not_summed_into_each_other(name):
         if name in ("torch", "numpy"):
             pairs += [[base, whole[:, 0]]]
         for tensors in pairs:
-            with pytest.raises(xdevice.ContainerError, match="share memory and are not one tensor"):
-                xdevice.all_reduce(tensors)
+            with pytest.raises(xdevice.errors.ContainerError, match="share memory and are not one tensor"):
+                xdevice.parallel.all_reduce(tensors)
             assert xdevice.to_numpy(base).tolist() == [1, 2, 4]
-        assert [xdevice.to_numpy(x).tolist() for x in xdevice.all_reduce([base[:1], base[2:]])] == [[5], [5]]
-        assert [xdevice.to_numpy(x).tolist() for x in xdevice.all_reduce([base, base])] == [[10, 4, 10], [10, 4, 10]]
+        assert [xdevice.to_numpy(x).tolist() for x in xdevice.parallel.all_reduce([base[:1], base[2:]])] == [[5], [5]]
+        assert [xdevice.to_numpy(x).tolist() for x in xdevice.parallel.all_reduce([base, base])] == [
+            [10, 4, 10],
+            [10, 4, 10],
+        ]
 
 
 @pytest.mark.parametrize("name", ["torch", "numpy", "paddle"])
@@ -584,9 +590,9 @@ def test_columns_of_one_tensor_are_summed(name):
     """They have no byte in common, though they begin and end between each other."""
     if name not in xdevice.backends():
         pytest.skip(f"{name} is not installed")
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         base = xdevice.tensor([[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]])
-        results = xdevice.all_reduce([base[:, :2], base[:, 2:]])
+        results = xdevice.parallel.all_reduce([base[:, :2], base[:, 2:]])
         assert [xdevice.to_numpy(x).tolist() for x in results] == [[[4, 6], [12, 14]]] * 2
 
 
@@ -596,24 +602,29 @@ def test_columns_of_one_tensor_are_summed(name):
 def test_an_event_is_refused_at_once_where_there_are_none(backend):
     if backend.count("gpu") and not backend.virtual:
         pytest.skip("real GPUs")
-    with pytest.raises(xdevice.UnsupportedError, match=r"events.*xdevice\.Timer"):
-        xdevice.Event()
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"events.*xdevice\.Timer"):
+        xdevice.accelerator.Event()
 
 
 @pytest.mark.virtual
 @pytest.mark.parametrize("name", BACKENDS[:-1])
 def test_virtual_gpus_have_no_events_and_no_streams(name):
-    with xdevice.use(name) as backend:
+    with xdevice.use_backend(name) as backend:
         if not backend.virtual:
             pytest.skip("real GPUs, or none")
-        for ask in (xdevice.Event, lambda: xdevice.Event("gpu:0"), xdevice.Stream, xdevice.Stream.current):
-            with pytest.raises(xdevice.UnsupportedError, match=r"(events|streams).*; "):
+        for ask in (
+            xdevice.accelerator.Event,
+            lambda: xdevice.accelerator.Event("gpu:0"),
+            xdevice.accelerator.Stream,
+            xdevice.accelerator.Stream.current,
+        ):
+            with pytest.raises(xdevice.errors.UnsupportedError, match=r"(events|streams).*; "):
                 ask()
 
 
 def test_an_array_that_jax_has_deleted_is_named(tmp_path):
     jax = framework("jax")
-    with xdevice.use("jax") as backend:
+    with xdevice.use_backend("jax") as backend:
         x = xdevice.ones(4)
         jax.jit(lambda x: x + 1, donate_argnums=0)(x)
         assert x.is_deleted()
@@ -627,19 +638,19 @@ def test_an_array_that_jax_has_deleted_is_named(tmp_path):
             lambda: xdevice.tensor([x]),
             lambda: xdevice.sync({"x": x}),
             lambda: xdevice.convert(x, "numpy"),
-            lambda: xdevice.compare(x, x),
+            lambda: xdevice.parity.compare(x, x),
             lambda: xdevice.save(tmp_path / "x.safetensors", {"x": x}),
             lambda: xdevice.split_batch(x, ["cpu", "cpu"]),
-            lambda: xdevice.replicate(x, ["cpu", "cpu"]),
-            lambda: xdevice.gather([x, x], "cpu"),
-            lambda: xdevice.all_reduce([x, x]),
+            lambda: xdevice.parallel.replicate(x, ["cpu", "cpu"]),
+            lambda: xdevice.parallel.gather([x, x], "cpu"),
+            lambda: xdevice.parallel.all_reduce([x, x]),
             lambda: list(xdevice.prefetch([x], there)),
         ]
         if there is not xdevice.cpu():
             uses += [lambda: xdevice.to_device(x, there), lambda: xdevice.to_device([x], there)]
         for use in uses:
             with pytest.raises(
-                xdevice.UnsupportedError, match=r"jax does not support reading this array .*was deleted"
+                xdevice.errors.UnsupportedError, match=r"jax does not support reading this array .*was deleted"
             ):
                 use()
         assert xdevice.device_of(x) is xdevice.cpu()  # as JAX itself says

@@ -45,7 +45,7 @@ class Backend:
 
     def model_devices(self, model):
         if model.weight is None:
-            raise xdevice.NotBuiltError("build it first")
+            raise xdevice.errors.NotBuiltError("build it first")
         return [("weight", model.weight.place)]
 
     def is_all_on(self, model, device):
@@ -81,7 +81,7 @@ def test_a_parameter_that_stands_before_its_model_stays_its_parameter():
 def test_a_model_that_cannot_move_keeps_the_others_where_they_are():
     built, unbuilt = Net(), Net()
     unbuilt.weight = None
-    with pytest.raises(xdevice.NotBuiltError):
+    with pytest.raises(xdevice.errors.NotBuiltError):
         xdevice.to_device([built, unbuilt], "gpu:1")
     assert built.weight.place is xdevice.cpu()
 
@@ -96,7 +96,9 @@ def test_a_trainer_of_gluon_goes_where_its_parameters_are():
     trainer = mx.gluon.Trainer(net.collect_params(), "adam")
     step(mx, net, trainer)
     for given in (trainer, [trainer], {"trainer": trainer, "x": mx.nd.ones(2)}):
-        with pytest.raises(xdevice.UnsupportedError, match=r"its parameter dense\d+_\w+ is on cpu\(0\).*to_device"):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError, match=r"its parameter dense\d+_\w+ is on cpu\(0\).*to_device"
+        ):
             xdevice.to_device(given, there)
     assert xdevice.device_of([net, trainer]) is xdevice.cpu()
     step(mx, net, trainer)
@@ -116,7 +118,7 @@ def step(mx, net, trainer):
 
 def two_backwards_through_a_copy(kind):
     paddle = pytest.importorskip("paddle")
-    with xdevice.use("paddle") as backend:
+    with xdevice.use_backend("paddle") as backend:
         x = paddle.ones([2])
         x.stop_gradient = False
         copied = xdevice.copy_to(x * 2, "cpu" if kind == "cpu" else backend.samples().other_device())
@@ -139,8 +141,8 @@ def test_paddle_refuses_a_second_backward_through_a_copy_to_a_gpu():
 HOOKED = {
     "to_device": xdevice.to_device,
     "copy_to": xdevice.copy_to,
-    "broadcast": lambda x, place: xdevice.broadcast(x, [place, place])[1],
-    "gather": lambda x, place: xdevice.gather([x, x], place)[:2],
+    "broadcast": lambda x, place: xdevice.parallel.broadcast(x, [place, place])[1],
+    "gather": lambda x, place: xdevice.parallel.gather([x, x], place)[:2],
     "split_batch": lambda x, place: xdevice.split_batch(x, [place])[0],
 }
 
@@ -151,7 +153,7 @@ HOOKED = {
 def test_what_a_hook_on_a_result_gives_is_the_gradient(name, verb, place):
     if name not in xdevice.backends():
         pytest.skip(f"{name} is not installed")
-    with xdevice.use(name) as backend:
+    with xdevice.use_backend(name) as backend:
         if not backend.has(xdevice.device(place)):
             pytest.skip(f"{name} has no {place}")
         x = backend.samples().marked(xdevice.ones(2, device="cpu"))

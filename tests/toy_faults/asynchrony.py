@@ -202,7 +202,7 @@ _BLOCKS = "blocking_leaves_nothing_under_way"
 @wrong("blocking", "declines and does not say what to do instead", _BLOCKS)
 def blocking_declines_and_does_not_say_what_to_do_instead(adapter, patch, suite):
     def decline():
-        raise xdevice.UnsupportedError("toyframe does not support blocking mode")
+        raise xdevice.errors.UnsupportedError("toyframe does not support blocking mode")
 
     patch.setattr(adapter, "blocking", decline)
 

@@ -247,7 +247,7 @@ def scope_changes_it_for_good(adapter, patch, suite):
     _of_the_process(adapter, patch, is_left=False)
 
 
-@wrong("scope", "does not end", "set_device_holds_until_it_is_told_otherwise")
+@wrong("scope", "does not end", "the_default_device_holds_until_it_is_set_again")
 def scope_does_not_end(adapter, patch, suite):
     patch.setattr(toy().state, "place", toy().CPU)
     patch.setattr(adapter, "scope", lambda device: _Staying(adapter, device))

@@ -72,7 +72,7 @@ swap(
     _GRAPH,
     lambda only_on, adapter: lambda device: only_on(devices.CPU),
     GPU,
-    raises=(xdevice.DeviceMismatchError,),
+    raises=(xdevice.errors.DeviceMismatchError,),
 )
 swap("new_graph", "is of another GPU", _GRAPH, lambda new, adapter: lambda device: new(devices.of("gpu", 1)), GPU)
 

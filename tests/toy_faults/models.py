@@ -33,7 +33,7 @@ swap(
     "takes an unbuilt model for an empty one",
     "an_unbuilt_model_is_refused",
     lambda look, adapter: lambda model: [],
-    raises=(xdevice.NotATensorError,),
+    raises=(xdevice.errors.NotATensorError,),
 )
 swap(
     "model_devices",
@@ -77,7 +77,7 @@ swap(
     "takes an unbuilt model for an empty one",
     "an_unbuilt_model_is_refused",
     lambda variables, adapter: lambda model: [] if None in _values(model) else variables(model),
-    raises=(xdevice.NotATensorError,),
+    raises=(xdevice.errors.NotATensorError,),
 )
 swap(
     "variables",

@@ -288,7 +288,7 @@ swap(
     "knows none",
     _KNOWN,
     lambda _, adapter: lambda x: None,
-    raises=(xdevice.ContainerError, xdevice.NotATensorError),
+    raises=(xdevice.errors.ContainerError, xdevice.errors.NotATensorError),
 )
 swap("container_way", "knows one into everything", _KNOWN, lambda _, adapter: lambda x: Way())
 swap("container_way", "gives the old object back", _KNOWN, _padded(rebuild=lambda x, inside: x))

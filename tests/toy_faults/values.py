@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 
@@ -191,55 +192,32 @@ swap(
 swap("full", "hands the same tensor out twice", _FULL, lambda full, adapter: functools.cache(full))
 
 
-_RAND = "random_numbers_are_uniform_below_one"
+_SEEDS = "the_frameworks_numbers_repeat_from_a_seed"
+swap("seed_generators", "seeds nothing", _SEEDS, lambda seed, adapter: lambda n: None)
+swap("seed_generators", "seeds with one number", _SEEDS, lambda seed, adapter: lambda n: seed(1))
 
 
-def _drawn(change):
-    def make(_, adapter):
-        def rand(shape, device, dtype):
-            numbers = np.asarray(change(toy()._generator, shape))
-            return toy().array(numbers.astype(xdevice.base.dtypes.host_dtype(dtype)), native(adapter, device))
-
-        return rand
-
-    return make
+_DETERMINISTIC = "deterministic_kernels_are_asked_for_until_the_block_ends"
 
 
-swap("rand", "draws from the normal distribution", _RAND, _drawn(lambda r, shape: r.normal(size=shape)))
-swap("rand", "draws between -1 and 1", _RAND, _drawn(lambda r, shape: r.uniform(-1, 1, size=shape)))
-swap("rand", "draws few numbers near 1", _RAND, _drawn(lambda r, shape: r.random_sample(shape) ** 2))
-swap("rand", "rounds to 1 in 16 bits", _RAND, _drawn(lambda r, shape: r.random_sample(shape)))
-swap(
-    "rand",
-    "draws the same numbers each time",
-    _RAND,
-    _drawn(lambda r, shape: np.random.RandomState(1).random_sample(shape)),
-)
-swap(
-    "rand",
-    "does not follow the seed",
-    "random_numbers_repeat_from_a_seed",
-    _drawn(lambda r, shape: np.random.default_rng().random(shape)),
-)
-swap(
-    "rand",
-    "ignores the device",
-    "creators_place_where_they_are_told",
-    lambda rand, adapter: lambda shape, device, dtype: rand(shape, devices.CPU, dtype),
-)
-swap(
-    "rand",
-    "always gives float32",
-    _RAND,
-    lambda rand, adapter: lambda shape, device, dtype: rand(shape, device, "float32"),
-)
+def _never_undone(deterministic, adapter):
+    @contextlib.contextmanager
+    def ask():
+        toy().is_deterministic = True
+        yield []
+
+    return ask
+
+
+swap("deterministic", "asks for nothing", _DETERMINISTIC, lambda ask, adapter: lambda: contextlib.nullcontext([]))
+swap("deterministic", "is not undone", _DETERMINISTIC, _never_undone)
 
 swap(
     "tracing",
     "says so where nothing is traced",
     "seeded_numbers_are_the_same_everywhere",
     lambda _, adapter: lambda: "toyframe.jit",
-    raises=(xdevice.UnsupportedError,),
+    raises=(xdevice.errors.UnsupportedError,),
 )
 swap(
     "eagerly",

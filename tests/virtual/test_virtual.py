@@ -66,7 +66,7 @@ def loaded(monkeypatch):
 
 @pytest.mark.parametrize("n", [0, -1, True, 2.0, "4", None])
 def test_a_number_that_is_none_is_refused(n, loaded):
-    with pytest.raises(xdevice.ArgumentError, match=r"virtual_gpus\(\) takes an int of 1 or more, not"):
+    with pytest.raises(xdevice.errors.ArgumentError, match=r"virtual_gpus\(\) takes an int of 1 or more, not"):
         xdevice.virtual_gpus(n)
     assert environment.virtual_gpus_wanted() == 0
 
@@ -75,7 +75,7 @@ def test_a_number_that_is_none_is_refused(n, loaded):
 def test_a_variable_that_is_no_number_is_refused_before_a_framework_is_imported(text, loaded, monkeypatch):
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", text)
     for ask in (environment.virtual_gpus_wanted, lambda: xdevice.virtual_gpus(2), lambda: xdevice.backend("numpy")):
-        with pytest.raises(xdevice.SettingError, match="XDEVICE_VIRTUAL_GPUS must be an int of 0 or more, not"):
+        with pytest.raises(xdevice.errors.SettingError, match="XDEVICE_VIRTUAL_GPUS must be an int of 0 or more, not"):
             ask()
 
 
@@ -90,14 +90,14 @@ def test_the_same_number_again_changes_nothing_and_another_is_refused(loaded):
     for _ in range(3):
         xdevice.virtual_gpus(2)
     assert (backend.virtual, backend.made) == (2, [2])
-    with pytest.raises(xdevice.ArgumentError, match=r"virtual_gpus\(\) has asked for 2 virtual GPUs.*to 3"):
+    with pytest.raises(xdevice.errors.ArgumentError, match=r"virtual_gpus\(\) has asked for 2 virtual GPUs.*to 3"):
         xdevice.virtual_gpus(3)
     assert (backend.virtual, environment.virtual_gpus_wanted()) == (2, 2)
 
 
 def test_a_number_beside_that_of_the_variable_is_refused(loaded, monkeypatch):
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", "4")
-    with pytest.raises(xdevice.ArgumentError, match="XDEVICE_VIRTUAL_GPUS has asked for 4"):
+    with pytest.raises(xdevice.errors.ArgumentError, match="XDEVICE_VIRTUAL_GPUS has asked for 4"):
         xdevice.virtual_gpus(3)
     xdevice.virtual_gpus(4)
 
@@ -108,7 +108,9 @@ def test_a_number_beside_that_of_the_variable_is_refused(loaded, monkeypatch):
 def test_nothing_has_changed_when_one_backend_refuses(loaded):
     willing, unwilling = Listed(), Listed(why_not="it is too old; use a newer one")
     loaded.update(willing=willing, unwilling=unwilling)
-    with pytest.raises(xdevice.UnsupportedError, match="listed cannot have virtual GPUs here: it is too old; use a"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="listed cannot have virtual GPUs here: it is too old; use a"
+    ):
         xdevice.virtual_gpus(2)
     assert (willing.virtual, willing.made, environment.virtual_gpus_wanted()) == (0, [], 0)
 
@@ -116,7 +118,7 @@ def test_nothing_has_changed_when_one_backend_refuses(loaded):
 def test_more_than_one_backend_takes_are_refused_before_another_gets_them(loaded):
     willing, small = Listed(), Listed(most=15)
     loaded.update(willing=willing, small=small)
-    with pytest.raises(xdevice.UnsupportedError, match="16 are too many for it; ask for 15 at most"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="16 are too many for it; ask for 15 at most"):
         xdevice.virtual_gpus(16)
     assert (willing.virtual, willing.made, environment.virtual_gpus_wanted()) == (0, [], 0)
     xdevice.virtual_gpus(15)
@@ -125,7 +127,9 @@ def test_more_than_one_backend_takes_are_refused_before_another_gets_them(loaded
 
 def test_real_gpus_are_hidden_only_if_asked(loaded):
     backend = loaded["listed"] = Listed(real=2)
-    with pytest.raises(xdevice.UnsupportedError, match=r"listed has 2 real GPUs here.*virtual_gpus\(n, force=True\)"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"listed has 2 real GPUs here.*virtual_gpus\(n, force=True\)"
+    ):
         xdevice.virtual_gpus(4)
     assert (backend.virtual, backend.made, environment.virtual_gpus_wanted()) == (0, [], 0)
     xdevice.virtual_gpus(4, force=True)
@@ -182,7 +186,7 @@ def test_what_knew_the_devices_of_before_is_asked_again(loaded, monkeypatch):
     xdevice.virtual_gpus(2, force=True)
     for ask in (xdevice.device_of, xdevice.same_device):
         for x in (before, {"x": before}):
-            with pytest.raises(xdevice.UnsupportedError, match="while its GPUs are virtual"):
+            with pytest.raises(xdevice.errors.UnsupportedError, match="while its GPUs are virtual"):
                 ask(x)
     assert xdevice.device_of(Place(1)) is xdevice.gpu(1)
 
@@ -193,7 +197,7 @@ def test_a_backend_loaded_later_gets_them_or_refuses(loaded, monkeypatch):
     environment.provide(backend)
     assert (backend.virtual, backend.made) == (3, [3])
     for unwilling in (Listed(real=1), Listed(why_not="no")):
-        with pytest.raises(xdevice.UnsupportedError):
+        with pytest.raises(xdevice.errors.UnsupportedError):
             environment.provide(unwilling)
         assert (unwilling.virtual, unwilling.made) == (0, [])
 
@@ -206,23 +210,23 @@ def test_an_adapter_without_them_says_so(loaded):
         make_virtual_gpus = VirtualGpus.make_virtual_gpus
 
     loaded["plain"] = Plain()
-    with pytest.raises(xdevice.UnsupportedError, match="does not have make_virtual_gpus"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="does not have make_virtual_gpus"):
         xdevice.virtual_gpus(2)
-    with pytest.raises(xdevice.UnsupportedError):
+    with pytest.raises(xdevice.errors.UnsupportedError):
         Plain().make_virtual_gpus(2)
 
 
 def test_numpy_refuses_questions_for_gpus_only(loaded):
     xdevice.virtual_gpus(2)
-    with xdevice.use("numpy") as backend:
+    with xdevice.use_backend("numpy") as backend:
         for ask in (xdevice.num_gpus, xdevice.try_gpu, xdevice.try_all_gpus):
             with pytest.raises(
-                xdevice.UnsupportedError, match="numpy does not support virtual GPUs: its one device is cpu:0"
+                xdevice.errors.UnsupportedError, match="numpy does not support virtual GPUs: its one device is cpu:0"
             ):
                 ask()
         assert backend.devices() == (xdevice.cpu(),)
         assert xdevice.device_of(xdevice.ones(2)) is xdevice.cpu()
-        with pytest.raises(xdevice.DeviceNotFoundError):
+        with pytest.raises(xdevice.errors.DeviceNotFoundError):
             xdevice.ones(2, device="gpu")
         xdevice.sync()
         assert xdevice.measure(lambda: xdevice.ones(2), repeats=2).clock == "host"
@@ -241,7 +245,7 @@ import xdevice
 {used}
 try:
     xdevice.virtual_gpus(2)
-except xdevice.UnsupportedError as error:
+except xdevice.errors.UnsupportedError as error:
     assert "XDEVICE_VIRTUAL_GPUS" in str(error) and "{name}" in str(error), error
     backend = xdevice.backend("{name}")
     assert backend.virtual == backend.count("gpu") == 0 and xdevice.contract.environment.virtual_gpus_wanted() == 0
@@ -270,7 +274,7 @@ jax.numpy.ones(2)
 for _ in range(2):
     try:
         xdevice.backend("jax")
-    except xdevice.UnsupportedError as error:
+    except xdevice.errors.UnsupportedError as error:
         assert "jax cannot have virtual GPUs here: JAX has run something" in str(error), error
         print("refused")
 """
@@ -281,7 +285,7 @@ for _ in range(2):
 def test_it_is_not_too_late_after_use(name):
     code = f"""
 import xdevice
-with xdevice.use({name!r}) as backend:
+with xdevice.use_backend({name!r}) as backend:
     x = xdevice.ones(2)
     assert xdevice.num_gpus() == 0 and xdevice.try_all_gpus() == [xdevice.cpu()]
     assert xdevice.device_of(x) is xdevice.cpu()
@@ -300,11 +304,11 @@ import xdevice
 try:
     xdevice.virtual_gpus({most + 1})
     xdevice.backend("{name}")
-except xdevice.UnsupportedError as error:
+except xdevice.errors.UnsupportedError as error:
     print(error)
 xdevice.contract.environment._asked = 0
 xdevice.virtual_gpus({most})
-with xdevice.use("{name}"):
+with xdevice.use_backend("{name}"):
     x = xdevice.ones(2, device="gpu:{most - 1}")
     print(xdevice.device_of(x + x))
 """
@@ -320,7 +324,7 @@ import torch, xdevice
 torch.utils.rename_privateuse1_backend("mine")
 try:
     xdevice.backend("torch")
-except xdevice.UnsupportedError as error:
+except xdevice.errors.UnsupportedError as error:
     print(error)
 """
     assert "mine is torch's one foreign device" in python(code, XDEVICE_VIRTUAL_GPUS="2")
@@ -330,7 +334,7 @@ ALL = """
 import xdevice, numpy
 xs, wrong = [], []
 for name in {order}:
-    with xdevice.use(name) as backend:
+    with xdevice.use_backend(name) as backend:
         assert backend.virtual == xdevice.num_gpus() == 4, name
         assert [str(device) for device in xdevice.try_all_gpus()] == ["gpu:0", "gpu:1", "gpu:2", "gpu:3"], name
         assert backend.count("cpu") == 1, name
@@ -343,13 +347,13 @@ for name in {order}:
         xdevice.sync(), xdevice.sync("gpu:3")
         if name != "paddle":
             try:
-                xdevice.Stream("gpu:1")
+                xdevice.accelerator.Stream("gpu:1")
                 raise AssertionError(name)
-            except xdevice.UnsupportedError:
+            except xdevice.errors.UnsupportedError:
                 pass
         x = xdevice.tensor([1.0, 2.0], device="gpu:1")
         y = xdevice.to_device(x, "gpu:3")
-        with xdevice.blocking(), xdevice.gpu(3):
+        with xdevice.accelerator.blocking(), xdevice.gpu(3):
             z = backend.samples().add(y, y)
         assert xdevice.device_of(z) is xdevice.gpu(3), name
         assert xdevice.to_numpy(z).tolist() == [2.0, 4.0], name
@@ -358,7 +362,7 @@ for name in {order}:
             xdevice.to_numpy(z)
         assert [(record.source, record.physical) for record in log] == [(xdevice.gpu(3), True)], (name, log)
         with xdevice.gpu(2):
-            places = xdevice.parallel(*[lambda: xdevice.device_of(backend.samples().native_ones(2))] * 2)
+            places = xdevice.parallel.run(*[lambda: xdevice.device_of(backend.samples().native_ones(2))] * 2)
         assert places == [xdevice.gpu(2)] * 2, (name, places)
         batches = list(xdevice.prefetch([numpy.ones(2, "float32")] * 3, device="gpu:2"))
         assert all(xdevice.device_of(batch) is xdevice.gpu(2) for batch in batches), name
@@ -405,7 +409,7 @@ expected = xdevice.to_numpy(add(data, data))
 def read(i):
     try:
         return xdevice.to_numpy(add(data, xdevice.to_device(data, "gpu:1")))[i].tolist()
-    except xdevice.UnsupportedError as error:
+    except xdevice.errors.UnsupportedError as error:
         return str(error)
 
 
@@ -456,7 +460,7 @@ import xdevice
 mx = xdevice.backend("mxnet").framework
 mx.npx.set_np()
 here, there = xdevice.cpu(), xdevice.gpu(1)
-with xdevice.use("mxnet"):
+with xdevice.use_backend("mxnet"):
     here, there = here.native, there.native
 refused = 0
 for add, ones in ((mx.np.add, mx.np.ones), (mx.nd.elemwise_add, mx.nd.ones)):
@@ -489,7 +493,7 @@ for add, ones in ((mx.np.add, mx.np.ones), (mx.nd.elemwise_add, mx.nd.ones)):
     assert x.grad.asnumpy().tolist() == [5, 5]
 try:
     xdevice.device_of(mx.np.ones(2, ctx=mx.cpu(9)))
-except xdevice.DeviceNotFoundError as error:
+except xdevice.errors.DeviceNotFoundError as error:
     refused += "beside 3 virtual GPUs" in str(error)
 print(refused)
 """
@@ -498,7 +502,7 @@ print(refused)
 
 @pytest.mark.virtual
 def test_a_strategy_of_tensorflow_on_gpus_that_are_not_there_is_refused():
-    with xdevice.use("tensorflow") as backend:
+    with xdevice.use_backend("tensorflow") as backend:
         if backend.virtual < 2:
             pytest.skip("needs XDEVICE_VIRTUAL_GPUS=2")
         strategies, natives = backend.framework.distribute, [xdevice.gpu(i).native for i in range(2)]
@@ -507,7 +511,7 @@ def test_a_strategy_of_tensorflow_on_gpus_that_are_not_there_is_refused():
             lambda: strategies.MirroredStrategy(["gpu:0"]),
             lambda: strategies.OneDeviceStrategy("/device:GPU:1"),
         ):
-            with pytest.raises(xdevice.UnsupportedError, match=r"are virtual; write device\.native"):
+            with pytest.raises(xdevice.errors.UnsupportedError, match=r"are virtual; write device\.native"):
                 make()
         strategy = strategies.MirroredStrategy(natives)
         counted = strategy.run(lambda: backend.framework.constant(1.0))
@@ -521,7 +525,7 @@ import numpy as np, xdevice
 mx = xdevice.backend("mxnet").framework
 mx.npx.set_np()
 x = np.arange(12, dtype="float32").reshape(4, 3) / 10
-with xdevice.use("mxnet"):
+with xdevice.use_backend("mxnet"):
     natives = [device.native for device in xdevice.try_all_gpus()]
 def trained(contexts):
     net = mx.gluon.nn.Dense(2, in_units=3)

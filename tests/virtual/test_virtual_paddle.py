@@ -111,7 +111,7 @@ def test_paddles_own_names_are_taken_and_mixed_devices_are_found():
             assert xdevice.device(paddle.get_device()) is gpu
         assert xdevice.device_of(x.clone().to("vgpu:2")) is xdevice.gpu(2)
         assert (x[1:] + 1).tolist() == [2]
-        for made in (xdevice.ones(0, 3, device=gpu), xdevice.rand(0, device=gpu)):
+        for made in (xdevice.ones(0, 3, device=gpu), xdevice.random.uniform(0, device=gpu)):
             assert xdevice.device_of(made) is gpu
         other = x.to("vgpu:2")
         assert (x + x.cpu()).tolist() == [2, 2]  # Paddle copies in silence, on hardware too, so that only we see it
@@ -122,13 +122,13 @@ def test_paddles_own_names_are_taken_and_mixed_devices_are_found():
         ):
             try:
                 raise AssertionError(mix())
-            except xdevice.DeviceMismatchError as error:
+            except xdevice.errors.DeviceMismatchError as error:
                 assert "takes tensors of one GPU, but they are on gpu:1 and gpu:2" in str(error), error
         assert xdevice.device_of(x) is gpu
         assert xdevice.device_of(paddle.assign(x, other)) is gpu
         try:
             xdevice.check_same_device(x, x.cpu())
-        except xdevice.DeviceMismatchError as error:
+        except xdevice.errors.DeviceMismatchError as error:
             print(error)
     """)
     assert_done(
@@ -212,9 +212,9 @@ def test_streams_events_and_rmsprop_are_refused_and_the_rest_works():
             except error:
                 return True
 
-        assert refuses(xdevice.UnsupportedError, lambda: xdevice.Stream("gpu:1"))
+        assert refuses(xdevice.errors.UnsupportedError, lambda: xdevice.accelerator.Stream("gpu:1"))
         with xdevice.gpu(1):
-            assert refuses(xdevice.UnsupportedError, lambda: xdevice.Event().record())
+            assert refuses(xdevice.errors.UnsupportedError, lambda: xdevice.accelerator.Event().record())
         net = xdevice.to_device(paddle.nn.Linear(2, 2), "gpu:1")
         before = net.weight.numpy()
         rms = paddle.optimizer.RMSProp(0.1, parameters=net.parameters())
@@ -226,13 +226,13 @@ def test_streams_events_and_rmsprop_are_refused_and_the_rest_works():
         batches = xdevice.prefetch([x, np.ones(3)], device="gpu:3")
         assert [xdevice.device_of(batch) for batch in batches] == [xdevice.gpu(3)] * 2
         tasks = [lambda i=i: xdevice.ones(2, device=f"gpu:{i}") * i for i in range(4)]
-        assert [float(y[0]) for y in xdevice.parallel(*tasks)] == [0, 1, 2, 3]
+        assert [float(y[0]) for y in xdevice.parallel.run(*tasks)] == [0, 1, 2, 3]
         with xdevice.transfers() as seen:
             x.clone().to("vgpu:2")  # without the clone Paddle 2.6 moves x itself
             float(x.sum())
         found = [(transfer.kind, str(transfer.source), str(transfer.destination)) for transfer in seen]
         assert found == [("move", "gpu:1", "gpu:2"), ("read", "gpu:1", "cpu:0")], found
-        with xdevice.blocking():
+        with xdevice.accelerator.blocking():
             x * 2
         xdevice.sync()
         xdevice.sync("gpu:1", x)
@@ -248,7 +248,7 @@ import xdevice
 try:
     xdevice.backend("paddle")
     xdevice.virtual_gpus(2)
-except xdevice.UnsupportedError as error:
+except xdevice.errors.UnsupportedError as error:
     print(error)
 print([backend.count("gpu") for backend in xdevice.core.registry.list_loaded()])
 """
@@ -378,7 +378,7 @@ def test_scopes_of_threads_that_overlap_leave_the_device_that_was_there():
         import threading
         entered, left = threading.Event(), threading.Event()
         def other():
-            with xdevice.use("paddle"), xdevice.gpu(1):
+            with xdevice.use_backend("paddle"), xdevice.gpu(1):
                 entered.set()
                 left.wait(200)
                 assert paddle.get_device() == "vgpu:1"

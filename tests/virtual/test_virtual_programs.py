@@ -19,7 +19,7 @@ nn, F = torch.nn, torch.nn.functional
 
 @pytest.fixture(autouse=True)
 def _torch():
-    with xdevice.use("torch") as backend:
+    with xdevice.use_backend("torch") as backend:
         if backend.virtual < 2:
             pytest.skip("needs XDEVICE_VIRTUAL_GPUS=2")
         yield

@@ -20,7 +20,7 @@ HOST = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def _torch():
-    with xdevice.use("torch") as backend:
+    with xdevice.use_backend("torch") as backend:
         if backend.virtual < 4:
             pytest.skip("needs XDEVICE_VIRTUAL_GPUS=4")
         yield
@@ -372,9 +372,9 @@ def test_what_asks_the_accelerator_works(gpu):
     with pytest.raises(RuntimeError, match="invalid device ordinal 7"):
         torch.accelerator.synchronize(7)
     for ask in (torch.accelerator.memory_allocated, torch.accelerator.get_memory_info):
-        with pytest.raises(xdevice.UnsupportedError, match="does not count the memory"):
+        with pytest.raises(xdevice.errors.UnsupportedError, match="does not count the memory"):
             ask()
-    with pytest.raises(xdevice.UnsupportedError, match="do not have streams"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="do not have streams"):
         torch.accelerator.set_stream(torch.accelerator.current_stream())
     torch.accelerator.empty_cache(), torch.accelerator.empty_host_cache()
     assert torch.ones(2).pin_memory().tolist() == [1, 1]
@@ -390,7 +390,7 @@ def test_autocast_changes_nothing(gpu):
 
 
 def test_a_real_gpu_is_not_taken_for_a_virtual_one():
-    with pytest.raises(xdevice.UnsupportedError, match="cuda:0 while its GPUs are virtual"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="cuda:0 while its GPUs are virtual"):
         xdevice.device(torch.device("cuda:0"))
 
 
@@ -493,12 +493,12 @@ def test_layouts_that_are_not_there_are_refused_by_name(gpu):
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8)
     for x in (torch.eye(3).to_sparse_csr(), torch.eye(4).to_sparse_bsr((2, 2)), nested, quantized):
-        with pytest.raises(xdevice.UnsupportedError, match=r"virtual GPUs of torch do not support .* tensors"):
+        with pytest.raises(xdevice.errors.UnsupportedError, match=r"virtual GPUs of torch do not support .* tensors"):
             x.to(gpu)
-    with pytest.raises(xdevice.UnsupportedError, match="do not support sparse_csc tensors"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="do not support sparse_csc tensors"):
         torch.eye(3, device=gpu).to_sparse_csc()
     model = torch.nn.DataParallel(torch.nn.Linear(2, 1).to("vgpu:0"), device_ids=[0, 1])
-    with pytest.raises(xdevice.UnsupportedError, match=r"DataParallel .*use xdevice\.replicate"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"DataParallel .*use xdevice\.replicate"):
         model(torch.ones(2, 2, device="vgpu:0"))
 
 

@@ -1,1 +1,1 @@
-"""What the rest of xdevice is built on: the value `Device` and its spellings, dtypes, the version."""
+"""The ground of xdevice: the value `Device` and its spellings, dtypes, the version."""

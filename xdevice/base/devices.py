@@ -46,9 +46,9 @@ answers: Final = Answers()
 class Device:
     """A place where tensors live: a kind and an index, the same on every framework.
 
-    Immutable and hashable. Compare by `==`: `cuda:1` and `gpu:1` are equal, and need not be one object. `gpu` is the
-    accelerator of the backend, whatever it is. "cuda", "rocm", "mps", "xpu", "npu", "hpu" or a plugin's own name means
-    one kind of hardware: a backend on which `gpu:i` is another kind refuses such a name. Virtual GPUs take every name.
+    Immutable and hashable. Compare by `==`, with a text too: `cuda:1` and `gpu:1` are equal. `gpu` is the accelerator
+    of the backend, whatever it is. "cuda", "rocm", "mps", "xpu", "npu", "hpu" or a plugin's own name means one kind of
+    hardware: a backend on which `gpu:i` is another kind refuses such a name. Virtual GPUs take every name.
 
     | backend | `Device("gpu:1").native` | `Device("cpu").native` |
     |---|---|---|
@@ -91,6 +91,16 @@ class Device:
             DeviceNotFoundError: the selected backend has no such device.
         """
         return answers.to_native(self)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            try:
+                other = parse(other)
+            except DeviceError:  # some text in a list in which a device is looked for
+                return False
+        return self is (plain(other) if isinstance(other, Device) else other)
+
+    __hash__ = object.__hash__  # one in Python would make every look-up by a device slower
 
     def __enter__(self) -> Device:
         """Makes this the device of creation functions, xdevice's and the selected framework's own, inside the block.
@@ -136,7 +146,7 @@ class Named(Device):
     word: str
 
     def __eq__(self, other: object) -> bool:
-        return (other.plain if type(other) is Named else other) is self.plain
+        return self.plain == other
 
     def __hash__(self) -> int:
         return hash(self.plain)
@@ -233,7 +243,9 @@ def _parse_text(text: str) -> Device:
 
     match = re.fullmatch(_SPELLING, text, re.IGNORECASE | re.ASCII)
     if match is None:
-        raise DeviceError(f"{shown(text)} is not a device; accepted: {_ACCEPTED}")
+        apart = re.fullmatch(r"([a-z]+)[ _.-]?([0-9]{1,5})", text, re.IGNORECASE | re.ASCII)
+        meant = f" (did you mean '{apart[1].lower()}:{apart[2]}'?)" if apart else ""
+        raise DeviceError(f"{shown(text)} is not a device{meant}; accepted: {_ACCEPTED}")
     name = match["kind"].lower()
     if name not in KINDS and name not in HARDWARE:
         raise DeviceError(

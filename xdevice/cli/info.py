@@ -19,6 +19,7 @@ from xdevice.errors import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Final
 
 
 class DeviceReport(TypedDict):
@@ -43,7 +44,7 @@ class Report(TypedDict):
 
     backend: str
     installed: bool
-    imports: bool
+    imports: bool | None  # None if it is not known
     version: str | None
     devices: list[DeviceReport]
     why_no_gpu: str | None
@@ -83,7 +84,8 @@ def probe_one(name: str, timeout: float) -> Report:
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
-        return _report(name, error=f"did not answer within {timeout:g} s")
+        why = f"no answer within {timeout:g} s: a busy machine, or an import that hangs; --timeout gives it longer"
+        return _report(name, error=why) | {"imports": None}
     if process.returncode != 0:
         # the last line is the error, or what the framework's C++ wrote before it aborted
         last = process.stderr.strip().splitlines()[-1:] or ["it wrote nothing"]
@@ -142,6 +144,9 @@ def _launcher() -> str | None:
     return place and f"{place.launcher}, rank {place.rank} of {place.size}"
 
 
+_STATES: Final = {True: "[green]yes[/]", False: "[red]no[/]", None: "[yellow]?[/]"}
+
+
 def show(reports: Sequence[Report]) -> None:
     """Prints the reports as a table, and the engines and the launcher below it."""
     from rich.console import Console
@@ -151,7 +156,7 @@ def show(reports: Sequence[Report]) -> None:
     for heading in ("backend", "version", "imports", "devices", "notes"):
         table.add_column(heading, overflow="fold")
     for report in reports:
-        state = "[green]yes[/]" if report["imports"] else "[red]no[/]" if report["installed"] else "-"
+        state = _STATES[report["imports"]] if report["installed"] else "-"
         devices = "\n".join(_grouped(report["devices"]))
         table.add_row(report["backend"], report["version"] or "-", state, devices, _note(report))
     console = Console()

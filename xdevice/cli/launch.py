@@ -52,7 +52,7 @@ def launch(
     max_restarts: int,
     log_dir: Path | None,
 ) -> None:
-    """Runs a script as several processes on this machine; in the script, xdevice.processes() connects them.
+    """Runs a script as several processes on this machine; in the script, xdevice.distributed.processes() connects them.
 
     Each line of output is prefixed by the process's rank, as in [2]. If a process fails, all are ended; the first one
     to fail gives the exit status, and its traceback is shown last. Ctrl-C ends all processes, with the status 130.
@@ -87,6 +87,7 @@ def _variables(backend: str | None, engine: str | None, timeout: float | None) -
     """The environment variables for all processes that the options `--backend`, `--engine` and `--timeout` set."""
     try:
         name = registry.canonical(backend) if backend else None
+        _require_engine(engine)
     except XDeviceError as error:
         raise click.UsageError(str(error)) from error
     variables = {
@@ -95,3 +96,17 @@ def _variables(backend: str | None, engine: str | None, timeout: float | None) -
         "XDEVICE_TIMEOUT": None if timeout is None else f"{timeout:g}",
     }
     return {name: text for name, text in variables.items() if text is not None}
+
+
+def _require_engine(engine: str | None) -> None:
+    """Raises an error before any process is started if no framework has an engine of this name."""
+    if engine is None or engine == "auto":
+        return
+    framework = engine.partition(":")[0]
+    try:
+        registry.canonical(framework)
+    except XDeviceError:
+        raise click.UsageError(
+            f"there is no engine {engine!r}: name auto, a framework, or one and its engine, such as torch:gloo, "
+            "torch:nccl, jax:gloo, tensorflow:ring or paddle:gloo; `xdevice info` lists those that are here"
+        ) from None

@@ -1,4 +1,4 @@
-"""The commands of `xdevice`: `info`, `parity`, `compare`, `launch`, `scan`, `lint` and `port`."""
+"""The commands of `xdevice`: `info`, `parity`, `compare-runs`, `launch`, `scan`, `lint` and `port`."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
 
 
 def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that `parity` and `compare` share to a command: how strictly to compare, and where to report."""
+    """Adds the options that `parity` and `compare-runs` share to a command: how strictly to compare, and where to."""
     options = [
         click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance; by default each dtype's own."),
         click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance; by default each dtype's own."),
@@ -184,9 +184,9 @@ def parity(
 ) -> None:
     """Runs a script once on each backend, and compares the values that the script records.
 
-    The script calls xdevice.parity.log("loss", loss) for each value to compare; with --trace it need not record anything.
-    Each backend has a process of its own, in which XDEVICE_BACKEND selects it. The exit status is 0 if all backends
-    agree, 1 if one diverges, and 2 if one did not run.
+    The script calls xdevice.parity.log("loss", loss) for each value to compare; with --trace it need not record
+    anything. Each backend has a process of its own, in which XDEVICE_BACKEND selects it. The exit status is 0 if all
+    backends agree, 1 if one diverges, and 2 if one did not run.
     """
     from xdevice.cli.progress import show
     from xdevice.twins.parity import run_folders, script_runs
@@ -213,7 +213,7 @@ def parity(
         raise click.UsageError(f"the reference {plan.reference} is not among the backends {', '.join(names)}")
     if plan.is_traced and plan.keeps_operations:
         raise click.UsageError("--trace keeps layers, --operations and --backward what is in them; choose one")
-    # with --save one backend makes sense: its recordings are compared later, by `compare`
+    # with --save one backend makes sense: its recordings are compared later, by `compare-runs`
     if len(names) == 1 and save is None:
         raise click.UsageError(
             f"{names[0]} alone has nothing to be compared with; name another, or --save it for later"
@@ -244,7 +244,7 @@ def parity(
 @click.argument("first", metavar="A", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("second", metavar="B", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @_comparison_options
-def compare(first: Path, second: Path, **options: Any) -> None:
+def compare_runs(first: Path, second: Path, **options: Any) -> None:
     """Compares the recordings in the folder B with those in the folder A.
 
     Each is the folder of a run (xdevice parity --save) or of one backend in it. A backend of B is compared with the
@@ -254,7 +254,7 @@ def compare(first: Path, second: Path, **options: Any) -> None:
     from xdevice.twins.parity import run_folders
 
     report = _reported(lambda: run_folders.report_of_two(first, second, _rule(options)))
-    _publish(report, f"xdevice compare {first} {second}", options)
+    _publish(report, f"xdevice compare-runs {first} {second}", options)
 
 
 main.add_command(launch.launch)

@@ -45,7 +45,7 @@ def attribute_dict(x: Any) -> Any:
         name = type(x).__qualname__
         raise ContainerError(
             f"the __dict__ of a {name} cannot be read ({type(error).__name__}: {error}); say what is in it: "
-            f"xdevice.register({name}, flatten=..., rebuild=...)"
+            f"xdevice.register_container({name}, flatten=..., rebuild=...)"
         ) from error
 
 

@@ -105,7 +105,7 @@ def _find_stored(x: Any) -> dict[Any, Any] | None:
     if not _tensors([value for _, value in items]) <= _tensors(x):
         raise ContainerError(
             f"a {type(x).__qualname__} gives tensors that it does not hold; pass dict(x.items()), or say how: "
-            f"xdevice.register({type(x).__qualname__}, flatten=..., rebuild=...)"
+            f"xdevice.register_container({type(x).__qualname__}, flatten=..., rebuild=...)"
         )
     return stored
 

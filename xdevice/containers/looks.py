@@ -176,7 +176,7 @@ def _too_large(x: Any) -> ContainerError:
     name = type(x).__qualname__
     return ContainerError(
         f"a {name} holds more than {_MOST:,} things, and whether there are tensors among them was given up; take it "
-        f"out of the container, or say what of it moves: xdevice.register({name}, flatten=lambda x: [], "
+        f"out of the container, or say what of it moves: xdevice.register_container({name}, flatten=lambda x: [], "
         f"rebuild=lambda x, inside: x) says nothing"
     )
 

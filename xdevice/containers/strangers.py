@@ -109,7 +109,7 @@ class Stranger:
             backend.require(target)
 
     def refusal(self, path: str, target: Device) -> ContainerError:
-        """Returns the error that says why the object's tensors would stay behind, and which line mends that."""
+        """Returns the error that says why the object's tensors would stay behind, and which line fixes that."""
         places = [place for _, place in self.places()]
         somewhere = "tensors" if places else "models"
         where = next((f"tensors on {place}" for place in places if place is not target), somewhere)
@@ -133,8 +133,8 @@ class Stranger:
         if cls.__module__ == "builtins" or cls is looks.MappingKeys or registry.owner_of(cls) is not None:
             return inside
         if not all(one.path.startswith(".") for one in self.parts):  # it is in none of its attributes
-            return f"{inside}, or say how: xdevice.register({cls.__qualname__}, flatten=..., rebuild=...)"
-        return f"call xdevice.register({cls.__qualname__}) to have its attributes walked, {other}"
+            return f"{inside}, or say how: xdevice.register_container({cls.__qualname__}, flatten=..., rebuild=...)"
+        return f"call xdevice.register_container({cls.__qualname__}) to have its attributes walked, {other}"
 
     def move_to(self, target: Device) -> Any:
         """Returns the object on a device, moved by its own method or the registered one; the object itself if it is
@@ -152,7 +152,8 @@ class Stranger:
         except Exception as error:
             name = type(self.x).__qualname__
             raise ContainerError(
-                f"a {name} cannot be copied ({type(error).__name__}: {error}); say how: xdevice.register({name}, "
+                f"a {name} cannot be copied ({type(error).__name__}: {error}); say how: "
+                f"xdevice.register_container({name}, "
                 "flatten=..., rebuild=...)"
             ) from error
         return self._move(twin, target)
@@ -169,13 +170,15 @@ class Stranger:
         except Exception as error:
             raise ContainerError(
                 f"a {name} does not move itself to {target} ({type(error).__name__}: {error}); say how: "
-                f"xdevice.register({name}, move=...), or xdevice.register({name}) to have its attributes walked"
+                f"xdevice.register_container({name}, move=...), or xdevice.register_container({name}) "
+                "to have its attributes walked"
             ) from error
         arrived = find(moved, None)
         if arrived is None and registry.kind_of(type(moved)) is None:
             raise ContainerError(
                 f"{name}.{self.mover.moves_by}() gave a {type(moved).__qualname__} without tensors; say how a {name} "
-                f"moves: xdevice.register({name}, move=...), or xdevice.register({name}) to have its attributes walked"
+                f"moves: xdevice.register_container({name}, move=...), or xdevice.register_container({name}) "
+                "to have its attributes walked"
             )
         places = arrived.places() if arrived is not None else []
         left = [(path, place) for path, place in places if place is not target]
@@ -187,7 +190,8 @@ class Stranger:
                     self._let_move(x, *homes)
             raise ContainerError(
                 f"{name}.{self.mover.moves_by}() left {what}; say how a {name} moves: "
-                f"xdevice.register({name}, move=...), or xdevice.register({name}) to have its attributes walked"
+                f"xdevice.register_container({name}, move=...), or xdevice.register_container({name}) "
+                "to have its attributes walked"
             )
         return moved
 

@@ -1,4 +1,5 @@
-"""Containers: walking them, rebuilding them with their tensors replaced, and `register` for types of the user's own.
+"""Containers: walking them, rebuilding them with their tensors replaced, and `register` for types of the
+user's own.
 
 How Python's own containers are walked is written here (for those with nothing but tensors in `batches`); `ways` finds
 that out for other types. It is found out once, when an object of the type is first met, and forgotten when the type is
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict, deque
 from itertools import islice
 from operator import is_
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.contract import Way
 from xdevice.core import registry
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     walk; the types of the leaves, by their `id`s, because some types cannot be hashed. These are tuples because objects
     of their own for each call made `to_device` of three tensors that are there already 2.5 times as slow."""
 
-T = TypeVar("T", bound=type)
 
 _UNSEEN: Final = object()
 _NO_CONTAINERS: Final[dict[int, Any]] = {}
@@ -334,7 +334,7 @@ def _write(node: _Node, new: list[Any]) -> Any:
         name = type(container).__qualname__
         raise ContainerError(
             f"cannot rebuild a {name} with its tensors replaced ({error}); pass a dict, list, tuple or dataclass, "
-            f"or say how: xdevice.register({name}, flatten=..., rebuild=...)"
+            f"or say how: xdevice.register_container({name}, flatten=..., rebuild=...)"
         ) from error
 
 
@@ -378,48 +378,22 @@ OWN: Final[dict[type, Walk]] = {
 
 
 def register(
-    cls: T,
-    *,
-    flatten: Callable[[Any], Mapping[Any, Any] | Sequence[Any]] | None = None,
-    rebuild: Callable[[Any, Any], Any] | None = None,
-    move: Callable[[Any, Device], Any] | None = None,
-) -> T:
-    """Says how objects of a type of your own, and of its subclasses, are walked or moved; returns the type.
-
-    Young: it may change in a minor version.
-
-    Needed for objects that hold tensors and have no `.to(device)` of their own. Without further arguments, also as a
-    decorator, their attributes are walked, and rebuilding makes a new object without calling `__init__`. It holds at
-    once, also for types met before, and costs nothing for other types. docs/reference/devices.md has more examples.
-
-    Args:
-        cls: the type. If it is registered again, the last call counts.
-        flatten: returns what is in an object, as a dict or a list.
-        rebuild: `rebuild(old, inside)` returns a new object that holds `inside`, a dict or list as from `flatten`.
-        move: `move(x, device)` returns `x` itself or a new object, on a `Device`. `copy_to` calls it on a deep copy.
-
-    Raises:
-        ContainerError: not a type; a type of tensors or models; one of `flatten` and `rebuild` without the other, or
-            either beside `move`.
-
-    Example:
-        >>> @xdevice.register
-        ... class Game:
-        ...     def __init__(self, board):
-        ...         self.board = board
-        >>> xdevice.device_of([Game(xdevice.ones(2, device="cpu"))])
-        Device('cpu:0')
-    """
+    cls: type,
+    flatten: Callable[[Any], Mapping[Any, Any] | Sequence[Any]] | None,
+    rebuild: Callable[[Any, Any], Any] | None,
+    move: Callable[[Any, Device], Any] | None,
+) -> None:
+    """Says how objects of a type are walked or moved: what `register_container` does here."""
     _refuse(cls, flatten, rebuild, move)
     registered[cls] = Way(flatten, rebuild, move)
     forget()
-    return cls
 
 
 def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None:
     if not isinstance(cls, type):
         raise ContainerError(
-            f"register takes a type, not {shown(cls)}; call xdevice.register({type(cls).__qualname__})"
+            f"register_container takes a type, not {shown(cls)}; "
+            f"call xdevice.register_container({type(cls).__qualname__})"
         )
     owned = registry.kind_of(cls)
     if owned is not None:
@@ -429,12 +403,14 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
     if cls.__module__ == "builtins":
         raise ContainerError(f"{cls.__qualname__} is Python's own, and cannot be redefined; register a subclass of it")
     if (flatten is None) is not (rebuild is None):
-        raise ContainerError(f"register({cls.__qualname__}) needs both flatten and rebuild, or neither")
+        raise ContainerError(f"register_container({cls.__qualname__}) needs both flatten and rebuild, or neither")
     if flatten is not None and move is not None:
-        raise ContainerError(f"register({cls.__qualname__}) takes flatten and rebuild, or move, not both")
+        raise ContainerError(f"register_container({cls.__qualname__}) takes flatten and rebuild, or move, not both")
     for name, function in (("flatten", flatten), ("rebuild", rebuild), ("move", move)):
         if function is not None and not callable(function):
-            raise ContainerError(f"register({cls.__qualname__}) needs a function as {name}, not {shown(function)}")
+            raise ContainerError(
+                f"register_container({cls.__qualname__}) needs a function as {name}, not {shown(function)}"
+            )
 
 
 def forget(_: Backend | None = None) -> None:

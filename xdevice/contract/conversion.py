@@ -37,7 +37,7 @@ class Takes(NamedTuple):
     alignment: int = 1
     """The memory must begin at a multiple of this many bytes."""
     strides: Literal["any", "forward", "compact"] = "any"
-    """What strides the memory may have. "forward": none is negative. "compact": they are those of C order."""
+    """The strides that the memory may have. "forward": none is negative. "compact": they are those of C order."""
     labels: Mapping[str, tuple[int, int]] = MappingProxyType({})
     """The dtypes that the framework labels differently from DLPack: its own code and number of bits, by the dtype's
     name."""

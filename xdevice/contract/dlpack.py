@@ -156,7 +156,7 @@ def compact_strides(shape: list[int]) -> list[int]:
 
 
 class _Held(NamedTuple):
-    """What is kept while an importer uses memory that it got by `hand_over`: a weak reference that tells when the
+    """Kept while an importer uses memory that it got by `hand_over`: a weak reference that tells when the
     importer is done, the `DLManagedTensor` that it was given, and the original capsule, which owns the memory."""
 
     released: weakref.ref[Any]
@@ -165,7 +165,7 @@ class _Held(NamedTuple):
 
 
 _held: dict[int, _Held] = {}
-"""What is kept for importers, by the `id` of the weak reference in each entry."""
+"""Kept for importers, by the `id` of the weak reference in each entry."""
 
 _let_go: SimpleQueue[weakref.ref[Any]] = SimpleQueue()
 _releaser: threading.Thread | None = None

@@ -1,5 +1,5 @@
-"""What environment variables, or a call at the program's start, ask of every framework that is loaded: virtual GPUs,
-blocking mode, float64.
+"""Requests by environment variables, or by a call at the program's start, to every framework that is loaded: virtual
+GPUs, blocking mode, float64.
 
 Some of this must be known before a framework is imported, so adapters call these functions while they are imported.
 """
@@ -26,7 +26,7 @@ VARIABLES: Final = (
     "ACCELERATOR", "ADDRESS", "BACKEND", "BLOCKING", "CHECK", "ENGINE", "FLOATS", "JOIN_TIMEOUT", "LOCAL_RANK",
     "LOCAL_SIZE", "RANK", "RECORD", "SEED", "SIZE", "TIMEOUT", "TOKEN", "VIRTUAL_GPUS",
 )  # fmt: skip
-"""What follows `XDEVICE_` in the core's variables. An adapter may read others."""
+"""The words that follow `XDEVICE_` in the core's variables. An adapter may read others."""
 
 _asked = 0
 """How many virtual GPUs `ask_for_virtual_gpus` was asked for; 0 before it is called."""

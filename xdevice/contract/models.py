@@ -96,6 +96,16 @@ class Models(Primitives):
         the function that is returned is called. A framework that does not tell calls nothing."""
         return lambda: None
 
+    def times_written(self, x: Any) -> int | None:
+        """Returns how often a tensor has been written in place since it was made; None if the framework does not
+        count."""
+        return None
+
+    def settings(self, optimizer: Any) -> str:
+        """Returns the numbers by which an optimizer steps and which are not among its variables, such as its rate, in
+        one text; "" for a model, and if there are none."""
+        return ""
+
     def no_copy_of_optimizer(self, instead: str) -> UnsupportedError:
         """Returns the error to raise in `copy_model` for an optimizer."""
         return self.unsupported("copying an optimizer, which belongs to its parameters", instead)

@@ -56,15 +56,17 @@ class Memory(NamedTuple):
     allocated: int | None = None
     """The bytes that this process has allocated through the framework."""
     peak: int | None = None
-    """The most that `allocated` has been since the start or `reset_peak`."""
+    """The most that `allocated` has been since the start or `reset_peak_memory_stats`."""
     pinned: int = 0
     """Page-locked bytes of the host that xdevice keeps for copies to and from GPUs; only asked of the CPU."""
+    name: str = ""
+    """The framework's name of the device, such as "NVIDIA H200"."""
 
 
 class Way(NamedTuple):
-    """How an object that is neither a tensor nor a model is walked for tensors, or moved. `xdevice.register` makes one
-    of what the user says about a type; an adapter's `container_way` returns one for types that are registered with its
-    framework. If no field is set, the attributes of the object are walked."""
+    """How an object that is neither a tensor nor a model is walked for tensors, or moved. `xdevice.register_container`
+    makes one of what the user says about a type; an adapter's `container_way` returns one for types that are registered
+    with its framework. If no field is set, the attributes of the object are walked."""
 
     flatten: Callable[[Any], Any] | None = None
     """Returns what is in an object, as a dict or a list."""
@@ -131,7 +133,7 @@ class Primitives(ABC):
     accelerator `gpu:i` is does not change, unless GPUs become virtual, and then every word is right."""
     computes_on: ClassVar[Literal["operands", "scope"]] = "operands"
     """On which device the framework's operations compute: on that of their operands, or, wherever these are, on that of
-    the innermost `scope`, outside of one on the framework's default. In the second case a process that has a GPU of its
+    the innermost `scope`, outside one on the framework's default. In the second case a process that has a GPU of its
     own is in the scope of that one, and errors for tensors on two devices say where operators compute."""
     most_axes: int = 64
     """How many axes a tensor may have; values come through NumPy, which does not allow more."""
@@ -268,11 +270,6 @@ class Primitives(ABC):
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         """Returns a tensor filled with one value, made on the device itself."""
 
-    @abstractmethod
-    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> Any:
-        """Returns random numbers, uniform in [0, 1), from the framework's own generator and seed, made on the device
-        itself if the framework can do that."""
-
     def tracing(self) -> str | None:
         """Returns what is tracing (compiling) the function that runs now, such as "jax.jit". Random numbers that are
         drawn on the host while a function is traced are the same at each later call. None if nothing traces, or if
@@ -280,7 +277,7 @@ class Primitives(ABC):
         return None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:
-        """Returns `function()`, called outside of the framework's compiler, which would otherwise replace NumPy's
+        """Returns `function()`, called outside the framework's compiler, which would otherwise replace NumPy's
         functions in it by the framework's own operations."""
         return function()
 
@@ -305,11 +302,19 @@ class Primitives(ABC):
         tensor stays on the host."""
         return False
 
+    def register_tree_node(self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]) -> None:  # noqa: B027  # most frameworks have no trees
+        """Registers a type with the framework's own trees, if it has any and the type is not registered yet.
+        `flatten(x)` gives children and what is static; `unflatten(static, children)` makes the object."""
+
     # memory
 
     def memory(self, device: Device) -> Memory:
         """Returns total, free, allocated and peak bytes of a device; None for what the framework does not tell."""
         raise self.unsupported("memory()", "override Backend.memory()")
+
+    def empty_cache(self, device: Device) -> None:
+        """Gives back the memory that the framework keeps for its next tensors on a real device beside the CPU."""
+        raise self.unsupported("giving memory back before the process ends", "limit what it takes before it starts")
 
     def reset_peak(self, device: Device) -> None:
         """Resets the peak of a device's memory to the bytes that are allocated now."""
@@ -324,8 +329,8 @@ class Primitives(ABC):
     # the process
 
     def on_choice(self) -> None:  # noqa: B027  # most frameworks need not be told
-        """Called when the program chooses this backend by `use`, `set_backend` or XDEVICE_BACKEND, in the thread that
-        does so. If the variable chooses it, also called when the program imports the framework."""
+        """Called when the program chooses this backend by `use_backend`, `set_backend` or XDEVICE_BACKEND, in the
+        thread that does so. If the variable chooses it, also called when the program imports the framework."""
 
     def after_fork(self) -> str | None:
         """Called in a forked child. Returns why this backend cannot be used there, or None if it can."""

@@ -40,8 +40,8 @@ CORE: Final = ("tensors", "containers", "models", "conversion", "random numbers"
 
 CAPABILITIES: Final = (
     *CORE, "optimizers", "layers", "layers' calls", "operations", "saving", "data loaders", "gradients", "arithmetic",
-    "nn", "compile", "memory", "streams", "graphs", "parallel", "prefetch", "blocking", "transfers", "replicas",
-    "several processes", "virtual GPUs", "--xd-cuda", "samples",
+    "nn", "compile", "deterministic", "memory", "streams", "graphs", "parallel", "prefetch", "blocking", "transfers",
+    "replicas", "several processes", "virtual GPUs", "--xd-cuda", "samples",
 )  # fmt: skip
 """The closed list of words by which errors and `xdevice info` say what needs a name."""
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class Streams(Primitives):
-    """The capability of streams and events. Without it, making an `xdevice.Stream` or an `xdevice.Event` raises
-    `UnsupportedError`."""
+    """The capability of streams and events. Without it, making an `xdevice.accelerator.Stream` or an
+    `xdevice.accelerator.Event` raises `UnsupportedError`."""
 
     needs: ClassVar[tuple[str, ...]] = (
         "new_stream", "current_stream", "stream_scope", "stream_wait", "new_event", "record", "wait_event", "elapsed",
@@ -64,7 +64,9 @@ class Streams(Primitives):
         work is done."""
 
     def _no_streams(self) -> UnsupportedError:
-        return self.unsupported("streams", "it orders its work by itself; xdevice.parallel() runs tasks side by side")
+        return self.unsupported(
+            "streams", "it orders its work by itself; xdevice.parallel.run() runs tasks side by side"
+        )
 
     def _no_events(self) -> UnsupportedError:
         return self.unsupported("events", "xdevice.Timer waits for the device and reads the host's clock")

@@ -1,5 +1,5 @@
-"""What is known of the built-in backends before they are loaded. `import xdevice` imports this module, so it must
-import little."""
+"""Facts about the built-in backends that are needed before they are loaded. `import xdevice` imports this module, so it
+must import little."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Known:
-    """What must be known of a built-in backend before its adapter is loaded."""
+    """The facts about a built-in backend that are needed before its adapter is loaded."""
 
     def __init__(
         self,

@@ -9,7 +9,6 @@ import _thread  # importing threading would take a third of the time of `import 
 import os
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import count
 
 from xdevice.errors import SettingError, shown
 
@@ -35,7 +34,7 @@ class Numbers:
         self._entropy = entropy
         self._path = path
         self._lock = _thread.RLock()
-        self._tasks = count()
+        self._tasks = 0
         self._generator: np.random.Generator | None = None
         self.forks = 0
 
@@ -48,7 +47,28 @@ class Numbers:
             return draw(self._generator)
 
     def for_task(self) -> Numbers:
-        return Numbers(self._entropy, (*self._path, _TASK, next(self._tasks)))
+        with self._lock:
+            number, self._tasks = self._tasks, self._tasks + 1
+        return Numbers(self._entropy, (*self._path, _TASK, number))
+
+    def state(self) -> dict[str, Any]:
+        """All that the next numbers depend on, in plain values."""
+        with self._lock:
+            bits = self.draw(lambda generator: generator.bit_generator.state)
+            return {
+                "entropy": self._entropy, "path": self._path, "tasks": self._tasks, "forks": self.forks, "bits": bits,
+            }  # fmt: skip
+
+    @classmethod
+    def of_state(cls, state: dict[str, Any]) -> Numbers:
+        numbers = cls(state["entropy"], state["path"])
+        numbers._tasks, numbers.forks = state["tasks"], state["forks"]
+
+        def restore(generator: Any) -> None:
+            generator.bit_generator.state = state["bits"]
+
+        numbers.draw(restore)
+        return numbers
 
     def for_fork(self) -> Numbers:
         return Numbers(self._entropy, (*self._path, _FORK, self.forks))

@@ -133,7 +133,7 @@ def entry_points() -> dict[str, EntryPoint]:
 
 
 def namesake() -> str | None:
-    """What is wrong where PyPI's package `xdevice` is installed too; it has an `xdevice/__init__.py` of its own."""
+    """The problem where PyPI's package `xdevice` is installed too; it has an `xdevice/__init__.py` of its own."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -267,7 +267,7 @@ _PLUGINS_VARIABLE: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 def _import_failed(name: str, error: Exception) -> BackendImportError:
-    if _PLUGINS_VARIABLE in str(error):  # installing the framework again would not mend that
+    if _PLUGINS_VARIABLE in str(error):  # installing the framework again would not fix that
         return BackendImportError(
             f"the backend {name!r} does not import, because a plugin of another vendor's does not load: {error}; "
             f"install what that needs, its driver for instance, or leave plugins out: set {_PLUGINS_VARIABLE}=0"
@@ -397,7 +397,7 @@ def _learn(cls: type) -> Owned | None:
 
 
 def eagerly(function: Callable[[], Any]) -> Any:
-    """Returns `function()`, called outside of every loaded backend's compiler, which could not compile it:
+    """Returns `function()`, called outside every loaded backend's compiler, which could not compile it:
     torch.compile fails at looking up types and at walking containers."""
     for is_compiling, backend in _compiling:
         if is_compiling is None or is_compiling():

@@ -1,8 +1,8 @@
-"""Implements `with device:`, `with stream:` and `set_device`.
+"""Implements `with device:`, `with stream:` and `set_default_device`.
 
 xdevice keeps the current device in a context variable, which survives an `await`. The frameworks keep theirs per
 thread, Paddle even for the whole process, so during an `await` the device would hold for whichever task runs next.
-Therefore, if an asyncio task waits inside of a block, the block is undone at that point, and raises a `ScopeError` at
+Therefore, if an asyncio task waits inside a block, the block is undone at that point, and raises a `ScopeError` at
 its end. Blocks that overlap in one task, as those in generators may, can end in any order.
 """
 
@@ -28,29 +28,19 @@ _entered: ContextVar[tuple[Block, ...]] = ContextVar("xdevice_scopes", default=(
 
 
 def current() -> Device | None:
-    """Returns the device of the innermost `with device:` of this thread or task, else that of `set_device`, else
-    None."""
+    """Returns the device of the innermost `with device:` of this thread or task, else that of `set_default_device`,
+    else None."""
     stack = _entered.get()
     return stack[-1].key if stack else _threads.device
 
 
 def current_device() -> Device:
-    """The device on which this thread makes tensors: that of the innermost `with device:`, else of `set_device`, else
-    `cpu:0`.
-
-    Young: it may change in a minor version.
-
-    `xdevice.ones` and xdevice's other creation functions use it where no `device=` is given. Defaults that a
-    framework's own functions have set, such as `torch.set_default_device`, do not count.
-
-    Example:
-        >>> xdevice.current_device()
-        Device('cpu:0')
-    """
+    """The device on which this thread makes tensors: that of the innermost `with device:`, else that of
+    `set_default_device`, else `cpu:0`."""
     return current() or devices.CPU
 
 
-def set_device(device: object) -> None:
+def set_default_device(device: object) -> None:
     """Sets the device on which creation functions, xdevice's and the selected framework's own, make tensors here.
 
     The device holds for this thread, as in a `with device:`, but until the thread ends or calls this again. With None,
@@ -65,15 +55,15 @@ def set_device(device: object) -> None:
         ScopeError: a `with device:` or `with stream:` of this thread is open. In each case nothing changes.
 
     Example:
-        >>> xdevice.set_device("cpu")
-        >>> xdevice.current_device()
+        >>> xdevice.set_default_device("cpu")
+        >>> xdevice.device()
         Device('cpu:0')
-        >>> xdevice.set_device(None)
+        >>> xdevice.set_default_device(None)
     """
     chosen = None if device is None else devices.parse(device)
     if _threads.open:
         raise ScopeError(
-            f"set_device({device}) inside of `with {_threads.open[-1].key}:`, which would end it; "
+            f"set_default_device({device}) inside `with {_threads.open[-1].key}:`, which would end it; "
             f"call it before the block, or write `with {device}:` instead"
         )
     native = None
@@ -111,7 +101,7 @@ def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException 
     """Ends the last block that this thread and task entered with the object `key`, and takes it off the stack.
 
     Raises:
-        ScopeError: there is no such block, or its task has waited inside of it.
+        ScopeError: there is no such block, or its task has waited inside it.
     """
     entered = stack.get()
     place = blocks.place_in(entered, key, f"`with {key}:`")
@@ -120,8 +110,8 @@ def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException 
 
 
 class _Threads(_thread._local):
-    """What each thread has open in its framework: its blocks in the order in which they were entered, and beneath them
-    the device that `set_device` has set."""
+    """The blocks that each thread has open in its framework: its blocks in the order in which they were entered, and
+    beneath them the device that `set_default_device` has set."""
 
     def __init__(self) -> None:
         self.open: list[Block] = []

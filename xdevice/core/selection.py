@@ -1,5 +1,5 @@
-"""Which backend is used if no tensor decides: the one chosen by `use`, by `set_backend` or by XDEVICE_BACKEND, else one
-whose framework is imported or installed."""
+"""Which backend is used if no tensor decides: the one chosen by `use_backend`, by `set_backend` or by XDEVICE_BACKEND,
+else one whose framework is imported or installed."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _KEY: Any = getattr(os.environ, "encodekey", str)(VARIABLE)
 
 
 def current() -> Backend:
-    """Returns the selected backend: that of `use`, else of `set_backend`, else of XDEVICE_BACKEND, else the only one
-    whose framework is imported, else the first one that is installed."""
+    """Returns the selected backend: that of `use_backend`, else of `set_backend`, else of XDEVICE_BACKEND, else the
+    only one whose framework is imported, else the first one that is installed."""
     backend = _scope.get() or _default
     if backend is None:
         if _resolved is None or _resolved_from != _environ.get(_KEY):
@@ -50,8 +50,8 @@ def current() -> Backend:
 
 
 def explicit_choice() -> Backend | None:
-    """Returns the backend that the program itself has chosen by `set_backend`, or by `use` if XDEVICE_BACKEND is not
-    set; None if it has chosen none."""
+    """Returns the backend that the program itself has chosen by `set_backend`, or by `use_backend` if XDEVICE_BACKEND
+    is not set; None if it has chosen none."""
     return _default or (None if os.environ.get(VARIABLE) else _scope.get())
 
 
@@ -174,7 +174,7 @@ def backends() -> tuple[str, ...]:
 def set_backend(name: str | Backend | None) -> None:
     """Makes a backend the default of the process; with None, XDEVICE_BACKEND and what is installed decide again.
 
-    `use` takes precedence. Meant for notebooks, which lose context variables between cells.
+    `use_backend` takes precedence. Meant for notebooks, which lose context variables between cells.
 
     Raises:
         BackendNotFoundError, BackendImportError: as `backend` does; the default stays as it was.
@@ -187,8 +187,8 @@ def set_backend(name: str | Backend | None) -> None:
         _default.on_choice()
 
 
-class use:
-    """Selects a backend for the block: `with xdevice.use("paddle"): ...`, for this thread or task only.
+class use_backend:
+    """Selects a backend for the block: `with xdevice.use_backend("paddle"): ...`, for this thread or task only.
 
     Blocks nest, and end after exceptions. One object may be entered again, and by several threads. The choice holds
     across an `await`. The backend is loaded when the block is entered.
@@ -198,7 +198,7 @@ class use:
         BackendNotFoundError, BackendImportError: as `backend` does, on entering.
 
     Example:
-        >>> with xdevice.use("numpy") as chosen:
+        >>> with xdevice.use_backend("numpy") as chosen:
         ...     xdevice.backend() is chosen
         True
     """
@@ -215,16 +215,17 @@ class use:
 
     def __exit__(self, *_: object) -> None:
         entered = _entered.get()
-        place = blocks.place_in(entered, self, f"use({self._name!r})")
+        place = blocks.place_in(entered, self, f"use_backend({self._name!r})")
         left = entered[:place] + entered[place + 1 :]
         _entered.set(left)
         _scope.set(left[-1].chosen if left else None)
 
 
 class _Used:
-    """A block of `use` that is open, with the thread and task that entered it, and the backend that it chose."""
+    """A block of `use_backend` that is open, with the thread and task that entered it, and the backend that it
+    chose."""
 
-    def __init__(self, key: use, chosen: Backend) -> None:
+    def __init__(self, key: use_backend, chosen: Backend) -> None:
         self.key = key
         self.owner = blocks.owner()
         self.chosen = chosen

@@ -81,7 +81,7 @@ class Carrier:
         if operand.kind != "model":
             refuse_symbol(operand)
             refuse_sparse(operand, verb)
-        backend.detached(x)  # raises for the stand-ins for tensors inside of torch.func.grad
+        backend.detached(x)  # raises for the stand-ins for tensors inside torch.func.grad
         place = backend.device_of(x)
         if place is not self.device and place.kind != "cpu":
             raise DeviceMismatchError(
@@ -97,14 +97,15 @@ class Carrier:
         if reason is not None:
             raise DTypeError(
                 f"{operand.name} is {dtype}, which the engine {self.engine.name} cannot take: {reason}; choose another "
-                "engine: xdevice.processes(engine=...), or another dtype"
+                "engine: xdevice.distributed.processes(engine=...), or another dtype"
             )
         sent_as = _WIDE.get(dtype, dtype) if op else dtype
         why = self.engine.refusal(verb, "sum" if op == "mean" else op, sent_as)
         if why is not None:
             raise UnsupportedError(
                 f"the engine {self.engine.name} does not support {verb}{f' by {op}' if op else ''} of {dtype}, which "
-                f"{operand.name} is: {why}; choose another engine: xdevice.processes(engine=...), or another dtype"
+                f"{operand.name} is: {why}; choose another engine: "
+                "xdevice.distributed.processes(engine=...), or another dtype"
             )
 
     # verbs

@@ -93,8 +93,14 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
     carrier = session.ready("broadcast", parts)
     unique = _each_once(parts)
 
+    settings = "".join(
+        f"; {operand.name} {text}"
+        for operand in operands
+        if operand.kind == "model" and (text := operand.backend.settings(operand.value))
+    )
+
     def call() -> str:
-        return f"broadcast from {root}: {signatures(parts)}{overlap(parts)}{others_text(x)}"
+        return f"broadcast from {root}: {signatures(parts)}{overlap(parts)}{others_text(x)}{settings}"
 
     def job() -> dict[int, Any]:
         return {id(one.value): carrier.broadcast(one, root) for one in unique}
@@ -235,7 +241,7 @@ def _summands(x: Any) -> list[Operand]:
 
 
 def _variables(operand: Operand) -> list[Operand]:
-    """What to send for `held`: the variables of a model, each once; for a tensor, `held` itself."""
+    """The operands to send for one: the variables of a model, each once; for a tensor, the operand itself."""
     backend = operand.backend
     if operand.kind != "model" or backend.tensor_of(operand.value) is not None:
         return [operand]

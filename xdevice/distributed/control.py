@@ -476,7 +476,7 @@ def describe(error: BaseException) -> str:
 
 
 PROVEN: Final = ("rank", "line", "run", "world", "size", "nonce")
-"""What a rank says of itself in its HELLO, and proves by the token, in this order."""
+"""The facts that a rank gives about itself in its HELLO, and proves by the token, in this order."""
 
 
 class Terms(NamedTuple):

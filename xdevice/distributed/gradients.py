@@ -12,6 +12,7 @@ A training step does this for each of some hundred parameters, so what is known 
 from __future__ import annotations
 
 import threading
+import zlib
 from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -19,10 +20,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xdevice.base.dtypes import host_dtype
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, CollectiveMismatchError, NotATensorError, ScopeError, shown
-from xdevice.replicas.operands import Operand, dense_leaves, dtype_of, read, rebuilt, shape_of
+from xdevice.replicas.operands import Operand, dense_leaves, dtype_of, read, rebuilt, refuse_sparse, shape_of
+from xdevice.tensors import creation
 
-from .carrying import weight_of
+from .carrying import check_op, weight_of
 from .collectives import require_weight
+from .session import OnAllError
 from .signatures import signatures
 
 if TYPE_CHECKING:
@@ -35,18 +38,23 @@ if TYPE_CHECKING:
 
 MOST: Final = 25 * 2**20
 """The most bytes in a bucket. A gradient with more bytes has a bucket to itself. PyTorch's DDP has the same size."""
+_COMPARED: Final = "weights"
+"""The key among the plans of a model that says that its weights were compared."""
 MOST_IN_FIRST: Final = 2**20
 """The most bytes in the first bucket of each kind, which is small so that it travels early."""
 
 
 def average_gradients(session: Session, model_or_gradients: Any, weight: float | None) -> Any:
     own = None if weight is None else weight_of(weight)
-    if session.size == 1:
-        require_weight(own)
-        return model_or_gradients
     backend = network_backend(model_or_gradients)
     rows = _rows_in(model_or_gradients) if backend is None else _rows_of(backend, model_or_gradients)
     operands = [operand for _, operand in rows if operand is not None]
+    if session.size == 1:
+        require_weight(own)
+        for operand in operands:  # as with several processes
+            refuse_sparse(operand, "average_gradients")
+            check_op(operand, "mean")
+        return model_or_gradients
     carrier = session.ready("average_gradients")
     # one that stands in several places travels once
     unique = list({id(operand.value): operand for operand in operands}.values())
@@ -58,7 +66,8 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
     def call() -> str:
         text = plan.text if len(unique) == len(operands) else signatures(operands)
         nones = "".join(f"; {name} None" for name, operand in rows if operand is None)
-        return f"average_gradients{' weighted' if own is not None else ''}: {text}{nones}"
+        weights = "" if backend is None else _first_weights(session, backend, model_or_gradients)
+        return f"average_gradients{' weighted' if own is not None else ''}: {text}{nones}{weights}"
 
     def job() -> dict[int, Any]:
         sent = []
@@ -72,6 +81,8 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
 
     with session.alone("average_gradients"):
         total = session.agree(call, own)
+        if backend is not None:
+            session.plans[model_or_gradients][_COMPARED] = True
         means = session.call("all_reduce", call, job, operands)
     if backend is not None:
         # a model that keeps another gradient than it was given would train on without the other ranks
@@ -179,6 +190,17 @@ def _plan(session: Session, verb: str, model: Any, carrier: Carrier, operands: l
     return plan
 
 
+def _first_weights(session: Session, backend: Backend, model: Any) -> str:
+    """A checksum of a model's trained parameters, for the first vote on the model: ranks that begin with other weights
+    train apart, whatever gradients they share. "" in later votes."""
+    if _COMPARED in session.plans.get(model, {}):
+        return ""
+    checksum = 0
+    for _, variable, _ in backend.gradients(model):
+        checksum = zlib.crc32(creation.to_numpy(variable).tobytes(), checksum)
+    return f"; first weights {checksum:08x}, which world.broadcast(model) makes equal on all ranks"
+
+
 def _start(carrier: Carrier, bucket: Bucket, gradients: list[Operand], weight: Weight | None) -> Callable[[], Any]:
     """Starts to average the gradients of a bucket over the ranks. Returns a function that waits for their means, and
     returns these in one vector."""
@@ -223,10 +245,13 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
     plan = _plan(session, "averaging", model, session.ready("averaging"), parameters)
 
     def call() -> str:
-        return f"averaging{' weighted' if own is not None else ''}: {plan.text}"
+        weights = _first_weights(session, backend, model)
+        return f"averaging{' weighted' if own is not None else ''}: {plan.text}{weights}"
 
     with session.alone("averaging"):
-        sending = _Sending(plan, parameters, session.agree(call, own))
+        total = session.agree(call, own)
+        session.plans[model][_COMPARED] = True
+        sending = _Sending(plan, parameters, total)
         with session.inside("averaging(), whose gradients may be on their way"):
             end = backend.watch_gradients([parameter.value for parameter in parameters], sending.ready)
             try:
@@ -243,13 +268,20 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
 def _end(session: Session, backend: Backend, model: Any, sending: _Sending, call: Callable[[], str]) -> None:
     """Sends what the pass has left, and votes on which parameters have no gradient before any is written."""
     plan, parameters = sending.plan, sending.parameters
+    changed = sending.first_changed()
     missing = sending.fill_up(list(backend.gradients(model)))
     nones = "".join(f"; {parameters[i].name} None" for i in missing)
     try:
-        session.agree(lambda: f"averaging, after the backward pass{nones}")
+        session.agree(lambda: f"averaging, after the backward pass{nones}{changed}")
     except CollectiveMismatchError:
         session.call("all_reduce", call, sending.drop, parameters)
         raise
+    if changed:
+        session.call("all_reduce", call, sending.drop, parameters)
+        raise OnAllError(
+            f"{changed} was written in the block of averaging(), before the ranks' gradients were averaged, so that "
+            "they would part; only the backward pass belongs in the block: clip gradients and step after it"
+        )
     session.call("all_reduce", call, sending.finish, parameters)
     if session.options.check and missing != plan.missing:
         plan.arrange(parameters, missing)
@@ -266,6 +298,8 @@ class _Sending:
         self._lacking = [len(bucket.numbers) for bucket in plan.buckets]
         self._gradients: dict[int, Any] = {}
         self._sent: list[tuple[list[Operand], Callable[[], Any]]] = []
+        self._times_written = [_times_written(parameter) for parameter in parameters]
+        self._times_sent: dict[int, int | None] = {}
         self._lock = threading.Lock()  # PyTorch runs a backward pass in a thread for each device
 
     def ready(self, i: int, gradient: Any) -> None:
@@ -292,6 +326,18 @@ class _Sending:
                 self._take(i, gradient)
         return [i for i in range(len(parameters)) if i not in self._gradients]
 
+    def first_changed(self) -> str:
+        """The name of the first parameter, or gradient on its way, that was written since; "" if there is none, and if
+        the framework does not count."""
+        for i, parameter in enumerate(self.parameters):
+            if _times_written(parameter) != self._times_written[i]:
+                return parameter.name
+        for i, count in self._times_sent.items():
+            name, _, backend, _ = self.parameters[i]
+            if backend.times_written(self._gradients[i]) != count:
+                return f"the gradient of {name}"
+        return ""
+
     def finish(self) -> None:
         """Waits for the means, and writes them into the gradients."""
         self._start_all()
@@ -314,6 +360,7 @@ class _Sending:
             )
         self._require_alike(i, gradient)
         self._gradients[i] = gradient
+        self._times_sent[i] = self.parameters[i].backend.times_written(gradient)
         self._lacking[self.plan.bucket_numbers[i]] -= 1
 
     def _require_alike(self, i: int, gradient: Any) -> None:
@@ -347,3 +394,7 @@ class _Sending:
             device = backend.device_of(parameter.value)
             gradient = backend.full(shape_of(parameter), 0.0, device, dtype_of(parameter))
         return Operand(parameter.name, gradient, parameter.backend, "tensor")
+
+
+def _times_written(parameter: Operand) -> int | None:
+    return parameter.backend.times_written(parameter.value)

@@ -1,6 +1,6 @@
 """Reads this process's rank, the number of ranks and the address of rank 0 from the environment variables of launchers.
 
-If two launchers have set their variables, those of the inner launcher count, as in `xdevice.local_device`.
+If two launchers have set their variables, those of the inner launcher count, as in `xdevice.distributed.local_device`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def place() -> Launch | None:
             a number holds something else.
     """
     for launcher in _LAUNCHERS:
-        if launcher is _SRUN:  # whoever sets TF_CONFIG may run inside of a Slurm job, and counts before it
+        if launcher is _SRUN:  # whoever sets TF_CONFIG may run inside a Slurm job, and counts before it
             _refuse_cluster()
         process = _read(launcher)
         if process is not None:
@@ -136,7 +136,7 @@ before it."""
 
 
 class _Process(NamedTuple):
-    """What the environment says of this process."""
+    """The rank and address of this process, as the environment gives them."""
 
     launcher: str
     rank: _Number
@@ -148,7 +148,8 @@ class _Process(NamedTuple):
 
 
 def _read(launcher: _Launcher) -> _Process | None:
-    """What the launcher has set; None if it has not started this process, or not as one of several that are served."""
+    """The values that the launcher has set; None if it has not started this process, or not as one of several that are
+    served."""
     if not launcher.is_there():
         return None
     is_under_srun = _text(_SRUN.size) is not None

@@ -1,4 +1,4 @@
-"""What `xdevice launch` prints: the output of all ranks, line by line, with the rank in front."""
+"""The output that `xdevice launch` prints: that of all ranks, line by line, with the rank in front."""
 
 from __future__ import annotations
 

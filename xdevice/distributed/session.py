@@ -32,7 +32,7 @@ from . import engines, exits, launchers
 from .carrying import Carrier, Weight
 from .control import GOODBYE, LEAVE, describe
 from .hub import join
-from .local_device import local_device
+from .placement import local_device
 from .runner import Runner
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Options(NamedTuple):
         return f"engine={self[0]!r}, timeout={self[1]:g}, join_timeout={self[2]:g}, check={self[3]}"
 
 
-class _OnAllError(ArgumentError):
+class OnAllError(ArgumentError):
     """An error that every rank raises at the same point. It does not close the world: all ranks can go on together."""
 
 
@@ -87,7 +87,7 @@ class Session:
         self.engine = "none"
         self.is_open = False
         self._within = ""
-        """The block in which no collective can be called, and why; empty outside of such a block."""
+        """The block in which no collective can be called, and why; empty outside such a block."""
         self.plans: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
         """For each model, what is known of its gradients: see `gradients.Plan`."""
         self._has_aborted = False
@@ -117,6 +117,8 @@ class Session:
             self._connect()
             if selection.current().computes_on == "scope" and self.device.kind != "cpu":
                 self._scope.enter_context(self.device)  # entered earlier, it would start TensorFlow before its engine
+        elif self.options.engine != "auto":  # a name that two processes refuse is refused by one
+            engines.candidates(self.options.engine, selection.current(), self.device)
         self.is_open = True
 
     def _connect(self) -> None:
@@ -277,7 +279,7 @@ class Session:
             )
         carrier = self.require_open(verb)
         if self._within:
-            raise ScopeError(f"{verb} inside of {self._within}; call it after the block")
+            raise ScopeError(f"{verb} inside {self._within}; call it after the block")
         for one in tensors:
             carrier.require(one, verb, op)
         return carrier
@@ -287,7 +289,7 @@ class Session:
         if line is not None and line.failure is not None:
             raise line.failure.with_traceback(None)
         if line is None or self._carrier is None or not self.is_open:
-            raise LaunchError(f"{verb} outside of the block of this world: with xdevice.processes() as world:")
+            raise LaunchError(f"{verb} outside the block of this world: with xdevice.distributed.processes() as world:")
         return self._carrier
 
     @contextmanager
@@ -312,7 +314,7 @@ class Session:
         try:
             self.line.liveness.thread = threading.current_thread()  # the thread that is watched for signs of life
             yield
-        except (PeerError, CollectiveMismatchError, _OnAllError):
+        except (PeerError, CollectiveMismatchError, OnAllError):
             raise
         except BaseException as error:
             self._fail(f"rank {self.rank} raised {describe(error)} in {verb}")
@@ -338,7 +340,7 @@ class Session:
         if own is not None:
             total = sum(map(float, self.vote(call(), repr(own))))
             if total == 0:
-                raise _OnAllError(NO_WEIGHT)
+                raise OnAllError(NO_WEIGHT)
             return Weight(own, total)
         if self.options.check:
             self.vote(call())

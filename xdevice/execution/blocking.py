@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class blocking:
-    """Every operation inside the block completes before the next line runs: `with xdevice.blocking(): ...`.
+    """Every operation inside the block completes before the next line runs: `with xdevice.accelerator.blocking(): ...`.
 
     An error of asynchronous work then appears at the line that caused it, and a clock around a line shows what that
     line takes. Work no longer overlaps: use it to find a fault. Blocks nest, and end after exceptions.
@@ -43,7 +43,7 @@ class blocking:
         BackendNotFoundError, BackendImportError: as `backend` does.
 
     Example:
-        >>> with xdevice.blocking():
+        >>> with xdevice.accelerator.blocking():
         ...     x = xdevice.ones(2) + 1
     """
 

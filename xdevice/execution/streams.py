@@ -46,9 +46,9 @@ class Stream:
 
     Example:
         >>> try:
-        ...     xdevice.Stream("cpu")
-        ... except xdevice.UnsupportedError as error:
-        ...     print("xdevice.parallel()" in str(error))
+        ...     xdevice.accelerator.Stream("cpu")
+        ... except xdevice.errors.UnsupportedError as error:
+        ...     print("xdevice.parallel.run()" in str(error))
         True
     """
 
@@ -89,13 +89,14 @@ class Stream:
         if chosen is not self.backend:
             raise UnsupportedError(
                 f"{self} cannot hold the work of {chosen.name}, which is selected here; make the stream inside the "
-                f"same xdevice.use({chosen.name!r}), or enter it inside xdevice.use({self.backend.name!r})"
+                f"same xdevice.use_backend({chosen.name!r}), "
+                f"or enter it inside xdevice.use_backend({self.backend.name!r})"
             )
         around = scopes.current()
         if around is not None and around is not self.device:
             raise DeviceMismatchError(
                 f"{self} is entered inside `with {around}:`, and work on {around} does not go to a stream of "
-                f"{self.device}; make it with xdevice.Stream({str(around)!r}), or leave that block first"
+                f"{self.device}; make it with xdevice.accelerator.Stream({str(around)!r}), or leave that block first"
             )
         scopes.push(_entered, scopes.Block(self, lambda: self.backend.stream_scope(self.native)))
         return self
@@ -116,7 +117,7 @@ class Stream:
         """
         if not isinstance(other, Stream | Event):
             raise DeviceError(
-                f"a stream waits for an xdevice.Stream or an xdevice.Event, not for {shown(other)} of type "
+                f"a stream waits for a Stream or an Event of xdevice.accelerator, not for {shown(other)} of type "
                 f"{type(other).__qualname__}; xdevice.sync(x) makes the host wait for a device or a tensor"
             )
         _same_backend(self, other)
@@ -165,7 +166,8 @@ class Stream:
         if place is not self.device:
             raise DeviceMismatchError(
                 f"{name} is on {place}, and {self} is of {self.device}; move it with "
-                f"xdevice.to_device(..., {str(self.device)!r}), or make the stream with xdevice.Stream({str(place)!r})"
+                f"xdevice.to_device(..., {str(self.device)!r}), "
+                f"or make the stream with xdevice.accelerator.Stream({str(place)!r})"
             )
 
     def __repr__(self) -> str:
@@ -192,8 +194,8 @@ class Event:
 
     Example:
         >>> try:
-        ...     xdevice.Event("cpu")
-        ... except xdevice.UnsupportedError as error:
+        ...     xdevice.accelerator.Event("cpu")
+        ... except xdevice.errors.UnsupportedError as error:
         ...     print("xdevice.Timer" in str(error))
         True
     """
@@ -230,7 +232,7 @@ class Event:
             stream = Stream._current(self.backend, self.device or here(self.backend))
         elif not isinstance(stream, Stream):
             raise DeviceError(
-                f"an event is recorded on an xdevice.Stream, not on {shown(stream)} of type "
+                f"an event is recorded on an xdevice.accelerator.Stream, not on {shown(stream)} of type "
                 f"{type(stream).__qualname__}; without an argument it is this thread's current stream"
             )
         _same_backend(self, stream)
@@ -238,7 +240,8 @@ class Event:
             self._make(stream.device)
         elif self.device is not stream.device:
             raise DeviceMismatchError(
-                f"{self} belongs to {self.device} and cannot be recorded on {stream}; make another xdevice.Event()"
+                f"{self} belongs to {self.device} and cannot be recorded on {stream}; make another "
+                "xdevice.accelerator.Event()"
             )
         self.backend.record(self._native, stream.native)
         self._recorded = True
@@ -260,9 +263,7 @@ class Event:
                 differ. UnsupportedError: they are of two backends. DeviceError: not an `Event`.
         """
         if not isinstance(other, Event):
-            raise DeviceError(
-                f"elapsed() takes the later xdevice.Event, not {shown(other)} of type {type(other).__qualname__}"
-            )
+            raise DeviceError(f"elapsed() takes the later Event, not {shown(other)} of type {type(other).__qualname__}")
         start, end = self._happening("time from"), other._happening("time to")
         _same_backend(self, other)
         if self.device is not other.device:

@@ -13,9 +13,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from xdevice.containers.trees import flatten
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, shown
+from xdevice.math.arithmetic.gradients import backend_of
 from xdevice.math.arithmetic.namespace import array_namespace
+from xdevice.math.arithmetic.scopes import Aside
 from xdevice.math.arithmetic.updating import Rows
 from xdevice.tensors.verbs import device_of, to_device
 
@@ -58,7 +61,7 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
     parts = _PARTS.get(rule)
     if parts is None:
         raise ArgumentError(f"init takes one of the optimizers of xdevice.optim, not {shown(rule)}")
-    rows = Rows("params", params)
+    rows = Rows("params", flatten(params))
     state = {part: rows.rebuilt(rows.applied(lambda p: array_namespace(p).zeros_like(p))) for part in parts}
     first = rows.leaves[0]
     xp = array_namespace(first)
@@ -216,11 +219,12 @@ def _step(
 def _stepped(
     which: Callable[..., Any], params: Any, grads: Any, state: Any, stepped: Callable[[Rows], list[tuple[Any, ...]]]
 ) -> tuple[Any, dict[str, Any]]:
-    parts = _PARTS[which]
-    rows = Rows("params", params, grads=grads, **{part: state[part] for part in parts})
-    new, *rest = zip(*stepped(rows), strict=True)
-    result = {part: rows.tree.rebuilt(leaves) for part, leaves in zip(parts, rest, strict=True)}
-    return rows.rebuilt(new), {"step": state["step"] + 1, **result}
+    parts, walk = _PARTS[which], flatten(params)
+    with Aside(backend_of(walk)):
+        rows = Rows("params", walk, grads=grads, **{part: state[part] for part in parts})
+        new, *rest = zip(*stepped(rows), strict=True)
+        result = {part: rows.tree.rebuilt(leaves) for part, leaves in zip(parts, rest, strict=True)}
+        return rows.rebuilt(new), {"step": state["step"] + 1, **result}
 
 
 def _require_state(which: Callable[..., Any], state: Any) -> None:
@@ -281,7 +285,7 @@ def global_norm(grads: Any) -> Any:
         >>> xdevice.item(xdevice.optim.global_norm({"a": xdevice.tensor([3.0]), "b": xdevice.tensor([4.0])}))
         5.0
     """
-    return _norm(Rows("grads", grads))
+    return _norm(Rows("grads", flatten(grads)))
 
 
 def _norm(rows: Rows) -> Any:
@@ -303,12 +307,14 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
     """
     if isinstance(max_norm, bool) or not isinstance(max_norm, int | float) or not max_norm > 0:
         raise ArgumentError(f"clip_by_global_norm takes a norm above 0, not {shown(max_norm)}")
-    rows = Rows("grads", grads)
-    norm = _norm(rows)
-    # at most 1, without a decision that a compiler could not trace
-    factor = max_norm / array_namespace(norm).clip(norm, max_norm, None)
-    here = _beside(factor)
-    return rows.rebuilt(rows.applied(lambda g: g * here(g)))
+    walk = flatten(grads)
+    with Aside(backend_of(walk)):
+        rows = Rows("grads", walk)
+        norm = _norm(rows)
+        # at most 1, without a decision that a compiler could not trace
+        factor = max_norm / array_namespace(norm).clip(norm, max_norm, None)
+        here = _beside(factor)
+        return rows.rebuilt(rows.applied(lambda g: g * here(g)))
 
 
 # schedules

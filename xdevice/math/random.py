@@ -8,7 +8,7 @@ backend.
 |---|---|
 | inside `with seed(0):`, in this thread and asyncio task | the block's own |
 | an asyncio task, or `asyncio.to_thread`, that begins in a block | the block's, in the event loop's order |
-| a task of `parallel`, the source of `prefetch` | its own, derived from the caller's in the order of calls and tasks |
+| a task of `parallel.run`, the source of `prefetch` | its own, derived from the caller's in the order of calls |
 | a forked process | its own, derived from the parent's in the order of forks |
 | everywhere else: `threading.Thread`, cells of a notebook | the process's, one draw at a time |
 
@@ -19,19 +19,21 @@ the system. So does the generator of a process that is spawned, not forked.
 
 from __future__ import annotations
 
+import random
+import sys
 from functools import cache
 from operator import index
 
-from xdevice.base import floats
+from xdevice.base import floats, spellings
 from xdevice.base.dtypes import FLOATS, dtype_name, host_dtype
-from xdevice.core import blocks, generators, selection
+from xdevice.core import blocks, generators, registry, selection
 from xdevice.errors import ArgumentError, DTypeError, ShapeError, shown
 from xdevice.tensors import creation, refusals
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any, Final
+    from typing import Any, Final, NoReturn
 
     import numpy as np
 
@@ -41,12 +43,15 @@ if TYPE_CHECKING:
 __all__ = [
     "bernoulli",
     "choice",
+    "get_state",
     "integers",
     "kaiming_normal",
     "kaiming_uniform",
     "normal",
     "permutation",
     "seed",
+    "seed_all",
+    "set_state",
     "uniform",
     "xavier_normal",
     "xavier_uniform",
@@ -65,7 +70,12 @@ _FARTHEST_SUM: Final = 1e-3
 
 
 def uniform(
-    *shape: int | Sequence[int], low: float = 0.0, high: float = 1.0, device: object = None, dtype: object = None
+    *shape: int | Sequence[int],
+    low: float = 0.0,
+    high: float = 1.0,
+    device: object = None,
+    dtype: object = None,
+    **spelling: NoReturn,
 ) -> Any:
     """Uniform numbers in [low, high), `uniform(2, 3)` or `uniform((2, 3))`; float32 unless `dtype` names another float.
 
@@ -91,6 +101,8 @@ def uniform(
         >>> xdevice.to_numpy(x).astype("float64").round(4).tolist()
         [[-0.7288, -0.9719, 0.8755], [-0.4845, -0.2271, -0.0569]]
     """
+    if spelling:
+        spellings.refuse("random.uniform", spelling, "low=, high=, device=, dtype=")
     backend, place, name = _begin("uniform", device, "float32" if dtype is None else dtype, FLOATS)
     sizes = _sizes(backend, shape, name)
     least, most = _number("low", low, name), _number("high", high, name)
@@ -113,7 +125,12 @@ def uniform(
 
 
 def normal(
-    *shape: int | Sequence[int], loc: float = 0.0, scale: float = 1.0, device: object = None, dtype: object = None
+    *shape: int | Sequence[int],
+    loc: float = 0.0,
+    scale: float = 1.0,
+    device: object = None,
+    dtype: object = None,
+    **spelling: NoReturn,
 ) -> Any:
     """Normal numbers of mean `loc` and standard deviation `scale`; float32 unless `dtype` names another float type.
 
@@ -135,6 +152,8 @@ def normal(
         >>> bool(abs(xdevice.to_numpy(weights).mean()) < 1e-4)
         True
     """
+    if spelling:
+        spellings.refuse("random.normal", spelling, "loc=, scale=, device=, dtype=")
     backend, place, name = _begin("normal", device, "float32" if dtype is None else dtype, FLOATS)
     sizes = _sizes(backend, shape, name)
     mean, deviation = _number("loc", loc, name), _number("scale", scale, name)
@@ -157,18 +176,26 @@ def normal(
     return _make(backend, _draw(backend, draw), place, dtype)
 
 
-def integers(*shape: int | Sequence[int], high: int, low: int = 0, device: object = None, dtype: object = None) -> Any:
-    """Integers in [low, high), all equally probable: `integers(2, 3, high=10)`; int64 unless `dtype` says otherwise.
+def integers(
+    *shape: int | Sequence[int],
+    high: int,
+    low: int | None = None,
+    device: object = None,
+    dtype: object = None,
+    **spelling: NoReturn,
+) -> Any:
+    """Integers in [low, high), all equally probable: `integers((5,), high=10)`; int64 unless `dtype` says otherwise.
 
     As in `tensor`, JAX without 64-bit holds int64 as int32: the same numbers, if the bounds fit.
 
     Args:
         high: the bound that all numbers are below.
-        low: the least number.
+        low: the least number, 0 unless it is given. One int before `high` is refused without it: NumPy would take
+            it for the least number, and `xdevice.ones` for the shape.
         dtype: any integer type; the numbers drawn depend on it. The other arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
-        ArgumentError: bounds that are not ints, or low is not below high.
+        ArgumentError: bounds that are not ints, or low is not below high; it is not clear what one int is.
         DTypeError: a dtype that is not an integer, that the backend does not have, or that does not hold the bounds.
         ShapeError, DeviceNotFoundError, UnsupportedError: as with `uniform`.
 
@@ -176,20 +203,27 @@ def integers(*shape: int | Sequence[int], high: int, low: int = 0, device: objec
 
     Example:
         >>> with xdevice.random.seed(0):
-        ...     xdevice.to_numpy(xdevice.random.integers(5, high=10)).tolist()
+        ...     xdevice.to_numpy(xdevice.random.integers((5,), high=10)).tolist()
         [1, 0, 9, 2, 3]
     """
+    if spelling:
+        spellings.refuse("random.integers", spelling, "high=, low=, device=, dtype=")
     backend, place, name = _begin("integers", device, "int64" if dtype is None else dtype, _INTEGERS)
     sizes = _sizes(backend, shape, name)
-    least, end = _whole("low", low), _whole("high", high)
+    if low is None and len(shape) == 1 and isinstance(shape[0], int):
+        raise ArgumentError(
+            f"integers({shape[0]}, high={shown(high)}): the first numbers are the shape; write integers(({shape[0]},), "
+            f"high=...) for {shape[0]} numbers, or integers(low={shape[0]}, high=...) for one number from {shape[0]} on"
+        )
+    least, end = _whole("low", 0 if low is None else low), _whole("high", high)
     if least >= end:
-        raise ArgumentError(f"integers draws from low to below high, and low={low} is not below high={high}")
+        raise ArgumentError(f"integers draws from low to below high, and low={least} is not below high={end}")
     _require_room(backend, name, least, end - 1)
     drawn = _draw(backend, lambda generator: generator.integers(least, end, sizes, name))
     return backend.from_numpy(drawn, place)
 
 
-def permutation(n: int, device: object = None, dtype: object = None) -> Any:
+def permutation(n: int, device: object = None, dtype: object = None, **spelling: NoReturn) -> Any:
     """The ints from 0 to n - 1 in random order, a vector to shuffle by indexing; int64 unless `dtype` says otherwise.
 
     Args:
@@ -208,6 +242,8 @@ def permutation(n: int, device: object = None, dtype: object = None) -> Any:
         ...     xdevice.to_numpy(xdevice.random.permutation(5)).tolist()
         [0, 3, 4, 2, 1]
     """
+    if spelling:
+        spellings.refuse("random.permutation", spelling, "n=, device=, dtype=")
     backend, place, name = _begin("permutation", device, "int64" if dtype is None else dtype, _INTEGERS)
     length = _whole("n", n)
     if length < 0:
@@ -219,7 +255,9 @@ def permutation(n: int, device: object = None, dtype: object = None) -> Any:
     return backend.from_numpy(drawn.astype(name, copy=False), place)
 
 
-def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None, dtype: object = None) -> Any:
+def bernoulli(
+    *shape: int | Sequence[int], p: float = 0.5, device: object = None, dtype: object = None, **spelling: NoReturn
+) -> Any:
     """A mask: each element is True with probability `p`, else False. Another `dtype` than bool gives ones and zeros.
 
     Args:
@@ -239,6 +277,8 @@ def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None
         >>> int(xdevice.to_numpy(kept).sum())
         787
     """
+    if spelling:
+        spellings.refuse("random.bernoulli", spelling, "p=, device=, dtype=")
     backend, place, name = _begin("bernoulli", device, "bool" if dtype is None else dtype, None)
     sizes = _sizes(backend, shape, name)
     probability = _number("p", p, "float64")
@@ -249,7 +289,9 @@ def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None
     return backend.from_numpy(drawn.astype(host_dtype(name), copy=False), place)
 
 
-def choice(*shape: int | Sequence[int], p: Any, device: object = None, dtype: object = None) -> Any:
+def choice(
+    *shape: int | Sequence[int], p: Any, device: object = None, dtype: object = None, **spelling: NoReturn
+) -> Any:
     """Indices from 0 to n - 1, each `i` with probability `p[i]`: `choice(2, 3, p=[0.2, 0.8])`; int64 unless said.
 
     Young: it may change in a minor version.
@@ -271,6 +313,8 @@ def choice(*shape: int | Sequence[int], p: Any, device: object = None, dtype: ob
         ...     xdevice.to_numpy(xdevice.random.choice(8, p=[0.1, 0.0, 0.9])).tolist()
         [0, 2, 2, 0, 2, 2, 2, 2]
     """
+    if spelling:
+        spellings.refuse("random.choice", spelling, "p=, device=, dtype=")
     backend, place, name = _begin("choice", device, "int64" if dtype is None else dtype, _INTEGERS)
     sizes = _sizes(backend, shape, name)
     ends = _probabilities(p).cumsum()
@@ -345,8 +389,8 @@ class seed:
     (docs/reference/random.md). `with seed(0):` draws from a generator of its own, and leaves the generator outside as
     if nothing had been drawn, after exceptions too. Blocks nest, hold across an `await`, and may be entered again, each
     time from the seed. The one exception: what another thread draws between the call of `seed(0)` in `with seed(0):`
-    and the beginning of that block also comes from the seed. The frameworks' own generators, and `xdevice.rand`, are
-    not seeded.
+    and the beginning of that block also comes from the seed. The frameworks' own generators, and
+    `xdevice.random.uniform`, are not seeded.
 
     Args:
         n: an int of 0 or more, of any size.
@@ -387,6 +431,72 @@ class seed:
 
     def __repr__(self) -> str:
         return f"seed({self._n})"
+
+
+def seed_all(n: int) -> None:
+    """Seeds the numbers of `xdevice.random` and of everybody else: Python's `random`, NumPy's `np.random`, and the
+    default generators of the selected framework and of all others that are loaded, on every device.
+
+    The frameworks draw different numbers from one seed; only those of `xdevice.random` are equal on all of them.
+
+    | backend | seeded by |
+    |---|---|
+    | torch | `torch.manual_seed` |
+    | tensorflow | `keras.utils.set_random_seed`, which calls `tf.random.set_seed` |
+    | paddle, mxnet | `paddle.seed`, `mx.random.seed` |
+    | jax | nothing: its keys are seeded where they are made |
+
+    Args:
+        n: an int of 0 or more, below 2**32, as NumPy's `np.random.seed` takes it.
+
+    Raises:
+        ArgumentError: `n` is not such an int; nothing is seeded.
+        UnsupportedError: a third-party backend is loaded that cannot be seeded; nothing is seeded before it.
+
+    Example:
+        >>> xdevice.random.seed_all(0)
+    """
+    number = _whole("a seed", n)
+    if not 0 <= number < 2**32:
+        raise ArgumentError(f"a seed of all generators must be from 0 to 2**32 - 1, not {number}")
+    for backend in dict.fromkeys((selection.current(), *registry.list_loaded())):
+        backend.seed_generators(number)
+    random.seed(number)
+    sys.modules["numpy"].random.seed(number)  # a backend is loaded, and each of them imports NumPy
+    seed(number)
+
+
+def get_state() -> dict[str, Any]:
+    """The state that the next numbers of `xdevice.random` depend on here: plain values, which can be pickled.
+
+    The place is that of `seed`: the innermost block or task, else the process. `set_state` puts it back. The
+    frameworks' own generators have states of their own (`torch.get_rng_state`).
+
+    Example:
+        >>> state = xdevice.random.get_state()
+        >>> x = xdevice.random.normal(3)
+        >>> xdevice.random.set_state(state)
+        >>> xdevice.assert_parity(xdevice.random.normal(3), x)
+    """
+    return generators.current_place().numbers.state()
+
+
+def set_state(state: dict[str, Any]) -> None:
+    """Goes on with the numbers that followed `get_state`, which returned `state`, here or in another process.
+
+    Raises:
+        ArgumentError: not such a state; nothing changes.
+
+    Example:
+        >>> xdevice.random.set_state({})
+        Traceback (most recent call last):
+        xdevice.errors.ArgumentError: set_state takes what get_state returned, not {}
+    """
+    try:
+        numbers = generators.Numbers.of_state(state)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArgumentError(f"set_state takes what get_state returned, not {shown(state)}") from error
+    generators.current_place().numbers = numbers
 
 
 def _make(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: object) -> Any:

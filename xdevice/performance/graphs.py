@@ -1,4 +1,4 @@
-"""`capture`: records the GPU work of a task once, so that it can be replayed many times without Python.
+"""`make_graphed_callable`: records the GPU work of a task once, so that it can be replayed many times without Python.
 
 A GPU does a product of two 100x100 matrices in less time than Python takes to ask for it
 (docs/explanation/hardware.md). A graph (such a recording) asks for all the work of a task at once.
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _capturing: ContextVar[bool] = ContextVar("xdevice_capturing", default=False)
 
 
-def capture(task: Callable[[], Any], device: object = None) -> Graph:
-    """Records the work that a task gives to a GPU, to be replayed: `step = capture(task)`, then `step()` many times.
+def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Graph:
+    """Records the work that a task gives to a GPU, as `torch.cuda.make_graphed_callables` does; each call replays it.
 
     Young: it may change in a minor version.
 
@@ -47,23 +47,24 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
 
     Raises:
         UnsupportedError: the backend has no graphs, or none on that device; the error names what to use instead.
-        CaptureError: the task reads, waits, calls `parallel`, `prefetch` or `capture`, or cannot be recorded.
+        CaptureError: the task reads, waits, calls `parallel.run`, `prefetch` or itself, or cannot be recorded.
         DeviceMismatchError: the task works on another device, which a replay would leave out.
         ArgumentError, DeviceError: not a function; several GPUs, and none is named. Also what the task raises.
 
     Example:
         >>> try:
-        ...     step = xdevice.capture(lambda: xdevice.ones(2, 2))
-        ... except xdevice.UnsupportedError as error:  # no GPU, or no graphs
+        ...     step = xdevice.accelerator.make_graphed_callable(lambda: xdevice.ones(2, 2))
+        ... except xdevice.errors.UnsupportedError as error:  # no GPU, or no graphs
         ...     print("instead" if "graph" in str(error) else error)
         instead
     """
     if not callable(task):
         raise ArgumentError(
-            f"xdevice.capture takes a function without arguments, not {task!r:.100} of type {type(task).__qualname__}: "
-            f"capture(lambda: f(x)), not capture(f(x))"
+            f"make_graphed_callable takes a function without arguments, not {task!r:.100} of type "
+            f"{type(task).__qualname__}: "
+            f"make_graphed_callable(lambda: f(x)), not make_graphed_callable(f(x))"
         )
-    refuse_in_capture("capture")
+    refuse_in_capture("accelerator.make_graphed_callable")
     backend = selection.current()
     place = streams.here(backend) if device is None else devices.parse(device)
     place = backend.require(place)
@@ -84,17 +85,17 @@ def refuse_in_capture(verb: str) -> None:
     """Raises `CaptureError` if a task is being captured: the function `verb` works in other threads or records by
     itself, and that work would not be recorded."""
     if _capturing.get():
-        raise CaptureError(f"xdevice.{verb} is called in a task that is being captured; capture the tasks inside of it")
+        raise CaptureError(f"xdevice.{verb} is called in a task that is being captured; capture the tasks inside it")
 
 
 class Graph:
-    """The work of a task on one GPU, as `capture` recorded it. Calling the graph does that work again.
+    """The work of a task on one GPU, as `make_graphed_callable` recorded it. Calling the graph does that work again.
 
     Young: it may change in a minor version.
 
     `graph()` runs on this thread's stream of the graph's device, so it is ordered like any other work there. It returns
     at once with the task's result: each time the same tensors, whose values the next call overwrites. Copy what you
-    keep (`xdevice.copy_to`). A graph can be a task of `parallel`: `xdevice.parallel(graph_0, graph_1)`.
+    keep (`xdevice.copy_to`). A graph can be a task of `parallel.run`: `xdevice.parallel.run(graph_0, graph_1)`.
 
     A call costs one request to the GPU, and the GPU's time for the work.
     """

@@ -1,4 +1,4 @@
-"""`parallel`: runs independent tasks side by side, each in a thread of its own, which enqueues the task's work.
+"""`parallel.run`: runs independent tasks side by side, each in a thread of its own, which enqueues the task's work.
 
 One thread cannot feed two GPUs from Python, so streams alone gain little (figures: docs/reference/async.md). Threads
 are kept for the next call (`pool`): starting one takes ten times as long as waking one, and three times that on
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 
-def parallel(*tasks: Callable[[], Any]) -> list[Any]:
+def run(*tasks: Callable[[], Any]) -> list[Any]:
     """Runs independent tasks side by side, and returns their results in order, ready for use.
 
     Each task gets a thread, and on PyTorch a stream on every GPU in use; it inherits `with device:`, the selected
@@ -41,7 +41,7 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
     of microseconds a task, ten times that for the first thread, and on GPUs a few for each tensor in a result.
 
     Args:
-        tasks: functions without arguments; `functools.partial` or a lambda makes one. `parallel()` is `[]`.
+        tasks: functions without arguments; `functools.partial` or a lambda makes one. `run()` is `[]`.
 
     | backend | tasks run | gradients of results in the caller |
     |---|---|---|
@@ -54,24 +54,24 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
 
     Raises:
         ArgumentError: an argument cannot be called; no task has started.
-        CaptureError: called inside a task that `capture` records.
+        CaptureError: called inside a task that `make_graphed_callable` records.
         The error of the first task in order that raised one, once the other tasks have ended, with a note that names
             the task. Its `other_errors` are the errors of the other tasks.
 
     Example:
         >>> x = xdevice.ones(1)
-        >>> [xdevice.item(y) for y in xdevice.parallel(lambda: x + 1, lambda: x * 3)]
+        >>> [xdevice.item(y) for y in xdevice.parallel.run(lambda: x + 1, lambda: x * 3)]
         [2.0, 3.0]
     """
     for number, task in enumerate(tasks):
         if not callable(task):
             raise ArgumentError(
-                f"task {number} of xdevice.parallel is {task!r:.100} of type {type(task).__qualname__}, expected a "
-                f"function without arguments: parallel(lambda: f(x), lambda: f(y)), not parallel(f(x), f(y))"
+                f"task {number} of xdevice.parallel.run is {task!r:.100} of type {type(task).__qualname__}, expected a "
+                f"function without arguments: parallel.run(lambda: f(x), lambda: f(y)), not parallel.run(f(x), f(y))"
             )
     if not tasks:
         return []
-    refuse_in_capture("parallel")
+    refuse_in_capture("parallel.run")
     backend = selection.current()
     forks = _forks(backend)
     # all before the first one starts, so that each has the state that the caller has now
@@ -89,16 +89,16 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
 
 
 def close_pool() -> None:
-    """Ends the threads that `parallel` keeps for its next call, and waits for them. Threads that are at work stay.
+    """Ends the threads that `parallel.run` keeps for its next call, and waits for them. Threads that are at work stay.
 
     Young: it may change in a minor version.
 
-    The next `parallel` starts new ones. A program need not call this at its end: the threads end by themselves then,
-    after the tasks at work. A program that ends with a daemon thread inside of `parallel` waits for these up to 10
-    seconds.
+    The next `parallel.run` starts new ones. A program need not call this at its end: the threads end by themselves
+    then, after the tasks at work. A program that ends with a daemon thread inside `parallel.run` waits for these up
+    to 10 seconds.
 
     Example:
-        >>> xdevice.close_pool()
+        >>> xdevice.parallel.close_pool()
     """
     pool.threads.close()
 
@@ -107,14 +107,15 @@ def close_pool() -> None:
 
 
 class _Fork(NamedTuple):
-    """A GPU in use, and an event at the point that the caller's stream on it had reached when `parallel` was called."""
+    """A GPU in use, and an event at the point that the caller's stream on it had reached when `parallel.run` was
+    called."""
 
     device: Device
     event: Any
 
 
 class _Run:
-    """One task of a call of `parallel`: the caller's state that the task takes along, and its result or error."""
+    """One task of a call of `parallel.run`: the caller's state that the task takes along, and its result or error."""
 
     def __init__(self, task: Callable[[], Any], backend: Backend, forks: Sequence[_Fork]) -> None:
         self.task = task
@@ -190,7 +191,7 @@ def _raise_first(runs: Sequence[_Run]) -> None:
     if not failed:
         return
     number, first = failed[0]
-    note(first, f"raised by task {number} of xdevice.parallel: {_name(runs[number].task)}")
+    note(first, f"raised by task {number} of xdevice.parallel.run: {_name(runs[number].task)}")
     # ExceptionGroup came with Python 3.11, and hides the type that a caller catches
     for other, error in failed[1:]:
         note(
@@ -222,7 +223,8 @@ TURN: Final = 0.0005
 
 _intervals_lock = threading.Lock()
 _intervals: list[float] = []
-"""The interval that `sys.getswitchinterval` gave before `TURN` was set, once for each call of `parallel` under way."""
+"""The interval that `sys.getswitchinterval` gave before `TURN` was set, once for each call of `parallel.run` under
+way."""
 
 
 @contextmanager
@@ -233,7 +235,7 @@ def _short_turns(backend: Backend) -> Iterator[None]:
         yield
         return
     with _intervals_lock:
-        # a call inside of a call must not take our own interval for the user's
+        # a call inside a call must not take our own interval for the user's
         _intervals.append(_intervals[0] if _intervals else sys.getswitchinterval())
         sys.setswitchinterval(min(TURN, _intervals[0]))
     try:
@@ -246,7 +248,7 @@ def _short_turns(backend: Backend) -> Iterator[None]:
 
 
 def _after_fork() -> None:
-    # the calls of `parallel` end in the parent only, and a thread that is not in the child may hold the lock
+    # the calls of `parallel.run` end in the parent only, and a thread that is not in the child may hold the lock
     global _intervals_lock
     _intervals_lock = threading.Lock()
     if _intervals:

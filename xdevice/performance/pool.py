@@ -1,6 +1,6 @@
-"""The threads in which `parallel` runs tasks, kept for its next call.
+"""The threads in which `parallel.run` runs tasks, kept for its next call.
 
-A call uses `MOST` threads at most. Tasks that call `parallel` themselves could wait for free threads for ever, so a
+A call uses `MOST` threads at most. Tasks that call `parallel.run` themselves could wait for free threads for ever, so a
 nested call gets those threads that are left of the `MOST`, and its caller's thread does the other tasks.
 """
 
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     """Runs one task, and keeps its result or error."""
 
 MOST: Final = max(32, os.cpu_count() or 1)
-"""How many tasks of one call of `parallel` run at the same time, at most."""
+"""How many tasks of one call of `parallel.run` run at the same time, at most."""
 
 
 class Call:
-    """One call of `parallel`: the tasks that no thread has taken yet, and a queue that tells which tasks have ended."""
+    """One call of `parallel.run`: the tasks that no thread has taken yet, and a queue that tells which tasks have
+    ended."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.count = len(runs)
@@ -46,7 +47,7 @@ class Call:
 
     def work(self, run: Run | None, rest: Callable[[], None] = lambda: None) -> None:
         """Runs a task, and then the tasks that wait for a thread, one after another. Calls `rest` before it reports the
-        end of the last task, so that this thread is free for the caller's next call of `parallel`."""
+        end of the last task, so that this thread is free for the caller's next call of `parallel.run`."""
         while run is not None:
             run()
             run = self.next()  # before the report, since the name `run` would keep the last result alive
@@ -73,7 +74,7 @@ class _Worker(workers.Worker):
 
 
 class Pool:
-    """The threads that `parallel` keeps: as many as were ever busy at once, and one more thread for a backend whose
+    """The threads that `parallel.run` keeps: as many as were ever busy at once, and one more thread for a backend whose
     tasks must all run in the same thread."""
 
     def __init__(self) -> None:
@@ -82,7 +83,7 @@ class Pool:
         self._idle: list[_Worker] = []
         self._busy = 0
         self._calls: set[Call] = set()
-        """The calls of `parallel` under way, without those that tasks have made."""
+        """The calls of `parallel.run` under way, without those that tasks have made."""
         self._enqueuer: _Worker | None = None
 
     def run(self, call: Call) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from xdevice.contract.patching import listening
 from xdevice.core import registry, workers
 from xdevice.core.blocks import Entered
-from xdevice.errors import ArgumentError, TransferError, shown
+from xdevice.errors import ArgumentError, TransferError, TransferWarning, shown
 from xdevice.performance.contract import hooks
 from xdevice.performance.contract.transfers import Transfer
 
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 
 Mode = Literal["record", "warn", "forbid"]
 _MODES = ("record", "warn", "forbid")
-
-
-class TransferWarning(UserWarning):
-    """Warns of a transfer inside `transfers("warn")`, at the user's line that made the transfer.
-
-    Young: it may change in a minor version.
-    """
 
 
 class Record(Transfer):
@@ -223,7 +216,7 @@ def _report(transfer: Transfer) -> None:
     modes = {log._mode for log in logs}
     if "forbid" in modes:
         raise TransferError(
-            f'{record}, inside of xdevice.transfers("forbid"); keep the value on its device, and read it after the '
+            f'{record}, inside xdevice.transfers("forbid"); keep the value on its device, and read it after the '
             f"block, or once in many steps",
             record,
         )

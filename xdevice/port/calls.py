@@ -74,7 +74,7 @@ class Invocation:
         return self.keywords.get(name, default)
 
     def _escape(self) -> None:
-        """Notes that code outside of the project gets all arguments."""
+        """Notes that code outside the project gets all arguments."""
         self.inference.escape(union(*self.values, *self.keywords.values()))
 
     def _other(self, callee: Atom) -> Value:
@@ -142,9 +142,8 @@ class Invocation:
         if full.endswith("multiprocessing.spawn") and self.values:
             return self._spawn()
         self._escape()
+        self.node.has_gpu = self.has_gpu  # type: ignore[attr-defined]  # for rules whose word needs one
         if full in knowledge.DEVICE_MAKERS:
-            # the rule for current_accelerator asks the node: without a GPU it gives None
-            self.node.has_gpu = self.has_gpu  # type: ignore[attr-defined]
             return of("device", None, self.node)
         if full in knowledge.DEVICE_LISTS:
             return self.list_of(self.node, of("device", None, self.node))

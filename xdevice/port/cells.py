@@ -3,7 +3,7 @@
 A cell holds a value that only grows. Its key says what it is about:
 
 - `(module, name)`, `(module, "*")`: a global name; the modules that it imports everything from
-- `(function, name)`, `(function, "local", name)`: a parameter; a local name, for functions inside of it
+- `(function, name)`, `(function, "local", name)`: a parameter; a local name, for functions inside it
 - `(function, "return")`: what it returns
 - `("attr", family, name)`: an attribute of objects of classes that inherit from each other; family None: of anything
 - `("items", key)`: the items of a list or dict, which has the same key; `(function, "*")` and `"**"` are two of them

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from .engine import Examined
     from .sites import Site
+    from .words import Goal, Target, Version
 
 _PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
 _FILE = click.Path(path_type=Path)
@@ -24,6 +25,15 @@ def _refuse_other_suffixes(ctx: click.Context, param: click.Parameter, path: Pat
     if path is not None and path.suffix != ".json":
         raise click.BadParameter(f"{path} does not end in .json, and the report is JSON", ctx, param)
     return path
+
+
+def _read_version(ctx: click.Context, param: click.Parameter, text: str | None) -> Version | None:
+    from .words import version
+
+    try:
+        return None if text is None else version(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
 
 
 def _project(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,6 +84,21 @@ def scan(paths: tuple[Path, ...], only: str, root: Path | None, by: str, report_
     flag_value="check",
     help="Print nothing but the files; exit 1 if one would change.",
 )
+@click.option(
+    "--to",
+    "target",
+    type=click.Choice(("xdevice", "accelerator")),
+    default="xdevice",
+    show_default=True,
+    help="Whose words to write: xdevice's, or PyTorch's own (torch.accelerator) without an import of xdevice.",
+)
+@click.option(
+    "--torch-minimum",
+    metavar="VERSION",
+    callback=_read_version,
+    help="Write only words that this release of PyTorch has: 2.9. Else the newest ones, and the summary names what "
+    "they need.",
+)
 @click.option("--backend", help="What set_backend gets; else the one framework that a file uses.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not list what is open.")
 def port(
@@ -84,14 +109,19 @@ def port(
     backend: str | None,
     quiet: bool,
     report_to: Path | None,
+    target: Target,
+    torch_minimum: Version | None,
 ) -> None:
-    """Rewrites the device idioms of a framework, such as x.cuda(), as calls of xdevice.
+    """Rewrites the device idioms of a framework, such as x.cuda(), as calls of xdevice or as PyTorch's own words.
 
     All PATHS are one project; - is a script on the standard input, which is rewritten to the standard output. Idioms
-    that it could not rewrite are listed on standard error, with the reason. The exit status is 0; 1 with --check if a
-    file would change; 2 if a file cannot be read.
+    that it could not rewrite are listed on standard error, with the reason; then the files that still need one vendor's
+    devices. The exit status is 0; with --check 1 if a file would change, and 3 if none would but one still needs a
+    vendor; 2 if a file cannot be read.
     """
-    examined = _examine(paths, only, root, backend, report_to)
+    from .words import Goal
+
+    examined = _examine(paths, only, root, backend, report_to, Goal(target, torch_minimum))
     changed = False
     for source in examined.sources:
         new = examined.port(source)
@@ -108,7 +138,9 @@ def port(
             click.echo(examined.diff(source), nl=False)
     if not quiet:
         _list_open(examined)
-    _end(examined, 1 if way == "check" and changed else 0)
+    needs_vendor = _show_needs(examined)
+    status = 1 if changed else 3 if needs_vendor else 0
+    _end(examined, status if way == "check" else 0)
 
 
 @click.command()
@@ -188,14 +220,16 @@ def _examine(
     root: Path | None,
     backend: str | None,
     report_to: Path | None,
+    goal: Goal | None = None,
 ) -> Examined:
     """The verdict on each site. The report is written before `port` changes any file."""
     from . import engine, report
+    from .words import USUAL
 
     for path in paths:
         if str(path) != "-" and not path.exists():
             raise click.UsageError(f"there is no file or folder {path}")
-    examined = engine.examine(paths, only, root, backend)  # type: ignore[arg-type]
+    examined = engine.examine(paths, only, root, backend, goal or USUAL)  # type: ignore[arg-type]
     if report_to is not None:
         report_to.write_text(report.text(examined), encoding="utf-8", newline="\n")
     return examined
@@ -236,6 +270,28 @@ def _list_open(examined: Examined) -> None:
             where = f"{site.file}:{line}" + (f" (cell {cell})" if cell else "")
             more = f"; see {site.link}" if site.link else ""
             click.echo(f"{where}: {site.code} {site.idiom}: {site.why}{more}", err=True)
+
+
+def _show_needs(examined: Examined) -> bool:
+    """Names the files that still need one vendor's devices, and the PyTorch that the new text needs. Returns whether
+    there is such a file."""
+    needs_vendor = False
+    newest: dict[Version, list[str]] = {}
+    for source in examined.sources:
+        needed = examined.needed_torch(source)
+        if needed is not None:
+            newest.setdefault(needed, []).append(source.path)
+        names: dict[str, dict[str, list[str]]] = {}
+        for site in examined.vendor_sites(source):
+            line, _ = source.place(site.line)
+            names.setdefault(site.vendor, {}).setdefault(site.idiom, []).append(str(line))
+        for vendor, idioms in names.items():
+            needs_vendor = True
+            uses = "; ".join(f"{name} (line {', '.join(lines)})" for name, lines in idioms.items())
+            click.echo(f"{source.path} will still need {vendor}: {uses}", err=True)
+    for needed, paths in sorted(newest.items()):
+        click.echo(f"PyTorch {needed} or newer is needed by {', '.join(paths)}", err=True)
+    return needs_vendor
 
 
 def _report_unreadable(unreadable: list[tuple[str, str]]) -> None:

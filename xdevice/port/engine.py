@@ -15,11 +15,13 @@ from . import porting, sources
 from .idioms import SETS_CURRENT
 from .inference import Inference
 from .interpreter import infer
+from .neutral_sites import NeutralSites
 from .project import Project
 from .rules import JudgedSites
 from .sites import GRADES, Edit, Grade, Site, splice
 from .sources import PythonModule, Source
-from .text_flow import origins_in_text
+from .text_flow import origins_in_text, origins_on_devices
+from .words import USUAL, Goal, Version, version
 
 
 @dataclass
@@ -37,6 +39,7 @@ class Examined:
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
     modules: list[PythonModule] = field(default_factory=list)
+    goal: Goal = USUAL
 
     def of(self, source: Source) -> list[Site]:
         """The sites of one file."""
@@ -48,7 +51,17 @@ class Examined:
         if not sites:
             return source.raw
         edits = {edit for site in sites for edit in site.edits}
+        for module in source.modules:
+            edits |= porting.unused_imports(module, edits)
         return source.rewrite(edits | self.import_edits(source, sites))
+
+    def vendor_sites(self, source: Source) -> list[Site]:
+        """The sites for which the file will still need one vendor's devices after `port`."""
+        return [site for site in self.of(source) if site.verdict == "open" and site.vendor]
+
+    def needed_torch(self, source: Source) -> Version | None:
+        """The oldest release of PyTorch that has all words which `port` writes into a file; None if it writes none."""
+        return max((version(site.since) for site in self.of(source) if site.since and site.after), default=None)
 
     def import_edits(self, source: Source, sites: list[Site]) -> set[Edit]:
         """The edits that insert the imports which these sites of a file need."""
@@ -87,6 +100,7 @@ def examine(
     only: Grade = "proven",
     root: Path | None = None,
     backend: str | None = None,
+    goal: Goal = USUAL,
 ) -> Examined:
     """All files under the paths as one project, with a verdict for each site.
 
@@ -97,7 +111,7 @@ def examine(
     """
     places = [Path(path) for path in paths]
     root = root or _common_folder(places)
-    examined = Examined(root, only, backend, *sources.read_all(places, root))
+    examined = Examined(root, only, backend, *sources.read_all(places, root), goal=goal)
     judge(examined)
     return examined
 
@@ -110,9 +124,13 @@ def judge(examined: Examined) -> None:
     examined.modules = project.modules
     in_text = origins_in_text(project.modules, inference)
     current = _set_currents(project.modules, inference)
+    goal = examined.goal
+    is_neutral = goal.target == "accelerator"
+    kind = NeutralSites if is_neutral else JudgedSites
+    on_devices = origins_on_devices(project.modules, inference) if is_neutral else set()
     sites: dict[object, Site] = {}
     for module in project.modules:
-        for site in JudgedSites(module, inference, in_text, module in current).sites():
+        for site in kind(module, inference, in_text, module in current, goal, on_devices).sites():
             # a cell of several tabs is judged once in each, and written once
             site.tabs = (module.tab,) if module.tab else ()
             twin = sites.get(site.key)  # of another tab

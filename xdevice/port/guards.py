@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from .sources import PythonModule
-from .values import ANYTHING, AVAILABLE, NOTHING, Atom, Value, means_of, union
+from .values import ANYTHING, AVAILABLE, NOTHING, Atom, Value, means_of, union, value_of
 
 Env = dict[str, Value]
 """What the names may be at one place of a program."""
@@ -71,6 +71,75 @@ def _named_kinds(node: ast.expr) -> set[str]:
             return set()
         kinds |= _KINDS[name.id]
     return kinds
+
+
+def guarded_by(test: ast.AST, parents: dict[ast.AST, ast.AST]) -> list[ast.AST]:
+    """What runs only if an expression is true: the rest of an `and`, the body of an `if`, what a decorator skips."""
+    guarded: list[ast.AST] = []
+    node, is_true = test, True
+    while (outer := parents.get(node)) is not None:
+        match outer:
+            case ast.UnaryOp(op=ast.Not()):
+                is_true = not is_true
+            case ast.BoolOp(values=values) if isinstance(outer.op, ast.And) is is_true:
+                guarded += values[values.index(node) + 1 :]  # type: ignore[arg-type]
+            case ast.If(test=tested, body=body, orelse=orelse) if tested is node:
+                return [*guarded, *(body if is_true else orelse)]
+            case ast.IfExp(test=tested) if tested is node:
+                return [*guarded, outer.body if is_true else outer.orelse]
+            case ast.Call() if is_skip(outer, is_true):
+                decorated = parents.get(outer)
+                return [*guarded, *getattr(decorated, "body", ())]
+            case _:
+                return guarded
+        node = outer
+    return guarded
+
+
+def known_at(node: ast.expr, parents: dict[ast.AST, ast.AST]) -> Value:
+    """What an attribute such as `args.gpu` may be where it stands: not None behind a test that it is not."""
+    means = means_of(node)
+    if not isinstance(node, ast.Attribute) or Atom("none") not in means:
+        return means
+    wanted = ast.dump(node)
+    inner: ast.AST = node
+    while (outer := parents.get(inner)) is not None and not isinstance(outer, ast.FunctionDef | ast.Lambda):
+        if isinstance(outer, ast.If | ast.IfExp) and inner is not outer.test:
+            body = outer.body if isinstance(outer.body, list) else [outer.body]
+            if inner in body and _excludes_none(outer.test, wanted):
+                return means - value_of(Atom("none"))
+        inner = outer
+    return means
+
+
+def _excludes_none(test: ast.expr, wanted: str) -> bool:
+    match test:
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return any(_excludes_none(part, wanted) for part in parts)
+        case ast.Compare(left=left, ops=[ast.IsNot() | ast.NotEq()], comparators=[ast.Constant(value=None)]):
+            return ast.dump(left) == wanted
+    return False
+
+
+def is_skip(call: ast.AST, is_true: bool) -> bool:
+    """Whether a call is a decorator that skips a test where its first argument is false, or if not `is_true` true."""
+    match call:
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[_, *_]):
+            return name == "skipUnless" if is_true else name.lower() == "skipif"
+    return False
+
+
+def needs_gpu(decorators: list[ast.expr]) -> bool:
+    """Whether what is decorated runs only where there is a GPU."""
+    for decorator in decorators:
+        match decorator:
+            case ast.Call(args=[ast.UnaryOp(op=ast.Not(), operand=test), *_]) if is_skip(decorator, is_true=False):
+                if means_of(test) == AVAILABLE:
+                    return True
+            case ast.Call(args=[test, *_]) if is_skip(decorator, is_true=True):
+                if means_of(test) == AVAILABLE:
+                    return True
+    return False
 
 
 def joined(one: Env | None, other: Env | None) -> Env | None:

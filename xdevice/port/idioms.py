@@ -1,7 +1,7 @@
 """Tables of the uses of the frameworks that are sites: their names, their codes, and how each is rewritten.
 
 `rule` is the name of the function in `rules_of_calls` or `rules_of_methods` that judges the use, and `text` what it
-writes. New text has no quotes, colons or backslashes in it, so that it can stand inside of any f-string.
+writes. New text has no quotes, colons or backslashes in it, so that it can stand inside any f-string.
 """
 
 from __future__ import annotations
@@ -70,6 +70,9 @@ CALLS: Final[dict[str, Idiom]] = {
         mxnet.device.num_gpus paddle.device.cuda.device_count d2l.torch.num_gpus d2l.mxnet.num_gpus
         d2l.tensorflow.num_gpus d2l.paddle.num_gpus d2l.jax.num_gpus
     """),
+    **_calls("XD102", "asks_build", "xdevice.num_gpus() > 0", """
+        paddle.is_compiled_with_cuda paddle.device.is_compiled_with_cuda tensorflow.test.is_built_with_cuda
+    """),
     **_calls("XD102", "device_list", "", """
         tensorflow.config.list_physical_devices tensorflow.config.experimental.list_physical_devices
         tensorflow.config.list_logical_devices jax.devices
@@ -96,18 +99,22 @@ CALLS: Final[dict[str, Idiom]] = {
     """),
     **_calls("XD109", "scatter", "xdevice.split_batch", "torch.nn.parallel.scatter"),
     **_calls("XD110", "memory", "allocated", """
-        torch.cuda.memory_allocated paddle.device.cuda.memory_allocated torch.accelerator.memory_allocated
+        paddle.device.cuda.memory_allocated
     """),
     **_calls("XD110", "memory", "peak", """
-        torch.cuda.max_memory_allocated paddle.device.cuda.max_memory_allocated
-        torch.accelerator.max_memory_allocated
+        paddle.device.cuda.max_memory_allocated
     """),
-    **_calls("XD151", "current_device", "xdevice.set_device", "paddle.set_device paddle.device.set_device"),
+    **_calls("XD151", "current_device", "xdevice.set_default_device", "paddle.set_device paddle.device.set_device"),
+    **_calls("XD110", "no_word", "", "torch.cuda.memory_allocated torch.cuda.max_memory_allocated"),
+    **_calls("XD151", "neutral", "", """
+        torch.accelerator.set_device_index torch.accelerator.set_device_idx torch.accelerator.current_device_index
+        torch.accelerator.device_index torch.accelerator.current_stream torch.accelerator.set_stream
+        torch.accelerator.empty_cache torch.accelerator.memory_allocated torch.accelerator.max_memory_allocated
+    """, "PyTorch's own word, for any vendor's device"),
     # no neutral word
     **_calls("XD151", "no_word", "", """
         torch.cuda.set_device torch.cuda.current_device torch.set_default_device torch.get_default_device
-        torch.set_default_tensor_type torch.accelerator.set_device_index torch.accelerator.set_device_idx
-        torch.accelerator.current_device_index torch.accelerator.device_index torch.cuda.device
+        torch.set_default_tensor_type torch.cuda.device
         paddle.get_device paddle.device.get_device
         mxnet.current_context mxnet.context.current_context mxnet.npx.current_device
         tensorflow.config.set_soft_device_placement torch.cuda.device_of
@@ -145,15 +152,15 @@ CALLS: Final[dict[str, Idiom]] = {
         torch.cuda.get_device_capability torch.cuda.mem_get_info torch.cuda.memory_reserved
         torch.cuda.max_memory_reserved torch.cuda.memory_stats torch.cuda.memory_summary
         paddle.device.cuda.get_device_capability paddle.device.cuda.get_device_properties
-        paddle.device.cuda.max_memory_reserved paddle.device.is_compiled_with_cuda paddle.is_compiled_with_cuda
-        paddle.is_compiled_with_xpu tensorflow.test.is_built_with_cuda torch.backends.mps.is_available
+        paddle.device.cuda.max_memory_reserved
+        paddle.is_compiled_with_xpu torch.backends.mps.is_available
         torch.backends.mps.is_built torch.xpu.is_available torch.npu.is_available
         torch.distributed.is_nccl_available jax.default_backend torch.cuda.Event torch.cuda.Stream
         torch.cuda.current_stream torch.cuda.stream torch.xpu.memory_allocated torch.npu.memory_allocated
         torch.xpu.max_memory_allocated torch.npu.max_memory_allocated
     """, "a property of one vendor's device"),
     **_calls("XD157", "no_word", "", """
-        torch.cuda.empty_cache torch.accelerator.empty_cache torch.xpu.empty_cache torch.npu.empty_cache
+        torch.cuda.empty_cache torch.xpu.empty_cache torch.npu.empty_cache
         torch.mps.empty_cache paddle.device.cuda.empty_cache tensorflow.config.experimental.set_memory_growth
         torch.cuda.reset_max_memory_allocated torch.xpu.reset_max_memory_allocated
         torch.npu.reset_max_memory_allocated torch.cuda.reset_peak_memory_stats torch.cuda.ipc_collect

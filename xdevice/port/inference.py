@@ -40,7 +40,7 @@ class Inference:
         self.loop_ends: dict[ast.AST, Env] = {}
 
     def escape(self, value: Value) -> None:
-        """Notes that functions are handed to code outside of the project, which may call them with anything."""
+        """Notes that functions are handed to code outside the project, which may call them with anything."""
         for atom in value:
             if atom.kind in ("function", "bound"):
                 atom.subject.is_open = atom.subject.has_callers = True
@@ -105,7 +105,7 @@ class Inference:
         module = self.project.find(name, asker) if name else None
         if module is None or module is asker:
             return None
-        # in both directions: `set_device` in one changes what "cuda" means in the other
+        # in both directions: `set_default_device` in one changes what "cuda" means in the other
         self.imports.setdefault(asker, set()).add(module)
         self.imports.setdefault(module, set()).add(asker)
         return module
@@ -160,9 +160,14 @@ class Inference:
                 return of("class", cls)
             # attributes that were set on objects of unknown classes, of which this may be one
             loose = self.get(("attr", None, name))
+            inner = cls.inner_class(name, is_super=atom.kind == "super")
+            if inner is not None:
+                # the cell of the family has those of other lineages, too
+                others = frozenset(value for value in values if not _is_inner_class(value, name))
+                return union(of("class", inner), others, loose)
             if values:
                 return union(values, loose)
-            return UNKNOWN if cls.foreign_bases() else loose
+            return UNKNOWN if cls.foreign_bases else loose
         if atom.kind == "class":
             return of("function", method)
         # an heir's object calls the method, so that its `self` may be one of the heir, too
@@ -208,6 +213,10 @@ class Inference:
         for name, value in zip(method.positional, (value_of(atom), INT), strict=False):
             self.put((method, name), value)
         return self.get((method, "return"))
+
+
+def _is_inner_class(atom: Atom, name: str) -> bool:
+    return atom.kind == "class" and atom.subject.outer is not None and atom.subject.name == name
 
 
 def _only_atom(node: ast.AST) -> Atom:

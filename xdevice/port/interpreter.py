@@ -17,7 +17,7 @@ from typing import Any, Final
 from . import knowledge
 from .calls import Invocation, filled_text, pattern_of
 from .cells import Task
-from .guards import GPU, Env, counts_gpus, joined, narrowed, selected_tab
+from .guards import GPU, Env, counts_gpus, joined, narrowed, needs_gpu, selected_tab
 from .inference import Inference
 from .project import Class, Function, Project, origin_of
 from .sources import PythonModule
@@ -111,7 +111,9 @@ class Interpreter:
         for name, value in self.env.items():
             self.put((function, "local", name), value)
         # a caller's tests say nothing here: the function may be called from elsewhere, too
-        self.env[GPU] = NONE
+        owner = function.owner.node.decorator_list if function.owner is not None else []
+        is_tested = needs_gpu([*getattr(function.node, "decorator_list", ()), *owner])
+        self.env[GPU] = NOTHING if is_tested else NONE
         if isinstance(function.node, ast.Lambda):
             self.put((function, "return"), self.evaluate(function.node.body))
         # the end of the body is reached, so that the function may return None
@@ -181,7 +183,7 @@ class Interpreter:
         self._evaluate_parts(node)
 
     def _leave_round(self, node: ast.Break | ast.Continue) -> None:
-        # outside of a loop it is a syntax error, which Python reports when it compiles, not when it parses
+        # outside a loop it is a syntax error, which Python reports when it compiles, not when it parses
         if self._left_loops:
             self._left_loops[-1].append(dict(self.env))
 
@@ -213,7 +215,7 @@ class Interpreter:
 
     def _loop(self, node: ast.AST, read_body: Callable[[], Env | None]) -> Env:
         """Returns the environment where a loop ends. Its body is read until that no longer changes, beginning with what
-        was known when the loop was read the last time, so that a loop inside of it is mostly read once."""
+        was known when the loop was read the last time, so that a loop inside it is mostly read once."""
         ends = self.inference.loop_ends
         # values only grow, so what held at the end of an earlier reading holds now, too
         before = joined(self.env, ends.get(node)) or self.env
@@ -376,16 +378,18 @@ class Interpreter:
     def _class(self, node: ast.ClassDef) -> Env:
         cls = self.inference.classes.get(node)
         if cls is None:
-            cls = self.inference.classes[node] = Class(node, self.module, node.name)
+            cls = self.inference.classes[node] = Class(node, self.module, node.name, self.owner)
+            if self.owner is not None:
+                self.owner.inner[node.name] = cls
         bases = union(*map(self.evaluate, node.bases))
         for keyword in node.keywords:
             self.evaluate(keyword.value)
         if bases != cls.bases:
-            cls.bases = bases
+            cls.inherit(bases)
             for atom in bases:
                 if atom.kind == "class":
                     self.cells.unite(cls, atom.subject)
-        # what the body binds are attributes, which functions inside of it do not see as names
+        # what the body binds are attributes, which functions inside it do not see as names
         outer, env = self.owner, self.env
         self.owner = cls
         inside = dict(env)
@@ -409,7 +413,7 @@ class Interpreter:
 
     def bind(self, target: ast.expr, value: Value, is_inner: bool = False) -> None:
         """Gives a value to what stands left of an assignment; with `is_inner` to the variable of a comprehension, which
-        nothing outside of it can read."""
+        nothing outside it can read."""
         target.means = value  # type: ignore[attr-defined]
         match target:
             case ast.Name() if is_inner:
@@ -484,6 +488,8 @@ class Interpreter:
         return UNKNOWN
 
     def _constant(self, node: ast.Constant) -> Value:
+        if isinstance(node.value, str) and node.value.startswith("cuda"):
+            node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
         if isinstance(node.value, str) and knowledge.SPELLING.fullmatch(node.value):
             return of("spelling", node.value, node)
         return knowledge.CONSTANTS.get(type(node.value), UNKNOWN)
@@ -493,6 +499,7 @@ class Interpreter:
         for part in node.values:
             self.evaluate(part)
             pattern += str(part.value) if isinstance(part, ast.Constant) else "*"
+        node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
         return filled_text(pattern, node)
 
     def _filled_part(self, node: ast.FormattedValue) -> Value:

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 from .idioms import OTHER_ARRAYS, Idiom
@@ -13,6 +14,7 @@ from .inference import Inference
 from .project import frameworks_of, imported_names
 from .sites import Edit, Grade, Verdict
 from .sources import PythonModule
+from .words import ACCELERATOR, AVAILABLE, Goal
 
 Edits = tuple[Edit, ...]
 
@@ -26,6 +28,7 @@ class Judgement:
     code: str = ""  # that of the idiom, unless the reason has its own
     grade: Grade | None = None
     edits: Edits = ()
+    since: str = ""  # the release of PyTorch that the new text needs
     consumed: tuple[ast.AST, ...] = field(default=(), repr=False)  # nodes inside this use that are no sites themselves
 
 
@@ -34,7 +37,7 @@ def left_open(why: str, code: str = "") -> Judgement:
 
 
 def proven(why: str, edits: Edits, *consumed: ast.AST) -> Judgement:
-    return Judgement("rewritten", why, "", "proven", edits, consumed)
+    return Judgement("rewritten", why, "", "proven", edits, consumed=consumed)
 
 
 def safe(why: str, edits: Edits, code: str = "XD161") -> Judgement:
@@ -56,7 +59,11 @@ class JudgedModule:
         inference: Inference,
         text_origins: set[ast.AST],
         sets_current: bool,
+        goal: Goal,
+        device_origins: set[ast.AST],
     ) -> None:
+        self.goal = goal
+        self.device_origins = device_origins
         self.source = module.source
         self.segment = module.segment
         self.span = module.span
@@ -73,8 +80,63 @@ class JudgedModule:
                 names.add(node.id)
         self.other_arrays = names & OTHER_ARRAYS
 
+    @cached_property
+    def torch_name(self) -> str:
+        """The name that the module has for PyTorch: "torch" unless it imports it under another one."""
+        for node in self.nodes:
+            for alias in node.names if isinstance(node, ast.Import) else ():
+                if alias.name == "torch" and alias.asname:
+                    return alias.asname
+        return "torch"
+
+    @cached_property
+    def has_handles(self) -> bool:
+        """Whether the module asks a stream or an event for CUDA's own handle."""
+        return any(
+            isinstance(node, ast.Attribute) and node.attr in ("cuda_stream", "cuda_event") for node in self.nodes
+        )
+
+    @property
+    def asks_xdevice(self) -> bool:
+        """Whether new text may ask xdevice, which answers for the one framework of the file."""
+        return self.goal.target == "xdevice" and len(self.frameworks) == 1
+
+    @property
+    def available(self) -> str:
+        """The test that there is a GPU."""
+        return "xdevice.num_gpus() > 0" if self.asks_xdevice else self.named(AVAILABLE)
+
+    @property
+    def accelerator(self) -> str:
+        """The device without an index; where there is no GPU, None or a mere description."""
+        return "xdevice.native.gpu()" if self.asks_xdevice else self.named(ACCELERATOR)
+
+    @property
+    def current_gpu(self) -> str:
+        """The GPU that `set_device` has chosen, which PyTorch takes a device without an index for; "" where the module
+        works with another framework."""
+        return f"{self.torch_name}.device(xdevice.native.gpu().type)" if self.frameworks == {"torch"} else ""
+
+    @property
+    def accelerator_name(self) -> str:
+        """The kind of accelerator that there is, as a text to compare with: "cuda" on CUDA."""
+        return "xdevice.native.gpu().type" if self.asks_xdevice else f"str({self.accelerator})"
+
+    def named(self, text: str) -> str:
+        """A text about `torch`, with the module's name for it."""
+        return re.sub(r"\btorch\.", f"{self.torch_name}.", text)
+
+    def block_of(self, statement: ast.AST) -> list[ast.AST]:
+        """The statements beside a statement, and it itself."""
+        parent = self.parents.get(statement)
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(parent, name, None)
+            if isinstance(block, list) and statement in block:
+                return block
+        return [statement]
+
     def has_uses(self, node: ast.AST) -> bool:
-        """Whether there are uses of devices inside of an expression."""
+        """Whether there are uses of devices inside an expression."""
         raise NotImplementedError
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
@@ -83,7 +145,7 @@ class JudgedModule:
             yield node
 
     def is_exact(self, node: ast.AST) -> bool:
-        """Whether the positions of a node are right: before Python 3.12 those inside of f-strings may not be."""
+        """Whether the positions of a node are right: before Python 3.12 those inside f-strings may not be."""
         try:
             again = ast.parse(self.segment(node), mode="eval").body
         except (SyntaxError, ValueError, IndexError):
@@ -122,6 +184,19 @@ class Use:
     def is_statement(self) -> bool:
         """Whether nothing is done with the result."""
         return isinstance(self.parent, ast.Expr)
+
+    @property
+    def called(self) -> str:
+        """The full name of what is called."""
+        return self.full_name(self.node.func) if isinstance(self.node, ast.Call) else ""
+
+    @property
+    def indent(self) -> str | None:
+        """The white space before a use that has its lines for itself; None if something else is on them."""
+        text = self.module.source.text
+        before = text[text.rfind(b"\n", 0, self.start) + 1 : self.start]
+        rest = re.compile(rb"[ \t]*(#[^\r\n]*)?(\r?\n|$)").match(text, self.end)
+        return before.decode() if not before.strip(b" \t") and rest is not None else None
 
     @property
     def receiver(self) -> ast.expr:

@@ -1,4 +1,4 @@
-"""Tables of the values that calls and attributes of packages outside of the project give."""
+"""Tables of the values that calls and attributes of packages outside the project give."""
 
 from __future__ import annotations
 
@@ -154,6 +154,7 @@ TYPES: Final[dict[str, Value]] = {
         TENSOR,
     ),
     "torch.device": of("device"),
+    **{name: of("result", name) for name in ("torch.Stream", "torch.cuda.Stream")},
     "torch.nn.Module": of("model", "torch.nn.Module"),
     "paddle.nn.Layer": of("model", "paddle.nn.Layer"),
     "torch.optim.Optimizer": of("optimizer"),
@@ -334,4 +335,4 @@ def is_model(atom: Atom) -> bool:
     """Whether the atom is a layer or model of a framework, or an object of a class of the project derived from one."""
     if atom.kind == "model":
         return True
-    return atom.kind == "instance" and not BASES.isdisjoint(atom.subject.foreign_bases())
+    return atom.kind == "instance" and not BASES.isdisjoint(atom.subject.foreign_bases)

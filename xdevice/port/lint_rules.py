@@ -53,15 +53,15 @@ NEUTRAL: Final[dict[str, str]] = {
     "torch.cuda.is_available": "xdevice.num_gpus() > 0, or torch.accelerator.is_available()",
     "torch.cuda.device_count": "xdevice.num_gpus(), or torch.accelerator.device_count()",
     "torch.cuda.synchronize": "xdevice.sync(), or torch.accelerator.synchronize()",
-    "torch.cuda.set_device": "xdevice.set_device(device), or torch.accelerator.set_device_index(i)",
-    "torch.cuda.current_device": "xdevice.current_device(), or torch.accelerator.current_device_index()",
+    "torch.cuda.set_device": "xdevice.set_default_device(device), or torch.accelerator.set_device_index(i)",
+    "torch.cuda.current_device": "xdevice.device(), or torch.accelerator.current_device_index()",
     "torch.cuda.max_memory_allocated": "xdevice.memory(device).peak",
     "torch.cuda.memory_allocated": "xdevice.memory(device)",
-    "torch.cuda.reset_peak_memory_stats": "xdevice.reset_peak(device)",
+    "torch.cuda.reset_peak_memory_stats": "xdevice.accelerator.reset_peak_memory_stats(device)",
     "torch.cuda.manual_seed": "torch.manual_seed(seed), which seeds every device",
     "torch.cuda.manual_seed_all": "torch.manual_seed(seed), which seeds every device",
-    "torch.cuda.Stream": "xdevice.Stream(device)",
-    "torch.cuda.Event": "xdevice.Event(), or xdevice.Timer() to take a time",
+    "torch.cuda.Stream": "xdevice.accelerator.Stream(device)",
+    "torch.cuda.Event": "xdevice.accelerator.Event(), or xdevice.Timer() to take a time",
     "torch.cuda.amp.autocast": "torch.autocast(device.type)",
     "torch.cuda.amp.GradScaler": "torch.amp.GradScaler(device.type)",
     "torch.cuda.FloatTensor": "torch.empty(..., device=device)",
@@ -325,7 +325,7 @@ def _is_on_host(node: ast.expr) -> bool:
 
 
 def _trains(loop: Any) -> bool:
-    """Whether the backward pass is in the loop itself, and not in a loop inside of it."""
+    """Whether the backward pass is in the loop itself, and not in a loop inside it."""
     waiting: list[ast.AST] = list(loop.body)
     for node in waiting:  # which grows meanwhile
         if isinstance(node, (*_LOOPS, ast.FunctionDef)):

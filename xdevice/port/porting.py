@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
+from typing import Final
 
 from .knowledge import framework_of
 from .project import frameworks_of, imported_names
@@ -20,16 +22,16 @@ def import_edits(source: Source, modules: Iterable[PythonModule], sites: list[Si
     edits = set()
     for module in modules:
         sites_of_module = [site for site in sites if _is_within(site, module)]
-        # whoever imports xdevice has also chosen the backend
-        if not sites_of_module or _has_import(module.tree):
+        if not sites_of_module:
             continue
         statement = _place(module, min(site.line for site in sites_of_module))
         line, col = (statement.lineno, statement.col_offset) if statement is not None else (1, 0)
-        lines = ["import xdevice"]
         frameworks = frameworks_of(module)
         name = backend or (min(frameworks) if len(frameworks) == 1 else None)
-        if name is not None and not _is_shared(source, line, module.tab):
-            lines.append(f'xdevice.set_backend("{name}")')
+        name = None if _is_shared(source, line, module.tab) else name
+        lines = _lines(module, sites_of_module, name)
+        if not lines:
+            continue
         start = source.offset(line, col)
         if col:  # `import a; import b`, or a block
             edits.add(Edit(start, 0, start, "; ".join([*lines, ""])))
@@ -45,15 +47,86 @@ def import_edits(source: Source, modules: Iterable[PythonModule], sites: list[Si
     return edits
 
 
+def _lines(module: PythonModule, sites: list[Site], backend: str | None) -> list[str]:
+    """The lines that the new text of the sites needs: an import of what it names and the module does not import."""
+    written = "".join(edit.text for site in sites for edit in site.edits)
+    lines = []
+    # whoever imports xdevice has also chosen the backend
+    if "xdevice." in written and not _has_import(module.tree, "xdevice"):
+        if backend == "mxnet" and not _sets_semantics(module.tree):
+            lines += ["import os", _LEGACY]
+        lines.append("import xdevice")
+        if backend is not None:
+            lines.append(f'xdevice.set_backend("{backend}")')
+    if re.search(r"\btorch\.", written) and not _has_import(module.tree, "torch"):
+        lines.append("import torch")
+    return lines
+
+
+_OF_CUDA: Final = re.compile(r"torch\.cuda(\.|$)")
+
+
+def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
+    """The edits that take out imports from `torch.cuda` whose last use the edits have rewritten."""
+    # others may import it from here
+    if module.source.path.endswith("__init__.py"):
+        return set()
+    nodes, parents = module.walked
+    removed = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and not node.level and _OF_CUDA.match(node.module or ""):
+            gone = {alias for alias in node.names if _is_unused(module, alias.asname or alias.name, edits)}
+            if gone:
+                removed.add(_without(module, node, gone, parents))
+    return removed
+
+
+def _is_unused(module: PythonModule, name: str, edits: set[Edit]) -> bool:
+    nodes, _ = module.walked
+    uses = [module.span(node) for node in nodes if isinstance(node, ast.Name) and node.id == name]
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    is_rewritten = all(any(edit.start <= start and end <= edit.end for edit in edits) for start, end in uses)
+    return bool(uses) and is_rewritten and name not in texts  # a text may be in `__all__`
+
+
+def _without(module: PythonModule, node: ast.ImportFrom, gone: set[ast.alias], parents: dict[ast.AST, ast.AST]) -> Edit:
+    start, end = module.span(node)
+    text = module.source.text
+    rest = [alias for alias in node.names if alias not in gone]
+    if rest:
+        new = ast.unparse(ast.ImportFrom(node.module, rest, 0))
+        return Edit(start, -end, end, new)
+    first = text.rfind(b"\n", 0, start) + 1
+    line = re.compile(rb"[ \t]*\r?\n").match(text, end)
+    is_alone = len(getattr(parents.get(node), "body", ())) == 1
+    if is_alone or line is None or text[first:start].strip():
+        return Edit(start, -end, end, "pass")
+    return Edit(first, -line.end(), line.end(), "")
+
+
 def _is_within(site: Site, module: PythonModule) -> bool:
     return module.source.path == site.file and (not site.tabs or module.tab in site.tabs)
 
 
-def _has_import(tree: ast.Module) -> bool:
+_LEGACY: Final = 'os.environ.setdefault("XDEVICE_MXNET_NP", "0")'
+"""Keeps the arrays of `mx.nd` what they are: `set_backend("mxnet")` else turns NumPy's semantics on."""
+
+
+def _sets_semantics(tree: ast.Module) -> bool:
+    """Whether an MXNet program works with NumPy's semantics: it sets them, or d2l does."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr="set_np") | ast.Name(id="set_np") | ast.ImportFrom(module="d2l"):
+                return True
+    return False
+
+
+def _has_import(tree: ast.Module, package: str) -> bool:
+    """Whether the module imports a package under its own name, before anything else runs."""
     for node in tree.body:
         if isinstance(node, ast.Import):
             packages = [alias.name.split(".")[0] for alias in node.names if not alias.asname]
-            if "xdevice" in packages:
+            if package in packages:
                 return True
     return False
 

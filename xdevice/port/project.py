@@ -28,7 +28,7 @@ class Function:
     is_method: bool = False  # called on an object, which is its first argument
     is_property: bool = False
     has_callers: bool = False
-    is_open: bool = False  # code outside of the project may call it with anything
+    is_open: bool = False  # code outside the project may call it with anything
     has_yield: bool = False
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class Function:
 
 
 def _nodes_of_scope(body: list[ast.AST]) -> Iterator[ast.AST]:
-    """The nodes of a function, without those of the functions and classes inside of it."""
+    """The nodes of a function, without those of the functions and classes inside it."""
     waiting = list(body)
     for node in waiting:  # which grows meanwhile
         yield node
@@ -85,9 +85,18 @@ class Class:
     node: ast.ClassDef
     module: PythonModule
     name: str
+    outer: Class | None = None
     bases: Value = NOTHING
     methods: dict[str, Function] = field(default_factory=dict)
+    inner: dict[str, Class] = field(default_factory=dict)
     united_with: Class | None = None
+    foreign_bases: frozenset[str] = frozenset()
+    """The bases that are not of the project, by their full names; "?" for one that is not known."""
+
+    def __post_init__(self) -> None:
+        # asked for at every call of a method, so that both are kept until the bases change
+        self.lineage: tuple[Class, ...] = (self,)
+        self._heirs: set[Class] = set()
 
     def family(self) -> Class:
         """One class for all that inherit from each other: the same for each of them."""
@@ -96,7 +105,27 @@ class Class:
             cls = cls.united_with
         return cls
 
-    def lineage(self) -> list[Class]:
+    def inherit(self, bases: Value) -> None:
+        """Sets the bases, of which there may be more than before."""
+        self.bases = bases
+        for atom in bases:
+            if atom.kind == "class":
+                atom.subject._heirs.add(self)
+        waiting = [self]
+        while waiting:
+            cls = waiting.pop()
+            if cls._changes_with_bases():
+                waiting += cls._heirs
+
+    def _changes_with_bases(self) -> bool:
+        """Finds the lineage and the bases outside of the project again; returns whether they differ from before."""
+        before = self.lineage, self.foreign_bases
+        self.lineage = tuple(self._find_lineage())
+        atoms = {atom for cls in self.lineage for atom in cls.bases if atom.kind != "class"}
+        self.foreign_bases = frozenset(atom.subject if atom.kind == "foreign" else "?" for atom in atoms)
+        return before != (self.lineage, self.foreign_bases)
+
+    def _find_lineage(self) -> dict[Class, None]:
         """The class and its bases within the project, nearest first."""
         classes: dict[Class, None] = {}
         waiting: list[Class] = [self]
@@ -105,19 +134,18 @@ class Class:
             if cls not in classes:
                 classes[cls] = None
                 waiting += reversed([atom.subject for atom in cls.bases if atom.kind == "class"])
-        return list(classes)
-
-    def foreign_bases(self) -> set[str]:
-        """The bases that are not of the project, by their full names; "?" for one that is not known."""
-        atoms = {atom for cls in self.lineage() for atom in cls.bases if atom.kind != "class"}
-        return {atom.subject if atom.kind == "foreign" else "?" for atom in atoms}
+        return classes
 
     def method(self, name: str, is_super: bool = False) -> Function | None:
         """The method of this name; with `is_super` that of a base."""
-        for cls in self.lineage()[is_super:]:
+        for cls in self.lineage[is_super:]:
             if name in cls.methods:
                 return cls.methods[name]
         return None
+
+    def inner_class(self, name: str, is_super: bool = False) -> Class | None:
+        """The class of this name in the body of the class, or else of a base."""
+        return next((cls.inner[name] for cls in self.lineage[is_super:] if name in cls.inner), None)
 
 
 class Project:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
-from . import idioms
+from . import idioms, rules_of_words
+from .guards import guarded_by
 from .idioms import Idiom
 from .judging import OTHER_GPU, JudgedModule, Judgement, Use, left_open, proven, text_of
 from .knowledge import SPELLING, framework_of
@@ -21,23 +23,46 @@ Judged = tuple[Use, Judgement]
 
 _ASKS_THE_SELECTED: Final = {"XD101", "XD102", "XD108", "XD110", "XD111", "XD151"}
 """The codes of idioms whose neutral word asks the selected backend; that of the others has a tensor to ask."""
+_OF_PYTORCH: Final = ("word", "text")
+"""Rules that write PyTorch's own words, where the file has several frameworks."""
 _NO_OBJECTS: Final = ("foreign", "module", "class", "namespace")
 
 
 class JudgedSites(JudgedModule):
-    """The sites of one module."""
+    """The sites of one module, for the target "xdevice"."""
 
     def sites(self) -> Iterator[Site]:
         if not self.frameworks:
             return
         consumed: set[ast.AST] = set()
+        found: list[Judged] = []
         for node in self.nodes:
             judged = self._judge(node) if node not in consumed else None
             if judged is not None:
-                use, judgement = judged
-                for part in judgement.consumed:
+                found.append(judged)
+                for part in judged[1].consumed:
                     consumed.update(ast.walk(part))
-                yield self._site(use, judgement)
+        stays = {use.node: use for use, judgement in found if judgement.verdict == "open" and _vendor_of(use)}
+        for use, judgement in found:
+            test = self._test_of(use) if judgement.edits and stays else None
+            if test is not None:
+                judgement = self._guarding(test, stays) or judgement
+            yield self._site(use, judgement)
+
+    def _test_of(self, use: Use) -> ast.AST | None:
+        """The test that a use makes, which is true only on CUDA: `torch.cuda.is_available()`, `d.type == "cuda"`."""
+        if use.called.endswith(".is_available"):
+            return use.node  # type: ignore[no-any-return]
+        for node in (use.node, use.parent):
+            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.In):
+                return node
+        return None
+
+    def _guarding(self, test: ast.AST, stays: dict[Any, Use]) -> Judgement | None:
+        """Keeps `torch.cuda.is_available()` where it guards what only CUDA has."""
+        guarded = [inner for part in guarded_by(test, self.parents) for inner in ast.walk(part)]
+        names = [stays[inner].idiom.name for inner in guarded if inner in stays]
+        return left_open(f"guards {names[0]}, which only one vendor has") if names else None
 
     def has_uses(self, node: ast.AST) -> bool:
         return any(self._judge(inner) is not None for inner in ast.walk(node) if not isinstance(inner, ast.keyword))
@@ -67,6 +92,8 @@ class JudgedSites(JudgedModule):
             end=(where.end_lineno, where.end_col_offset),
             before=self.segment(where),
             link=idiom.link or None,
+            since=judgement.since,
+            vendor=_vendor_of(use),
             edits=judgement.edits,
         )
 
@@ -75,8 +102,12 @@ class JudgedSites(JudgedModule):
     def _judge(self, node: Any) -> Judged | None:
         """The use that a node is, and the judgement on it; None if it is none, or if it is never reached, because it is
         behind a `return` or in another tab."""
-        judge = self._JUDGES.get(type(node))
         is_reached = hasattr(node.value if isinstance(node, ast.keyword) else node, "means")
+        if isinstance(node, ast.Attribute | ast.Name):
+            judged = self._judge_name(node)
+            if judged is not None or not is_reached:
+                return judged
+        judge = self._JUDGES.get(type(node))
         return judge(self, node) if judge is not None and is_reached else None
 
     def _judge_call(self, node: ast.Call) -> Judged | None:
@@ -84,6 +115,10 @@ class JudgedSites(JudgedModule):
         if isinstance(node.func, ast.Name) and self._is_parameter(node.func):
             return None  # its callers choose the device
         full_name = self.full_name(node.func)
+        row = rules_of_words.row_of(full_name)
+        judged = self._judge_word(node, full_name) if row is None or not row.xdevice else None
+        if judged is not None:
+            return judged
         if full_name in idioms.CALLS:
             use = Use(self, node, idioms.CALLS[full_name])
             return use, CALL_RULES[use.idiom.rule](use)
@@ -95,6 +130,36 @@ class JudgedSites(JudgedModule):
         if isinstance(node.func, ast.Attribute) and node.func.attr in idioms.METHODS:
             return self._judge_method(Use(self, node, idioms.METHODS[node.func.attr]), full_name)
         return None
+
+    def _judge_word(self, node: ast.Call, full_name: str) -> Judged | None:
+        """The judgement on a call of a name that has a row in the table of words, or that only CUDA has."""
+        row = rules_of_words.row_of(full_name)
+        if not full_name.startswith("torch.") or (row is None and not full_name.startswith("torch.cuda.")):
+            return None
+        use = Use(self, node, _idiom_of(full_name))
+        return use, rules_of_words.word(use)
+
+    def _judge_name(self, node: ast.Attribute | ast.Name) -> Judged | None:
+        """The judgement on a name of CUDA's that is not called here: it is handed on, or an annotation."""
+        parent = self.parents.get(node)
+        if isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Call) and parent.func is node):
+            return None
+        full_name = self.full_name(node) if hasattr(node, "means") else self._annotated_name(node)
+        if not full_name.startswith("torch.cuda.") or not isinstance(node.ctx, ast.Load):
+            return None
+        row = rules_of_words.row_of(full_name)
+        use = Use(self, node, _idiom_of(full_name))
+        return use, left_open("no neutral word is known for it") if row is None else rules_of_words.value(use, row)
+
+    def _annotated_name(self, node: ast.AST) -> str:
+        """The full name of what an annotation names, which is not interpreted; "" for anything else."""
+        prefix = f"{self.torch_name}.cuda."
+        if not isinstance(node, ast.Attribute) or not ast.unparse(node).startswith(prefix):
+            return ""
+        for inner, outer in zip([node, *self.around(node)], self.around(node), strict=False):
+            if inner in (getattr(outer, "annotation", None), getattr(outer, "returns", None)):
+                return ast.unparse(node).replace(prefix, "torch.cuda.", 1)
+        return ""
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
         receiver = means_of(use.receiver)
@@ -129,7 +194,9 @@ class JudgedSites(JudgedModule):
         if framework_of(callee) is None or not SPELLING.fullmatch(text):
             return use, left_open("a text, for a function that may read it", "XD165")
         if self.sets_current and ":" not in text:
-            return use, OTHER_GPU
+            if not self.current_gpu:
+                return use, OTHER_GPU
+            return use, proven("the GPU that set_device has chosen", use.replace(self.current_gpu, node.value))
         edits = use.replace(f"xdevice.native.gpu({text.partition(':')[2]})", node.value)
         return use, proven("a text that names it, for a function of the framework", edits)
 
@@ -154,8 +221,11 @@ class JudgedSites(JudgedModule):
                 use = Use(self, node, Idiom(f".{name} == {text}", "XD112", "comparison"))
                 if text == "cpu":
                     return use, Judgement("neutral", "a CPU is called cpu everywhere", consumed=(node.left,))
-                why = "asks for one vendor's device: xdevice.device(d).kind is gpu on all"
-                return use, Judgement("open", why, consumed=(node.left,))
+                (literal,) = node.comparators
+                edits = use.replace(self.accelerator_name, literal)
+                why = "the kind of the accelerator that there is"
+                judgement = proven(why, edits, node.left) if text == "cuda" else left_open("PyTorch has no such kind")
+                return use, replace(judgement, since="2.6")
         return None
 
     def _judge_attribute(self, node: ast.Attribute) -> Judged | None:
@@ -175,7 +245,7 @@ class JudgedSites(JudgedModule):
             return None
         use = Use(self, node, Idiom(f".{node.attr}", "XD112", "attribute"))
         if node.attr == "is_cuda":
-            return use, left_open("asks for one vendor's device: xdevice.device_of(x).kind is gpu on all", "XD162")
+            return use, rules_of_words.is_cuda(use)
         return use, Judgement("neutral", "reads where it is")
 
     _JUDGES: Final[dict[type, Any]] = {
@@ -203,6 +273,7 @@ class JudgedSites(JudgedModule):
         if any(isinstance(outer, ast.JoinedStr) for outer in around) and not self.is_exact(node):
             return left_open("inside an f-string whose parts this version of Python cannot locate", "XD165")
         asks = idiom.code in _ASKS_THE_SELECTED or idiom.rule == "wait"
+        asks = asks and idiom.rule not in _OF_PYTORCH and self.goal.target == "xdevice"
         if asks and len(self.frameworks) > 1:
             return left_open("several frameworks in this file: the selected one would be asked", "XD168")
         if idiom.code == "XD101" and _is_by_identity(around[0]):
@@ -223,6 +294,31 @@ class JudgedSites(JudgedModule):
     def _is_scripted(self, node: ast.AST) -> bool:
         decorators = getattr(node, "decorator_list", ())
         return any(self.full_name(d) in ("torch.jit.script", "torch.jit.script_method") for d in decorators)
+
+
+_VENDORS: Final = {"cuda": "CUDA", "nccl": "CUDA", "xpu": "XPU", "npu": "NPU", "mps": "MPS"}
+
+
+def _vendor_of(use: Use) -> str:
+    """The vendor whose devices a use names, by its own name or a text that it is given; "" for none."""
+    names = [use.idiom.name]
+    node = use.node
+    if isinstance(node, ast.Call):
+        names += [text_of(argument) or "" for argument in use.arguments]
+    elif isinstance(node, ast.keyword):
+        names.append(text_of(node.value) or "")
+    elif isinstance(node, ast.Compare):
+        names += [text_of(side) or "" for side in node.comparators]
+    for part in re.split(r"\W+", " ".join(names).lower()):
+        if part in _VENDORS:
+            return _VENDORS[part]
+    return ""
+
+
+def _idiom_of(full_name: str) -> Idiom:
+    """The idiom of a name that has a row: with the code under which it is listed."""
+    listed = idioms.CALLS.get(full_name)
+    return Idiom(full_name, listed.code if listed is not None else "XD156", "word", link=listed.link if listed else "")
 
 
 def _is_by_identity(node: ast.AST) -> bool:

@@ -61,10 +61,18 @@ def replaced(use: Use) -> Judgement:
     if use.arguments:
         return left_open("the neutral word takes no argument", "XD166")
     text = use.idiom.text
-    return proven(NAMED, use.replace(f"({text})" if " " in text and not _stands_loose(use) else text))
+    return proven(NAMED, use.replace(f"({text})" if " " in text and not stands_loose(use) else text))
 
 
-def _stands_loose(use: Use) -> bool:
+def asks_build(use: Use) -> Judgement:
+    judgement = replaced(use)
+    if not judgement.edits:
+        return judgement
+    return safe("asks the machine, where the old name asks how the framework was built", judgement.edits)
+
+
+def stands_loose(use: Use) -> bool:
+    """Whether a comparison needs no brackets in place of this use."""
     match use.parent:
         case ast.Call(func=func):
             return use.node is not func
@@ -145,7 +153,7 @@ def _has_index(node: ast.AST) -> bool:
 
 def _without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
     """The judgement on a device without an index. The native device of xdevice has an index, which shows in texts and
-    ignores `set_device`. If either matters, the new text is made of the kind alone, or the site stays open."""
+    ignores `set_default_device`. If either matters, the new text is made of the kind alone, or the site stays open."""
     in_text = use.node in use.module.text_origins
     # `torch.device("cuda")` prints without an index, and follows set_device; xdevice's own has index 0
     if not in_text and not use.sets_current:
@@ -259,6 +267,8 @@ def device_count(use: Use) -> Judgement:
 def put_on_device(use: Use) -> Judgement:
     if len(use.args) != 2 or use.keywords or use.has_stars:
         return left_open("not the form device_put(x, device)", "XD166")
+    if only(means_of(use.args[0]), ("int", "float", "bool")):
+        return left_open("a number of Python, which is on no device before", "XD162")
     edits = use.renamed
     return proven(_A_DEVICE, edits) if is_device(use.args[1]) else safe(_NO_DEVICE, edits)
 
@@ -357,6 +367,7 @@ _RULES: Final = (
     neutral,
     renamed,
     replaced,
+    asks_build,
     torch_device,
     accelerator,
     device_with_index,

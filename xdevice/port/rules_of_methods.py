@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from .guards import known_at
 from .idioms import METHODS, ONLY_MXNET
 from .judging import OTHER_ARGUMENTS, OTHER_GPU, STARS, Judgement, Use, left_open, proven, safe
 from .knowledge import DECORDS_ARRAY, GLUONS_OUTPUT, IN_PLACE, is_model
@@ -49,7 +50,10 @@ def to(use: Use) -> Judgement:
     if means == TENSOR:
         return left_open("moves to where another tensor is, and to its dtype", "XD161")
     if use.sets_current and names_no_index(device):
-        return OTHER_GPU
+        if not use.module.current_gpu or use.method != "to" or use.keywords.keys() - {"device"}:
+            return OTHER_GPU
+        edits = (*use.move_to(device), *use.replace(use.module.current_gpu, device))
+        return _moved(use, proven(_A_DEVICE, edits))
     if only(means, NUMBERS):
         return _moved(use, proven(_A_DEVICE, use.move_to(device, maker="xdevice.gpu")))
     edits = use.move_to(device)
@@ -120,7 +124,7 @@ def to_vendor(use: Use) -> Judgement:
     device = use.args[0] if use.args else getattr(use.keywords.get("device"), "value", None)
     if device is None:
         return _to_vendor_itself(use, maker)
-    means = means_of(device)
+    means = known_at(device, use.module.parents)
     if only(means, DEVICES):
         return _moved(use, proven(_A_DEVICE, use.move_to(device)))
     if only(means, NUMBERS):
@@ -130,14 +134,17 @@ def to_vendor(use: Use) -> Judgement:
 
 
 def _to_vendor_itself(use: Use, maker: str) -> Judgement:
+    new = f"{maker}()"
     if maker == "xdevice.gpu" and use.sets_current:
-        return OTHER_GPU
+        if not use.module.current_gpu:
+            return OTHER_GPU
+        new = use.module.current_gpu
     merged = _read_around(use, use.node) if maker == "xdevice.cpu" else None
     if merged is not None:
         return merged
-    end, text = use.end - 1, f"{maker}()"
+    end, text = use.end - 1, new
     for keyword in use.keywords.values():
-        end, text = use.span(keyword)[0], f"{maker}(), "
+        end, text = use.span(keyword)[0], f"{new}, "
     return _moved(use, proven(_A_DEVICE, use.call_with_receiver("xdevice.to_device", end, text)))
 
 

@@ -44,6 +44,7 @@ CODES: Final[dict[str, str]] = {
     "XD168": "several frameworks in one script",
     "XD169": "a device that flows into text",
     "XD170": "current_accelerator() may be None here",
+    "XD171": "the word needs a newer PyTorch",
 }
 """What each code says. 10x: there is a neutral word; 15x: there is none; 16x: not proven. Lint adds 2xx and 4xx."""
 
@@ -66,7 +67,7 @@ class Edit:
 
 
 def splice(text: bytes, edits: Iterable[Edit]) -> bytes:
-    """`text` with the edits made, which may not overlap; everything outside of them stays byte for byte.
+    """`text` with the edits made, which may not overlap; everything outside them stays byte for byte.
 
     Raises:
         ValueError: two edits overlap, which is a fault of xdevice: the sites of a file should nest.
@@ -88,7 +89,8 @@ class Site:
     `line` and `col` (bytes, from 0, as `ast` has them) are those of `Source.text`; `Source.place(line)` gives the line
     of the file and, for a notebook, the cell. `before` is the text of the whole expression, `after` what it becomes
     (None unless there is a rewriting). `grade` is what a rewriting rests on: it is there for a site that is open only
-    because its grade is above the level that was asked for, and None where there is no rewriting at all.
+    because its grade is above the level that was asked for, and None where there is no rewriting at all. `since` is the
+    release of PyTorch that the new text needs, "" for any; `vendor` the one whose devices the old text names.
     """
 
     file: str
@@ -104,6 +106,8 @@ class Site:
     before: str = ""
     after: str | None = None
     link: str | None = None
+    since: str = ""
+    vendor: str = ""
     edits: tuple[Edit, ...] = field(default=(), repr=False)
     tabs: tuple[str, ...] = ()
 

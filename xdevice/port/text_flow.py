@@ -14,6 +14,7 @@ from .values import DEVICES, Value, means_of, only
 
 _TEXT_FUNCTIONS: Final = {"print", "str", "repr", "format"}
 _WRITING_METHODS: Final = {"info", "warning", "debug", "error", "write", "log", "format"}
+_TAKING_DEVICES: Final = {"device", "device_type", "map_location"}
 _READING_METHODS: Final = {
     "startswith",
     "endswith",
@@ -33,6 +34,28 @@ def origins_in_text(modules: list[PythonModule], inference: Inference) -> set[as
             for part in _parts_in_text(node, inference):
                 origins.update(_origins(means_of(part)))
     return origins
+
+
+def origins_on_devices(modules: list[PythonModule], inference: Inference) -> set[ast.AST]:
+    """The texts that are handed to something which takes a device."""
+    origins: set[ast.AST] = set()
+    for module in modules:
+        for node in module.walked[0]:
+            for part in _devices_in(node, inference):
+                origins.update(_origins(means_of(part)))
+    return origins
+
+
+def _devices_in(node: ast.AST, inference: Inference) -> list[ast.expr]:
+    if not isinstance(node, ast.Call):
+        return []
+    parts = [keyword.value for keyword in node.keywords if keyword.arg in _TAKING_DEVICES]
+    name = inference.full_name(node.func)
+    method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    takes_first = method in ("to", "cuda") or name in ("torch.device", "torch.Generator", "torch.set_default_device")
+    if takes_first or (name in idioms.CALLS and idioms.CALLS[name].code == "XD154"):
+        parts += node.args[:1]
+    return parts
 
 
 def _origins(value: Value) -> Iterator[ast.AST]:

@@ -8,7 +8,7 @@ the project is interpreted. An atom has a kind, which says what its subject is:
 | "tensor", "array", "int", "float", "bool", "str", "none", "dtype", "optimizer", "available" | none |
 | "device" | none: a framework's own device; `origin` is the node that chose it, or None |
 | "spelling" | a text that names a device, as "cuda:0"; what an f-string fills in is "*"; `origin` as above |
-| "foreign" | an attribute of a package outside of the project, by its full name, as "torch.nn.Linear" |
+| "foreign" | an attribute of a package outside the project, by its full name, as "torch.nn.Linear" |
 | "result" | what calling such an attribute gave, where no table knows more: its full name |
 | "model" | a layer or model of a framework: its full name |
 | "function", "bound", "class", "instance", "super", "module" | a function, class or module of the project |

@@ -56,7 +56,7 @@ def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
         if operand.kind == "model":
             raise NotATensorError(
                 f"{operand.name} is a model of type {type(operand.value).__qualname__}, expected a tensor; "
-                "xdevice.replicate(model, devices) copies a model to several devices"
+                "xdevice.parallel.replicate(model, devices) copies a model to several devices"
             )
         refuse_sparse(operand, verb)
     return operands

@@ -109,7 +109,7 @@ def gather(parts: Iterable[Any], device: object) -> Any:
 
     Example:
         >>> halves = xdevice.split_batch(xdevice.tensor([1, 2, 3]), ["cpu", "cpu"], even=False)
-        >>> xdevice.gather(halves, "cpu").tolist()
+        >>> xdevice.parallel.gather(halves, "cpu").tolist()
         [1, 2, 3]
     """
     place = _devices.parse(device)
@@ -160,7 +160,7 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
             them into one model. A sparse or masked tensor, or one made of other tensors (DTensor).
 
     Example:
-        >>> first, second = xdevice.replicate({"w": xdevice.ones(2)}, ["cpu", "cpu"])
+        >>> first, second = xdevice.parallel.replicate({"w": xdevice.ones(2)}, ["cpu", "cpu"])
         >>> first["w"] is second["w"]
         False
     """
@@ -195,7 +195,7 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
     Costs a copy for each device.
 
     Example:
-        >>> len(xdevice.broadcast(xdevice.ones(2), ["cpu", "cpu"]))
+        >>> len(xdevice.parallel.broadcast(xdevice.ones(2), ["cpu", "cpu"]))
         2
     """
     places = _places(devices)
@@ -237,7 +237,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     Costs NCCL's own time, or without NCCL one copy to the first device and one back: docs/reference/devices.md.
 
     Example:
-        >>> [x.tolist() for x in xdevice.all_reduce([xdevice.tensor([1.0, 2.0]), xdevice.tensor([3.0, 4.0])])]
+        >>> [x.tolist() for x in xdevice.parallel.all_reduce([xdevice.tensor([1.0, 2.0]), xdevice.tensor([3.0, 4.0])])]
         [[4.0, 6.0], [4.0, 6.0]]
     """
     if op not in ("sum", "mean"):

@@ -186,7 +186,7 @@ def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
     if kind == "model":
         raise NotATensorError(
             f"convert takes tensors, and a {type(x).__qualname__} is a model of {source.name}: convert its weights "
-            f"with xdevice.convert_state, which knows their layouts, and a single variable as a tensor "
+            f"with xdevice.models.convert_state, which knows their layouts, and a single variable as a tensor "
             f"(tf.convert_to_tensor(x))"
         )
     if kind == "symbol":

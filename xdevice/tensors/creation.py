@@ -3,9 +3,9 @@ backend."""
 
 from __future__ import annotations
 
-from xdevice.base import devices, floats
+from xdevice.base import devices, floats, spellings
 from xdevice.base.devices import CPU, Device
-from xdevice.base.dtypes import DTYPES, FLOATS, SHORT_FLOATS, dtype_name, host_dtype, name_of
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, dtype_name, host_dtype, name_of
 from xdevice.core import registry, scopes, selection
 from xdevice.errors import DTypeError, NotATensorError, ShapeError, shown
 
@@ -14,7 +14,7 @@ from .refusals import require_dtype, traced
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
+    from typing import Any, NoReturn
 
     import numpy as np
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
 _KEPT = frozenset(DTYPES) - {"float64"}
-"""What an array keeps where no dtype is named."""
+"""The dtypes that an array keeps where none is named."""
 _EXTENDED = ("bfloat16", *SHORT_FLOATS)
 """The dtypes of ml_dtypes, whose kind NumPy gives as "V" or as "f"."""
 _MOST_BYTES = 2**63 - 1
 _EXACT_IN_FLOAT64 = 2.0**53
 
 
-def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
+def tensor(data: Any, *, device: object = None, dtype: object = None, **spelling: NoReturn) -> Any:
     """A new tensor of the selected backend, never an alias of `data`.
 
     Args:
@@ -55,11 +55,13 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
         array([[1, 2],
                [3, 4]])
     """
+    if spelling:
+        spellings.refuse("tensor", spelling, "device=, dtype=")
     return tensor_of(selection.current(), data, device, dtype)
 
 
 def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any:
-    """What `tensor` gives, of this backend."""
+    """A tensor of this backend, as `tensor` makes it."""
     place = place_for(backend, device)
     if dtype is None and not floats.setting() and (name := _taken_as_it_is(data)):
         require_dtype(backend, name, "the dtype", "say another", place=place, may_narrow=True)
@@ -71,7 +73,7 @@ def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any
     return backend.from_numpy(floats.jitter(_cast(_exact(data, array, wanted), wanted)), place)
 
 
-def ones(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+def ones(*shape: int | Sequence[int], device: object = None, dtype: object = None, **spelling: NoReturn) -> Any:
     """A tensor of ones, `ones(2, 3)` or `ones((2, 3))`; float32 unless `dtype` says otherwise. Made on the device.
 
     Arguments and errors are those of `tensor`, and `ShapeError`: no shape, or more bytes than can be addressed.
@@ -80,10 +82,12 @@ def ones(*shape: int | Sequence[int], device: object = None, dtype: object = Non
         >>> tuple(xdevice.ones(2, 3).shape)
         (2, 3)
     """
+    if spelling:
+        spellings.refuse("ones", spelling, "device=, dtype=")
     return _full(shape, 1, device, dtype)
 
 
-def zeros(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+def zeros(*shape: int | Sequence[int], device: object = None, dtype: object = None, **spelling: NoReturn) -> Any:
     """A tensor of zeros, `zeros(2, 3)` or `zeros((2, 3))`; float32 unless `dtype` says otherwise. Made on the device.
 
     Arguments and errors are those of `ones`.
@@ -92,39 +96,12 @@ def zeros(*shape: int | Sequence[int], device: object = None, dtype: object = No
         >>> xdevice.item(xdevice.zeros(1))
         0.0
     """
+    if spelling:
+        spellings.refuse("zeros", spelling, "device=, dtype=")
     return _full(shape, 0, device, dtype)
 
 
-def rand(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
-    """Uniform numbers in [0, 1), `rand(2, 3)` or `rand((2, 3))`; float32 unless `dtype` names another float type.
-
-    Drawn by the framework's own generator, so its own seed function makes them repeatable (`torch.manual_seed`,
-    `tf.random.set_seed`, `mx.random.seed`, `paddle.seed`; `np.random.seed` for NumPy and for JAX, whose keys are
-    drawn from NumPy's generator). Frameworks draw different numbers from one seed. Arguments and errors are those
-    of `ones`.
-
-    | inside | each call |
-    |---|---|
-    | `torch.compile`, `tf.function`, `paddle.jit.to_static` | draws anew |
-    | `jax.jit`, and others that JAX traces once | `UnsupportedError`: draw outside; pass the numbers, or a key, in |
-    | `jax.grad`, `jax.vmap` | draws anew, the same numbers for each mapped element |
-    | `torch.vmap` | PyTorch's `RuntimeError` without `randomness="same"` or `"different"` |
-    | `hybrid_forward` of a hybridized Gluon block | MXNet's `TypeError`: use `F.random` |
-
-    Example:
-        >>> bool((xdevice.rand(4) < 1).all())
-        True
-    """
-    backend = selection.current()
-    place = place_for(backend, device)
-    wanted = dtype_name(dtype) if dtype is not None else floats.usual()
-    if wanted not in FLOATS:
-        raise DTypeError(f"rand gives float numbers, not {wanted}; expected one of {', '.join(FLOATS)}")
-    require_dtype(backend, wanted, "the dtype", "say another", place=place, may_narrow=True)
-    return backend.rand(shape_of(shape, wanted), place, wanted)
-
-
-def supports(dtype: object, device: object = None) -> bool:
+def is_dtype_supported(dtype: object, device: object = None) -> bool:
     """Whether tensors of a dtype can be on a device of the selected backend, as it is set up: float64 cannot be on MPS.
 
     Young: it may change in a minor version. Arguments are those of `tensor`. The answer for an 8-bit float is True if
@@ -136,7 +113,7 @@ def supports(dtype: object, device: object = None) -> bool:
     Costs 1 us. It starts the device only on JAX, which tells nothing before.
 
     Example:
-        >>> xdevice.supports("float32", "cpu")
+        >>> xdevice.accelerator.is_dtype_supported("float32", "cpu")
         True
     """
     backend = selection.current()
@@ -267,8 +244,8 @@ def place_for(backend: Backend, device: object) -> Device:
 
 
 def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
-    """The sizes that the arguments of `ones`, `rand` and the like give, as `(2, 3)` or `((2, 3),)`. Raises `ShapeError`
-    for anything that is not a shape."""
+    """The sizes that the arguments of `ones`, `random.uniform` and the like give, as `(2, 3)` or `((2, 3),)`. Raises
+    `ShapeError` for anything that is not a shape."""
     sizes: Any = listed(shape[0]) if len(shape) == 1 else shape
     if any([isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0 for size in sizes]):  # noqa: C419
         raise ShapeError(f"a shape is made of ints of 0 or more, as in (2, 3) or ((2, 3)), not of {shown(sizes)}")

@@ -1,4 +1,4 @@
-"""What the verbs do with one tensor or one model: move it, copy it, and say where it is. `contents` does this for
+"""The verbs for one tensor or one model: move it, copy it, and say where it is. `contents` does this for
 containers."""
 
 from __future__ import annotations

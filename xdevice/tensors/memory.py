@@ -1,23 +1,38 @@
-"""`memory`, `free_pinned` and `reset_peak`: how much memory a device has, and how much of it this process uses."""
+"""`devices`, `memory`, `empty_cache`, `empty_host_cache` and `reset_peak_memory_stats`: which devices there are, how
+much memory each has, and how much of it this process uses."""
 
 from __future__ import annotations
 
-from xdevice.base import devices
-from xdevice.core import selection
+from xdevice.base.devices import parse
+from xdevice.core import scopes, selection
 from xdevice.cuda import ring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from xdevice.contract import Memory
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend, Memory
 
 
-def memory(device: object) -> Memory:
-    """The bytes of a device's memory on the selected backend: total, free, allocated and peak, and pinned on the CPU.
+def devices() -> list[Device]:
+    """All devices of the selected backend: its CPUs, then its GPUs or TPUs, as JAX's `jax.devices()` lists them.
+
+    `xdevice.memory(device)` has the name and the memory of one. Starts no CUDA context.
+
+    Example:
+        >>> with xdevice.use_backend("numpy"):
+        ...     xdevice.devices()
+        [Device('cpu:0')]
+    """
+    return list(selection.current().devices())
+
+
+def memory(device: object = None) -> Memory:
+    """A device's name, and the bytes of its memory on the selected backend: total, free, allocated, peak and pinned.
 
     `total` and `free` are of the whole device, for all processes. `allocated` is what this process holds through the
     framework, in live tensors; `peak` is the most that it has held. A number that the framework does not tell is None.
     `pinned`, on the CPU, is the page-locked memory that xdevice keeps for copies to and from GPUs, for all backends
-    together: 64 MB from the first large copy on, until `free_pinned`.
+    together: 64 MB from the first large copy on, until `empty_host_cache`.
 
     | backend | on a GPU | on the CPU |
     |---|---|---|
@@ -31,7 +46,7 @@ def memory(device: object) -> Memory:
     Asynchronous work may still allocate: call `xdevice.sync()` first, if that matters. The call may start the device.
 
     Args:
-        device: any spelling that `xdevice.device` takes.
+        device: any spelling that `xdevice.device` takes; without it the default device, `xdevice.device()`.
 
     Raises:
         DeviceNotFoundError, DeviceError: no such device.
@@ -40,34 +55,63 @@ def memory(device: object) -> Memory:
 
     Example:
         >>> xdevice.memory("cpu")._fields
-        ('total', 'free', 'allocated', 'peak', 'pinned')
+        ('total', 'free', 'allocated', 'peak', 'pinned', 'name')
     """
     backend = selection.current()
-    place = backend.require(devices.parse(device))
-    usage = backend.memory(place)
+    place = _required(backend, device)
+    usage = backend.memory(place)._replace(name=backend.describe(place).name)
     return usage._replace(pinned=ring.pinned_bytes()) if place.kind == "cpu" else usage
 
 
-def free_pinned() -> None:
-    """Gives back the page-locked memory that large copies between the host and GPUs go through.
+def empty_cache(device: object = None) -> None:
+    """Gives the memory that the framework keeps for its next tensors back to the device, as
+    `torch.accelerator.empty_cache` does. Live tensors stay.
+
+    | backend | on a GPU |
+    |---|---|
+    | torch, paddle | the caches of all GPUs |
+    | mxnet | the cache of this GPU |
+    | tensorflow, jax | `UnsupportedError`: they keep what they have taken until the process ends |
+
+    The CPU and virtual GPUs have no cache: nothing happens there, so that a program runs without a GPU as well.
+
+    Args:
+        device: any spelling that `xdevice.device` takes; without it the default device, `xdevice.device()`.
+
+    Raises:
+        UnsupportedError: as in the table. DeviceNotFoundError, DeviceError: no such device.
+
+    Example:
+        >>> xdevice.accelerator.empty_cache("cpu")
+    """
+    backend = selection.current()
+    place = _required(backend, device)
+    if place.kind != "cpu" and not backend.virtual:
+        backend.empty_cache(place)
+
+
+def empty_host_cache() -> None:
+    """Gives back the page-locked memory that large copies between the host and GPUs go through, as
+    `torch.accelerator.empty_host_cache` gives back PyTorch's.
 
     Young: it may change in a minor version.
 
     Waits for copies that are under way. The next large copy allocates such memory again.
 
     Example:
-        >>> xdevice.free_pinned()
+        >>> xdevice.accelerator.empty_host_cache()
         >>> xdevice.memory("cpu").pinned
         0
     """
     ring.free()
 
 
-def reset_peak(device: object) -> None:
-    """Resets `memory(device).peak` to the number of bytes that are allocated now.
+def reset_peak_memory_stats(device: object = None) -> None:
+    """Resets `memory(device).peak` to the number of bytes that are allocated now, as
+    `torch.accelerator.reset_peak_memory_stats` does.
 
     Args:
-        device: any spelling that `xdevice.device` takes.
+        device: any spelling that `xdevice.device` takes; without it the default device, `xdevice.device()`.
 
     Raises:
         UnsupportedError: the device's peak is not known or cannot be reset: on NumPy, MXNet and JAX, on PyTorch's CPU,
@@ -76,11 +120,15 @@ def reset_peak(device: object) -> None:
 
     Example:
         >>> try:
-        ...     xdevice.reset_peak("cpu")
-        ... except xdevice.UnsupportedError as error:
+        ...     xdevice.accelerator.reset_peak_memory_stats("cpu")
+        ... except xdevice.errors.UnsupportedError as error:
         ...     print("xdevice.memory(device).allocated" in str(error))
         True
     """
     backend = selection.current()
-    place = backend.require(devices.parse(device))
-    backend.reset_peak(place)
+    backend.reset_peak(_required(backend, device))
+
+
+def _required(backend: Backend, device: object) -> Device:
+    """The device that a spelling names, the default device without one. Raises an error if the backend lacks it."""
+    return backend.require(scopes.current_device() if device is None else parse(device))

@@ -38,12 +38,12 @@ def traced(backend: Backend, name: str) -> UnsupportedError:
     `copy_to` take one."""
     return UnsupportedError(
         f"{name} stands for a tensor while {backend.name} traces a function, so it has no values and no device "
-        f"yet; do this outside of the traced function. to_device and copy_to work inside, or say why not"
+        f"yet; do this outside the traced function. to_device and copy_to work inside, or say why not"
     )
 
 
 def operators_compute_elsewhere(backend: Backend) -> str:
-    """What an error for tensors on two devices adds where an operator may have brought them there."""
+    """The sentence that an error for tensors on two devices adds where an operator may have brought them there."""
     if backend.computes_on == "operands":
         return ""
     return (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from xdevice.base import devices
+from xdevice.base import devices, spellings
 from xdevice.base.devices import CPU, Named
 from xdevice.base.devices import Device as Device  # here, because scopes makes `with device:` work
 from xdevice.containers import trees
-from xdevice.core import registry, scopes, selection  # noqa: F401  # scopes says what `with device:` does
+from xdevice.core import registry, scopes, selection
 from xdevice.errors import DeviceError, DeviceMismatchError, NotATensorError, UnsupportedError, shown
 
 from . import contents, leaves
@@ -17,12 +17,13 @@ from .refusals import refuse_non_container
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Any, TypeVar
+    from typing import Any, NoReturn, TypeVar
 
     from .leaves import Location
 
     T = TypeVar("T")
 
+_DEFAULT = object()
 _spelled = devices.spelled
 _probes = registry.probes
 _movable = registry.movable
@@ -31,8 +32,12 @@ _movable = registry.movable
 # devices
 
 
-def device(spec: object) -> Device:
+def device(spec: object = _DEFAULT) -> Device:
     """The device that a spelling names: a `Device`, a text in any framework's spelling, or a native device object.
+
+    `device()` is the device on which this thread makes tensors, as `torch.get_default_device` tells it: that of the
+    innermost `with device:`, else of `set_default_device`, else `cpu:0`. Defaults that a framework's own functions have
+    set do not count.
 
     Args:
         spec: "cpu", "gpu" (the first), "gpu:1", "cuda:1", "GPU:1", "/GPU:1", "gpu(1)", "mps", "xpu:0",
@@ -47,10 +52,10 @@ def device(spec: object) -> Device:
     Whether the device exists is checked where it is used. Costs 0.1 us for a text seen before.
 
     Example:
-        >>> xdevice.device("/GPU:1")
-        Device('gpu:1')
+        >>> xdevice.device("/GPU:1"), xdevice.device()
+        (Device('gpu:1'), Device('cpu:0'))
     """
-    return devices.parse(spec)
+    return scopes.current_device() if spec is _DEFAULT else devices.parse(spec)
 
 
 def cpu(index: int = 0) -> Device:
@@ -140,7 +145,7 @@ def _index(i: object) -> int:
 # moving
 
 
-def to_device(x: T, device: object, non_blocking: bool = False) -> T:
+def to_device(x: T, device: object, non_blocking: bool = False, **spelling: NoReturn) -> T:
     """Moves `x` to a device. Returns `x` itself if it is there already, else a new tensor; models move in place.
 
     Values, dtype, shape and `requires_grad` stay, and gradients flow through the move (on MXNet inside `record()`).
@@ -167,6 +172,8 @@ def to_device(x: T, device: object, non_blocking: bool = False) -> T:
         >>> xdevice.to_device(x := xdevice.ones(2, 3), "cpu") is x
         True
     """
+    if spelling:
+        spellings.refuse("to_device", spelling, "device=, non_blocking=")
     if type(device) is Device:
         target = device
     else:

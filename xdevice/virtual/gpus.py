@@ -37,7 +37,7 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
     Example:
         >>> try:
         ...     xdevice.virtual_gpus(0)
-        ... except xdevice.ArgumentError as error:
+        ... except xdevice.errors.ArgumentError as error:
         ...     print(error)
         virtual_gpus() takes an int of 1 or more, not 0
     """

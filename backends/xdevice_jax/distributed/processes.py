@@ -192,7 +192,7 @@ def _initialize(group: Group) -> bool:
     if "0" in group.exchange(str(int(is_ours))):
         raise LaunchError(
             f"JAX has run something already on rank {', '.join(map(str, started))}, and it meets other processes only "
-            "before its first array: enter xdevice.processes() first, or choose engine='torch:gloo'"
+            "before its first array: enter xdevice.distributed.processes() first, or choose engine='torch:gloo'"
         )
     return jax.distributed.is_initialized()
 

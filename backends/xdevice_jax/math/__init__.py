@@ -8,6 +8,7 @@ from xdevice.math.contract.arithmetic import Arithmetic
 
 from .compiling import JaxCompiling
 from .gradients import JaxGradients
+from .reproducibility import JaxReproducibility
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -25,4 +26,4 @@ class JaxArithmetic(Arithmetic):
         return nn
 
 
-MIXINS: Final = (JaxArithmetic, JaxGradients, JaxCompiling)
+MIXINS: Final = (JaxArithmetic, JaxGradients, JaxCompiling, JaxReproducibility)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from xdevice.base.dtypes import host_dtype
+from xdevice_jax.blocking import is_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,15 +32,40 @@ def compiled(kernel: Callable[..., Array], settings: tuple[str, ...]) -> Callabl
     return jax.jit(kernel, static_argnames=settings)
 
 
-@partial(jax.jit)
-def cross_entropy(logits: Array, labels: Array) -> Array:
+def guards(indices: Array, place: str) -> bool:
+    return place != "cpu" and not is_blocking()
+
+
+@jax.jit
+def cross_entropies(logits: Array, labels: Array) -> Array:
     # `fill` gives NaN for a label that is no class
-    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1, mode="fill")
-    return -jnp.mean(chosen)
+    places = _forward(labels, logits.shape[1])[:, None]
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), places, 1, mode="fill")[:, 0]
 
 
+@jax.jit
+def cross_entropy(logits: Array, labels: Array) -> Array:
+    return jnp.mean(cross_entropies(logits, labels))
+
+
+@jax.jit
+def embedding(indices: Array, table: Array) -> Array:
+    return jnp.take(table, _forward(indices, table.shape[0]), 0, mode="fill")
+
+
+def _forward(indices: Array, n: int) -> Array:
+    """The indices, those below 0 beyond the end: JAX would count them from the end."""
+    return jnp.where(indices < 0, n, indices)
+
+
+@partial(jax.jit, static_argnums=(1, 2))
 def one_hot(indices: Array, n: int, name: str) -> Array:
-    return jax.nn.one_hot(indices, n, dtype=host_dtype(name))
+    dtype = host_dtype(name)
+    ones = jax.nn.one_hot(indices, n, dtype=dtype)
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return ones
+    is_class = (indices >= 0) & (indices < n)
+    return jnp.where(is_class[..., None], ones, jnp.nan)
 
 
 @partial(jax.jit, static_argnames=("stride", "padding"))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from xdevice.base import devices
 from xdevice.testing.contract.samples import Samples, Work
@@ -42,9 +41,6 @@ class JaxSamples(Samples):
     def gradient(self, function: Callable[[Any], Any], x: jax.Array) -> jax.Array:
         gradient: jax.Array = jax.grad(lambda v: function(v).sum())(x)
         return gradient
-
-    def seed(self, number: int) -> None:
-        np.random.seed(number)
 
     def failing_work(self) -> jax.Array:
         size = 20_000_000  # its square does not fit into any memory

@@ -1,6 +1,6 @@
 """Calls modules of Flax (nnx, linen) and Equinox, and records the calls of the layers of Flax.
 
-A module of Equinox is called with `vmap` over the batch, inside of which its layers have no values. So of such a model
+A module of Equinox is called with `vmap` over the batch, and inside it its layers have no values. So of such a model
 only the outputs are compared.
 """
 

@@ -7,14 +7,16 @@ Facts that the code depends on:
 - Equinox has PyTorch's layouts, but the bias of a convolution has an axis of length 1 for each axis of the window.
 - nnx's OptimizedLSTMCell has one bias where PyTorch has two. Its GRUCell has none for the state, and its LSTMCell has
   an array for each gate.
-- The batch norm of Equinox keeps its statistics outside of the module.
+- The batch norm of Equinox keeps its statistics outside the module.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.twins.contract import layouts
+import jax
+
+from xdevice.twins.contract import dialects, layouts
 from xdevice.twins.contract.layers import Layers
 from xdevice.twins.contract.layouts import Layer, Part, Settings
 
@@ -22,25 +24,8 @@ from . import linen
 from .modules import equinox, is_equinox, is_nnx, nnx, variables, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
-_NORM: Final = {"weight": "scale", "bias": "bias"}
-_NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
-    "linear": {"weight": "kernel"},
-    "conv": {"weight": "kernel"},
-    "conv_transpose": {"weight": "kernel"},
-    "batch_norm": {**_NORM, layouts.MEAN: "mean", layouts.VARIANCE: "var", layouts.COUNTER: None},
-    "embedding": {"weight": "embedding"},
-    "layer_norm": _NORM,
-    "rms_norm": {"weight": "scale"},
-    "group_norm": _NORM,
-}
-_RULES: Final = {
-    "linear": {"weight": layouts.TRANSPOSED},
-    "conv": {"weight": layouts.KERNEL_FIRST},
-    "conv_transpose": {"weight": layouts.KERNEL_FIRST},
-}
-_PROJECTIONS: Final = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
 _Kind = tuple[str, tuple[Part, ...], Settings]
 
 
@@ -54,8 +39,8 @@ def _of_nnx(module: Any) -> _Kind | None:
         case library.Conv:
             kind, settings = "conv", _of_conv(module)
         case library.ConvTranspose:
-            # without transpose_kernel nnx does not turn the window, and PyTorch does
-            return "conv_transpose", _refused("conv_transpose", "nnx turns the window the other way"), {}
+            kind, settings = "conv_transpose", _of_transposed(module)
+            return kind, dialects.flax(kind, {"transpose_kernel": module.transpose_kernel}), settings
         case library.BatchNorm:
             kind, settings = "batch_norm", {"eps": module.epsilon, "momentum": 1 - module.momentum}
         case library.LayerNorm:
@@ -67,24 +52,41 @@ def _of_nnx(module: Any) -> _Kind | None:
         case library.Embed:
             kind, settings = "embedding", {"padding_idx": None, "max_norm": None}
         case library.MultiHeadAttention:
-            return layouts.ATTENTION, tuple(_attention(module.num_heads, module.head_dim)), _of_attention(module)
+            return layouts.ATTENTION, _attention(module.num_heads, module.head_dim), _of_attention(module)
         case library.RNN if isinstance(module.cell, library.OptimizedLSTMCell):
-            return "lstm", _CELL, _of_recurrent(module)
+            return "lstm", dialects.FLAX_CELL, _of_recurrent(module)
         case _:
             return None
-    return kind, layouts.parts(kind, settings, _NAMES, _RULES), settings
+    return kind, dialects.flax(kind, settings), settings
 
 
-_CELL: Final = (
-    Part("cell.dense_i.kernel", ("weight_ih_l0",), layouts.TRANSPOSED),
-    Part("cell.dense_h.kernel", ("weight_hh_l0",), layouts.TRANSPOSED),
-    Part("cell.dense_h.bias", ("bias_ih_l0", "bias_hh_l0"), layouts.SUMMED),
-)
+def _of_transposed(module: Any) -> dict[str, object]:
+    """The settings of a ConvTranspose in PyTorch's terms. JAX states how many zeros are added to both ends of the
+    spread input; PyTorch adds the size of the window less 1, less `padding`."""
+    axes = len(module.kernel_size)
+    stride, dilation = (layouts.per_axis(one or 1, axes) for one in (module.strides, module.kernel_dilation))
+    settings: dict[str, object] = {"stride": stride, "dilation": dilation, "groups": 1, "padding_mode": "zeros"}
+    settings |= _masked(module)
+    sizes = [step * (size - 1) for size, step in zip(module.kernel_size, dilation, strict=True)]
+    added = _zeros(module.padding, sizes, stride)
+    if added is None:
+        return settings | {"padding": str(module.padding).lower()}
+    pads = tuple(size - first for size, (first, _) in zip(sizes, added, strict=True))
+    return settings | {"padding": pads, "output_padding": tuple(last - first for first, last in added)}
 
 
-def _refused(kind: str, why: str) -> tuple[Part, ...]:
-    own = layouts.parts(kind, {}, _NAMES, _RULES)
-    return tuple(part._replace(rule=layouts.refused(part.rule, why)) for part in own)
+def _zeros(padding: Any, sizes: Sequence[int], stride: Sequence[int]) -> list[tuple[int, int]] | None:
+    """How many zeros `jax.lax.conv_transpose` adds to both ends of each axis; None for a text that it does not know."""
+    if not isinstance(padding, str):
+        each = layouts.per_axis(padding, len(sizes))
+        return [(one, one) if isinstance(one, int) else (one[0], one[1]) for one in each]
+    if padding == "VALID":
+        return [(size, max(size, step - 1)) for size, step in zip(sizes, stride, strict=True)]
+    if padding != "SAME":
+        return None
+    totals = [size + step - 1 for size, step in zip(sizes, stride, strict=True)]
+    firsts = [size if step > size else -(-total // 2) for size, step, total in zip(sizes, stride, totals, strict=True)]
+    return [(first, total - first) for first, total in zip(firsts, totals, strict=True)]
 
 
 def _of_conv(module: Any) -> dict[str, object]:
@@ -101,7 +103,12 @@ def _of_conv(module: Any) -> dict[str, object]:
         "dilation": dilation,
         "groups": module.feature_group_count,
         "padding_mode": "zeros",
+        **_masked(module),
     }
+
+
+def _masked(module: Any) -> dict[str, object]:
+    return {} if getattr(module, "mask", None) is None else {"mask": "of the kernel"}
 
 
 def _padding(padding: Any, axes: int) -> object:
@@ -112,12 +119,8 @@ def _padding(padding: Any, axes: int) -> object:
     return layouts.sides([side for one in each for side in (one if isinstance(one, tuple) else (one, one))], axes)
 
 
-def _attention(heads: int, size: int) -> Iterator[Part]:
-    for theirs, name in _PROJECTIONS.items():
-        yield Part(f"{name}.kernel", (f"{theirs}.weight",), layouts.kernel((-1,), (heads, size)))
-        yield Part(f"{name}.bias", (f"{theirs}.bias",), layouts.shaped((heads, size)))
-    yield Part("out.kernel", ("out_proj.weight",), layouts.kernel((heads, size), (-1,)))
-    yield Part("out.bias", ("out_proj.bias",), layouts.SAME)
+def _attention(heads: int, size: int) -> tuple[Part, ...]:
+    return dialects.flax(layouts.ATTENTION, {"num_heads": heads, "size_of_heads": size})
 
 
 def _of_attention(module: Any) -> dict[str, object]:
@@ -168,17 +171,31 @@ def _of_linen(layer: linen.LinenLayer, names: Container[str]) -> Layer | None:
     """A layer of linen, whose settings are not known."""
     settings: dict[str, object] = {}
     if layer.kind == layouts.ATTENTION:
-        own = tuple(_attention(*layer.heads))
+        own = _attention(*layer.heads)
     elif layer.kind == "lstm":
-        cell = "cell." if layouts.join(layer.path, _CELL[0].name) in names else ""
-        own = tuple(part._replace(name=cell + part.name.removeprefix("cell.")) for part in _CELL)
+        cell = "cell." if layouts.join(layer.path, dialects.FLAX_CELL[0].name) in names else ""
+        own = tuple(part._replace(name=cell + part.name.removeprefix("cell.")) for part in dialects.FLAX_CELL)
         settings = {"layers": 1, "bidirectional": False, "projection": 0}
     else:
-        own = layouts.parts(layer.kind, settings, _NAMES, _RULES)
+        own = dialects.flax(layer.kind, settings)
     return layouts.bound(layer.path, layer.kind, own, names, settings)
 
 
+def _described(model: Any, names: Container[str]) -> Iterator[Layer]:
+    for path, module in walk(model):
+        description = (_of_nnx if is_nnx(module) else _of_equinox)(module)
+        if description is None:
+            continue
+        kind, own, settings = description
+        dtype, own_dtype = (getattr(module, name, None) for name in ("dtype", "param_dtype"))
+        if None not in (dtype, own_dtype) and jax.numpy.dtype(dtype) != jax.numpy.dtype(own_dtype):
+            settings = {**settings, layouts.COMPUTES_IN: jax.numpy.dtype(dtype).name}
+        yield from filter(None, [layouts.bound(path, kind, own, names, settings)])
+
+
 class JaxLayers(Layers):
+    dialects = ("flax", "haiku")
+
     def has_layers(self, x: object) -> bool:
         return is_nnx(x) or is_equinox(x) or linen.is_linen(x)
 
@@ -199,8 +216,4 @@ class JaxLayers(Layers):
         if linen.is_linen(model):
             yield from filter(None, (_of_linen(layer, names) for layer in linen.layers(model)))
             return
-        for path, module in walk(model):
-            description = (_of_nnx if is_nnx(module) else _of_equinox)(module)
-            if description is not None:
-                kind, own, settings = description
-                yield from filter(None, [layouts.bound(path, kind, own, names, settings)])
+        yield from layouts.stated_once(_described(model, names), layouts.COMPUTES_IN)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 _COLLECTIONS: Final = ("params", "batch_stats")
+_PASSING: Final = ("intermediates", "perturbations", "cache")
+"""What a run makes anew."""
 _GATES: Final = "ifgo"
 _CELL: Final = frozenset(side + gate for side in "ih" for gate in _GATES)
 _GRU: Final = ("ir", "iz", "in", "hr", "hz", "hn")
@@ -45,7 +47,7 @@ def is_linen(x: object) -> bool:
 
 
 def is_frozen(module: Any) -> bool:
-    return any(not isinstance(module.variables.get(name, {}), dict) for name in _COLLECTIONS)
+    return any(not isinstance(module.variables[name], dict) for name in module.variables)
 
 
 def arrays(module: Any) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], None]]]:
@@ -99,8 +101,9 @@ def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
     names = set(leaves)
     if names == {"embedding"}:
         return "embedding"
-    if "kernel" in names and names <= {"kernel", "bias"} and not name.startswith("ConvTranspose"):
-        return "linear" if leaves["kernel"]["kernel"].ndim == 2 else "conv"
+    if "kernel" in names and names <= {"kernel", "bias"}:
+        spread = "conv_transpose" if name.startswith("ConvTranspose") else "conv"
+        return "linear" if leaves["kernel"]["kernel"].ndim == 2 else spread
     # statistics are in a collection of their own, but under the same path
     if {"mean", "var"} <= names <= {"mean", "var", "scale", "bias"}:
         return "batch_norm"
@@ -126,8 +129,10 @@ def _groups(module: Any) -> dict[str, dict[str, Any]]:
             f"a {type(module).__qualname__} of Flax's linen holds no parameters: give module.bind(variables)"
         )
     groups: dict[str, dict[str, Any]] = {}
-    for collection in _COLLECTIONS:
-        _gather("", module.variables.get(collection, {}), groups)
+    for collection, values in module.variables.items():
+        if collection not in _PASSING:
+            # a collection of the user's own may have the names of these two
+            _gather("" if collection in _COLLECTIONS else collection, values, groups)
     return groups
 
 

@@ -2,8 +2,9 @@
 nnx and Equinox move as containers.
 
 Facts that the code depends on:
-- nnx keeps values in `nnx.Variable`s, which are written in place. Parameters and statistics of batch norms are
-  variables; counts and keys of random numbers are not.
+- nnx keeps values in `nnx.Variable`s, which are written in place. Every variable counts, also of a class of the user's,
+  but for keys and counts of random numbers, caches and what `sow` and `perturb` keep, which each run makes anew. So
+  does an array that is an attribute.
 - Equinox keeps arrays as attributes of frozen dataclasses, and means a module to be replaced and not changed. Writing
   an array into it is seen by everyone who holds the module, as with any other framework's model.
 - A module of Equinox takes one example, without an axis for the batch.
@@ -12,12 +13,17 @@ Facts that the code depends on:
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import jax
 
 from xdevice.contract.models import Models
+from xdevice.errors import FileFormatError, UnsupportedError
 from xdevice.twins.contract import layouts
 
 from . import linen
@@ -69,18 +75,23 @@ def walk(model: Any) -> Iterator[tuple[str, Any]]:
         if id(thing) in visited:
             continue
         visited.add(id(thing))
-        if is_nnx(thing) or is_equinox(thing):
+        if _is_module(thing):
             yield path, thing
-        stack += [(layouts.join(path, name), child) for name, child in reversed(list(_children(thing)))]
+        stack += [(layouts.join(path, name), child) for name, _, child in reversed(list(_children(thing)))]
 
 
-def _children(thing: Any) -> Iterable[tuple[str, Any]]:
+def _is_module(thing: Any) -> bool:
+    return is_nnx(thing) or is_equinox(thing)
+
+
+def _children(thing: Any) -> Iterable[tuple[str, Any, Any]]:
+    """Yields name, key and value of what is directly in a module or a container."""
     if isinstance(thing, list | tuple):
-        return ((str(number), child) for number, child in enumerate(thing))
-    if isinstance(thing, dict):
-        return ((str(name), child) for name, child in thing.items())
-    if is_nnx(thing) or is_equinox(thing):
-        return ((name, child) for name, child in vars(thing).items() if not name.startswith("_"))
+        return ((str(number), number, child) for number, child in enumerate(thing))
+    if isinstance(thing, Mapping):
+        return ((str(key), key, child) for key, child in thing.items())
+    if _is_module(thing):  # the items of an nnx.List are attributes whose names are numbers
+        return ((str(name), name, child) for name, child in vars(thing).items())
     return ()
 
 
@@ -89,26 +100,86 @@ def variables(model: Any) -> Iterator[Variable]:
         yield from (Variable(*one) for one in linen.arrays(model))
         return
     for path, module in walk(model):
-        for name, value in _children(module):
-            for inner, holder, array in _arrays(module, name, value):
-                yield Variable(layouts.join(path, inner), array, holder)
+        if not _is_initial(module):
+            yield from _inside(path, module, lambda value: None)
 
 
-def _arrays(module: Any, name: str, value: Any) -> Iterator[tuple[str, Callable[[jax.Array], None], jax.Array]]:
-    """Yields name, writer and value of the arrays in an attribute, which is an array or a list of arrays."""
+def _inside(path: str, thing: Any, put: Callable[[Any], None]) -> Iterator[Variable]:
+    """Yields the arrays of a module, also those in its lists and dicts, but not those of the modules inside it. `put`
+    replaces `thing` where it is, for a tuple, which cannot be written."""
+    items = list(thing) if isinstance(thing, tuple) else thing
+    for name, key, value in _children(thing):
+        way, write = layouts.join(path, name), partial(_write, items, key)
+        if items is not thing:
+            write = partial(_write_in_tuple, items, key, type(thing), put)
+        if _is_variable(value):
+            yield from _of_variable(way, value)
+        elif isinstance(value, jax.Array) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+            yield Variable(way, value, write)
+        elif not _is_module(value):
+            yield from _inside(way, value, write)
+
+
+def _write(holder: Any, key: Any, value: Any) -> None:
+    if is_equinox(holder):
+        object.__setattr__(holder, key, value)  # object's own, because a module of Equinox refuses assignments
+    elif _is_module(holder):
+        vars(holder)[key] = value
+    else:
+        holder[key] = value
+
+
+def _write_in_tuple(items: list[Any], key: int, cls: Any, put: Callable[[Any], None], value: Any) -> None:
+    items[key] = value
+    put(cls(*items) if hasattr(cls, "_fields") else cls(items))
+
+
+def _is_variable(value: Any) -> bool:
     library = nnx()
-    if library is not None and isinstance(value, library.Param | library.BatchStat):
-        yield name, _into(value, "value"), value.value
-    elif isinstance(value, jax.Array) and is_equinox(module):
-        yield name, _into(module, name), value
+    return library is not None and isinstance(value, library.Variable)
 
 
-def _into(holder: Any, name: str) -> Callable[[jax.Array], None]:
-    # object's own function, because a module of Equinox refuses assignments
-    return lambda value: object.__setattr__(holder, name, value) if is_equinox(holder) else setattr(holder, name, value)
+def _of_variable(path: str, variable: Any) -> Iterator[Variable]:
+    """Yields the variable of nnx, whatever its class, unless nnx makes its value anew in each run."""
+    library: Any = nnx()
+    value = variable.value
+    passing = (library.RngState, library.Intermediate, library.Cache, library.Perturbation)
+    if isinstance(variable, passing) or value is None:
+        return
+    if not hasattr(value, "dtype") and not isinstance(value, int | float):
+        raise UnsupportedError(
+            f"{path} is a {type(variable).__qualname__} of nnx that holds a {type(value).__qualname__}, not one array; "
+            "give it a variable for each array"
+        )
+    array = value if isinstance(value, jax.Array) else jax.numpy.asarray(value)
+    yield Variable(path, array, partial(setattr, variable, "value"))
+
+
+def _is_initial(module: Any) -> bool:
+    """Whether a module only holds what a state of Equinox begins with."""
+    library = equinox()
+    return library is not None and isinstance(module, library.nn.StateIndex)
 
 
 class JaxModels(Models):
+    def own_file(self, path: str) -> Any:
+        """Reads msgpack by Flax, and a folder of Orbax by Orbax, both of which must be installed."""
+        if os.path.isdir(path):
+            checkpoint: Any = self._library("orbax.checkpoint", "orbax-checkpoint")
+            return checkpoint.PyTreeCheckpointer().restore(os.path.abspath(path))
+        serialization: Any = self._library("flax.serialization", "flax")
+        with open(path, "rb") as file:
+            try:
+                return serialization.msgpack_restore(file.read())
+            except Exception as error:  # msgpack has errors of its own
+                raise FileFormatError(f"{path} is no msgpack of Flax: {error}") from error
+
+    def _library(self, module: str, package: str) -> ModuleType:
+        try:
+            return importlib.import_module(module)
+        except ImportError:
+            raise self.unsupported(f"reading this file without {package}", f"pip install {package}") from None
+
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         return ((one.name, self.device_of(one.value)) for one in variables(model))
 

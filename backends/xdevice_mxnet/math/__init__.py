@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from xdevice.math.contract.arithmetic import Arithmetic
 
 from .gradients import MxnetGradients
+from .reproducibility import MxnetReproducibility
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -24,4 +25,4 @@ class MxnetArithmetic(Arithmetic):
         return nn
 
 
-MIXINS: Final = (MxnetArithmetic, MxnetGradients)
+MIXINS: Final = (MxnetArithmetic, MxnetGradients, MxnetReproducibility)

@@ -84,7 +84,7 @@ class MxnetGradients(Gradients):
         if nested or mx.autograd.is_recording():
             raise self.unsupported(
                 "gradients while it records: for most operations it has no second gradient",
-                "take them outside of value_and_grad and autograd.record(), or inside of autograd.pause()",
+                "take them outside value_and_grad and autograd.record(), or inside autograd.pause()",
             )
         arithmetic.enter()
         # a thread may have left NumPy's shapes for a block

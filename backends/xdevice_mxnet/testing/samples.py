@@ -7,6 +7,7 @@ NumPy's semantics are a flag of each thread. The samples switch the flag on by `
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -67,8 +68,12 @@ class MxnetSamples(Samples):
     def modes(self) -> Modes:
         return {"record": (mx.autograd.record, mx.autograd.is_recording)}
 
-    def seed(self, number: int) -> None:
-        mx.random.seed(number)
+    def draw(self) -> list[float]:
+        numbers: list[float] = mx.np.random.uniform(size=5).tolist()
+        return numbers
+
+    def determinism(self) -> str | None:
+        return os.environ.get("MXNET_ENFORCE_DETERMINISM")
 
     def network(self, inputs: int, outputs: int) -> Any:
         return _built(nn.Dense(outputs, in_units=inputs))

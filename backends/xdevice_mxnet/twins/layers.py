@@ -19,26 +19,17 @@ from typing import TYPE_CHECKING, Any, Final
 from mxnet.gluon import Block, Parameter, nn, rnn
 from mxnet.gluon.contrib import nn as extra
 
-from xdevice.twins.contract import layouts
+from xdevice.twins.contract import dialects, layouts
 from xdevice.twins.contract import operations as ops
 from xdevice.twins.contract.layers import Operations
 from xdevice.twins.contract.layouts import Layer, Part
 from xdevice_mxnet.private import private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from xdevice.twins.contract.layouts import Settings
 
-_NORM: Final = {"weight": "gamma", "bias": "beta"}
-_NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
-    "batch_norm": {**_NORM, layouts.COUNTER: None},
-    "layer_norm": _NORM,
-    "group_norm": _NORM,
-    "instance_norm": {**_NORM, "running_mean": None, "running_var": None, layouts.COUNTER: None},
-    "prelu": {"weight": "alpha"},
-}
-_CELL: Final = {"weight_ih": "i2h_weight", "weight_hh": "h2h_weight", "bias_ih": "i2h_bias", "bias_hh": "h2h_bias"}
 _RECURRENT: Final = {rnn.RNN: "rnn", rnn.LSTM: "lstm", rnn.GRU: "gru"}
 _TRANSPOSED: Final = (nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose)
 CONVOLUTIONS: Final = (nn.Conv1D, nn.Conv2D, nn.Conv3D, *_TRANSPOSED)
@@ -60,10 +51,6 @@ _beta = private.field("mxnet.gluon.nn.Swish._beta")
 _padding = private.field("mxnet.gluon.nn.ReflectionPad2D._padding")
 _factor = private.field("mxnet.gluon.contrib.nn.PixelShuffle1D._factor")
 _factors = private.field("mxnet.gluon.contrib.nn.PixelShuffle2D._factors")
-
-
-def _refused(own: Sequence[Part], why: str) -> tuple[Part, ...]:
-    return tuple(part._replace(rule=layouts.refused(part.rule, why)) for part in own)
 
 
 def blocks(model: Any) -> Iterator[tuple[str, Any]]:
@@ -141,14 +128,6 @@ def _activation(block: Any) -> str | None:
     return _function(block.act) if block.act is not None else None
 
 
-def _of_cells(settings: Settings) -> Iterator[Part]:
-    for suffix in layouts.suffixes(settings):
-        number, _, backwards = suffix[1:].partition("_")
-        side = f".{'r' if backwards else 'l'}_cell" if settings.get("bidirectional") else ""
-        for name, own in _CELL.items():
-            yield Part(f"_unfused.{number}{side}.{own}", (f"{name}_{suffix}",), layouts.SAME)
-
-
 # what layers compute
 
 
@@ -220,19 +199,11 @@ class MxnetLayers(Operations):
             layout = options(block)["layout"] if kind.startswith("conv") else "NC"
             if not layout.startswith("NC"):
                 why = f"in {layout} the weight of a Gluon convolution has another layout; build it in NCHW"
-                own = _refused(own, why)
+                own = dialects.refused(own, why)
             yield Layer(path, kind, tuple(own), settings)
 
     def operations(self, model: Any) -> Iterable[Layer]:
         return ops.read([_module(*each) for each in blocks(model)], self.layers(model), _TABLE)
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
-        if kind in layouts.RECURRENT:
-            return tuple(_of_cells(settings))
-        own = layouts.parts(kind, settings, _NAMES)
-        if kind == layouts.ATTENTION:
-            return _refused(own, "Gluon has no attention; build it from Dense layers")
-        groups = settings.get("num_groups")
-        if kind != "group_norm" or not isinstance(groups, int):
-            return own
-        return tuple(part._replace(rule=layouts.per_group(groups)) for part in own)
+        return dialects.mxnet(kind, settings)

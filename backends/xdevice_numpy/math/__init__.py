@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from xdevice.math.contract.arithmetic import Arithmetic
 
+from .reproducibility import NumpyReproducibility
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -22,4 +24,4 @@ class NumpyArithmetic(Arithmetic):
         return nn
 
 
-MIXINS: Final = (NumpyArithmetic,)
+MIXINS: Final = (NumpyArithmetic, NumpyReproducibility)

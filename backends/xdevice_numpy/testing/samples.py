@@ -26,5 +26,6 @@ class NumpySamples(Samples):
     def gradient(self, function: Callable[[Any], Any], x: np.ndarray[Any, Any]) -> None:
         return None
 
-    def seed(self, number: int) -> None:
-        np.random.seed(number)
+    def draw(self) -> list[float]:
+        numbers: list[float] = np.random.rand(5).tolist()
+        return numbers

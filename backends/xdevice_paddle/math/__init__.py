@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from xdevice.math.contract.arithmetic import Arithmetic
 
 from .gradients import PaddleGradients
+from .reproducibility import PaddleReproducibility
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -24,4 +25,4 @@ class PaddleArithmetic(Arithmetic):
         return nn
 
 
-MIXINS: Final = (PaddleArithmetic, PaddleGradients)
+MIXINS: Final = (PaddleArithmetic, PaddleGradients, PaddleReproducibility)

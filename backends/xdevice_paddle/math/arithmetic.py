@@ -6,7 +6,7 @@ Paddle's own functions have these faults, which the kernels here correct (no ups
 - `equal` takes floats that differ by 1e-8 for equal.
 - `pow` and `full_like` of integers compute in float64.
 - `argmax` and `argmin` skip NaN, which the core corrects.
-- `matmul` of two stacks of integer matrices that are broadcast writes outside of its memory, which crashes the process
+- `matmul` of two stacks of integer matrices that are broadcast writes outside its memory, which crashes the process
   later (3.3.1).
 - A reduction with `axis=[]` works over all axes. This is not corrected, because the core never passes `axis=[]`.
 """
@@ -14,6 +14,7 @@ Paddle's own functions have these faults, which the kernels here correct (no ups
 from __future__ import annotations
 
 import builtins
+import math
 from operator import matmul as product
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,8 @@ from operator import add, mul as multiply, sub as subtract, truediv as divide  #
 from paddle import (  # isort: skip  # noqa: F401
     abs, acos, acosh, all, any, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert,
     bitwise_left_shift, bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, conj, copysign, cos, cosh,
-    exp, expm1, fft, flip, floor, greater_equal, hypot, imag, isfinite, isinf, isnan, less_equal, log, log10,
-    log1p, log2, logaddexp, logical_and, logical_not, logical_or, logical_xor, maximum, mean, minimum,
+    exp, expm1, fft, flip, floor, greater_equal, imag, isfinite, isinf, isnan, less_equal, log, log10,
+    log1p, log2, logical_and, logical_not, logical_or, logical_xor, maximum, mean, minimum,
     nextafter, prod, real, reciprocal, reshape, roll, round, sign, signbit, sin, sinh, square, squeeze, tan,
     tanh, trunc, where,
 )  # fmt: skip
@@ -99,6 +100,24 @@ def equal(x1: Any, x2: Any) -> Any:
 
 def not_equal(x1: Any, x2: Any) -> Any:
     return paddle.logical_not(equal(x1, x2))
+
+
+def hypot(x1: Any, x2: Any) -> Any:
+    # Paddle's own squares both: of 3e20 and 4e20 it gives inf in float32 (3.3.1; no upstream issue known)
+    x1, x2 = paddle.abs(x1), paddle.abs(x2)
+    large, small = paddle.maximum(x1, x2), paddle.minimum(x1, x2)
+    divisor = paddle.where(large > 0, large, paddle.ones_like(large))
+    result = large * paddle.sqrt(1 + paddle.square(small / divisor))
+    is_infinite = paddle.logical_or(paddle.isinf(x1), paddle.isinf(x2))
+    return paddle.where(is_infinite, paddle.full_like(result, math.inf), result)
+
+
+def logaddexp(x1: Any, x2: Any) -> Any:
+    # Paddle's own gives NaN for two equal infinities (3.3.1; no upstream issue known)
+    large, are_equal = paddle.maximum(x1, x2), equal(x1, x2)
+    zeros = paddle.zeros_like(large)  # a difference of infinities would give NaN gradients, even where it is not taken
+    apart = paddle.abs(paddle.where(are_equal, zeros, x1) - paddle.where(are_equal, zeros, x2))
+    return large + paddle.log1p(paddle.exp(-apart))
 
 
 def floor_divide(x1: Any, x2: Any) -> Any:

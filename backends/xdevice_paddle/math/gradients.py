@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from xdevice.math.contract.gradients import Call, Outcome
 
-_kernel = private.place("paddle.base.core.eager.run_partial_grad")  # got at each call: `parallel` replaces it
+_kernel = private.place("paddle.base.core.eager.run_partial_grad")  # got at each call: `parallel.run` replaces it
 _nothing = nullcontext()
 _is_leaf = attrgetter("is_leaf")
 _clone = methodcaller("clone")

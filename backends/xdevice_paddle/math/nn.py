@@ -4,7 +4,7 @@ have to return.
 Paddle's own kernels for the CPU have these faults (3.3.1), which the functions here correct:
 - In `log_softmax` and `cross_entropy`, the logarithm of a probability is never below -64.
 - `cross_entropy` takes labels modulo 2**32, and passes over those that are its label to ignore.
-- `embedding` reads outside of its memory for the index -1, and raises for all others that do not exist.
+- `embedding` reads outside its memory for the index -1, and raises for all others that do not exist.
 - A tensor of numbers cannot be multiplied with a tensor of bools.
 """
 

@@ -48,8 +48,9 @@ class PaddleSamples(Samples):
     def modes(self) -> Modes:
         return {"no_grad": (paddle.no_grad, lambda: not paddle.is_grad_enabled())}
 
-    def seed(self, number: int) -> None:
-        paddle.seed(number)
+    def draw(self) -> list[float]:
+        numbers: list[float] = paddle.rand([5]).tolist()
+        return numbers
 
     def network(self, inputs: int, outputs: int) -> paddle.nn.Layer:
         return _on_cpu(lambda: paddle.nn.Sequential(paddle.nn.Linear(inputs, outputs)))

@@ -15,10 +15,11 @@ from paddle.nn import Layer
 
 from xdevice.contract.patching import Patches
 from xdevice.twins.contract import calls as common
+from xdevice.twins.contract.dialects import AVERAGES
 from xdevice.twins.contract.layers import Calls
 from xdevice_paddle.private import CHECKED, private
 
-from .layers import AVERAGES, BATCH_NORMS, data_format, use_global_stats
+from .layers import BATCH_NORMS, data_format, use_global_stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

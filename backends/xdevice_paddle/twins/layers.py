@@ -3,8 +3,8 @@ and what all of them compute, in PyTorch's terms.
 
 Facts about Paddle that the code depends on:
 - A LayerNorm over several axes has a flat weight and bias.
-- The weight of a Linear is the transpose of PyTorch's. The weight of a convolution is laid out as PyTorch's, whatever
-  the data format.
+- The weight of a Linear is the transpose of PyTorch's; that of `paddle.compat.nn.Linear` is not. The weight of a
+  convolution is laid out as PyTorch's, whatever the data format.
 - An RNN, LSTM or GRU has each of its parameters twice: under a name of its own and in its cells. With `proj_size` the
   names of its own belong to the wrong parameters (3.3.1), so the names in the cells are used.
 - A MultiHeadAttention contains four Linears, which are not layers by themselves here.
@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import paddle
 from paddle import nn
-from paddle.nn.utils import weight_norm_hook
+from paddle.nn.utils import spectral_norm_hook, weight_norm_hook
 
 from xdevice.errors import UnsupportedError
-from xdevice.twins.contract import layouts
+from xdevice.twins.contract import dialects, layouts
 from xdevice.twins.contract import operations as ops
 from xdevice.twins.contract.layers import Operations
 from xdevice.twins.contract.layouts import Layer, Part
@@ -58,28 +58,18 @@ _pre_hooks = private.field("paddle.nn.Layer._forward_pre_hooks")
 _post_hooks = private.field("paddle.nn.Layer._forward_post_hooks")
 _sub_layers = private.field("paddle.nn.Layer._sub_layers")
 
-AVERAGES: Final = ("_mean", "_variance")
-"""The running averages of a batch norm, as its state names them."""
-_NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
-    "batch_norm": {"running_mean": AVERAGES[0], "running_var": AVERAGES[1], layouts.COUNTER: None},
-    "instance_norm": {"weight": "scale", "running_mean": None, "running_var": None, layouts.COUNTER: None},
-    "prelu": {"weight": "_weight"},
-    layouts.ATTENTION: {"bias_k": None, "bias_v": None},
-}
-_RULES: Final = {
-    "linear": {"weight": layouts.TRANSPOSED},
-    "layer_norm": {"weight": layouts.FLAT, "bias": layouts.FLAT},
-    layouts.ATTENTION: {f"{name}_proj.weight": layouts.TRANSPOSED for name in ("q", "k", "v", "out")},
-}
 _TRANSPOSED: Final = (nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose)
 CONVS: Final = (nn.Conv1D, nn.Conv2D, nn.Conv3D, *_TRANSPOSED)
 _BY_MODE: Final = (nn.BatchNorm1D, nn.BatchNorm2D, nn.BatchNorm3D, nn.SyncBatchNorm)
 BATCH_NORMS: Final = (*_BY_MODE, nn.BatchNorm)
 _INSTANCE_NORMS: Final = (nn.InstanceNorm1D, nn.InstanceNorm2D, nn.InstanceNorm3D)
 _NORMS: Final = (*_BY_MODE, *_INSTANCE_NORMS, nn.GroupNorm, nn.PReLU)
+_COMPAT: Any = getattr(getattr(paddle, "compat", None), "nn", None)  # from 3.3 on
+_COMPAT_LINEAR: Final = () if _COMPAT is None else (_COMPAT.Linear,)
+"""Paddle's Linear whose weight is laid out as PyTorch's."""
 _RECURRENT: Final = {nn.SimpleRNN: "rnn", nn.LSTM: "lstm", nn.GRU: "gru"}
+_SPECTRAL: Final = ("weight_orig", "weight_u", "weight_v")
 _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
-_CELL: Final = {name: name for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")} | {"weight_hr": "weight_ho"}
 
 
 def _setting(layer: Any, name: str) -> Any:
@@ -97,12 +87,6 @@ def _setting(layer: Any, name: str) -> Any:
         return stated[1]
 
 
-def _parts(kind: str, settings: Settings) -> tuple[Part, ...]:
-    if settings.get("projection"):
-        return tuple(_of_cells(settings))
-    return layouts.parts(kind, settings, _NAMES, _RULES)
-
-
 def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
     """Yields the layers of a model in the order of their definition. Also fills `blocks`: for the path of each
     Transformer layer, the names of the layers inside it in the order in which they are called."""
@@ -117,7 +101,7 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
             continue
         if kind == layouts.ATTENTION:
             owned |= {id(inner) for inner in layer.sublayers()}
-        own = _parts(kind, settings)
+        own = layouts.parts(kind, settings) if isinstance(layer, _COMPAT_LINEAR) else dialects.paddle(kind, settings)
         if kind == "layer_norm":
             own = tuple(part._replace(rule=layouts.flat(_setting(layer, "normalized_shape"))) for part in own)
         norm = next((hook for hook in _pre_hooks(layer).values() if _is_norm(hook)), None)
@@ -125,6 +109,11 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
             axes = range(layer.weight_v.ndim)
             shape = [layer.weight_v.shape[axis] if axis == norm.dim else 1 for axis in axes]
             own = layouts.normed(own, layouts.NORMED, shape, layer.weight_g.shape)
+        spectral = next((hook for hook in _pre_hooks(layer).values() if _is_spectral(hook)), None)
+        if spectral is not None:
+            own = layouts.spectral(own, _SPECTRAL)
+            axis = 1 - spectral.dim if kind == "linear" else spectral.dim
+            settings = {**settings, layouts.SPECTRAL_AXIS: axis}
         yield Layer(path, kind, own, {**settings, **beside.get(id(layer), {})})
 
 
@@ -149,9 +138,13 @@ def _is_norm(hook: Any) -> bool:
     return isinstance(hook, weight_norm_hook.WeightNorm) and hook.name == "weight"
 
 
+def _is_spectral(hook: Any) -> bool:
+    return isinstance(hook, spectral_norm_hook.SpectralNorm) and hook.name == "weight"
+
+
 def _kind(layer: Any) -> tuple[str, Settings]:
     """The kind of a layer with parameters, and its settings; "" for any other layer."""
-    if isinstance(layer, nn.Linear):
+    if isinstance(layer, (nn.Linear, *_COMPAT_LINEAR)):
         return "linear", {"activation": None}
     if isinstance(layer, CONVS):
         return ("conv_transpose" if isinstance(layer, _TRANSPOSED) else "conv"), _of_conv(layer)
@@ -188,15 +181,6 @@ def _of_recurrent(layer: Any) -> dict[str, object]:
         "dropout": layouts.between(layer.num_layers, layer.dropout),
     }
     return settings | ({"nonlinearity": layer.activation} if isinstance(layer, nn.SimpleRNN) else {})
-
-
-def _of_cells(settings: Settings) -> Iterator[Part]:
-    for suffix in layouts.suffixes(settings):
-        number, _, backwards = suffix[1:].partition("_")
-        cell = f"cell_{'bw' if backwards else 'fw'}" if settings.get("bidirectional") else "cell"
-        for name, own in _CELL.items():
-            rule = layouts.TRANSPOSED if own == "weight_ho" else layouts.SAME
-            yield Part(f"{number}.{cell}.{own}", (f"{name}_{suffix}",), rule)
 
 
 def _of_attention(layer: Any) -> dict[str, object]:
@@ -389,7 +373,7 @@ class PaddleLayers(Operations):
         return _bound(model, dict(self.variables(model)))
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
-        return _parts(kind, settings)
+        return dialects.paddle(kind, settings)
 
     def operations(self, model: Any) -> Iterable[Layer]:
         private.require("layers")

@@ -10,6 +10,7 @@ from xdevice.math.contract.arithmetic import Arithmetic
 
 from .compiling import TensorflowCompiling
 from .gradients import TensorflowGradients
+from .reproducibility import TensorflowReproducibility
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,4 +39,4 @@ class TensorflowArithmetic(Arithmetic):
         return nn
 
 
-MIXINS: Final = (TensorflowArithmetic, TensorflowGradients, TensorflowCompiling)
+MIXINS: Final = (TensorflowArithmetic, TensorflowGradients, TensorflowCompiling, TensorflowReproducibility)

@@ -10,11 +10,13 @@ Facts about TensorFlow that the code depends on:
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from xdevice_tensorflow.blocking import is_blocking
 from xdevice_tensorflow.placing import placed
 
 if TYPE_CHECKING:
@@ -27,6 +29,10 @@ sigmoid = placed(tf.sigmoid)
 erf = placed(tf.math.erf)
 softmax = placed(tf.nn.softmax)
 log_softmax = placed(tf.nn.log_softmax)
+
+
+def guards(indices: Any, place: str) -> bool:
+    return place != "cpu" and not is_blocking()
 
 
 @placed
@@ -46,7 +52,7 @@ def binary_cross_entropies(logits: Any, labels: Any) -> Any:
 
 @placed
 def embedding(indices: Any, table: Any) -> Any:
-    return tf.gather(table, indices)
+    return _nan_where_wrong(tf.gather(table, indices), indices, table)
 
 
 @placed
@@ -54,7 +60,18 @@ def one_hot(indices: Any, n: int, name: str) -> Any:
     if name == "bool":
         # its defaults of 1 and 0 are no bools
         return tf.one_hot(indices, n, True, False, dtype=name)
-    return tf.one_hot(indices, n, dtype=name)
+    ones = tf.one_hot(indices, n, dtype=name)
+    return _nan_where_wrong(ones, indices, n) if ones.dtype.is_floating else ones
+
+
+def _nan_where_wrong(rows: Any, indices: Any, n: Any) -> Any:
+    """The rows, with NaN in those of indices that are below 0 or not below `n`, a number or the length of a tensor: a
+    GPU gives zeros there, and on the host the core has read them. A traced function may run on either."""
+    if "GPU" not in getattr(rows, "backing_device", "GPU"):
+        return rows
+    length = n if isinstance(n, int) else n.shape[0] or tf.shape(n, indices.dtype)[0]
+    is_wrong = tf.logical_or(indices < 0, indices >= length)
+    return tf.where(is_wrong[..., tf.newaxis], tf.constant(math.nan, rows.dtype), rows)
 
 
 @placed

@@ -14,6 +14,7 @@ import tensorflow as tf
 from xdevice.base import devices
 from xdevice.contract.loader import importing
 from xdevice.testing.contract.samples import Samples, Work
+from xdevice_tensorflow.private import private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -86,8 +87,12 @@ class TensorflowSamples(Samples):
             total = tf.reduce_sum(function(x))
         return tape.gradient(total, x)
 
-    def seed(self, number: int) -> None:
-        tf.random.set_seed(number)
+    def draw(self) -> list[list[float]]:
+        return [tf.random.uniform([5]).numpy().tolist(), keras.random.uniform([5]).numpy().tolist()]
+
+    def determinism(self) -> object:
+        is_on = private.get("tensorflow.python.framework.config.is_op_determinism_enabled")
+        return is_on() if is_on else NotImplemented
 
     def network(self, inputs: int, outputs: int) -> Any:
         with tf.device("/CPU:0"):

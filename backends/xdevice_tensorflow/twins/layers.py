@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 import keras
 from keras import layers as kl
 
-from xdevice.twins.contract import layouts
+from xdevice.twins.contract import dialects, layouts
 from xdevice.twins.contract import operations as ops
 from xdevice.twins.contract.layers import Operations
 from xdevice.twins.contract.layouts import Layer, Part
@@ -44,35 +44,13 @@ from . import pixels
 from .axes import of_norms
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from xdevice.twins.contract.layouts import Settings
 
     _Kind = tuple[str, tuple[Part, ...], Settings]
     """Of a layer with parameters: its kind, its parts and its settings."""
 
-_NORM: Final = {"weight": "gamma", "bias": "beta"}
-_NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
-    "linear": {"weight": "kernel"},
-    "conv": {"weight": "kernel"},
-    "conv_transpose": {"weight": "kernel"},
-    "batch_norm": {
-        **_NORM, "running_mean": "moving_mean", "running_var": "moving_variance", layouts.COUNTER: None,
-    },
-    "embedding": {"weight": "embeddings"},
-    "layer_norm": _NORM,
-    "rms_norm": {"weight": "scale"},
-    "group_norm": _NORM,
-    "instance_norm": {
-        **_NORM, "running_mean": None, "running_var": None, layouts.COUNTER: None,
-    },
-    "prelu": {"weight": "alpha"},
-}  # fmt: skip
-_RULES: Final = {
-    "linear": {"weight": layouts.TRANSPOSED},
-    "conv": {"weight": layouts.KERNEL_FIRST},
-    "conv_transpose": {"weight": layouts.KERNEL_FIRST},
-}
 _CONVS: Final = (kl.Conv1D, kl.Conv2D, kl.Conv3D)
 _TRANSPOSED: Final = (kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose)
 _DEPTHWISE: Final = (kl.DepthwiseConv1D, kl.DepthwiseConv2D)
@@ -81,26 +59,19 @@ _DEPTHWISE: Final = (kl.DepthwiseConv1D, kl.DepthwiseConv2D)
 _RMS: Final = getattr(kl, "RMSNormalization", None)
 """Keras's class of RMS norms; None in the first versions of Keras 3, which do not have it."""
 _RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
-_PROJECTIONS: Final = {"q": "query", "k": "key", "v": "value"}
-
-
-def _parts(kind: str, settings: Settings) -> tuple[Part, ...]:
-    if kind in layouts.RECURRENT:
-        return _of_cell(kind, settings)
-    if kind == layouts.ATTENTION:
-        return tuple(_of_attention(settings))
-    own = layouts.parts(kind, settings, _NAMES, _RULES)
-    if kind == "conv_transpose" and settings.get("groups", 1) != 1:
-        return _refused(own, "Keras has no groups in a ConvTranspose; use one for each group")
-    return own
 
 
 def _bound(layer: Any, kind: str, own: Sequence[Part], names: Mapping[int, str], settings: Settings) -> Layer | None:
     there = []
     for part in own:
         variable = _variable(layer, part.name)
-        if variable is not None:
-            there.append(part._replace(name=names[id(tf_variable(variable))]))
+        if variable is None:
+            continue
+        # with LoRA, or packed into int4, `kernel` is computed, and no variable
+        name = names.get(id(tf_variable(variable)))
+        if name is None:
+            return None
+        there.append(part._replace(name=name))
     if not there:
         return None
     # the layer's path is what is left of a variable's without its name, its cell, its projection or its direction
@@ -116,7 +87,7 @@ def _variable(layer: Any, name: str) -> Any:
 
 
 def _usual(kind: str, **settings: object) -> _Kind:
-    return kind, _parts(kind, settings), settings
+    return kind, dialects.tensorflow(kind, settings), settings
 
 
 def _kind(layer: Any) -> _Kind | None:
@@ -151,13 +122,6 @@ def _kind(layer: Any) -> _Kind | None:
     return _recurrent(layer)
 
 
-def _refused(own: Sequence[Part], why: str, only: Container[str] | None = None) -> tuple[Part, ...]:
-    return tuple(
-        part._replace(rule=layouts.refused(part.rule, why)) if only is None or part.of[0] in only else part
-        for part in own
-    )
-
-
 def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[Part, ...]:
     """Returns the parts (parameters) of a layer whose features are in Keras's order. Those whose numbers have another
     order in other frameworks are every part if the outputs of the layer are in that order, and only its weights for
@@ -169,7 +133,7 @@ def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[
     elif kind == "embedding":
         only = ()
     if not order.image:
-        return _refused(own, f"{order.why}; {layouts.BY_HAND}", only)
+        return dialects.refused(own, f"{order.why}; {layouts.BY_HAND}", only)
     return tuple(
         part._replace(rule=layouts.by_pixels(part.rule, order.image, order.why))
         if only is None or part.of[0] in only
@@ -286,20 +250,6 @@ def _of_einsum(layer: Any) -> _Kind | None:
     return "linear", own, {"activation": _activation(layer)}
 
 
-def _of_attention(settings: Settings) -> Iterator[Part]:
-    heads = int(str(settings.get("num_heads", 0)))
-    into, bias, out = (
-        layouts.kernel((-1,), (heads, -1)), layouts.shaped((heads, -1)), layouts.kernel((heads, -1), (-1,))
-    )  # fmt: skip
-    if not heads:
-        into, bias, out = (layouts.unfit(rule, "nothing says how many heads; give like=") for rule in (into, bias, out))
-    for short, name in _PROJECTIONS.items():
-        yield Part(f"{name}.kernel", (f"{short}_proj.weight",), into)
-        yield Part(f"{name}.bias", (f"{short}_proj.bias",), bias)
-    yield Part("attention_output.kernel", ("out_proj.weight",), out)
-    yield Part("attention_output.bias", ("out_proj.bias",), layouts.SAME)
-
-
 def _attention(layer: Any) -> _Kind:
     settings: dict[str, object] = {
         "num_heads": layer.num_heads,
@@ -316,7 +266,7 @@ def _attention(layer: Any) -> _Kind:
     for name in ("use_gate", "sliding_window"):  # settings that Keras 3.0 does not have yet
         settings |= {name: config[name]} if config.get(name) else {}
     own = []
-    for part in _of_attention(settings):
+    for part in dialects.keras_attention(settings):
         name, _, what = part.name.rpartition(".")
         own.append(part._replace(name=f"{'output' if 'output' in name else name}_dense/{what}"))
     return layouts.ATTENTION, tuple(own), settings
@@ -339,10 +289,14 @@ def _recurrent(layer: Any) -> _Kind | None:
     settings: dict[str, object] = {
         "layers": 1, "bidirectional": False, "projection": 0, "batch_first": True, "dropout": 0.0,
     }  # fmt: skip
-    own = tuple(part._replace(name=f"cell/{part.name}") for part in _cell(kind, "l0"))
+    own = tuple(part._replace(name=f"cell/{part.name}") for part in dialects.keras_cell(kind, "l0"))
     if kind == "gru" and not layer.reset_after:
         own = tuple(part._replace(rule=layouts.SUMMED) if len(part.of) == 2 else part for part in own)
-        return kind, _refused(own, "with reset_after=False it computes something other than a GRU elsewhere"), settings
+        return (
+            kind,
+            dialects.refused(own, "with reset_after=False it computes something other than a GRU elsewhere"),
+            settings,
+        )
     return kind, own, settings | _of_recurrent(layer)
 
 
@@ -357,7 +311,13 @@ def _bidirectional(layer: Any) -> _Kind | None:
         for part in two[1]
     )
     ahead = tuple(part._replace(name=f"forward_layer/{part.name}") for part in forward)
-    return kind, tuple(chain(ahead, backward)), {**settings, "bidirectional": True}
+    if two[0] != kind:
+        return None
+    # elsewhere both directions are set alike; Keras turns the second one round by its `go_backwards`
+    behind = {name: value for name, value in two[2].items() if name != "go_backwards"}
+    others = {name: behind.get(name) for name in dict.fromkeys((*settings, *behind))}
+    others = {f"{name} backwards": x for name, x in others.items() if not layouts.same_setting(settings.get(name), x)}
+    return kind, tuple(chain(ahead, backward)), {**settings, **others, "bidirectional": True}
 
 
 def _of_recurrent(layer: Any) -> dict[str, object]:
@@ -374,28 +334,8 @@ def _of_recurrent(layer: Any) -> dict[str, object]:
     # Keras drops inputs and state with one mask for all steps; PyTorch's `dropout` works between layers
     dropped = {"dropout_of_inputs": layer.dropout, "recurrent_dropout": layer.recurrent_dropout}
     changed |= {name: value for name, value in dropped.items() if value}
+    changed |= {"stateful": True} if layer.stateful else {}  # the next batch begins where this one ends
     return changed | ({"go_backwards": True} if layer.go_backwards else {})
-
-
-def _of_cell(kind: str, settings: Settings) -> tuple[Part, ...]:
-    own = _cell(kind, "l0")
-    if settings.get("projection"):
-        return _refused(own, "Keras has no LSTM with a projection")
-    if settings.get("layers", 1) != 1 or settings.get("bidirectional"):
-        return _refused(own, "a Keras RNN, LSTM or GRU has one layer in one direction; give like=, a model of them")
-    return own
-
-
-def _cell(kind: str, suffix: str) -> tuple[Part, ...]:
-    biases = (f"bias_ih_{suffix}", f"bias_hh_{suffix}")
-    weight, bias = layouts.TRANSPOSED, layouts.SUMMED
-    if kind == "gru":
-        weight, bias = layouts.GATES_ZRN, layouts.BIASES_ZRN
-    return (
-        Part("kernel", (f"weight_ih_{suffix}",), weight),
-        Part("recurrent_kernel", (f"weight_hh_{suffix}",), weight),
-        Part("bias", biases, bias),
-    )
 
 
 # what layers compute
@@ -540,7 +480,7 @@ def _group_norm(path: str, layer: Any) -> Layer:
 
 def _with_axis(operation: Layer, layer: Any) -> Layer:
     """Returns an entry with its setting `axis` counted in PyTorch's order of axes, and with the number of axes as
-    `ndim`. Without `axis`, or outside of a functional model, which knows the shapes, it is returned unchanged."""
+    `ndim`. Without `axis`, or outside a functional model, which knows the shapes, it is returned unchanged."""
     axis = operation.settings.get("axis")
     if not isinstance(axis, int) or len(nodes_of(layer)) != 1:
         return operation
@@ -637,6 +577,9 @@ class TensorflowLayers(Operations):
     def layers(self, model: Any) -> Iterable[Layer]:
         if not isinstance(model, keras.Layer):
             raise self.unsupported(f"layers in a {type(model).__qualname__}", "give the Keras model itself")
+        return layouts.stated_once(self._layers(model), layouts.COMPUTES_IN)
+
+    def _layers(self, model: Any) -> Iterator[Layer]:
         names = {id(variable): name for name, variable in reversed(list(self.variables(model)))}
         done: set[int] = set()
         orders, norms = pixels.orders(model), of_norms(model)
@@ -649,6 +592,8 @@ class TensorflowLayers(Operations):
                 continue
             kind, own, settings = description
             settings = {**settings, **norms.get(id(layer), {})}
+            if layer.compute_dtype != layer.variable_dtype:
+                settings[layouts.COMPUTES_IN] = layer.compute_dtype
             if has_images and kind == "layer_norm":
                 own = _of_image(layer, own)
             if id(layer) in orders:
@@ -660,7 +605,7 @@ class TensorflowLayers(Operations):
                 yield bound
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
-        return _parts(kind, settings)
+        return dialects.tensorflow(kind, settings)
 
     def operations(self, model: Any) -> Iterable[Layer]:
         lines = _lines(model)

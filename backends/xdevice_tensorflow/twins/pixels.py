@@ -56,6 +56,15 @@ _OF_IMAGES: Final = (
 """Layers that give an image with the axes of the one that they take."""
 
 
+_FUNCTIONS: Final = (
+    "Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Celu", "Gelu", "Silu", "Sigmoid", "HardSigmoid", "HardSilu",
+    "HardTanh", "LogSigmoid", "Softplus", "Softsign", "Tanh", "TanhShrink", "HardShrink", "SoftShrink", "Add",
+    "Subtract", "Multiply", "Divide", "TrueDivide", "Negative", "Abs", "Exp", "Sqrt", "Square", "Clip",
+    "Maximum", "Minimum",
+)  # fmt: skip
+"""The class names of the objects that stand for functions of `keras.ops` that work on each number by itself."""
+
+
 class Order(NamedTuple):
     """What `orders` says of a layer: that its outputs or its inputs are in Keras's order, and why."""
 
@@ -102,8 +111,11 @@ def orders(model: Any) -> dict[int, Order]:
     for reshape in reshapes:
         stops = {id(other.op) for other in reshapes if other.opens != reshape.opens}
         for op in reached(reshape.op, graph.before if reshape.opens else graph.after, stops):
-            image = reshape.shape if _is_image(reshape, graph) and _is_right_behind(op, reshape, graph) else ()
-            by_id.setdefault(id(inner(op)), _order(reshape)._replace(image=image))
+            between = _between_convs(reshape, graph) or _between_layers(op, reshape, graph)
+            order = _order(reshape)
+            if between:
+                order = order._replace(why=f"{order.why}; {between}")
+            by_id.setdefault(id(inner(op)), order._replace(image=() if between else reshape.shape))
     followed = {id(inner(op)) for op in graph.ops}
     has_conv = any(isinstance(layer, CONVS) for layer in every)
     loose = [reshape for layer in every if id(layer) not in followed for reshape in _loose_reshapes(layer, has_conv)]
@@ -193,20 +205,30 @@ def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
     return _Reshape(op, shape, here[-1] if opens else there[-1], opens)
 
 
-def _is_image(reshape: _Reshape, graph: Graph) -> bool:
-    """Whether what the reshape makes into one axis is for certain an image as convolutions give it."""
-    if reshape.opens or reshape.size is None or reshape.size != _size(reshape.shape) or not _is_called_once(reshape.op):
-        return False
+def _between_convs(reshape: _Reshape, graph: Graph) -> str:
+    """Why it is not certain that the reshape makes an image, as convolutions give it, into one axis; "" if it is."""
+    is_known = reshape.size is not None and reshape.size == _size(reshape.shape)
+    if reshape.opens or not is_known or not _is_called_once(reshape.op):
+        return "its sizes do not tell which number is which pixel"
     if len(nodes_of(reshape.op)[0].output_tensors[0].shape) != 2:
-        return False
+        return "it keeps more than one axis"
     waiting, convs = list(graph.before(reshape.op)), []
     while waiting:
         op = waiting.pop()
-        if not _is_one_of(op, (*CONVS, *_OF_IMAGES)):
-            return False
+        if not (_is_one_of(op, (*CONVS, *_OF_IMAGES)) or _is_function(op)):
+            return f"{_named(op)} comes before it, which may move axes"
         convs += [op] if isinstance(op, CONVS) else []
         waiting += [] if isinstance(op, CONVS) else graph.before(op) or [None]
-    return {is_first(conv) for conv in convs} == {is_first(reshape.op)}
+    return "" if {is_first(conv) for conv in convs} == {is_first(reshape.op)} else "its axes are not the convolutions'"
+
+
+def _named(op: Any) -> str:
+    return "the model's input" if op is None else f"{type(op).__name__} {op.name!r}"
+
+
+def _is_function(op: Any) -> bool:
+    is_own = type(op).__module__.partition(".")[0] == "keras"
+    return is_own and type(op).__name__ in _FUNCTIONS and not isinstance(op, kl.Layer)
 
 
 def _is_called_once(op: Any) -> bool:
@@ -217,14 +239,15 @@ def _is_one_of(op: Any, classes: tuple[type, ...]) -> bool:
     return isinstance(op, classes) and not operations.is_rewritten(op, "keras", "call")
 
 
-def _is_right_behind(op: Any, reshape: _Reshape, graph: Graph) -> bool:
-    """Whether an op behind a reshape takes just what the reshape gives, in its order."""
+def _between_layers(op: Any, reshape: _Reshape, graph: Graph) -> str:
+    """Why it is not certain that an op behind a reshape takes just what the reshape gives, in its order; "" if it
+    is."""
     while op is not reshape.op:
         before = list(graph.before(op))
-        if len(before) != 1 or not _is_one_of(op, (kl.Dense, *_STILL)):
-            return False
+        if len(before) != 1 or not (_is_one_of(op, (kl.Dense, *_STILL)) or _is_function(op)):
+            return f"{_named(op)} follows it, which may move numbers, or takes others as well"
         op = before[0]
-    return True
+    return ""
 
 
 def size_of_image(layer: Any) -> tuple[int | None, ...]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from xdevice.math.contract.arithmetic import Arithmetic
+from xdevice.math.contract.arithmetic import Arithmetic, Scopes
+from xdevice_torch.modes import SCOPE, count_function_modes, put_scopes_back, set_scopes_aside
 
 from .compiling import TorchCompiling
 from .gradients import TorchGradients
+from .reproducibility import TorchReproducibility
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 
 class TorchArithmetic(Arithmetic):
+    scopes = None if SCOPE is None else Scopes(count_function_modes, set_scopes_aside, put_scopes_back)
+
     def namespace(self) -> ModuleType:
         from . import arithmetic
 
@@ -25,4 +29,4 @@ class TorchArithmetic(Arithmetic):
         return nn
 
 
-MIXINS: Final = (TorchArithmetic, TorchGradients, TorchCompiling)
+MIXINS: Final = (TorchArithmetic, TorchGradients, TorchCompiling, TorchReproducibility)

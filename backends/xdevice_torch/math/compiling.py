@@ -13,7 +13,6 @@ Rules for this module, and why:
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from xdevice.errors import UnsupportedError
 from xdevice.math.contract.compiling import Compiling
-from xdevice_torch.modes import Mode, dispatch_modes
+from xdevice_torch.modes import SCOPE, Mode, dispatch_modes, function_modes
 from xdevice_torch.private import private
 from xdevice_torch.trees import leaves, replaced
 
@@ -59,7 +58,6 @@ _make_symbol = private["torch.Tensor._make_wrapper_subclass"]
 _set_conj, _set_neg = private["torch._C._set_conj"], private["torch._C._set_neg"]
 _without_dispatch = private["torch._C._DisableTorchDispatch"]
 _without_scopes = private["torch._C.DisableTorchFunction"]
-_function_modes = private["torch.overrides._get_current_function_mode_stack"]
 _transformation = private["torch._C._functorch.peek_interpreter_stack"]
 _schema = private.field("torch._ops.OpOverload._schema")
 _native = private.field("torch._ops.OpOverload._op")
@@ -224,7 +222,7 @@ class Recorder(Mode):
             if type(x.grad) is Symbol:
                 x.grad, wrote = None, True
         if wrote:
-            raise self._refuse(f"backward() {_WHILE}", "take the gradients by xdevice.value_and_grad")
+            raise self._refuse(f"backward() {_WHILE}", "take the gradients by xdevice.math.value_and_grad")
 
     # what is written out
 
@@ -375,7 +373,7 @@ class TorchCompiling(Compiling):
             if not _is_all(tensors):
                 return None
             # `with torch.device(...)` decides where the function makes tensors
-            scopes = [mode.device for mode in _function_modes()]
+            scopes = [mode.device for mode in function_modes()]
             key = (
                 *[(x.shape, x.stride(), x.dtype, x.requires_grad) for x in tensors],
                 _twice(tensors), torch.is_grad_enabled(), torch.get_default_dtype(), *scopes,
@@ -422,13 +420,6 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
     return (note, values), (note, program)
 
 
-@cache
-def _scope() -> type:
-    """The class of the mode that `with torch.device(...)` puts on."""
-    with torch.device("cpu"):
-        return type(_function_modes()[-1])
-
-
 def _twice(tensors: list[Any]) -> tuple[int, ...]:
     """Which tensors are the same: the first place of each. Nothing if none is, as mostly."""
     places = [*map(id, tensors)]
@@ -443,7 +434,7 @@ def _is_all(tensors: list[Any]) -> bool:
         or _transformation() is not None
         or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         or torch.compiler.is_compiling()
-        or not all(type(mode) is _scope() for mode in _function_modes())
+        or not all(type(mode) is SCOPE for mode in function_modes())
     ):
         return False
     return all(type(x) in _PLAIN and x.grad_fn is None and x.grad is None and not x.__dict__ for x in tensors)

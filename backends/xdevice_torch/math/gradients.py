@@ -10,6 +10,7 @@ Rules for this module:
 
 from __future__ import annotations
 
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +21,18 @@ from xdevice.math.contract.gradients import Gradients
 from xdevice_torch.private import private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from xdevice.math.contract.gradients import Call, Outcome
 
 _ENGINE = private.place("torch.autograd._engine_run_backward")
-"""What `torch.autograd.grad` ends in, after checks that take 8 of its 24 us. Virtual GPUs replace it, so it is
-looked up at each call."""
+"""The function that `torch.autograd.grad` ends in, after checks that take 8 of its 24 us. Virtual GPUs replace it, so
+it is looked up at each call."""
 _has_engine = private.has("torch.autograd._engine_run_backward")
+_foreach_mul = private.get("torch._foreach_mul")
 _transformation = private["torch._C._functorch.peek_interpreter_stack"]
 _is_leaf = attrgetter("is_leaf")
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _is_inference, _detach, _require_grad = torch.Tensor.is_inference, torch.Tensor.detach, torch.Tensor.requires_grad_
 
 
@@ -37,8 +40,8 @@ class TorchGradients(Gradients):
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         if _transformation() is not None:
             raise self.unsupported(
-                "gradients by autograd inside of torch.func's transformations",
-                "take all of them by torch.func, or nest xdevice.grad",
+                "gradients by autograd inside torch.func's transformations",
+                "take all of them by torch.func, or nest xdevice.math.grad",
             )
         # the promise is that recording is on inside the function
         if not torch.is_grad_enabled():
@@ -83,6 +86,16 @@ class TorchGradients(Gradients):
         before = torch.is_grad_enabled()
         torch.set_grad_enabled(nested and before)
         try:
-            return [rule(*map(torch.clone, row)) if writes else rule(*row) for row in rows]
+            return [rule(*row) for row in (_copied(rows) if writes else rows)]
         finally:
             torch.set_grad_enabled(before)
+
+
+def _copied(rows: list[tuple[Any, ...]]) -> Iterable[Iterable[Any]]:
+    """Copies of the tensors, recorded if gradients are; on a GPU in one kernel."""
+    tensors = [*chain(*rows)]
+    is_quick = tensors[0].is_cuda and tensors[0].is_floating_point() and _PLAIN.issuperset(map(type, tensors))
+    if not is_quick or _foreach_mul is None or torch.is_grad_enabled() or _transformation() is not None:
+        return (map(torch.clone, row) for row in rows)
+    copies = iter(_foreach_mul(tensors, 1))  # `_foreach_clone` is newer than 2.11
+    return zip(*[copies] * len(rows[0]), strict=True)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
-from xdevice.contract.patching import listening
+from xdevice.contract.environment import is_blocking_wanted
 from xdevice_torch import conversion
+from xdevice_torch.blocking import is_blocking
 from xdevice_torch.private import private
 
 from . import arithmetic
@@ -30,6 +31,8 @@ processes, and a random label would differ in each."""
 _PASSED_OVER = -(2**62) - randbits(61)
 """The label that the loss ignores outside compiled graphs: a random one, which no tensor of labels has by mistake."""
 
+_ASSERTS = torch.version.cuda is not None and not is_blocking_wanted()
+"""Whether the kernels of a GPU refuse indices by assertions, and that is soon enough."""
 _fused_adam = private.get("torch._fused_adam_")
 _is_compiling = torch.compiler.is_compiling
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
@@ -48,12 +51,18 @@ def ends(indices: Tensor) -> list[int]:
     return torch.stack(torch.aminmax(indices)).tolist()  # quicker than reading all by NumPy
 
 
-def refuses(labels: Tensor) -> bool:
-    if listening.get():  # then the core reads the labels itself, so that `transfers` sees the read
+def guards(indices: Tensor, place: str) -> bool:
+    if type(indices) is not torch.Tensor:  # as those that torch.export traces
         return False
-    if not labels.is_cpu or type(labels) is not torch.Tensor:  # as those that torch.export traces
+    if place != "cpu" and indices.device.type not in _raising():
         return False
     return not _is_dynamo_compiling() and _transformation() is None
+
+
+def _raising() -> tuple[str, ...]:
+    """The devices whose kernels raise: a virtual GPU at once, CUDA by an assertion, of which the host hears when it
+    next waits. ROCm's builds leave assertions out unless they are asked for (ROCM_KERNEL_ASSERT)."""
+    return ("vgpu", "cuda") if _ASSERTS and not is_blocking() else ("vgpu",)
 
 
 def _is_unread(indices: Tensor) -> bool:

@@ -10,6 +10,8 @@ the context, it makes torch.compile compile functions anew, and the dispatch mod
 
 from __future__ import annotations
 
+import os
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ from xdevice_torch.private import READS, private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from xdevice.base.devices import Device
     from xdevice.contract.primitives import Primitives
@@ -86,6 +89,24 @@ def _size(x: torch.Tensor) -> int:
     return x.numel() * x.element_size()
 
 
+_OPTIMIZERS = os.path.dirname(torch.optim.__file__) + os.sep
+_BELOW = ("torch", "xdevice", "xdevice_torch")
+"""The packages whose functions are called between an optimizer and a read."""
+
+
+def _is_an_optimizers_own(x: torch.Tensor) -> bool:
+    """Whether one of PyTorch's optimizers reads a number that it keeps in its state: the steps that each parameter has
+    had, which are on the host whatever device the parameter is on."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BELOW:
+        if frame.f_code.co_filename.startswith(_OPTIMIZERS):
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, torch.optim.Optimizer):
+                return any(x is value for state in owner.state.values() for value in state.values())
+        frame = frame.f_back
+    return False
+
+
 class TorchTransfers(Transfers):
     _gpu: str
 
@@ -94,7 +115,9 @@ class TorchTransfers(Transfers):
         private.require("transfers")
 
         def source_of(x: torch.Tensor) -> Device | None:
-            return None if x.is_meta else _named(self, x.device)
+            if x.is_meta or (x.is_cpu and not x.ndim and _is_an_optimizers_own(x)):
+                return None
+            return _named(self, x.device)
 
         def target_of_to(x: torch.Tensor, *args: Any, **kwargs: Any) -> Device | None:
             argument: Any = args[0] if args else kwargs.get("device", kwargs.get("other"))

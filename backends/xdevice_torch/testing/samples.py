@@ -49,8 +49,13 @@ class TorchSamples(Samples):
     def modes(self) -> Modes:
         return {"no_grad": (torch.no_grad, lambda: not torch.is_grad_enabled())}
 
-    def seed(self, number: int) -> None:
-        torch.manual_seed(number)
+    def draw(self) -> list[float]:
+        numbers: list[float] = torch.rand(5).tolist()
+        return numbers
+
+    def determinism(self) -> tuple[bool, ...]:
+        cudnn = torch.backends.cudnn
+        return torch.are_deterministic_algorithms_enabled(), cudnn.deterministic, not cudnn.benchmark
 
     def network(self, inputs: int, outputs: int) -> nn.Module:
         return nn.Sequential(nn.Linear(inputs, outputs))

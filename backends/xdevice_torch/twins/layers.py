@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from xdevice.twins.contract import layouts
 from xdevice.twins.contract import operations as ops
@@ -25,7 +26,7 @@ from xdevice.twins.contract.layouts import Layer, Part
 from xdevice_torch.private import private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from xdevice.twins.contract.layouts import Settings
 
@@ -35,6 +36,8 @@ _INSTANCE_NORMS: Final = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3
 _CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED: Final = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _WeightNorm = private["torch.nn.utils.parametrizations._WeightNorm"]
+_SpectralNorm = private["torch.nn.utils.parametrizations._SpectralNorm"]
+_pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
 _RECURRENT: Final = {nn.RNN: "rnn", nn.LSTM: "lstm", nn.GRU: "gru"}
 _CONV1D: Final = "transformers.pytorch_utils.Conv1D"
 _OF_CONV1D: Final = (Part("weight", ("weight",), layouts.TRANSPOSED), Part("bias", ("bias",), layouts.SAME))
@@ -60,6 +63,11 @@ def _layers(model: Any, variables: Mapping[str, Any], blocks: dict[str, tuple[st
         if norm is not None:  # g is a number if the norm is over all axes
             g, v = (variables[layouts.join(path, name)] for name in norm)
             parts = layouts.normed(layouts.parts(kind, settings), norm, g.shape or (1,) * v.ndim, g.shape)
+        spectral = _spectral_of(module)
+        if spectral is not None:
+            names, axis = spectral
+            parts = layouts.spectral(layouts.parts(kind, settings), names)
+            settings = {**settings, layouts.SPECTRAL_AXIS: axis}
         yield Layer(path, kind, parts, {**settings, **of_blocks.get(id(module), {})})
 
 
@@ -70,6 +78,17 @@ def _norm_of(module: Any) -> tuple[str, str] | None:
     if len(ways) == 1 and isinstance(ways[0], _WeightNorm):
         return "parametrizations.weight.original0", "parametrizations.weight.original1"
     return layouts.NORMED if hasattr(module, "weight_g") else None
+
+
+def _spectral_of(module: Any) -> tuple[Sequence[str], int] | None:
+    """Returns the names of the three parameters of a module whose weight has a spectral norm, either the one that
+    PyTorch has since 1.9 or the older one, and the axis of its rows; None for a module without."""
+    ways: Any = getattr(getattr(module, "parametrizations", None), "weight", ())
+    if len(ways) == 1 and isinstance(ways[0], _SpectralNorm) and ways[0].dim is not None:
+        inside = "parametrizations.weight"
+        return (f"{inside}.original", f"{inside}.0._u", f"{inside}.0._v"), ways[0].dim
+    hooks = [hook for hook in _pre_hooks(module).values() if isinstance(hook, SpectralNorm) and hook.name == "weight"]
+    return (("weight_orig", "weight_u", "weight_v"), hooks[0].dim) if hooks else None
 
 
 def _is_conv1d(module: Any) -> bool:
@@ -217,7 +236,6 @@ def _children(module: Any) -> list[tuple[str, Any]]:
 
 
 _hooks = private.field("torch.nn.Module._forward_hooks")
-_pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
 _TABLE: Final = ops.Table(
     "torch",
     {

@@ -165,6 +165,11 @@ class _Module:
     def manual_seed_all(self, seed: int) -> None:
         """Does nothing: numbers are drawn by the host's generator, which PyTorch seeds as well."""
 
+    manual_seed = manual_seed_all
+
+    def is_bf16_supported(self) -> bool:
+        return True
+
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
         return torch.get_rng_state()
 
@@ -228,7 +233,7 @@ def _no_stream(*args: Any) -> Any:
 def _no_communication(*args: Any) -> Any:
     raise UnsupportedError(
         "torch.nn.DataParallel and torch.nn.parallel do not support virtual GPUs; "
-        "use xdevice.replicate, xdevice.split_batch, xdevice.parallel and xdevice.all_reduce"
+        "use xdevice.parallel.replicate, xdevice.split_batch, xdevice.parallel.run and xdevice.parallel.all_reduce"
     )
 
 

@@ -170,7 +170,7 @@ def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
 def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     if str(dtype) in _QUANTIZED:
         raise _unsupported("quantized")
-    with torch.inference_mode(False):  # a template made in inference mode could not be used outside of it
+    with torch.inference_mode(False):  # a template made in inference mode could not be used outside it
         to_capsule: Any = torch.utils.dlpack.to_dlpack  # type: ignore[attr-defined]
         capsule = to_capsule(torch.empty(0, dtype=torch.uint8, device=_HOST))
         about = _DLDevice.from_address(_pointer(capsule, b"dltensor"))
@@ -202,7 +202,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 
 class _Facts:
-    """What `run` has to know about an operation at each call. It is read from the operation's schema once."""
+    """The facts that `run` needs about an operation at each call. It is read from the operation's schema once."""
 
     __slots__ = ("changes", "checks", "from_host", "generators", "is_copy", "is_put", "is_view", "names", "written")
 

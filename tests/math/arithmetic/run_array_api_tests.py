@@ -5,7 +5,7 @@
 PATH is a checkout of github.com/data-apis/array-api-tests with its submodule array-api; the suite is not on PyPI. It
 needs the packages `ndindex` and `pytest-json-report` beside those of the extra `test`. With a device, every test runs
 there, and whatever a function gives is checked to be there: `XDEVICE_VIRTUAL_GPUS=2` makes one on any machine. With
-`--arrays` it runs over `xdevice.standard_array`, its operators and methods included. What follows is for pytest.
+`--arrays` it runs over `xdevice.math.standard_array`, its operators and methods included. What follows is for pytest.
 
 The suite runs in a temporary copy, changed in two ways: complex dtypes may be missing, and a shape may be another
 sequence than a tuple, as Paddle's is.
@@ -121,7 +121,7 @@ def tested():
 
     xp = xdevice.array_namespace()
     if os.environ[ARRAYS]:
-        xp = xdevice.standard_array(xp.zeros(1)).__array_namespace__()
+        xp = xdevice.math.standard_array(xp.zeros(1)).__array_namespace__()
     if not os.environ[DEVICE]:
         return xp
     xdevice.device(os.environ[DEVICE]).__enter__()  # for as long as the process lasts

@@ -15,7 +15,7 @@ X, Y = DRAW.normal(2.0, 3.0, size=(12, 5)), DRAW.normal(size=(4, 5))
 @pytest.fixture(params=sampled(xdevice.backends(), each_time=("numpy", "torch"), slow=SHIMS, others="long"))
 def xp(request):
     """The namespace of a backend, with 64 bits in JAX."""
-    with xdevice.use(request.param), with_64_bit(request.param):
+    with xdevice.use_backend(request.param), with_64_bit(request.param):
         yield xdevice.array_namespace()
 
 

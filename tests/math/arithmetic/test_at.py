@@ -1,4 +1,4 @@
-"""`xdevice.at`: what NumPy's assignment gives, on every backend, in new memory and with gradients."""
+"""`xdevice.math.at`: what NumPy's assignment gives, on every backend, in new memory and with gradients."""
 
 from __future__ import annotations
 
@@ -51,71 +51,71 @@ def test_it_gives_what_numpy_gives(xd, index):
         for values in {whole.shape: whole, whole.shape[1:]: whole[0] if whole.ndim and len(whole) else whole}.values():
             expected = before.copy()
             expected[index] = values
-            made = xdevice.at(x)[as_tensor(index)].set(xdevice.tensor(values, dtype=dtype))
+            made = xdevice.math.at(x)[as_tensor(index)].set(xdevice.tensor(values, dtype=dtype))
             np.testing.assert_array_equal(read(made), expected)
             assert (read(made).dtype, tuple(made.shape)) == (dtype, (3, 4))
             if dtype != "bool":
                 expected = before.copy()
                 np.add.at(expected, index, values)
                 np.testing.assert_array_equal(
-                    read(xdevice.at(x)[as_tensor(index)].add(xdevice.tensor(values, dtype=dtype))), expected
+                    read(xdevice.math.at(x)[as_tensor(index)].add(xdevice.tensor(values, dtype=dtype))), expected
                 )
         np.testing.assert_array_equal(read(x), before)
 
 
 def test_it_takes_numbers_and_gives_new_memory(xd):
     x = xdevice.tensor([1.0, 2.0])
-    assert read(xdevice.at(x)[0].set(5)).tolist() == [5.0, 2.0]
-    assert read(xdevice.at(x)[xdevice.tensor([1, 1])].add(0.5)).tolist() == [1.0, 3.0]
-    assert read(xdevice.at(xdevice.tensor([True, False]))[1].set(True)).tolist() == [True, True]
-    assert read(xdevice.at(xdevice.tensor(3.0))[()].add(1)).tolist() == 4.0
-    assert xdevice.at(x)[:0].set(1.0) is not x
+    assert read(xdevice.math.at(x)[0].set(5)).tolist() == [5.0, 2.0]
+    assert read(xdevice.math.at(x)[xdevice.tensor([1, 1])].add(0.5)).tolist() == [1.0, 3.0]
+    assert read(xdevice.math.at(xdevice.tensor([True, False]))[1].set(True)).tolist() == [True, True]
+    assert read(xdevice.math.at(xdevice.tensor(3.0))[()].add(1)).tolist() == 4.0
+    assert xdevice.math.at(x)[:0].set(1.0) is not x
 
 
 def test_what_is_wrong_is_named(xd):
     x, ints = xdevice.zeros(2, 3), xdevice.tensor([1, 2])
     for index in (2, -3, (0, 3), [0, 2], (0, 0, 0), 1.0, "a", np.array([True]), xdevice.tensor([0.5]), [0.5]):
-        for change in (xdevice.at(x)[index].set, xdevice.at(x)[index].add):
+        for change in (xdevice.math.at(x)[index].set, xdevice.math.at(x)[index].add):
             with pytest.raises(IndexError, match=r"at\(x\)\[\.\.\.\]\.(set|add) of the shape \(2, 3\)"):
                 change(1.0)
-    with pytest.raises(xdevice.ShapeError, match=r"shape \(2,\) do not broadcast to \(3,\)"):
-        xdevice.at(x)[0].set(xdevice.zeros(2))
-    with pytest.raises(xdevice.DTypeError, match=r"0\.5 does not go into a tensor of int"):
-        xdevice.at(ints)[0].set(0.5)
-    with pytest.raises(xdevice.DTypeError, match="float32 does not go into a tensor of int"):
-        xdevice.at(ints)[0].set(xdevice.tensor(1.0))
-    with pytest.raises(xdevice.DTypeError, match="takes numbers, not bool"):
-        xdevice.at(xdevice.tensor([True]))[0].add(True)
-    with pytest.raises(xdevice.NotATensorError):
-        xdevice.at([1.0])[0].set(1.0)
-    with pytest.raises(xdevice.NotATensorError):
-        xdevice.at(x)[0].set([1.0, 2.0, 3.0])
+    with pytest.raises(xdevice.errors.ShapeError, match=r"shape \(2,\) do not broadcast to \(3,\)"):
+        xdevice.math.at(x)[0].set(xdevice.zeros(2))
+    with pytest.raises(xdevice.errors.DTypeError, match=r"0\.5 does not go into a tensor of int"):
+        xdevice.math.at(ints)[0].set(0.5)
+    with pytest.raises(xdevice.errors.DTypeError, match="float32 does not go into a tensor of int"):
+        xdevice.math.at(ints)[0].set(xdevice.tensor(1.0))
+    with pytest.raises(xdevice.errors.DTypeError, match="takes numbers, not bool"):
+        xdevice.math.at(xdevice.tensor([True]))[0].add(True)
+    with pytest.raises(xdevice.errors.NotATensorError):
+        xdevice.math.at([1.0])[0].set(1.0)
+    with pytest.raises(xdevice.errors.NotATensorError):
+        xdevice.math.at(x)[0].set([1.0, 2.0, 3.0])
 
 
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name != "numpy"])
 def test_gradients_flow_to_both_compiled_too(name):
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         xp = xdevice.array_namespace()
         x, v = xdevice.tensor([1.0, 2.0, 3.0]), xdevice.tensor([4.0, 5.0, 6.0])
         weights = xdevice.tensor([1.0, 10.0, 100.0])
 
         def loss(params, change):
-            made = getattr(xdevice.at(params[0])[[1, 0, 1]], change)(params[1])
+            made = getattr(xdevice.math.at(params[0])[[1, 0, 1]], change)(params[1])
             return xp.sum(made * made * weights)
 
         for change, expected in (
             ("set", [[0.0, 0.0, 600.0], [0.0, 10.0, 120.0]]),
             ("add", [[12.0, 240.0, 600.0], [240.0, 12.0, 240.0]]),
         ):
-            for step in (xdevice.grad(loss), xdevice.compile(lambda *given: xdevice.grad(loss)(*given))):
+            for step in (xdevice.math.grad(loss), xdevice.compile(lambda *given: xdevice.math.grad(loss)(*given))):
                 assert [read(g).tolist() for g in step([x, v], change)] == expected
 
 
 @pytest.mark.parametrize("name", [name for name in ("jax", "tensorflow", "torch") if name in BACKENDS])
 def test_an_index_that_is_traced_is_refused(name):
-    with xdevice.use(name):
-        step = xdevice.compile(lambda x, i: xdevice.at(x)[i].set(1.0))
-        with pytest.raises(xdevice.UnsupportedError, match="has no values yet; name the place outside"):
+    with xdevice.use_backend(name):
+        step = xdevice.compile(lambda x, i: xdevice.math.at(x)[i].set(1.0))
+        with pytest.raises(xdevice.errors.UnsupportedError, match="has no values yet; name the place outside"):
             step(xdevice.zeros(3), xdevice.tensor([1]))
 
 
@@ -124,10 +124,10 @@ def test_it_stays_on_its_device(xd):
     if xd.name == "numpy" or not xdevice.num_gpus():
         pytest.skip("no GPU")
     x = xdevice.zeros(2, device="gpu:0")
-    for change in (xdevice.at(x)[[0, 0]].set, xdevice.at(x)[[0, 0]].add):
+    for change in (xdevice.math.at(x)[[0, 0]].set, xdevice.math.at(x)[[0, 0]].add):
         for values in (1.0, xdevice.ones(2, device="gpu:0")):
             assert xdevice.device_of(change(values)) == xdevice.gpu(0)
-        with pytest.raises(xdevice.DeviceMismatchError):
+        with pytest.raises(xdevice.errors.DeviceMismatchError):
             change(xdevice.ones(2))
 
 
@@ -137,7 +137,7 @@ def test_torch_compile_takes_it_with_the_functions_beside_it():
 
     @torch.compile(backend="eager")
     def computed(x):
-        changed = xdevice.at(x)[[0, 0]].add(2.0) * xdevice.stop_gradient(x)
-        return changed + xdevice.einsum("i,i", x, x) + xdevice.top_k(x, 1)[0]
+        changed = xdevice.math.at(x)[[0, 0]].add(2.0) * xdevice.math.stop_gradient(x)
+        return changed + xdevice.math.einsum("i,i", x, x) + xdevice.math.top_k(x, 1)[0]
 
     assert computed(torch.tensor([1.0, 2.0, 3.0])).tolist() == [22.0, 21.0, 26.0]

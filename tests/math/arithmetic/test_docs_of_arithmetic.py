@@ -47,8 +47,8 @@ def test_parity_finds_where_an_operator_misleads_and_the_namespace_does_not(tmp_
     script.write_text("""
 import xdevice
 b = xdevice.tensor([True, False])
-xdevice.record("by operator", b * 1.5)
-xdevice.record("by namespace", xdevice.array_namespace().multiply(b, 1.5))
+xdevice.parity.log("by operator", b * 1.5)
+xdevice.parity.log("by namespace", xdevice.array_namespace().multiply(b, 1.5))
 """)
     done = python("-m", "xdevice", "parity", script, "--backends", "torch,tensorflow", COLUMNS="200")
     assert done.returncode == 1, done.stdout + done.stderr

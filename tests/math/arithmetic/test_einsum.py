@@ -1,4 +1,4 @@
-"""`xdevice.einsum` gives what NumPy's gives, on every backend and with gradients, and refuses the same."""
+"""`xdevice.math.einsum` gives what NumPy's gives, on every backend and with gradients, and refuses the same."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def numbers(shapes):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {len(case)}")
 def test_it_gives_what_numpy_gives(xd, case):
     arrays = numbers(case[1:])
-    made = xdevice.to_numpy(xdevice.einsum(case[0], *map(xdevice.tensor, arrays)))
+    made = xdevice.to_numpy(xdevice.math.einsum(case[0], *map(xdevice.tensor, arrays)))
     expected = np.asarray(np.einsum(case[0].replace(" ", ""), *arrays))
     assert (made.shape, made.dtype) == (expected.shape, "float32")
     np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5)
@@ -47,7 +47,7 @@ def test_it_gives_what_numpy_gives(xd, case):
 
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name != "numpy"])
 def test_gradients_are_those_of_a_product(name):
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         xp = xdevice.array_namespace()
         for text, *shapes in CASES[:-1]:
             arrays = numbers(shapes)
@@ -60,9 +60,9 @@ def test_gradients_are_those_of_a_product(name):
                 slopes.append(np.reshape([np.sum(one * weights) for one in at_units], array.shape))
 
             def loss(given, weights, text=text):
-                return xp.sum(xp.multiply(xdevice.einsum(text, *given), weights))
+                return xp.sum(xp.multiply(xdevice.math.einsum(text, *given), weights))
 
-            for step in (xdevice.grad(loss), xdevice.compile(xdevice.grad(loss))):
+            for step in (xdevice.math.grad(loss), xdevice.compile(xdevice.math.grad(loss))):
                 for g, slope in zip(
                     step(list(map(xdevice.tensor, arrays)), xdevice.tensor(weights)), slopes, strict=True
                 ):
@@ -72,38 +72,38 @@ def test_gradients_are_those_of_a_product(name):
 @pytest.mark.parametrize(
     ("text", "shapes", "error", "said"),
     [
-        ("ij;jk", [(2, 3), (3, 4)], xdevice.ArgumentError, "takes letters for the axes"),
-        ("i..->i", [(2, 3)], xdevice.ArgumentError, "takes letters for the axes"),
-        (3, [(2, 3)], xdevice.ArgumentError, "takes letters for the axes"),
-        ("ij,jk->ik", [(2, 3)], xdevice.ArgumentError, "is for 2 tensors, and there are 1"),
-        ("ij->ik", [(2, 3)], xdevice.ArgumentError, "names an axis twice, or one that no tensor has"),
-        ("ij->ijj", [(2, 3)], xdevice.ArgumentError, "names an axis twice, or one that no tensor has"),
-        ("...i->i", [(2, 3)], xdevice.ArgumentError, "lacks the axes of ..."),
-        ("ij", [(2,)], xdevice.ShapeError, "does not name the axes of the shape (2,)"),
-        ("i", [(2, 3)], xdevice.ShapeError, "does not name the axes of the shape (2, 3)"),
-        ("ij,jk->ik", [(2, 3), (4, 4)], xdevice.ShapeError, "'j' in 'ij,jk->ik' is 3 and 4"),
-        ("ij,j->ij", [(2, 3), (1,)], xdevice.ShapeError, "'j' in 'ij,j->ij' is 3 and 1"),
-        ("...i,...i->...", [(2, 3), (4, 3)], xdevice.ShapeError, "... in '...i,...i->...' is 2 and 4"),
+        ("ij;jk", [(2, 3), (3, 4)], xdevice.errors.ArgumentError, "takes letters for the axes"),
+        ("i..->i", [(2, 3)], xdevice.errors.ArgumentError, "takes letters for the axes"),
+        (3, [(2, 3)], xdevice.errors.ArgumentError, "takes letters for the axes"),
+        ("ij,jk->ik", [(2, 3)], xdevice.errors.ArgumentError, "is for 2 tensors, and there are 1"),
+        ("ij->ik", [(2, 3)], xdevice.errors.ArgumentError, "names an axis twice, or one that no tensor has"),
+        ("ij->ijj", [(2, 3)], xdevice.errors.ArgumentError, "names an axis twice, or one that no tensor has"),
+        ("...i->i", [(2, 3)], xdevice.errors.ArgumentError, "lacks the axes of ..."),
+        ("ij", [(2,)], xdevice.errors.ShapeError, "does not name the axes of the shape (2,)"),
+        ("i", [(2, 3)], xdevice.errors.ShapeError, "does not name the axes of the shape (2, 3)"),
+        ("ij,jk->ik", [(2, 3), (4, 4)], xdevice.errors.ShapeError, "'j' in 'ij,jk->ik' is 3 and 4"),
+        ("ij,j->ij", [(2, 3), (1,)], xdevice.errors.ShapeError, "'j' in 'ij,j->ij' is 3 and 1"),
+        ("...i,...i->...", [(2, 3), (4, 3)], xdevice.errors.ShapeError, "... in '...i,...i->...' is 2 and 4"),
     ],
 )
 def test_what_is_wrong_is_named(xd, text, shapes, error, said):
     with pytest.raises(error) as raised:
-        xdevice.einsum(text, *(xdevice.zeros(shape) for shape in shapes))
+        xdevice.math.einsum(text, *(xdevice.zeros(shape) for shape in shapes))
     assert said in str(raised.value)
 
 
 def test_only_floats_of_one_backend_are_taken(xd):
-    with pytest.raises(xdevice.DTypeError, match="einsum takes real floats, not int"):
-        xdevice.einsum("i,i", xdevice.tensor([1, 2]), xdevice.tensor([1, 2]))
-    with pytest.raises(xdevice.NotATensorError):
-        xdevice.einsum("i")
-    with pytest.raises(xdevice.NotATensorError):
-        xdevice.einsum("i,", xdevice.ones(2), 2.0)
+    with pytest.raises(xdevice.errors.DTypeError, match="einsum takes real floats, not int"):
+        xdevice.math.einsum("i,i", xdevice.tensor([1, 2]), xdevice.tensor([1, 2]))
+    with pytest.raises(xdevice.errors.NotATensorError):
+        xdevice.math.einsum("i")
+    with pytest.raises(xdevice.errors.NotATensorError):
+        xdevice.math.einsum("i,", xdevice.ones(2), 2.0)
     other = next(name for name in BACKENDS if name != xd.name)
-    with xdevice.use(other):
+    with xdevice.use_backend(other):
         y = xdevice.ones(2)
-    with pytest.raises(xdevice.ArgumentError, match="convert"):
-        xdevice.einsum("i,i", xdevice.ones(2), y)
+    with pytest.raises(xdevice.errors.ArgumentError, match="convert"):
+        xdevice.math.einsum("i,i", xdevice.ones(2), y)
 
 
 @pytest.mark.virtual
@@ -111,36 +111,36 @@ def test_two_devices_are_refused(xd):
     if xd.name == "numpy" or not xdevice.num_gpus():
         pytest.skip("no GPU")
     x = xdevice.ones(2, device="gpu:0")
-    assert xdevice.device_of(xdevice.einsum("i,i", x, x)) == xdevice.gpu(0)
-    with pytest.raises(xdevice.DeviceMismatchError):
-        xdevice.einsum("i,i", x, xdevice.ones(2))
+    assert xdevice.device_of(xdevice.math.einsum("i,i", x, x)) == xdevice.gpu(0)
+    with pytest.raises(xdevice.errors.DeviceMismatchError):
+        xdevice.math.einsum("i,i", x, xdevice.ones(2))
 
 
 def test_the_greatest_come_first_and_equal_ones_in_order(xd):
     x = np.float32([[1, 3, 2, 3], [-1, -2, -np.inf, -2]])
-    values, indices = xdevice.top_k(xdevice.tensor(x), 3)
+    values, indices = xdevice.math.top_k(xdevice.tensor(x), 3)
     assert xdevice.to_numpy(values).tolist() == [[3, 3, 2], [-1, -2, -2]]
     assert xdevice.to_numpy(indices).tolist() == [[1, 3, 2], [0, 1, 3]]
-    values, indices = xdevice.top_k(xdevice.tensor([1.0, float("nan"), 2.0]), 2)
+    values, indices = xdevice.math.top_k(xdevice.tensor([1.0, float("nan"), 2.0]), 2)
     assert (np.isnan(xdevice.to_numpy(values)).tolist(), xdevice.to_numpy(indices).tolist()) == ([True, False], [1, 2])
-    values, indices = xdevice.top_k(xdevice.tensor([3, 5, 5, -1]), 4)
+    values, indices = xdevice.math.top_k(xdevice.tensor([3, 5, 5, -1]), 4)
     assert (xdevice.to_numpy(values).tolist(), xdevice.to_numpy(indices).tolist()) == ([5, 5, 3, -1], [1, 2, 0, 3])
     for k in (0, 5, 1.0, True):
-        with pytest.raises(xdevice.ArgumentError, match="a k from 1 to 4"):
-            xdevice.top_k(xdevice.tensor(x), k)
-    with pytest.raises(xdevice.ShapeError):
-        xdevice.top_k(xdevice.tensor(1.0), 1)
-    with pytest.raises(xdevice.DTypeError):
-        xdevice.top_k(xdevice.tensor([True]), 1)
+        with pytest.raises(xdevice.errors.ArgumentError, match="a k from 1 to 4"):
+            xdevice.math.top_k(xdevice.tensor(x), k)
+    with pytest.raises(xdevice.errors.ShapeError):
+        xdevice.math.top_k(xdevice.tensor(1.0), 1)
+    with pytest.raises(xdevice.errors.DTypeError):
+        xdevice.math.top_k(xdevice.tensor([True]), 1)
 
 
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name != "numpy"])
 def test_gradients_flow_to_the_greatest(name):
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         xp = xdevice.array_namespace()
 
         def loss(x):
-            return xp.sum(xdevice.top_k(x, 2)[0] * xdevice.tensor([10.0, 1.0]))
+            return xp.sum(xdevice.math.top_k(x, 2)[0] * xdevice.tensor([10.0, 1.0]))
 
         x = xdevice.tensor([1.0, 3.0, 2.0, 3.0])
-        assert xdevice.to_numpy(xdevice.grad(loss)(x)).tolist() == [0.0, 10.0, 0.0, 1.0]
+        assert xdevice.to_numpy(xdevice.math.grad(loss)(x)).tolist() == [0.0, 10.0, 0.0, 1.0]

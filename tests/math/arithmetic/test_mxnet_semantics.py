@@ -92,15 +92,15 @@ xdevice.sync(there)
 assert flags() == OFF
 created()
 assert in_a_thread(flags) == OFF
-assert in_a_thread(lambda: xdevice.parallel(flags)) == [OFF]
-assert xdevice.parallel(flags) == [ON]
+assert in_a_thread(lambda: xdevice.parallel.run(flags)) == [OFF]
+assert xdevice.parallel.run(flags) == [ON]
 """
     assert run(code) == ""
 
 
 CHOICES = {
     "set_backend": "xdevice.set_backend('mxnet')",
-    "use": "xdevice.use('mx').__enter__()",
+    "use": "xdevice.use_backend('mx').__enter__()",
     "the variable": "os.environ['XDEVICE_BACKEND'] = 'mx'; xdevice.num_gpus()",
 }
 
@@ -154,7 +154,7 @@ with ThreadPoolExecutor(4) as pool:
 
 MADE = {
     "tensor": "xdevice.tensor(1.0)",
-    "rand": "xdevice.rand(2)",
+    "rand": "xdevice.random.uniform(2)",
     "random": "xdevice.random.bernoulli(2)",
     "convert": "xdevice.convert(numpy.ones(2), 'mxnet')",
     "a long convert": "xdevice.convert(numpy.ones(10**6), 'mxnet')",
@@ -190,7 +190,7 @@ def total():
     with mx.autograd.record():
         return (x * x).sum(), x
 def check_tasks():
-    (loss, x), other = xdevice.parallel(total, total)
+    (loss, x), other = xdevice.parallel.run(total, total)
     assert flags() == ON
     loss.backward()
     assert x.grad.tolist() == [2, 2] and (loss + other[0]).item() == 4
@@ -198,7 +198,7 @@ def check_batches():
     for x in xdevice.prefetch([numpy.ones(2)] * 2, "cpu"):
         assert (x.sum() * 2).item() == 4
 def check_legacy_tasks():
-    assert xdevice.parallel(lambda: mx.nd.ones(2)[0].shape) == [(1,)]
+    assert xdevice.parallel.run(lambda: mx.nd.ones(2)[0].shape) == [(1,)]
     assert flags() == OFF
 for check in (check_tasks, check_batches, check_legacy_tasks):
     failed = []
@@ -220,7 +220,7 @@ def test_gluon_takes_tensors_of_xdevice(run):
     code = """
 from mxnet import autograd, gluon
 from mxnet.gluon import nn, rnn
-images, labels = xdevice.random.normal(8, 1, 12, 12), xdevice.random.integers(8, high=10)
+images, labels = xdevice.random.normal(8, 1, 12, 12), xdevice.random.integers((8,), high=10)
 net = nn.HybridSequential()
 net.add(nn.Conv2D(4, 3, activation="relu"), nn.MaxPool2D(2), nn.BatchNorm(), nn.Flatten(), nn.Dropout(0.1))
 net.add(nn.Dense(10))
@@ -273,12 +273,12 @@ xdevice.device_of(xdevice.copy_to({{"x": xdevice.to_device(x, "cpu:1")}}, "cpu:0
 xdevice.same_device(x, y), xdevice.check_same_device(x, y), xdevice.sync(x), xdevice.sync()
 xdevice.to_numpy(x), xdevice.assert_parity(x, x), xdevice.convert(x, "numpy")
 parts = xdevice.split_batch(x, ["cpu:0", "cpu:1"])
-xdevice.gather(parts, "cpu:0"), xdevice.replicate({{"x": x}}, ["cpu:0", "cpu:1"])
-xdevice.all_reduce(xdevice.broadcast(x, ["cpu:0", "cpu:1"]))
+xdevice.parallel.gather(parts, "cpu:0"), xdevice.parallel.replicate({{"x": x}}, ["cpu:0", "cpu:1"])
+xdevice.parallel.all_reduce(xdevice.parallel.broadcast(x, ["cpu:0", "cpu:1"]))
 xdevice.save({str(tmp_path / "x.safetensors")!r}, x)
 for batch in xdevice.prefetch([x, y], "cpu:1"):
     assert batch[0].ndim
-xdevice.parallel(lambda: x + 1)
+xdevice.parallel.run(lambda: x + 1)
 with xdevice.gpu(0) if xdevice.num_gpus() else xdevice.cpu():
     mx.np.ones((2,))
 assert flags() == OFF
@@ -312,7 +312,7 @@ assert flags() == OFF
 for _ in range(2):
     try:
         xdevice.array_namespace(x)
-    except xdevice.UnsupportedError as error:
+    except xdevice.errors.UnsupportedError as error:
         assert "call mxnet.npx.set_np() first" in str(error)
     else:
         raise AssertionError
@@ -320,7 +320,7 @@ mx.gluon.nn.Conv2D(1, 2)
 assert mx.nd.ones(2)[0].shape == (1,)
 mx.npx.set_np()
 assert xdevice.item(xdevice.array_namespace().sum(x)) == 6
-xdevice.parallel(lambda: xdevice.ones(2).sum() * 2)
+xdevice.parallel.run(lambda: xdevice.ones(2).sum() * 2)
 """
     told = run(code)
     assert told.count("but does not call mxnet.npx.set_np()") == 1, told
@@ -485,7 +485,7 @@ x = xdevice.ones(2)
 assert flags() == OFF
 try:
     xdevice.array_namespace(x)
-except xdevice.UnsupportedError as error:
+except xdevice.errors.UnsupportedError as error:
     assert "XDEVICE_MXNET_NP=0" in str(error)
 else:
     raise AssertionError
@@ -550,7 +550,7 @@ def given():
 thread = threading.Thread(target=given)
 thread.start()
 thread.join()
-xdevice.parallel(given, given)
+xdevice.parallel.run(given, given)
 assert done == [ON, ON]
 """
     assert run(code) == ""

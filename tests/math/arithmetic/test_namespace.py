@@ -32,7 +32,7 @@ def name(request):
 @pytest.fixture
 def xp(name):
     """The namespace of a backend, with 64 bits in JAX."""
-    with xdevice.use(name), with_64_bit(name):
+    with xdevice.use_backend(name), with_64_bit(name):
         yield xdevice.array_namespace()
 
 
@@ -293,7 +293,7 @@ def test_reductions(xp, function, examples):
         here = xp.asarray(x, dtype=x.dtype)
         reduced = x.shape if axis is None else [x.shape[i] for i in (axis if isinstance(axis, tuple) else (axis,))]
         if function in ("max", "min") and 0 in reduced:
-            with pytest.raises(xdevice.ShapeError, match="of no elements"):
+            with pytest.raises(xdevice.errors.ShapeError, match="of no elements"):
                 getattr(xp, function)(here, axis=axis, keepdims=keepdims)
             return
         wanted = silently(of_numpy(function), x, axis=axis, keepdims=keepdims)
@@ -319,7 +319,7 @@ def test_places_of_extremes(xp, function, examples):
         x, axis, keepdims = drawn
         here = xp.asarray(x, dtype=x.dtype)
         if x.size == 0 if axis is None else x.shape[axis] == 0:
-            with pytest.raises(xdevice.ShapeError, match="of no elements"):
+            with pytest.raises(xdevice.errors.ShapeError, match="of no elements"):
                 getattr(xp, function)(here, axis=axis, keepdims=keepdims)
             return
         close(getattr(xp, function)(here, axis=axis, keepdims=keepdims), of_numpy(function)(x, axis, keepdims=keepdims))
@@ -527,15 +527,15 @@ def test_an_int_beyond_64_bits_beside_floats(xp):
 def test_sums_have_the_dtype_that_is_asked_for(xp):
     for function in (xp.sum, xp.prod, xp.cumulative_sum):
         assert xp.isdtype(function(xp.asarray([1.5, 2.5]), dtype=xp.int32).dtype, xp.int32)
-        with pytest.raises(xdevice.DTypeError, match="takes numbers, not bool"):
+        with pytest.raises(xdevice.errors.DTypeError, match="takes numbers, not bool"):
             function(xp.asarray([1.5, 2.5]), dtype=xp.bool)
 
 
 @pytest.mark.parametrize("value", [1.5, math.nan, 1j])
 def test_integers_are_not_filled_with_fractions(xp, value):
-    with pytest.raises(xdevice.DTypeError, match="is not an integer"):
+    with pytest.raises(xdevice.errors.DTypeError, match="is not an integer"):
         xp.full(3, value, dtype=xp.int32)
-    with pytest.raises(xdevice.DTypeError, match="is not an integer"):
+    with pytest.raises(xdevice.errors.DTypeError, match="is not an integer"):
         xp.full_like(xp.asarray([1, 2]), value)
 
 
@@ -543,35 +543,38 @@ def test_integers_are_not_filled_with_fractions(xp, value):
 @pytest.mark.parametrize("value", [1.0, True])
 def test_indices_and_repeats_that_are_no_integers_are_refused_by_name(xp, function, value):
     said = f"{function} takes integers, not (float32|bool); xp.astype.x, xp.int64. casts it"
-    with pytest.raises(xdevice.DTypeError, match=said):
+    with pytest.raises(xdevice.errors.DTypeError, match=said):
         getattr(xp, function)(xp.asarray([1.0]), xp.asarray([value]))
 
 
 def test_what_is_refused_by_name(xp, name):
     ints, floats = xp.asarray([1, 2]), xp.asarray([1.0, 2.0])
     other = xdevice.backend("torch" if name == "numpy" else "numpy")
-    with xdevice.use(other):
+    with xdevice.use_backend(other):
         stranger = xdevice.ones(2)
     refusals = [
-        (xdevice.DTypeError, lambda: xp.mean(ints)),
-        (xdevice.DTypeError, lambda: xp.sqrt(ints)),
-        (xdevice.DTypeError, lambda: xp.divide(ints, 2)),
-        (xdevice.DTypeError, lambda: xp.add(xp.asarray([True]), True)),
-        (xdevice.DTypeError, lambda: xp.logical_and(ints, ints)),
-        (xdevice.DTypeError, lambda: xp.pow(ints, -1)),
-        (xdevice.DTypeError, lambda: xp.add(xp.astype(ints, xp.int32), 2**40)),
-        (xdevice.NotATensorError, lambda: xp.add(1, 2)),
-        (xdevice.NotATensorError, lambda: xp.sum([1.0])),
-        (xdevice.ArgumentError, lambda: xp.add(floats, stranger)),
-        (xdevice.ArgumentError, lambda: xdevice.array_namespace(floats, stranger)),
-        (xdevice.NotATensorError, lambda: xdevice.array_namespace("text")),
-        (xdevice.ShapeError, lambda: xp.sum(floats, axis=1)),
-        (xdevice.ShapeError, lambda: xp.matmul(floats, xp.ones((3, 2)))),
-        (xdevice.ShapeError, lambda: xp.matmul(xp.matmul(xp.ones((2, 2)), xp.ones((2, 2))), xp.ones((3, 2)))),
-        (xdevice.ShapeError, lambda: xp.matmul(xp.ones((2, 1), dtype=xp.int64), xp.ones((3, 2), dtype=xp.int64))),
-        (xdevice.ShapeError, lambda: xp.matmul(xp.ones(()), xp.ones((3, 2)))),
-        (xdevice.ShapeError, lambda: xp.reshape(floats, (3,))),
-        (xdevice.ShapeError, lambda: xp.squeeze(floats, axis=0)),
+        (xdevice.errors.DTypeError, lambda: xp.mean(ints)),
+        (xdevice.errors.DTypeError, lambda: xp.sqrt(ints)),
+        (xdevice.errors.DTypeError, lambda: xp.divide(ints, 2)),
+        (xdevice.errors.DTypeError, lambda: xp.add(xp.asarray([True]), True)),
+        (xdevice.errors.DTypeError, lambda: xp.logical_and(ints, ints)),
+        (xdevice.errors.DTypeError, lambda: xp.pow(ints, -1)),
+        (xdevice.errors.DTypeError, lambda: xp.add(xp.astype(ints, xp.int32), 2**40)),
+        (xdevice.errors.NotATensorError, lambda: xp.add(1, 2)),
+        (xdevice.errors.NotATensorError, lambda: xp.sum([1.0])),
+        (xdevice.errors.ArgumentError, lambda: xp.add(floats, stranger)),
+        (xdevice.errors.ArgumentError, lambda: xdevice.array_namespace(floats, stranger)),
+        (xdevice.errors.NotATensorError, lambda: xdevice.array_namespace("text")),
+        (xdevice.errors.ShapeError, lambda: xp.sum(floats, axis=1)),
+        (xdevice.errors.ShapeError, lambda: xp.matmul(floats, xp.ones((3, 2)))),
+        (xdevice.errors.ShapeError, lambda: xp.matmul(xp.matmul(xp.ones((2, 2)), xp.ones((2, 2))), xp.ones((3, 2)))),
+        (
+            xdevice.errors.ShapeError,
+            lambda: xp.matmul(xp.ones((2, 1), dtype=xp.int64), xp.ones((3, 2), dtype=xp.int64)),
+        ),
+        (xdevice.errors.ShapeError, lambda: xp.matmul(xp.ones(()), xp.ones((3, 2)))),
+        (xdevice.errors.ShapeError, lambda: xp.reshape(floats, (3,))),
+        (xdevice.errors.ShapeError, lambda: xp.squeeze(floats, axis=0)),
         (IndexError, lambda: xp.take(floats, xp.asarray([2]))),
         (IndexError, lambda: xp.take(floats, xp.asarray([-3]))),
         (IndexError, lambda: xp.take_along_axis(floats, xp.asarray([5]))),
@@ -603,7 +606,7 @@ def test_an_axis_that_is_not_there_is_the_same_error_everywhere(xp, axis):
         lambda: xp.vecdot(x, x, axis=axis),
     ]
     for call in calls:
-        with pytest.raises(xdevice.ShapeError, match="axis") as raised:
+        with pytest.raises(xdevice.errors.ShapeError, match="axis") as raised:
             call()
         assert isinstance(raised.value, IndexError) == isinstance(axis, int)
 
@@ -638,7 +641,7 @@ def test_a_function_of_several_calls_compiles_and_gives_the_same(xp, name):
 def test_pytorch_compiles_where_the_dtypes_of_tensorflow_are_known():
     torch, _ = (pytest.importorskip(framework) for framework in ("torch", "tensorflow"))
     for framework in ("tensorflow", "torch"):  # on PyTorch the last dtype is another than the compiled one
-        with xdevice.use(framework):
+        with xdevice.use_backend(framework):
             xp, x = xdevice.array_namespace(), xdevice.tensor([1, 2])
             xp.maximum(x, x)
     made = torch.compile(lambda x: xp.maximum(x, 0.0), backend="eager", fullgraph=True)(torch.tensor([-1.0, 1.0]))
@@ -648,7 +651,7 @@ def test_pytorch_compiles_where_the_dtypes_of_tensorflow_are_known():
 def test_the_namespace_of_tensors(xp, name):
     x = xp.ones(2)
     assert xdevice.array_namespace(x) is xdevice.array_namespace(x, 1.5, None) is xp
-    with xdevice.use("numpy"):
+    with xdevice.use_backend("numpy"):
         assert xdevice.array_namespace(x) is xp
 
 
@@ -674,7 +677,7 @@ def test_results_are_where_the_operands_are(xp, name):
     "call", ["count_nonzero", "ones_like", "concat", "matrix_transpose", "isnan", "exp", "sin", "sum", "add", "matmul"]
 )
 def test_a_sparse_tensor_after_a_dense_one_of_its_type_is_refused(backend, call):
-    with xdevice.use(backend) as chosen:
+    with xdevice.use_backend(backend) as chosen:
         xp = xdevice.array_namespace()
         dense = xdevice.ones(2, 2)
         sparse = dense.to_sparse() if backend == "torch" else chosen.framework.ones([2, 2]).to_sparse_coo(2)
@@ -682,7 +685,7 @@ def test_a_sparse_tensor_after_a_dense_one_of_its_type_is_refused(backend, call)
         function, others = getattr(xp, call), [dense] * (call in ("add", "concat", "matmul"))
         function(*given(dense, *others))  # the next calls are fast ones
         for operands in ([sparse, *others], [*others, sparse]):
-            with pytest.raises(xdevice.UnsupportedError, match="not dense"):
+            with pytest.raises(xdevice.errors.UnsupportedError, match="not dense"):
                 function(*given(*operands))
 
 
@@ -710,5 +713,5 @@ def test_clip_at_numbers_of_any_size(xp, name):
     assert xdevice.to_numpy(xp.clip(xp.asarray([float("nan"), 5.0]), 0, 1)).tolist()[1] == 1.0
     if name != "paddle":  # which has no kernel for it on the CPU
         assert xdevice.item(xp.clip(xp.astype(x, "float16"), -1e5, 1e5)[1]) == 0.5
-    with pytest.raises(xdevice.DTypeError, match="does not fit"):
+    with pytest.raises(xdevice.errors.DTypeError, match="does not fit"):
         xp.clip(xp.asarray([1, 2], dtype=xp.int8), 0, 300)

@@ -23,7 +23,7 @@ MISMATCHED = {
 
 @pytest.fixture(params=sampled(BACKENDS, each_time=("numpy", "torch"), slow=SHIMS, others="long"))
 def xp(request):
-    with xdevice.use(request.param):
+    with xdevice.use_backend(request.param):
         yield xdevice.array_namespace()
 
 
@@ -31,31 +31,33 @@ def test_shapes_that_do_not_broadcast_are_named(xp):
     x, y = xp.asarray(ARRAY), xp.asarray(ARRAY[:2, :4])
     for function in MISMATCHED.values():
         for _ in range(2):  # the second time by the fast way
-            with pytest.raises(xdevice.ShapeError, match=r"shapes \(\d, \d\).*, \(\d, \d\) do not broadcast together"):
+            with pytest.raises(
+                xdevice.errors.ShapeError, match=r"shapes \(\d, \d\).*, \(\d, \d\) do not broadcast together"
+            ):
                 function(xp, x, y)
 
 
 def test_other_errors_of_a_function_stay_what_they_are(xp):
-    with pytest.raises(xdevice.DTypeError):
+    with pytest.raises(xdevice.errors.DTypeError):
         xp.logical_and(xp.asarray(ARRAY), xp.asarray(ARRAY[:2]))
 
 
 def test_an_int_beyond_all_floats(xp):
-    with pytest.raises(xdevice.DTypeError, match="an int of 1329 bits does not fit into float32"):
+    with pytest.raises(xdevice.errors.DTypeError, match="an int of 1329 bits does not fit into float32"):
         xp.add(xp.asarray(ARRAY), 10**400)
-    with pytest.raises(xdevice.DTypeError, match="1329 bits"):
+    with pytest.raises(xdevice.errors.DTypeError, match="1329 bits"):
         xp.full((2,), -(10**400), dtype=xp.float32)
 
 
 def test_permutation_of_a_tensor(xp):
-    with pytest.raises(xdevice.ArgumentError, match="n must be an int"):
+    with pytest.raises(xdevice.errors.ArgumentError, match="n must be an int"):
         xdevice.random.permutation(xp.asarray(ARRAY))
 
 
 def traced_of_unknown_lengths(function, *arrays):
     import tensorflow as tf
 
-    with xdevice.use("tensorflow"):
+    with xdevice.use_backend("tensorflow"):
         xp = xdevice.array_namespace()
         given = [tf.constant(array) for array in arrays]
         signature = [tf.TensorSpec([None] * x.ndim, x.dtype) for x in given]
@@ -92,7 +94,9 @@ NEED_LENGTHS = {
 @pytest.mark.skipif("tensorflow" not in BACKENDS, reason="TensorFlow is not installed")
 @pytest.mark.parametrize("name", sampled(NEED_LENGTHS, each_time=("tile",)))
 def test_what_needs_all_lengths_is_refused_by_name(name):
-    with pytest.raises(xdevice.UnsupportedError, match=f"does not support {name} of the shape .*not known while"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=f"does not support {name} of the shape .*not known while"
+    ):
         traced_of_unknown_lengths(NEED_LENGTHS[name], ARRAY)
 
 
@@ -112,10 +116,10 @@ NEED_VALUES = {
 def test_what_needs_values_is_refused_by_name(name):
     import jax
 
-    with xdevice.use("jax"):
+    with xdevice.use_backend("jax"):
         xp = xdevice.array_namespace()
         traced = jax.jit(lambda x: NEED_VALUES[name](xp, x))
-        with pytest.raises(xdevice.UnsupportedError, match="stands for a tensor"):
+        with pytest.raises(xdevice.errors.UnsupportedError, match="stands for a tensor"):
             traced(xp.asarray(ARRAY))
 
 
@@ -124,7 +128,7 @@ def test_what_needs_values_is_refused_by_name(name):
 def test_the_first_function_of_a_process_is_a_compiled_one():
     script = (
         "import torch, xdevice\n"
-        "xdevice.use('torch').__enter__()\n"
+        "xdevice.use_backend('torch').__enter__()\n"
         "def f(x):\n"
         "    xp = xdevice.array_namespace(x)\n"
         "    return xp.add(xp.mean(x), xp.sum(xdevice.nn.relu(x)))\n"
@@ -138,7 +142,7 @@ def test_the_first_function_of_a_process_is_a_compiled_one():
 def test_to_static_as_it_is_by_default():
     import paddle
 
-    with xdevice.use("paddle"):
+    with xdevice.use_backend("paddle"):
         x = xdevice.tensor(ARRAY)
 
         def f(x):

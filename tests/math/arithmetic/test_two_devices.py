@@ -74,7 +74,7 @@ def test_two_devices_are_refused_by_every_function_of_several_tensors(xd, places
         function = getattr(xp, name)
         for _ in range(2):  # the second time by the fast way
             call(function, *make("gpu:1", "gpu:1"))
-        with pytest.raises(xdevice.DeviceMismatchError):
+        with pytest.raises(xdevice.errors.DeviceMismatchError):
             call(function, *make(*places))
 
 
@@ -98,7 +98,7 @@ def test_they_are_refused_where_dtypes_differ_and_in_every_place(xd, places):
         lambda: xp.linalg.cross(*of_three),
         lambda: xp.linalg.outer(x, y),
     ):
-        with pytest.raises(xdevice.DeviceMismatchError, match=r"is on .*pu:\d.* on .*pu:\d.*to_device"):
+        with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"is on .*pu:\d.* on .*pu:\d.*to_device"):
             call()
 
 
@@ -109,7 +109,7 @@ def test_where_operators_compute_on_the_default_device_the_error_says_so(xd):
         if xd.name != "tensorflow":
             call()
             continue
-        with pytest.raises(xdevice.DeviceMismatchError, match=r"to_device.* moves it; but tensorflow computes"):
+        with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"to_device.* moves it; but tensorflow computes"):
             call()
 
 
@@ -127,9 +127,9 @@ def test_a_tensor_without_dimensions_on_the_cpu(xd):
         assert xdevice.device_of(xp.multiply(x, number)) is xdevice.device("gpu:1")
         assert xdevice.device_of(xp.multiply(number, x)) is xdevice.device("gpu:1")
     else:
-        with pytest.raises(xdevice.DeviceMismatchError):
+        with pytest.raises(xdevice.errors.DeviceMismatchError):
             xp.multiply(x, number)
-    with pytest.raises(xdevice.DeviceMismatchError):
+    with pytest.raises(xdevice.errors.DeviceMismatchError):
         xp.multiply(x, on((2.0, "float32"), "gpu:0"))
 
 

@@ -18,11 +18,11 @@ def loss(params, x, y):
 
 
 def gradients(params, x, y):
-    return xdevice.value_and_grad(loss)(params, x, y)[1]
+    return xdevice.math.value_and_grad(loss)(params, x, y)[1]
 
 
 def descend(params, grads):
-    return xdevice.update(params, grads, lambda p, g: p - 0.1 * g)
+    return xdevice.math.update(params, grads, lambda p, g: p - 0.1 * g)
 
 
 def data(seed):
@@ -33,12 +33,12 @@ def data(seed):
 def of_replicas(gradients, descend):
     devices = xdevice.try_all_gpus()
     assert len(devices) == 2
-    replicas = xdevice.replicate({"w": xdevice.zeros(4, 3), "b": xdevice.zeros(3)}, devices)
+    replicas = xdevice.parallel.replicate({"w": xdevice.zeros(4, 3), "b": xdevice.zeros(3)}, devices)
     parts = xdevice.split_batch(data(0), devices)
     for _ in RANGE:
         tasks = [partial(gradients, replica, *part) for replica, part in zip(replicas, parts, strict=True)]
-        grads = xdevice.parallel(*tasks)
-        means = {name: xdevice.all_reduce([one[name] for one in grads], "mean") for name in ("w", "b")}
+        grads = xdevice.parallel.run(*tasks)
+        means = {name: xdevice.parallel.all_reduce([one[name] for one in grads], "mean") for name in ("w", "b")}
         grads = [{name: means[name][i] for name in means} for i in (0, 1)]
         replicas = [descend(replica, grad) for replica, grad in zip(replicas, grads, strict=True)]
     assert [xdevice.device_of(replica) for replica in replicas] == devices
@@ -66,7 +66,7 @@ def refused(world):
 
     try:
         xdevice.compile(step)({"w": xdevice.zeros(4, 3), "b": xdevice.zeros(3)}, *data(0))
-    except xdevice.UnsupportedError as error:
+    except xdevice.errors.UnsupportedError as error:
         print(error)
 
 
@@ -74,6 +74,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "replicas":
         compare(of_replicas)
     else:
-        with xdevice.processes() as world:
+        with xdevice.distributed.processes() as world:
             compare(of_processes, world)
             refused(world)

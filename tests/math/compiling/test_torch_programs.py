@@ -102,8 +102,8 @@ def into_its_argument_and_on(x):
 
 
 def of_parameters(p):
-    value, grads = xdevice.value_and_grad(lambda p: (p * p).sum())(p)
-    return xdevice.update(p, grads, lambda p, g: p - 0.1 * g), value
+    value, grads = xdevice.math.value_and_grad(lambda p: (p * p).sum())(p)
+    return xdevice.math.update(p, grads, lambda p, g: p - 0.1 * g), value
 
 
 def fitted(x, kernel):
@@ -111,7 +111,7 @@ def fitted(x, kernel):
         made = functional.conv2d(x, kernel, padding=1)
         return functional.max_pool2d(functional.batch_norm(made, None, None, training=True), 2).square().mean()
 
-    return xdevice.value_and_grad(loss)(kernel)
+    return xdevice.math.value_and_grad(loss)(kernel)
 
 
 def reshaped(x):
@@ -134,13 +134,15 @@ GIVEN = {
     "complex": (lambda x: torch.conj(torch.complex(x, x * 2)).imag * torch.fft.fft(x).real, normal(3)),
     "a parameter": (of_parameters, lambda: torch.nn.Parameter(torch.randn(3))),
     "what may require a gradient": (of_parameters, by_turns(normal(3), recorded)),
-    "gradients of gradients": (xdevice.grad(lambda x: xdevice.grad(lambda x: (x**3).sum())(x).sum()), normal(3)),
+    "gradients of gradients": (
+        xdevice.math.grad(lambda x: xdevice.math.grad(lambda x: (x**3).sum())(x).sum()), normal(3),
+    ),
     "torch.func": (torch.func.grad(lambda x: torch.func.vmap(torch.sin)(x).sum()), normal(3)),
     "torch.func forward": (
         lambda x: (torch.func.jvp(torch.sin, (x,), (x,)), torch.func.hessian(lambda x: (x**3).sum())(x)), normal(3),
     ),
-    "a backward pass by hand": (xdevice.grad(lambda x: Scaled.apply(x).sum()), normal(3)),
-    "checkpoints": (xdevice.grad(lambda x: checkpoint(torch.sin, x, use_reentrant=False).sum()), normal(3)),
+    "a backward pass by hand": (xdevice.math.grad(lambda x: Scaled.apply(x).sum()), normal(3)),
+    "checkpoints": (xdevice.math.grad(lambda x: checkpoint(torch.sin, x, use_reentrant=False).sum()), normal(3)),
     "other shapes of its own tensors": (reshaped, normal(4, 3)),
     "spectra": (lambda x: torch.view_as_real(torch.stft(x, 8, window=torch.ones(8), return_complex=True)), normal(32)),
     "an argument that is to require a gradient": (
@@ -150,7 +152,7 @@ GIVEN = {
     "a gradient that flows on": (lambda x: (x * weight).sum(), normal(3)),
     "a gradient that flows on, and effects": (into_its_argument_and_on, normal(3)),
     "a tensor that requires one": (lambda x: (x * x).sum(), by_turns(normal(3), recorded)),
-    "gradients of a tensor on the way": (xdevice.grad(lambda x: (x * x).sum()), lambda: recorded() * 2),
+    "gradients of a tensor on the way": (xdevice.math.grad(lambda x: (x * x).sum()), lambda: recorded() * 2),
     "a subclass": (lambda x: x * 2, lambda: torch.randn(3).as_subclass(Own)),
 }  # fmt: skip
 
@@ -233,21 +235,21 @@ REFUSED = {
     "a default dtype": lambda x: x * (torch.set_default_dtype(torch.float64), torch.ones(3))[1],
     "a seed": lambda x: x + (torch.manual_seed(0), torch.rand(3))[1],
     "a seed after all": lambda x: (functional.dropout(x), torch.manual_seed(0))[0],
-    "masks drawn again": xdevice.grad(lambda x: checkpoint(functional.dropout, x, use_reentrant=False).sum()),
+    "masks drawn again": xdevice.math.grad(lambda x: checkpoint(functional.dropout, x, use_reentrant=False).sum()),
     "a generator": lambda x: x + torch.rand(3, generator=torch.Generator(x.device).manual_seed(0)),
     "a tensor of values": lambda x: torch.tensor([x[0], x[1]]),
     "a text": lambda x: (x, f"{x[0]:.2f}"),
     "where its memory begins": lambda x: x * x.storage_offset(),
     "another tensor's data": set_data,
     "a sparse tensor": lambda x: x.to_sparse(),
-    "another thread": lambda x: xdevice.parallel(lambda: x * 2)[0],
+    "another thread": lambda x: xdevice.parallel.run(lambda: x * 2)[0],
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_a_program_would_repeat_wrongly_is_refused(name):
     before = here.clone()
-    with pytest.raises(xdevice.UnsupportedError, match="while a function is compiled"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="while a function is compiled"):
         xdevice.compile(REFUSED[name])(torch.randn(3))
     torch.set_default_dtype(torch.float32)
     assert torch.equal(here, before)
@@ -256,7 +258,7 @@ def test_what_a_program_would_repeat_wrongly_is_refused(name):
 
 def test_backward_into_an_argument_is_refused():
     x = torch.randn(3, requires_grad=True)
-    with pytest.raises(xdevice.UnsupportedError, match="value_and_grad"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="value_and_grad"):
         xdevice.compile(lambda x: (x * x).sum().backward())(x)
     assert x.grad is None
 
@@ -265,7 +267,7 @@ def test_an_operation_of_another_library_is_refused():
     library = torch.library.Library("xdevice_tests", "DEF")
     library.define("twice(Tensor x) -> Tensor")
     library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
-    with pytest.raises(xdevice.UnsupportedError, match=r"xdevice_tests\.twice"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"xdevice_tests\.twice"):
         xdevice.compile(lambda x: torch.ops.xdevice_tests.twice(x))(torch.ones(3))
 
 
@@ -277,7 +279,7 @@ def test_a_symbol_that_was_kept_is_refused():
     xdevice.compile(keep)(torch.ones(3))
     kept = vars(sys).pop("kept")
     assert "without values" in repr(kept)
-    with pytest.raises(xdevice.UnsupportedError, match="return from the function what is needed"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="return from the function what is needed"):
         kept + 1
 
 
@@ -321,7 +323,7 @@ SCOPES = {
 @pytest.mark.parametrize("scope", SCOPES)
 def test_what_is_in_force_around_the_call_counts(scope):
     def function(x):
-        return x @ x, torch.tensor(1.0), x * torch.is_grad_enabled(), xdevice.grad(lambda x: (x * x).sum())(x)
+        return x @ x, torch.tensor(1.0), x * torch.is_grad_enabled(), xdevice.math.grad(lambda x: (x * x).sum())(x)
 
     compiled, x = xdevice.compile(function), torch.randn(3, 3)
     for _ in range(3):

@@ -16,7 +16,7 @@ BACKENDS = [name for name in xdevice.backends() if name != "numpy"]
 def gradients(request):
     """`gradients(function, *arrays)`: of the sum of what a function gives, for each array, by the framework's own."""
     name = request.param
-    with xdevice.use(name) as backend:
+    with xdevice.use_backend(name) as backend:
         if name == "mxnet":
             backend.framework.npx.set_np()
             yield _of_mxnet
@@ -79,7 +79,7 @@ def _of_jax(function, *arrays):
 
 def differences(function, *arrays, step=1e-5):
     """The same by NumPy's adapter, one element after the other, from both sides."""
-    with xdevice.use("numpy"):
+    with xdevice.use_backend("numpy"):
 
         def value():
             return float(np.sum(function(*arrays)))

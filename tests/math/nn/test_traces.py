@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from helpers.environment import sampled
@@ -62,11 +64,11 @@ def compiled(name, function):
 @pytest.mark.filterwarnings("ignore:Tensor do not have 'place' interface")  # paddle.where's own
 @pytest.mark.parametrize("name", sampled(TRACED, each_time=()))
 def test_compiled_functions_give_the_same(name):
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         given = arguments()
         wanted = xdevice.item(step(*given))
         got = xdevice.item(compiled(name, step)(*given))
-    with xdevice.use("numpy"):
+    with xdevice.use_backend("numpy"):
         reference = xdevice.item(step(*arguments()))
     assert got == pytest.approx(wanted, rel=1e-5)
     assert got == pytest.approx(reference, rel=1e-5)
@@ -74,7 +76,7 @@ def test_compiled_functions_give_the_same(name):
 
 @pytest.mark.parametrize("name", sampled(TRACED, each_time=("torch",)))
 def test_what_shapes_and_dtypes_tell_is_refused_while_tracing(name):
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         x = xdevice.ones(2, 3)
         with pytest.raises(Exception, match=r"takes x of the shape \(batch, channels, height, width\)"):
             compiled(name, pooled)(x)
@@ -87,7 +89,7 @@ def test_what_shapes_and_dtypes_tell_is_refused_while_tracing(name):
 def test_a_batch_whose_size_is_not_known():
     import tensorflow as tf
 
-    with xdevice.use("tensorflow"):
+    with xdevice.use_backend("tensorflow"):
         images, kernel, bias, labels, mask = arguments()
         signature = [tf.TensorSpec((None, *x.shape[1:]), x.dtype) for x in (images, kernel, bias, labels, mask)]
         traced = tf.function(step, input_signature=signature)
@@ -100,15 +102,41 @@ def test_a_batch_whose_size_is_not_known():
 def test_labels_that_are_no_classes_in_jit():
     import jax
 
-    with xdevice.use("jax"):
-        loss = jax.jit(nn.cross_entropy)(xdevice.ones(2, 3), xdevice.tensor([0, 3]))
-        assert np.isnan(xdevice.item(loss))
-        assert xdevice.to_numpy(jax.jit(lambda i: nn.one_hot(i, 2))(xdevice.tensor([5]))).tolist() == [[0, 0]]
+    with xdevice.use_backend("jax"):
+        for label in (3, -1, -4):
+            labels = xdevice.tensor([0, label])
+            loss = jax.jit(nn.cross_entropy)(xdevice.ones(2, 3), labels)
+            each = jax.jit(partial(nn.cross_entropy, reduction="none"))(xdevice.ones(2, 3), labels)
+            rows = jax.jit(nn.embedding)(labels, xdevice.ones(3, 2))
+            classes = jax.jit(lambda labels: nn.one_hot(labels, 3))(labels)
+            assert np.isnan(xdevice.item(loss))
+            for result in (each, rows, classes):
+                assert np.isfinite(xdevice.to_numpy(result[0])).all()
+                assert np.isnan(xdevice.to_numpy(result[1])).all()
+
+
+@pytest.mark.skipif("tensorflow" not in TRACED, reason="TensorFlow is not installed")
+@pytest.mark.parametrize("label", [3, -1, -4])
+def test_indices_out_of_range_in_a_tf_function_are_no_finite_numbers(label):
+    import tensorflow as tf
+
+    functions = (
+        lambda labels: nn.embedding(labels, xdevice.ones(3, 2)),
+        lambda labels: nn.one_hot(labels, 3),
+        lambda labels: nn.cross_entropy(xdevice.ones(2, 3), labels, reduction="none"),
+    )
+    with xdevice.use_backend("tensorflow"):
+        for function in functions:
+            try:
+                wrong = xdevice.to_numpy(tf.function(function)(xdevice.tensor([0, label])))[1]
+            except tf.errors.InvalidArgumentError:
+                continue
+            assert np.isnan(wrong).all()
 
 
 @pytest.mark.skipif("torch" not in TRACED, reason="PyTorch is not installed")
 def test_labels_that_are_no_classes_under_torch_compile():
-    with xdevice.use("torch"), pytest.raises(IndexError, match="no index 3; expected 0 to 2"):
+    with xdevice.use_backend("torch"), pytest.raises(IndexError, match="no index 3; expected 0 to 2"):
         compiled("torch", nn.cross_entropy)(xdevice.ones(2, 3), xdevice.tensor([0, 3]))
 
 
@@ -120,7 +148,7 @@ def test_torch_traces_and_exports():
         def forward(self, *given):
             return step(*given)
 
-    with xdevice.use("torch"):
+    with xdevice.use_backend("torch"):
         given = arguments()
         wanted = xdevice.item(step(*given))
         assert xdevice.item(torch.export.export(Module(), tuple(given)).module()(*given)) == pytest.approx(wanted)
@@ -136,11 +164,11 @@ def test_on_jax_each_function_and_its_gradient_is_one_program(caplog):
         hidden = nn.relu(xp.add(xp.matmul(x, p["w1"]), p["b1"]))
         return nn.cross_entropy(xp.add(xp.matmul(nn.gelu(hidden), p["w2"]), p["b2"]), y)
 
-    with xdevice.use("jax"):
+    with xdevice.use_backend("jax"):
         shapes = {"w1": (7, 11), "b1": (11,), "w2": (11, 3), "b2": (3,)}
         params = {name: xdevice.random.normal(*shape) for name, shape in shapes.items()}
-        x, y = xdevice.random.normal(13, 7), xdevice.random.integers(13, high=3)
+        x, y = xdevice.random.normal(13, 7), xdevice.random.integers((13,), high=3)
         with jax.log_compiles(), caplog.at_level("WARNING", "jax"):
-            xdevice.value_and_grad(loss)(params, x, y)
+            xdevice.math.value_and_grad(loss)(params, x, y)
     made = [line for line in caplog.messages if line.startswith("Finished XLA compilation")]
     assert len(made) <= 2 * 7 + 1, made  # the last one is the gradient of the loss itself, 1.0

@@ -12,7 +12,7 @@ from xdevice import random
 DRAWS = {
     "uniform": lambda: random.uniform(3),
     "normal": lambda: random.normal(3),
-    "integers": lambda: random.integers(3, high=9, dtype="int32"),
+    "integers": lambda: random.integers((3,), high=9, dtype="int32"),
     "permutation": lambda: random.permutation(3, dtype="int32"),
     "bernoulli": lambda: random.bernoulli(3, dtype="float32"),
 }
@@ -105,7 +105,9 @@ def test_a_draw_that_would_be_frozen_is_refused(xd, name):
     for by, trace in ways(xd):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of tracers
-            with pytest.raises(xdevice.UnsupportedError, match=f"random.{name} inside a function that .*{by}.* traces"):
+            with pytest.raises(
+                xdevice.errors.UnsupportedError, match=f"random.{name} inside a function that .*{by}.* traces"
+            ):
                 trace(adds)(x)
     assert xdevice.to_numpy(random.uniform(3)).tolist() == first(1), "nothing was drawn"
 

@@ -1,4 +1,4 @@
-"""Which generator is drawn from: blocks, threads, asyncio tasks, `parallel`, `prefetch`, processes, tests."""
+"""Which generator is drawn from: blocks, threads, asyncio tasks, `parallel.run`, `prefetch`, processes, tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xdevice.core import generators
 
 @pytest.fixture(autouse=True)
 def _numpy():
-    with xdevice.use("numpy"), generators.keep_generator():
+    with xdevice.use_backend("numpy"), generators.keep_generator():
         yield
 
 
@@ -110,7 +110,7 @@ def test_a_seed_that_is_kept_and_entered_later_takes_nothing_back_that_came_afte
 
 def test_a_block_that_is_left_elsewhere_is_refused():
     block = random.seed(1)
-    with pytest.raises(xdevice.ScopeError, match=r"seed\(1\) is left where it was not entered"):
+    with pytest.raises(xdevice.errors.ScopeError, match=r"seed\(1\) is left where it was not entered"):
         block.__exit__(None, None, None)
 
 
@@ -138,7 +138,7 @@ def in_thread(function):
 
 def numpy_in_thread(function):
     def run():
-        with xdevice.use("numpy"):
+        with xdevice.use_backend("numpy"):
             return function()
 
     return in_thread(run)
@@ -160,7 +160,7 @@ def test_threads_that_draw_at_once_get_every_number_once():
     found = []
 
     def run():
-        with xdevice.use("numpy"):
+        with xdevice.use_backend("numpy"):
             found.extend([random.integers(high=2**62).item() for _ in range(300)])
 
     threads = [threading.Thread(target=run) for _ in range(4)]
@@ -169,7 +169,7 @@ def test_threads_that_draw_at_once_get_every_number_once():
     for thread in threads:
         thread.join()
     random.seed(1)
-    assert sorted(found) == sorted(random.integers(1200, high=2**62).tolist())
+    assert sorted(found) == sorted(random.integers((1200,), high=2**62).tolist())
 
 
 def test_tasks_of_parallel_draw_the_same_whichever_is_first():
@@ -185,7 +185,7 @@ def test_tasks_of_parallel_draw_the_same_whichever_is_first():
             return drawn + take(2)
 
         random.seed(1)
-        results = xdevice.parallel(*(lambda number=number: task(number) for number in range(4)))
+        results = xdevice.parallel.run(*(lambda number=number: task(number) for number in range(4)))
         return results, take(2)
 
     results, after = run([0, 1, 2, 3])
@@ -196,8 +196,8 @@ def test_tasks_of_parallel_draw_the_same_whichever_is_first():
 
 def test_calls_and_tasks_of_tasks_draw_other_numbers():
     random.seed(1)
-    drawn = [numbers for _ in range(2) for numbers in xdevice.parallel(take, take)]
-    both = xdevice.parallel(lambda: xdevice.parallel(take, take), lambda: xdevice.parallel(take, take))
+    drawn = [numbers for _ in range(2) for numbers in xdevice.parallel.run(take, take)]
+    both = xdevice.parallel.run(lambda: xdevice.parallel.run(take, take), lambda: xdevice.parallel.run(take, take))
     drawn += [*both[0], *both[1]]
     assert len({tuple(numbers) for numbers in drawn}) == 8
 
@@ -205,7 +205,7 @@ def test_calls_and_tasks_of_tasks_draw_other_numbers():
 def test_parallel_in_a_block_follows_the_block():
     def run():
         with random.seed(9):
-            return xdevice.parallel(take, take)
+            return xdevice.parallel.run(take, take)
 
     first = run()
     random.seed(1)
@@ -214,7 +214,7 @@ def test_parallel_in_a_block_follows_the_block():
 
 def test_a_seed_in_a_task_is_that_of_the_task():
     random.seed(1)
-    assert xdevice.parallel(lambda: (random.seed(2), take())[1], take)[0] == of(2)
+    assert xdevice.parallel.run(lambda: (random.seed(2), take())[1], take)[0] == of(2)
     assert take() == of(1)
 
 
@@ -325,7 +325,7 @@ import xdevice
 
 
 def take(_):
-    with xdevice.use("numpy"):
+    with xdevice.use_backend("numpy"):
         return xdevice.random.uniform(3).tolist()
 
 
@@ -358,10 +358,10 @@ def test_a_parity_run_draws_the_same_on_every_backend(tmp_path, monkeypatch):
     script = tmp_path / "script.py"
     script.write_text(
         "import xdevice\n"
-        "xdevice.record('x', xdevice.random.normal(100))\n"
+        "xdevice.parity.log('x', xdevice.random.normal(100))\n"
         "task = lambda: xdevice.random.uniform(3)\n"
-        "xdevice.record('tasks', xdevice.parallel(task, task))\n"
-        "xdevice.record('first', xdevice.random.integers(5, high=1000, dtype='int32'))\n"
+        "xdevice.parity.log('tasks', xdevice.parallel.run(task, task))\n"
+        "xdevice.parity.log('first', xdevice.random.integers((5,), high=1000, dtype='int32'))\n"
     )
     exactly = ("--rtol", "0", "--atol", "0", "--save", tmp_path / "run")
     done = python("-m", "xdevice", "parity", script, "--backends", ",".join(["numpy", *names]), *exactly)
@@ -414,7 +414,7 @@ def test_each_test_and_its_fixtures_begin_with_their_seeds(pytester, monkeypatch
                 assert take() == of(0)
 
             def test_outside_is_untouched():
-                with xdevice.use("numpy"):
+                with xdevice.use_backend("numpy"):
                     assert take() == of(5)
             """
         )

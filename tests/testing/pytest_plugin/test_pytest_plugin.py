@@ -173,7 +173,7 @@ def test_fails(made):
 
 def test_passes(made, assert_parity):
     assert_parity(xdevice.ones(1) * 2, np.full(1, 2, "float32"))
-    xdevice.record("one", xdevice.ones(1))
+    xdevice.parity.log("one", xdevice.ones(1))
 """,
     )
     result = project.run_here("--xd-backends=torch", f"--xd-record={project.path / 'kept'}")
@@ -233,7 +233,7 @@ def test_only(xd): assert xd.name == "torch"
 @pytest.mark.xd_skip("torch", reason="not there yet")
 def test_skip(xd): assert xd.name == "numpy"
 
-@pytest.mark.xd_xfail("numpy", reason="has no meta", raises=xdevice.DeviceNotFoundError, strict=True)
+@pytest.mark.xd_xfail("numpy", reason="has no meta", raises=xdevice.errors.DeviceNotFoundError, strict=True)
 def test_xfail(xd): xdevice.ones(1, device="meta")
 
 @pytest.mark.xd_needs_gpu(64)
@@ -479,10 +479,10 @@ import os
 def test_loss(xd, n, assert_parity):
     for step in range(3):
         fault = float(os.environ.get("FAULT", 0)) * (step == 1)
-        xdevice.record("loss", xdevice.ones(n) * step + fault)
+        xdevice.parity.log("loss", xdevice.ones(n) * step + fault)
     assert_parity(xdevice.ones(n) * 1.2, np.ones(n, "float32"), rtol=0.5)
     for _ in range(int(os.environ.get("MORE", 0))):
-        xdevice.record("more", 1)
+        xdevice.parity.log("more", 1)
 
 def test_without_xd(assert_parity):
     assert_parity(1.0, 1.0, skip=())

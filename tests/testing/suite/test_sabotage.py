@@ -329,9 +329,8 @@ def floats_become_float64(adapter, patch, suite):
 
 @caught_by("test_creators_place_where_they_are_told", "tensorflow", "mxnet", "jax")
 def creators_ignore_the_device(adapter, patch, suite):
-    for name in ("full", "rand"):
-        made = getattr(adapter, name)
-        patch.setattr(adapter, name, lambda shape, *rest, made=made: made(shape, *rest[:-2], xdevice.cpu(), rest[-1]))
+    full = adapter.full
+    patch.setattr(adapter, "full", lambda shape, value, device, dtype: full(shape, value, xdevice.cpu(), dtype))
 
 
 @caught_by("test_a_scope_places_what_the_framework_creates", "torch", "tensorflow", "mxnet", "jax")

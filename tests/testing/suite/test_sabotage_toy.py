@@ -73,17 +73,19 @@ _OUR_OWN = {
 }  # fmt: skip
 """What the core decides for all adapters."""
 _OF_THE_FRAMEWORK = {
-    "on_choice", "hardware", "operand_device", "own_file", "take_for_cuda",
+    "on_choice", "hardware", "empty_cache", "operand_device", "own_file", "take_for_cuda", "register_tree_node",
+    "times_written", "settings",
     "has_layers", "write_layers", "has_optimizer",
 }  # fmt: skip
 """What a framework does for itself alone: tests/math/arithmetic/test_mxnet_semantics.py has what MXNet does on its
-choice, tests/accelerators the hardware of each, tests/hardware/test_gpu.py the operands of TensorFlow,
+choice, tests/accelerators the hardware of each, tests/hardware/test_gpu.py its cache and the operands of TensorFlow,
 tests/twins/weights/test_checkpoints.py PyTorch's files, tests/testing/pytest_plugin/test_cuda_option.py what PyTorch
-and JAX take for CUDA, and tests/peers the modules and optimizers of JAX's libraries."""
+and JAX take for CUDA, tests/containers/test_registering.py the frameworks' trees, tests/distributed/test_averaging.py
+what is written too early and optimizers' settings, and tests/peers the modules and optimizers of JAX's libraries."""
 _OF_PROCESSES = {"engines", "start_engine", "start_native_group", "why_no_engine"}
 """What one process cannot check: tests/distributed/test_sabotage_processes.py has the faults of these."""
 _NEED_THREE = (
-    "from_numpy", "from_buffer", "to_numpy", "peek", "full", "rand", "move", "copy", "join", "split", "leaf", "write",
+    "from_numpy", "from_buffer", "to_numpy", "peek", "full", "move", "copy", "join", "split", "leaf", "write",
     "total", "all_reduce", "stage", "compact", "export", "adopt", "move_model", "copy_model", "variables",
     "gives_away", "is_all_on", "state_to_come", "take_state", "model_parts", "rebind", "container_way",
     "memory_of", "value_and_grad", "update",

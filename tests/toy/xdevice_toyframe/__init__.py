@@ -122,8 +122,16 @@ class ToyBackend(Backend):
     def full(self, shape, value, device, dtype):
         return toyframe.full(shape, value, self.to_native(device), host_dtype(dtype))
 
-    def rand(self, shape, device, dtype):
-        return toyframe.rand(shape, self.to_native(device), host_dtype(dtype))
+    def seed_generators(self, n):
+        toyframe.seed(n)
+
+    @contextmanager
+    def deterministic(self):
+        before, toyframe.is_deterministic = toyframe.is_deterministic, True
+        try:
+            yield []
+        finally:
+            toyframe.is_deterministic = before
 
     # arithmetic
 
@@ -385,7 +393,7 @@ class ToyBackend(Backend):
     def _only_gpus(self, device, what):
         if device.kind != "gpu":
             raise self.unsupported(
-                f"{what} on the CPU", "xdevice.parallel() runs tasks side by side; xdevice.Timer times"
+                f"{what} on the CPU", "xdevice.parallel.run() runs tasks side by side; xdevice.Timer times"
             )
 
     # graphs of recorded work

@@ -94,8 +94,11 @@ class ToySamples(Samples):
     def modes(self):
         return {"no_grad": (toyframe.no_grad, lambda: not toyframe.state.grad)}
 
-    def seed(self, number):
-        toyframe.seed(number)
+    def draw(self):
+        return toyframe.draw()
+
+    def determinism(self):
+        return toyframe.is_deterministic
 
     def loader(self, items):
         return toyframe.Loader(items)

@@ -46,9 +46,9 @@ IMAGES = np.linspace(-1, 1, 2 * 3 * 36, dtype="float32").reshape(2, 3, 6, 6)
 
 def assert_ported(source, net, *done, **options):
     like = Other()
-    state = xdevice.convert_state(source, "paddle", like=like, **options)
+    state = xdevice.models.convert_state(source, "paddle", like=like, **options)
     assert state.done == list(done)
-    state.load_into(like)
+    xdevice.load(state, into=like)
     xdevice.assert_parity(like, net, inputs=IMAGES)
     return state
 
@@ -84,13 +84,13 @@ def test_a_backbone_finds_its_place_in_a_model(net):
             self.net, self.head = Other(), paddle.nn.Linear(5, 2)
 
     like = Whole()
-    state = xdevice.convert_state(net.state_dict(), "paddle", like=like, skip=["head"])
+    state = xdevice.models.convert_state(net.state_dict(), "paddle", like=like, skip=["head"])
     assert state.done == [
         "put 'net.' before 9 names",
         "head.weight, head.bias of paddle stay as they are, as skip= says",
     ]
     before = like.head.weight.numpy().copy()
-    state.load_into(like)
+    xdevice.load(state, into=like)
     xdevice.assert_parity(like.net, net, inputs=IMAGES)
     assert (like.head.weight.numpy() == before).all()
 
@@ -102,23 +102,25 @@ def test_a_backbone_finds_its_place_in_a_model(net):
 def test_a_head_of_another_size_is_left_out(net, is_flat):
     source, like = Net(10), Other()
     given = source.state_dict() if is_flat else source
-    with pytest.raises(xdevice.StateError, match=r"skip=\['fc'\]"):
-        xdevice.convert_state(given, "paddle", like=like)
-    state = xdevice.convert_state(given, "paddle", like=like, skip=["fc"])
+    with pytest.raises(xdevice.errors.StateError, match=r"skip=\['fc'\]"):
+        xdevice.models.convert_state(given, "paddle", like=like)
+    state = xdevice.models.convert_state(given, "paddle", like=like, skip=["fc"])
     assert state.unmapped == {}
     assert state.skipped == ["fc.weight", "fc.bias"]
     assert "fc.weight" not in state
     before = like.fc.weight.numpy().copy()
-    state.load_into(like)
+    xdevice.load(state, into=like)
     assert (like.fc.weight.numpy() == before).all()
     xdevice.assert_parity(like.body.state_dict()["0.weight"], source.body[0].weight)
 
 
 def test_skip_is_checked(net):
-    with pytest.raises(xdevice.StateError, match=r"'head', where neither model has parameters; layers are body\.0"):
-        xdevice.convert_state(net, "paddle", like=Other(), skip=["head"])
-    with pytest.raises(xdevice.ArgumentError, match="a list of paths"):
-        xdevice.convert_state(net, "paddle", like=Other(), skip="fc")
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"'head', where neither model has parameters; layers are body\.0"
+    ):
+        xdevice.models.convert_state(net, "paddle", like=Other(), skip=["head"])
+    with pytest.raises(xdevice.errors.ArgumentError, match="a list of paths"):
+        xdevice.models.convert_state(net, "paddle", like=Other(), skip="fc")
 
 
 # dtypes
@@ -127,16 +129,16 @@ def test_skip_is_checked(net):
 def test_another_dtype_is_one_line_and_one_argument(net):
     half = {k: x.to(torch.bfloat16) if x.is_floating_point() else x for k, x in net.state_dict().items()}
     like = Other()
-    state = xdevice.convert_state(half, "paddle", like=like)
+    state = xdevice.models.convert_state(half, "paddle", like=like)
     assert "8 tensors are bfloat16, float32 in paddle; dtype='like' casts before loading" in state.differences
     with pytest.raises(
-        xdevice.StateError, match="nothing was written:\n  8 tensors are bfloat16, expected float32"
+        xdevice.errors.StateError, match="nothing was written:\n  8 tensors are bfloat16, expected float32"
     ) as raised:
-        state.load_into(like)
+        xdevice.load(state, into=like)
     assert len(str(raised.value)) < 300
-    xdevice.convert_state(half, "paddle", like=like, dtype="like").load_into(like)
+    xdevice.load(xdevice.models.convert_state(half, "paddle", like=like, dtype="like"), into=like)
     assert like.fc.weight.numpy().T.tolist() == half["fc.weight"].float().tolist()
-    state = xdevice.convert_state(net, "torch", dtype="bfloat16")
+    state = xdevice.models.convert_state(net, "torch", dtype="bfloat16")
     assert state["fc.weight"].dtype is torch.bfloat16
     assert state["body.1.num_batches_tracked"].dtype is torch.int64
 
@@ -150,10 +152,10 @@ def test_what_adapters_and_quantisers_add_is_known():
         "fc.lora_A.weight": np.ones((1, 2)),
         "fc.lora_B.weight": np.ones((2, 1)),
     }
-    with pytest.raises(xdevice.StateError, match="are LoRA's: merge them"):
-        xdevice.convert_state(ours, "numpy", kinds={})
-    with pytest.raises(xdevice.StateError, match="are of a quantised model: convert the checkpoint"):
-        xdevice.convert_state({"fc.qweight": np.ones((2, 2), "int32")}, "numpy", kinds={})
+    with pytest.raises(xdevice.errors.StateError, match="are LoRA's: merge them"):
+        xdevice.models.convert_state(ours, "numpy", kinds={})
+    with pytest.raises(xdevice.errors.StateError, match="are of a quantised model: convert the checkpoint"):
+        xdevice.models.convert_state({"fc.qweight": np.ones((2, 2), "int32")}, "numpy", kinds={})
 
 
 def test_lora_on_one_side_is_refused_and_told_how_to_merge(net):
@@ -165,17 +167,17 @@ def test_lora_on_one_side_is_refused_and_told_how_to_merge(net):
     source = Net()
     source.fc = Adapted()
     for adapted in (source, source.state_dict(), {"fc.lora_A.weight": torch.ones(2, 4)}):
-        with pytest.raises(xdevice.StateError, match=r"are LoRA's: merge them first, with peft: model\."):
-            xdevice.convert_state(adapted, "paddle", like=Other())
-    with pytest.raises(xdevice.StateError, match="the source has none: give the model without them"):
-        xdevice.convert_state(net, "torch", like=source)
-    both = xdevice.convert_state(source, "torch", like=copy.deepcopy(source))
+        with pytest.raises(xdevice.errors.StateError, match=r"are LoRA's: merge them first, with peft: model\."):
+            xdevice.models.convert_state(adapted, "paddle", like=Other())
+    with pytest.raises(xdevice.errors.StateError, match="the source has none: give the model without them"):
+        xdevice.models.convert_state(net, "torch", like=source)
+    both = xdevice.models.convert_state(source, "torch", like=copy.deepcopy(source))
     assert both.unmapped == {}
 
 
 def test_a_file_of_adapters_does_not_load_into_a_model_without(net, tmp_path):
     xdevice.save(tmp_path / "adapter.safetensors", {"base_model.model.fc.lora_A.weight": torch.ones(2, 4)})
-    with pytest.raises(xdevice.StateError, match=r"does not fit: .* are LoRA's: merge them first, with peft"):
+    with pytest.raises(xdevice.errors.StateError, match=r"does not fit: .* are LoRA's: merge them first, with peft"):
         xdevice.load(tmp_path / "adapter.safetensors", into=net)
 
 
@@ -186,9 +188,9 @@ def test_a_model_on_meta_takes_values_from_a_file(net, tmp_path):
     xdevice.save(tmp_path / "a.safetensors", net)
     with torch.device("meta"):
         like = Net().eval()
-    state = xdevice.convert_state(tmp_path / "a.safetensors", "torch", like=like)
+    state = xdevice.models.convert_state(tmp_path / "a.safetensors", "torch", like=like)
     assert {str(xdevice.device_of(x)) for x in state.values()} == {"cpu:0"}
     like.load_state_dict(state, assign=True)
     xdevice.assert_parity(like, net, inputs=IMAGES)
-    with pytest.raises(xdevice.DeviceNotFoundError, match="meta"):
-        xdevice.convert_state(Net().to("meta"), "paddle", like=Other())
+    with pytest.raises(xdevice.errors.DeviceNotFoundError, match="meta"):
+        xdevice.models.convert_state(Net().to("meta"), "paddle", like=Other())

@@ -179,7 +179,7 @@ def test_an_attention_computes_the_same_elsewhere(here, there, how):
 
 def test_settings_of_an_attention_are_listed():
     source = nn_of("torch").MultiheadAttention(4, 2, dropout=0.1, add_zero_attn=True)
-    state = xdevice.convert_state(source, "paddle", like=attention("paddle", heads=4))
+    state = xdevice.models.convert_state(source, "paddle", like=attention("paddle", heads=4))
     assert [text.partition(": ")[2] for text in state.differences] == [
         "num_heads is 2 in torch, 4 in paddle",
         "dropout is 0.1 in torch, 0 in paddle",
@@ -191,17 +191,17 @@ def test_settings_of_an_attention_are_listed():
 def test_a_bias_of_keys_and_values_is_listed_in_an_attention():
     source = attention("torch", add_bias_kv=True)
     for there in ("paddle", "tensorflow"):
-        unmapped = xdevice.convert_state(source, there, like=attention(there)).unmapped
+        unmapped = xdevice.models.convert_state(source, there, like=attention(there)).unmapped
         assert unmapped == {name: f"{there} has no {name} in this multihead_attention" for name in ("bias_k", "bias_v")}
 
 
 def test_heads_of_another_size_are_no_attention_of_pytorch():
     odd = keras(lambda kl, x: kl.MultiHeadAttention(2, 3, name="a")(x, x), (5, 4))
-    state = xdevice.convert_state(odd, "torch")
+    state = xdevice.models.convert_state(odd, "torch")
     assert not state
     assert "heads have embed_dim / num_heads numbers, and these have (3, 3)" in state.unmapped["a.in_proj_weight"]
-    with pytest.raises(xdevice.StateError, match=r"q_proj\.weight \(6, 4\) and \(4, 4\)"):
-        xdevice.convert_state(odd, "torch", like=attention("torch"), names={"a": ""})
+    with pytest.raises(xdevice.errors.StateError, match=r"q_proj\.weight \(6, 4\) and \(4, 4\)"):
+        xdevice.models.convert_state(odd, "torch", like=attention("torch"), names={"a": ""})
 
 
 @pytest.mark.parametrize("name", ["torch", "paddle", "tensorflow"])
@@ -209,11 +209,11 @@ def test_a_flat_attention_is_found_by_its_names(name):
     model = randomised(name, attention(name, dims=(3, 4)))
     state = dict(xdevice.backend(name).variables(model))
     path = "multi_head_attention" if name == "tensorflow" else ""
-    told = xdevice.convert_state(state, "torch", kinds={path: "multihead_attention"})
-    known = xdevice.convert_state(model, "torch")
+    told = xdevice.models.convert_state(state, "torch", kinds={path: "multihead_attention"})
+    known = xdevice.models.convert_state(model, "torch")
     assert {key: value.tolist() for key, value in told.items()} == {key: value.tolist() for key, value in known.items()}
     assert "q_proj_weight" in {key.rpartition(".")[2] for key in told}
-    lost = xdevice.convert_state(dict(told), "tensorflow", kinds={path: "multihead_attention"})
+    lost = xdevice.models.convert_state(dict(told), "tensorflow", kinds={path: "multihead_attention"})
     assert set(lost.unmapped.values()) == {"nothing says how many heads; give like="}
 
 
@@ -281,7 +281,7 @@ def test_a_transformer_computes_the_same_elsewhere(build, here, there):
 def test_what_a_layer_of_a_transformer_does_between_is_listed():
     nn, other = nn_of("torch"), nn_of("paddle")
     source = nn.TransformerEncoderLayer(8, 2, 16, norm_first=True, activation=nn.GELU(), dropout=0.2)
-    state = xdevice.convert_state(source, "paddle", like=other.TransformerEncoderLayer(8, 2, 16))
+    state = xdevice.models.convert_state(source, "paddle", like=other.TransformerEncoderLayer(8, 2, 16))
     assert sorted(state.differences) == [
         "linear1: activation is gelu in torch, relu in paddle",
         "norm1: block_dropout is 0.2 in torch, 0.1 in paddle",
@@ -305,15 +305,15 @@ def keras_block(activation="relu"):
 def test_a_layer_of_a_transformer_is_made_of_four_of_keras(name):
     x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
     model, like = randomised(name, block("Encoder")(name)), randomised("tensorflow", keras_block(), 1)
-    state = xdevice.convert_state(model, "tensorflow", like=like)
+    state = xdevice.models.convert_state(model, "tensorflow", like=like)
     assert state.differences == []
-    state.load_into(like)
+    xdevice.load(state, into=like)
     expected = outputs(name, model, x)
     assert apart(outputs("tensorflow", like, x), expected) < 5e-7
     back = randomised(name, block("Encoder")(name), 2)
-    xdevice.convert_state(like, name, like=back).load_into(back)
+    xdevice.load(xdevice.models.convert_state(like, name, like=back), into=back)
     assert np.abs(outputs(name, back, x) - expected).max() == 0
-    told = xdevice.convert_state(model, "tensorflow", like=keras_block("gelu"))
+    told = xdevice.models.convert_state(model, "tensorflow", like=keras_block("gelu"))
     assert told.differences == [f"up: activation is relu in {name}, gelu in tensorflow"]
 
 
@@ -332,7 +332,7 @@ def test_layers_in_a_layer_of_keras_come_in_the_order_of_their_definition():
     nn = nn_of("torch")
     source = randomised("torch", nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)))
     like = keras.Sequential([keras.Input((4,)), Pair()])
-    xdevice.convert_state(source, "tensorflow", like=like).load_into(like)
+    xdevice.load(xdevice.models.convert_state(source, "tensorflow", like=like), into=like)
     assert apart(outputs("tensorflow", like, SEQUENCE[0]), outputs("torch", source, SEQUENCE[0])) < 5e-7
 
 
@@ -345,10 +345,10 @@ def einsum(kl, x):
 def test_an_einsum_dense_that_is_a_linear_is_one():
     nn = nn_of("torch")
     source, like = randomised("torch", nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4))), keras(einsum, (5, 4))
-    xdevice.convert_state(source, "tensorflow", like=like).load_into(like)
+    xdevice.load(xdevice.models.convert_state(source, "tensorflow", like=like), into=like)
     assert apart(outputs("tensorflow", like, SEQUENCE), outputs("torch", source, SEQUENCE)) < 1e-6
     back = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4))
-    xdevice.convert_state(like, "torch", like=back).load_into(back)
+    xdevice.load(xdevice.models.convert_state(like, "torch", like=back), into=back)
     xdevice.assert_parity(back, source)
 
 
@@ -364,7 +364,7 @@ def test_an_einsum_dense_that_is_a_linear_is_one():
 )
 def test_an_einsum_dense_that_is_no_linear_is_listed(way):
     like = keras(lambda kl, x: kl.EinsumDense(**way, name="one")(x), (5, 4))
-    assert "one/kernel" in xdevice.convert_state(like, "torch").unmapped
+    assert "one/kernel" in xdevice.models.convert_state(like, "torch").unmapped
 
 
 # norms of groups in Gluon
@@ -386,13 +386,13 @@ def even(model):
 
 def test_a_norm_of_groups_goes_to_gluon_where_its_groups_are_even():
     source, like = randomised("torch", group_norm("torch")), gluon_groups()
-    state = xdevice.convert_state(source, "mxnet", like=like)
+    state = xdevice.models.convert_state(source, "mxnet", like=like)
     why = "it has one number for each group, and those of the channels in a group are not equal"
     assert state.unmapped == {"gamma": why, "beta": why}
-    with pytest.raises(xdevice.StateError, match="those of the channels"):
-        state.load_into(like)
-    assert xdevice.convert_state(source, "mxnet").unmapped == state.unmapped
-    xdevice.convert_state(even(source), "mxnet", like=like).load_into(like)
+    with pytest.raises(xdevice.errors.StateError, match="those of the channels"):
+        xdevice.load(state, into=like)
+    assert xdevice.models.convert_state(source, "mxnet").unmapped == state.unmapped
+    xdevice.load(xdevice.models.convert_state(even(source), "mxnet", like=like), into=like)
     assert apart(outputs("mxnet", like, IMAGE), outputs("torch", source, IMAGE)) < 5e-7
     xdevice.assert_parity(source, like)
 
@@ -400,16 +400,16 @@ def test_a_norm_of_groups_goes_to_gluon_where_its_groups_are_even():
 @pytest.mark.parametrize("there", ["torch", "paddle", "tensorflow"])
 def test_a_norm_of_groups_comes_from_gluon_with_the_channels_of_the_other(there):
     source, like = randomised("mxnet", gluon_groups()), randomised(there, group_norm(there), 1)
-    unmapped = xdevice.convert_state(source, there).unmapped
+    unmapped = xdevice.models.convert_state(source, there).unmapped
     assert set(unmapped) >= {"gamma", "beta"}
     assert "does not say how many channels" in unmapped["gamma"]
-    xdevice.convert_state(source, there, like=like).load_into(like)
+    xdevice.load(xdevice.models.convert_state(source, there, like=like), into=like)
     assert apart(outputs(there, like, IMAGE), outputs("mxnet", source, IMAGE)) < 5e-7
 
 
 def test_another_number_of_groups_is_listed():
     source, like = nn_of("torch").GroupNorm(2, 4), nn_of("paddle").GroupNorm(4, 4, epsilon=1e-3)
-    assert xdevice.convert_state(source, "paddle", like=like).differences == [
+    assert xdevice.models.convert_state(source, "paddle", like=like).differences == [
         "group_norm: eps is 1e-05 in torch, 0.001 in paddle",
         "group_norm: num_groups is 2 in torch, 4 in paddle",
     ]
@@ -429,14 +429,14 @@ def test_a_group_of_one_channel_is_an_instance(here, there):
 
 def test_running_statistics_of_instances_are_listed():
     source = nn_of("torch").InstanceNorm2d(4, affine=True, track_running_stats=True)
-    state = xdevice.convert_state(source, "paddle", like=instance_norm("paddle"))
+    state = xdevice.models.convert_state(source, "paddle", like=instance_norm("paddle"))
     assert set(state.unmapped) == {"running_mean", "running_var"}
     assert "instance_norm: running_stats is True in torch, False in paddle" in state.differences
 
 
 def test_a_norm_without_parameters_is_listed_where_the_other_has_them():
     source, like = nn_of("torch").InstanceNorm2d(4), instance_norm("paddle")
-    state = xdevice.convert_state(source, "paddle", like=like)
+    state = xdevice.models.convert_state(source, "paddle", like=like)
     assert set(state.unmapped) == {"scale", "bias"}
 
 
@@ -447,12 +447,12 @@ def test_what_recurrent_layers_do_besides_is_listed():
     nn, other = nn_of("torch"), nn_of("paddle")
     source = nn.RNN(4, 4, 2, nonlinearity="relu", dropout=0.5, batch_first=True)
     like = other.SimpleRNN(4, 4, 2)
-    assert xdevice.convert_state(source, "paddle", like=like).differences == [
+    assert xdevice.models.convert_state(source, "paddle", like=like).differences == [
         "rnn: dropout is 0.5 in torch, 0 in paddle",
         "rnn: nonlinearity is relu in torch, tanh in paddle",
     ]
     gluon_default = gluon(lambda gluon: gluon.rnn.RNN(4, input_size=4, layout="NTC"))
-    state = xdevice.convert_state(nn.RNN(4, 4, batch_first=True), "mxnet", like=gluon_default)
+    state = xdevice.models.convert_state(nn.RNN(4, 4, batch_first=True), "mxnet", like=gluon_default)
     assert state.differences == ["rnn: nonlinearity is tanh in torch, relu in mxnet"]
 
 
@@ -460,7 +460,7 @@ def test_what_layers_of_a_stack_do_besides_is_listed():
     like = keras(
         lambda kl, x: kl.SimpleRNN(4, dropout=0.5)(kl.SimpleRNN(4, activation="relu", return_sequences=True)(x)), (5, 4)
     )
-    state = xdevice.convert_state(recurrent("RNN", 2)("torch"), "tensorflow", like=like)
+    state = xdevice.models.convert_state(recurrent("RNN", 2)("torch"), "tensorflow", like=like)
     assert state.differences == [
         "simple_rnn: nonlinearity is tanh in torch, ('relu', 'tanh') in tensorflow",
         "simple_rnn: dropout_of_inputs is None in torch, (None, 0.5) in tensorflow",
@@ -477,9 +477,9 @@ def test_two_stacks_are_two():
 
     first, second = nn.LSTM(4, 4, 3, batch_first=True), nn.LSTM(4, 3, batch_first=True)
     source, like = randomised("torch", nn.ModuleList([first, second])), keras(two, (5, 4))
-    state = xdevice.convert_state(source, "tensorflow", like=like)
+    state = xdevice.models.convert_state(source, "tensorflow", like=like)
     assert (state.unmapped, state.differences) == ({}, [])
-    state.load_into(like)
+    xdevice.load(state, into=like)
     import torch
 
     with torch.no_grad():
@@ -492,10 +492,10 @@ def test_two_stacks_are_two():
 def test_layers_that_do_not_follow_each_other_are_no_stack():
     source = nn_of("torch").LSTM(4, 3, 2, batch_first=True)
     like = keras(lambda kl, x: [kl.LSTM(3, name="a")(x), kl.LSTM(3, name="b")(x)], (5, 4))
-    with pytest.raises(xdevice.StateError, match="fit more than one"):
-        xdevice.convert_state(source, "tensorflow", like=like)
+    with pytest.raises(xdevice.errors.StateError, match="fit more than one"):
+        xdevice.models.convert_state(source, "tensorflow", like=like)
     deep = keras(lambda kl, x: kl.LSTM(3, name="b")(kl.LSTM(4, name="a", return_sequences=True)(x)), (5, 4))
-    assert not xdevice.convert_state(source, "tensorflow", like=deep)
+    assert not xdevice.models.convert_state(source, "tensorflow", like=deep)
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
@@ -516,10 +516,10 @@ def test_a_projection_that_the_other_lacks_is_refused():
     source = nn_of("torch").LSTM(4, 6, proj_size=3, batch_first=True)
     for there in ("paddle", "mxnet", "tensorflow"):
         names = {"": "lstm"} if there == "tensorflow" else None
-        state = xdevice.convert_state(source, there, like=recurrent("LSTM")(there), names=names)
+        state = xdevice.models.convert_state(source, there, like=recurrent("LSTM")(there), names=names)
         assert not state
         assert "projection is 3 in torch, 0 in" in state.unmapped["weight_hr_l0"]
-    assert "no LSTM with a projection" in xdevice.convert_state(source, "tensorflow").unmapped["kernel"]
+    assert "no LSTM with a projection" in xdevice.models.convert_state(source, "tensorflow").unmapped["kernel"]
 
 
 # what is filled in by hand
@@ -529,28 +529,28 @@ def test_a_source_that_is_dealt_with_by_hand_can_be_settled():
     nn, other = nn_of("torch"), nn_of("paddle")
     source, like = nn.Sequential(), other.Sequential(("q", other.Linear(4, 4)), ("k", other.Linear(4, 4)))
     source.add_module("qk", nn.Linear(4, 8))
-    state = xdevice.convert_state(source, "paddle", like=like)
+    state = xdevice.models.convert_state(source, "paddle", like=like)
     for name, weight, bias in zip("qk", source.qk.weight.chunk(2), source.qk.bias.chunk(2), strict=True):
         state[f"{name}.weight"] = xdevice.convert(weight.T.detach(), "paddle")
         state[f"{name}.bias"] = xdevice.convert(bias.detach(), "paddle")
     assert set(state.unmapped) == {"qk.weight", "qk.bias"}
-    with pytest.raises(xdevice.StateError, match=r"qk\.weight: only torch has this layer"):
-        state.load_into(like)
-    with pytest.raises(xdevice.StateError, match=r"'qk' is not in unmapped, which has qk\.weight, qk\.bias"):
+    with pytest.raises(xdevice.errors.StateError, match=r"qk\.weight: only torch has this layer"):
+        xdevice.load(state, into=like)
+    with pytest.raises(xdevice.errors.StateError, match=r"'qk' is not in unmapped, which has qk\.weight, qk\.bias"):
         state.settle("qk.weight", "qk")
     assert set(state.unmapped) == {"qk.weight", "qk.bias"}
     state.settle("qk.weight", "qk.bias")
-    state.load_into(like)
+    xdevice.load(state, into=like)
     assert "not mapped" not in str(state)
     assert apart(outputs("paddle", like[1], SEQUENCE), outputs("torch", source, SEQUENCE)[..., 4:]) < 5e-7
 
 
 def test_what_has_no_value_yet_is_missing_though_it_is_settled():
     like = nn_of("paddle").Linear(4, 4)
-    state = xdevice.convert_state(nn_of("torch").Linear(4, 4, bias=False), "paddle", like=like)
+    state = xdevice.models.convert_state(nn_of("torch").Linear(4, 4, bias=False), "paddle", like=like)
     state.settle("bias")
-    with pytest.raises(xdevice.StateError, match="bias: missing"):
-        state.load_into(like)
+    with pytest.raises(xdevice.errors.StateError, match="bias: missing"):
+        xdevice.load(state, into=like)
 
 
 # an attention that is linear layers elsewhere
@@ -566,12 +566,12 @@ def test_linear_layers_named_like_projections_are_an_attention_where_the_other_h
     import torch
 
     source, like = randomised("torch", linears("torch", names)), attention("tensorflow")
-    state = xdevice.convert_state(source, "tensorflow", like=like)
+    state = xdevice.models.convert_state(source, "tensorflow", like=like)
     assert state.differences == [
         "not compared: heads, scale and masks of multi_head_attention, which in torch are in the code around linear "
         "layers"
     ]
-    state.load_into(like)
+    xdevice.load(state, into=like)
     inputs = torch.tensor(np.random.default_rng(3).normal(size=(3, 2, 5, 4)).astype("float32"))
     roles = {name[0]: source[name] for name in names}
     with torch.no_grad():
@@ -580,7 +580,7 @@ def test_linear_layers_named_like_projections_are_an_attention_where_the_other_h
         expected = roles["o"](mixed).numpy()
     assert apart(attended("tensorflow", like), expected) < 1e-6
     back = linears("paddle", names)
-    assert xdevice.convert_state(like, "paddle", like=back).differences == [
+    assert xdevice.models.convert_state(like, "paddle", like=back).differences == [
         "not compared: heads, scale and masks of multi_head_attention, which in paddle are in the code around linear "
         "layers"
     ]
@@ -590,7 +590,7 @@ def test_linear_layers_named_like_projections_are_an_attention_where_the_other_h
     "names", [("a", "b", "c", "d"), ("q", "k", "v"), ("qkv", "proj"), ("q", "query", "k", "v", "o")]
 )
 def test_other_linear_layers_are_no_attention(names):
-    state = xdevice.convert_state(linears("torch", names), "tensorflow", like=attention("tensorflow"))
+    state = xdevice.models.convert_state(linears("torch", names), "tensorflow", like=attention("tensorflow"))
     assert not state
     assert len(state.unmapped) == 2 * len(names) + 8
 
@@ -605,10 +605,10 @@ def test_a_tied_head_is_no_layer_of_its_own_where_the_other_has_none(there):
         like = other.LayerDict({"table": other.Embedding(5, 4), "dense": other.Linear(4, 4)})
     else:
         like = keras(lambda kl, x: kl.Dense(4)(kl.Embedding(5, 4)(x)), (3,))
-    state = xdevice.convert_state(randomised("torch", source), there, like=like)
+    state = xdevice.models.convert_state(randomised("torch", source), there, like=like)
     assert (state.unmapped, state.differences) == ({}, [])
-    state.load_into(like)
-    xdevice.convert_state(like, "torch", like=source).load_into(source)
+    xdevice.load(state, into=like)
+    xdevice.load(xdevice.models.convert_state(like, "torch", like=source), into=source)
 
 
 # weight norm
@@ -654,25 +654,25 @@ def test_a_weight_norm_goes_to_plain_layers_and_to_other_weight_norms(theirs, mi
         (lambda layer: ways[theirs](layer, dim=axis)) if theirs in ways else (lambda layer: layer),
         normed if mine else (lambda layer: layer),
     )
-    state = xdevice.convert_state(source, "paddle", like=target)
+    state = xdevice.models.convert_state(source, "paddle", like=target)
     assert len([line for line in state.differences if "weight norm" in line]) == number
-    state.load_into(target)
+    xdevice.load(state, into=target)
     xdevice.assert_parity(source, target)
     xdevice.assert_parity(target, source)
     x = np.random.default_rng(0).normal(size=(2, 4, 12)).astype("float32")
     np.testing.assert_allclose(
         target(paddle.to_tensor(x)).numpy(), source(torch.from_numpy(x)).detach().numpy(), rtol=1e-5, atol=1e-6
     )
-    xdevice.convert_state(target, "torch", like=source).load_into(source)
+    xdevice.load(xdevice.models.convert_state(target, "torch", like=source), into=source)
     xdevice.assert_parity(source, target, inputs=x)
 
 
 def test_weight_norms_over_other_axes_are_not_mapped():
     torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
     source = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 3))
-    state = xdevice.convert_state(source, "paddle", like=paddle.nn.utils.weight_norm(paddle.nn.Linear(4, 3)))
+    state = xdevice.models.convert_state(source, "paddle", like=paddle.nn.utils.weight_norm(paddle.nn.Linear(4, 3)))
     assert "weight_g is (3, 1) in torch, (1, 4) in paddle; build one with another dim" in state.unmapped["weight_g"]
-    with pytest.raises(xdevice.ParityError, match="over other axes"):
+    with pytest.raises(xdevice.errors.ParityError, match="over other axes"):
         xdevice.assert_parity(source, paddle.nn.utils.weight_norm(paddle.nn.Linear(4, 3)))
 
 
@@ -680,7 +680,7 @@ def test_a_weight_norm_is_one_weight_where_there_is_no_model():
     torch = pytest.importorskip("torch")
     layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 3))
     layer.parametrizations.weight.original0.data *= 2
-    state = xdevice.convert_state(layer, "numpy")
+    state = xdevice.models.convert_state(layer, "numpy")
     assert sorted(state) == ["bias", "weight"]
     assert not state.unmapped
     np.testing.assert_allclose(state["weight"], layer.weight.detach().numpy(), rtol=1e-6)

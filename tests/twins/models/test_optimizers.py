@@ -109,7 +109,7 @@ EQUAL = [
 @pytest.mark.parametrize(("one", "other"), EQUAL)
 def test_optimizers_without_differences_make_equal_steps(one, other):
     made = [runs.made(backend, name, **settings) for backend, name, settings in (one, other)]
-    assert xdevice.compare_optimizers(made[0][0], made[1][0]) == []
+    assert xdevice.models.compare_optimizers(made[0][0], made[1][0]) == []
     for _, _, step in made:
         for gradient in runs.GRADIENTS:
             step(gradient)
@@ -154,12 +154,14 @@ DIFFERENT = [
 @pytest.mark.parametrize(("name", "settings", "backend", "other", "its", "expected"), DIFFERENT)
 def test_what_two_optimizers_do_differently_is_listed(name, settings, backend, other, its, expected):
     source, target = optimizer("torch", name, **settings), optimizer(backend, other, **its)
-    found = xdevice.compare_optimizers(source, target)
+    found = xdevice.models.compare_optimizers(source, target)
     assert len(found) == len(expected), found
     for text, start in zip(found, expected, strict=True):
         assert text.startswith(start)
-    assert len(xdevice.compare_optimizers(target, source)) == len(expected), "the other way round there are as many"
-    assert xdevice.compare_optimizers(source, source) == xdevice.compare_optimizers(target, target) == []
+    assert len(xdevice.models.compare_optimizers(target, source)) == len(expected), (
+        "the other way round there are as many"
+    )
+    assert xdevice.models.compare_optimizers(source, source) == xdevice.models.compare_optimizers(target, target) == []
 
 
 def test_clipping_is_compared_and_comes_before_or_after_the_decay():
@@ -175,16 +177,16 @@ def test_clipping_is_compared_and_comes_before_or_after_the_decay():
         read, weights = runs.run(backend, "SGD", learning_rate=0.05, **clip)
         ((_, its, _),) = read.parameters
         assert off("sgd", its, weights) < 5e-6
-        assert xdevice.compare_optimizers(optimizer(backend, "SGD", learning_rate=0.05, **clip), source)[0].startswith(
-            "clip: to values from -0.5 to 0.5"
-        )
+        assert xdevice.models.compare_optimizers(optimizer(backend, "SGD", learning_rate=0.05, **clip), source)[
+            0
+        ].startswith("clip: to values from -0.5 to 0.5")
     norms = [
         optimizer("paddle", "SGD", learning_rate=0.05, grad_clip=paddle_nn().ClipGradByGlobalNorm(1.0)),
         optimizer("paddle", "SGD", learning_rate=0.05, grad_clip=paddle_nn().ClipGradByNorm(1.0)),
         optimizer("tensorflow", "SGD", learning_rate=0.05, global_clipnorm=1.0),
         optimizer("tensorflow", "SGD", learning_rate=0.05, clipnorm=1.0),
     ]
-    alike = [[not xdevice.compare_optimizers(one, other) for one in norms] for other in norms]
+    alike = [[not xdevice.models.compare_optimizers(one, other) for one in norms] for other in norms]
     assert alike == [[i % 2 == j % 2 for i in range(4)] for j in range(4)]
 
 
@@ -198,13 +200,15 @@ def test_a_schedule_is_listed_and_with_it_what_the_momentum_holds():
 
     paddle = xdevice.backend("paddle").framework
     source = optimizer("torch", "SGD", lr=0.1, momentum=0.9)
-    assert xdevice.compare_optimizers(source, optimizer("tensorflow", "SGD", learning_rate=0.1, momentum=0.9)) == []
+    assert (
+        xdevice.models.compare_optimizers(source, optimizer("tensorflow", "SGD", learning_rate=0.1, momentum=0.9)) == []
+    )
     torch.optim.lr_scheduler.StepLR(source, 2)
     steps = optimizer("paddle", "Momentum", learning_rate=paddle.optimizer.lr.StepDecay(0.1, 2))
     decay = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
     exponential = optimizer("tensorflow", "SGD", learning_rate=decay, momentum=0.9)
-    assert [text.split(":")[0] for text in xdevice.compare_optimizers(source, steps)] == ["schedule"]
-    found = xdevice.compare_optimizers(source, exponential)
+    assert [text.split(":")[0] for text in xdevice.models.compare_optimizers(source, steps)] == ["schedule"]
+    found = xdevice.models.compare_optimizers(source, exponential)
     assert [text.split(":")[0] for text in found] == ["momentum_holds", "schedule"]
     assert "multiply the momentum" in found[0]
     assert "keras.optimizers.schedules.ExponentialDecay in tensorflow's SGD" in found[1]
@@ -243,7 +247,7 @@ def test_a_decay_in_the_loss_is_the_coupled_one():
 
 
 def test_the_eps_that_is_advised_makes_adam_nearly_equal():
-    advice = xdevice.compare_optimizers(optimizer("torch", "Adam", lr=1e-3), optimizer("tensorflow", "Adam"))[0]
+    advice = xdevice.models.compare_optimizers(optimizer("torch", "Adam", lr=1e-3), optimizer("tensorflow", "Adam"))[0]
     advised = float(advice.split("epsilon=")[1].split()[0])
     apart = []
     for eps in (advised, 1e-7):
@@ -262,12 +266,12 @@ def test_groups_are_compared_in_their_order():
     ps = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
     groups = [{"params": ps[:1]}, {"params": ps[1:], "weight_decay": 0.1}]
     source, plain = torch.optim.AdamW(groups, lr=0.1), torch.optim.AdamW(ps, lr=0.1)
-    assert xdevice.compare_optimizers(source, torch.optim.AdamW(groups, lr=0.1)) == []
+    assert xdevice.models.compare_optimizers(source, torch.optim.AdamW(groups, lr=0.1)) == []
     changed = torch.optim.AdamW([groups[0], {**groups[1], "betas": (0.9, 0.99)}], lr=0.1)
-    found = xdevice.compare_optimizers(source, changed)
+    found = xdevice.models.compare_optimizers(source, changed)
     assert len(found) == 1
     assert found[0].startswith("group 2: beta2: 0.999 in torch's AdamW, 0.99 ")
-    assert xdevice.compare_optimizers(source, plain) == [
+    assert xdevice.models.compare_optimizers(source, plain) == [
         "groups: torch's AdamW has parameters of 2 sorts, torch's AdamW of 1; each is compared with that one",
         "group 2: weight_decay: 0.1 in torch's AdamW, 0.01 in torch's AdamW; weight_decay=0.1 in torch's AdamW makes "
         "them equal",
@@ -281,16 +285,16 @@ def test_what_else_is_done_at_each_step_is_listed():
     p = torch.nn.Parameter(torch.zeros(2))
     plain, hooked = torch.optim.SGD([p], lr=0.1), torch.optim.SGD([p], lr=0.1)
     hooked.register_step_pre_hook(lambda *given: None)
-    (told,) = xdevice.compare_optimizers(plain, hooked)
+    (told,) = xdevice.models.compare_optimizers(plain, hooked)
     assert told.startswith("hooks: None in torch's SGD, 1 of register_step_pre_hook and ")
     other = torch.optim.SGD([p], lr=0.1)
     other.register_step_post_hook(lambda *given: None)
-    assert len(xdevice.compare_optimizers(other, hooked)) == 1, "two hooks are not known to be one"
+    assert len(xdevice.models.compare_optimizers(other, hooked)) == 1, "two hooks are not known to be one"
     bounded = keras.Variable(np.ones(2, "float32"))
     bounded.constraint = keras.constraints.MaxNorm(2.0)
     its = keras.optimizers.SGD(0.1)
     its.build([bounded])
-    (told,) = xdevice.compare_optimizers(plain, its)
+    (told,) = xdevice.models.compare_optimizers(plain, its)
     assert told.startswith("constraint: None in torch's SGD, MaxNorm(axis=0, max_value=2.0) in tensorflow's SGD; no ")
 
 
@@ -339,13 +343,13 @@ def test_gluons_multipliers_and_keras_exclusions_make_groups():
 def test_what_gluon_divides_gradients_by_is_seen_after_a_step():
     source = optimizer("torch", "SGD", lr=0.1)
     trainer, _, _ = runs.made("mxnet", "sgd", learning_rate=0.1)
-    assert xdevice.compare_optimizers(source, trainer) == []
+    assert xdevice.models.compare_optimizers(source, trainer) == []
     p = trainer._params[0]
     with xdevice.backend("mxnet").framework.autograd.record():
         loss = p.data().sum()
     loss.backward()
     trainer.step(16)
-    (text,) = xdevice.compare_optimizers(source, trainer)
+    (text,) = xdevice.models.compare_optimizers(source, trainer)
     assert text.startswith("gradient_scale: 1 in torch's SGD, 0.0625 in mxnet's SGD; step(n) divides gradients by n")
 
 
@@ -366,23 +370,25 @@ def test_a_class_that_is_not_known_is_refused_by_name():
         paddle.optimizer.Lamb(0.1, parameters=linear.parameters()), linear,
     ]  # fmt: skip
     for one in unknown:
-        with pytest.raises(xdevice.UnsupportedError, match=f"reading what a .*{type(one).__name__} computes; it knows"):
-            xdevice.compare_optimizers(known, one)
-    with pytest.raises(xdevice.UnsupportedError, match="reading what a ndarray computes"):
-        xdevice.compare_optimizers(known, np.zeros(2))
-    with pytest.raises(xdevice.NotATensorError, match="expected an optimizer of a framework, not 3 of type int"):
-        xdevice.compare_optimizers(known, 3)
+        with pytest.raises(
+            xdevice.errors.UnsupportedError, match=f"reading what a .*{type(one).__name__} computes; it knows"
+        ):
+            xdevice.models.compare_optimizers(known, one)
+    with pytest.raises(xdevice.errors.UnsupportedError, match="reading what a ndarray computes"):
+        xdevice.models.compare_optimizers(known, np.zeros(2))
+    with pytest.raises(xdevice.errors.NotATensorError, match="expected an optimizer of a framework, not 3 of type int"):
+        xdevice.models.compare_optimizers(known, 3)
 
 
 def test_paddles_own_traps_are_refused_by_name():
     paddle = xdevice.backend("paddle").framework
     attr = paddle.ParamAttr(regularizer=paddle.regularizer.L2Decay(0.1))
     both = paddle.optimizer.AdamW(parameters=paddle.nn.Linear(2, 2, weight_attr=attr).parameters())
-    with pytest.raises(xdevice.UnsupportedError, match=r"AdamW whose parameter .* has a regularizer too"):
-        xdevice.compare_optimizers(both, both)
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"AdamW whose parameter .* has a regularizer too"):
+        xdevice.models.compare_optimizers(both, both)
     halved = paddle.optimizer.Momentum(parameters=paddle.nn.Linear(2, 2).parameters(), rescale_grad=0.5)
-    with pytest.raises(xdevice.UnsupportedError, match="rescale_grad, which does nothing on the CPU"):
-        xdevice.compare_optimizers(halved, halved)
+    with pytest.raises(xdevice.errors.UnsupportedError, match="rescale_grad, which does nothing on the CPU"):
+        xdevice.models.compare_optimizers(halved, halved)
 
 
 # the state
@@ -414,7 +420,7 @@ def pair(source, target, kind, *, steps=2, ours=None, theirs=None):
     other, two, _ = nets.made(target, kind, **(theirs or {}))
     for x, y in zip(nets.IMAGES[:steps], nets.WANTED[:steps], strict=True):
         step(x, y)
-    return one, two, xdevice.convert_state(net, target, like=other), (net, other)
+    return one, two, xdevice.models.convert_state(net, target, like=other), (net, other)
 
 
 @pytest.mark.parametrize(("kind", "theirs", "setting"), [
@@ -425,18 +431,18 @@ def pair(source, target, kind, *, steps=2, ours=None, theirs=None):
 def test_a_state_that_would_mean_something_else_is_refused_by_name(kind, theirs, setting):
     one, two, state, models = pair("torch", "tensorflow", kind, theirs=theirs)
     before = {name: xdevice.to_numpy(x) for name, x in xdevice.backend("tensorflow").variables(two)}
-    with pytest.raises(xdevice.StateError, match=rf"(?s)nothing was written; make them equal.*  {setting}: "):
-        xdevice.convert_optimizer(one, two, state, models=models)
+    with pytest.raises(xdevice.errors.StateError, match=rf"(?s)nothing was written; make them equal.*  {setting}: "):
+        xdevice.models.convert_optimizer(one, two, state, models=models)
     for name, x in xdevice.backend("tensorflow").variables(two):
         np.testing.assert_array_equal(xdevice.to_numpy(x), before[name])
-    told = xdevice.convert_optimizer(one, two, state, models=models, strict=False)
+    told = xdevice.models.convert_optimizer(one, two, state, models=models, strict=False)
     assert any(text.startswith(f"{setting}: ") for text in told)
     assert two.iterations.numpy() == (0 if kind == "momentum" else 2), "PyTorch's SGD counts no steps"
 
 
 def test_what_the_state_does_not_depend_on_is_told_and_converted():
     one, two, state, models = pair("torch", "paddle", "adam", theirs={"epsilon": 1.01e-12, "learning_rate": 0.02})
-    told = xdevice.convert_optimizer(one, two, state, models=models)
+    told = xdevice.models.convert_optimizer(one, two, state, models=models)
     assert [text.split(":")[0] for text in told] == ["lr", "eps"]
 
 
@@ -444,19 +450,21 @@ def test_optimizers_of_two_kinds_have_no_common_state():
     one, _, state, models = pair("torch", "paddle", "adam")
     _, two, _ = nets.made("paddle", "momentum")
     for strict in (True, False):
-        with pytest.raises(xdevice.StateError, match=r"a state is for an optimizer of its kind:\n  kind: torch's Adam"):
-            xdevice.convert_optimizer(one, two, state, models=models, strict=strict)
+        with pytest.raises(
+            xdevice.errors.StateError, match=r"a state is for an optimizer of its kind:\n  kind: torch's Adam"
+        ):
+            xdevice.models.convert_optimizer(one, two, state, models=models, strict=strict)
 
 
 def test_an_optimizer_that_has_taken_no_step_has_nothing_to_give():
     one, two, state, models = pair("torch", "paddle", "adam", steps=0)
-    with pytest.raises(xdevice.StateError, match="torch's Adam has no state yet"):
-        xdevice.convert_optimizer(one, two, state, models=models)
+    with pytest.raises(xdevice.errors.StateError, match="torch's Adam has no state yet"):
+        xdevice.models.convert_optimizer(one, two, state, models=models)
 
 
 def test_plain_sgd_has_no_state_and_none_is_missed():
     one, two, state, models = pair("torch", "mxnet", "momentum", ours={"momentum": 0}, theirs={"momentum": 0.0})
-    assert xdevice.convert_optimizer(one, two, state, models=models) == []
+    assert xdevice.models.convert_optimizer(one, two, state, models=models) == []
 
 
 def test_a_frozen_parameter_on_one_side_is_an_error_or_left_as_it_is():
@@ -467,12 +475,12 @@ def test_a_frozen_parameter_on_one_side_is_an_error_or_left_as_it_is():
     net(torch.tensor(nets.IMAGES[0])).sum().backward()
     one.step()
     other, two, _ = nets.made("paddle", "adam")
-    state = xdevice.convert_state(net, "paddle", like=other)
-    with pytest.raises(xdevice.StateError) as error:
-        xdevice.convert_optimizer(one, two, state, models=(net, other))
+    state = xdevice.models.convert_state(net, "paddle", like=other)
+    with pytest.raises(xdevice.errors.StateError) as error:
+        xdevice.models.convert_optimizer(one, two, state, models=(net, other))
     assert "conv.weight: torch's Adam does not update conv.weight" in str(error.value)
     assert not two._accumulators
-    xdevice.convert_optimizer(one, two, state, models=(net, other), strict=False)
+    xdevice.models.convert_optimizer(one, two, state, models=(net, other), strict=False)
     moments = dict(xdevice.backend("paddle").variables(two))
     np.testing.assert_array_equal(moments["2.moment1"].numpy(), one.state[net.fc.weight]["exp_avg"].numpy().T)
     paddle = xdevice.backend("paddle").framework
@@ -480,9 +488,11 @@ def test_a_frozen_parameter_on_one_side_is_an_error_or_left_as_it_is():
     one, _, _, _ = pair("torch", "paddle", "adam")
     net, one, step = nets.made("torch", "adam")
     step(nets.IMAGES[0], nets.WANTED[0])
-    state = xdevice.convert_state(net, "paddle", like=other)
-    with pytest.raises(xdevice.StateError, match=r"paddle's Adam updates nothing that was made of conv.weight, conv.b"):
-        xdevice.convert_optimizer(one, frozen, state, models=(net, other))
+    state = xdevice.models.convert_state(net, "paddle", like=other)
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"paddle's Adam updates nothing that was made of conv.weight, conv.b"
+    ):
+        xdevice.models.convert_optimizer(one, frozen, state, models=(net, other))
 
 
 def test_two_biases_that_are_one_have_no_common_moment():
@@ -497,10 +507,10 @@ def test_two_biases_that_are_one_have_no_common_moment():
     other = keras.Model(images, keras.layers.LSTM(2, return_sequences=True)(images))
     two = keras.optimizers.Adam(1e-3, epsilon=nets.EPS)
     two.build(other.trainable_variables)
-    state = xdevice.convert_state(lstm, "tensorflow", like=other)
-    with pytest.raises(xdevice.StateError, match=r"bias: it is computed from bias_ih_l0 and bias_hh_l0"):
-        xdevice.convert_optimizer(one, two, state, models=(lstm, other))
-    xdevice.convert_optimizer(one, two, state, models=(lstm, other), strict=False)
+    state = xdevice.models.convert_state(lstm, "tensorflow", like=other)
+    with pytest.raises(xdevice.errors.StateError, match=r"bias: it is computed from bias_ih_l0 and bias_hh_l0"):
+        xdevice.models.convert_optimizer(one, two, state, models=(lstm, other))
+    xdevice.models.convert_optimizer(one, two, state, models=(lstm, other), strict=False)
     kernel = next(x for x in two.variables if x.path.endswith("kernel_momentum"))
     np.testing.assert_array_equal(kernel.numpy(), one.state[lstm.weight_ih_l0]["exp_avg"].numpy().T)
 
@@ -516,31 +526,33 @@ def test_one_parameter_that_becomes_two_has_no_common_moment():
     one.step()
     untied = paddle.nn.Sequential(paddle.nn.Linear(3, 3), paddle.nn.Linear(3, 3))
     two = paddle.optimizer.Adam(0.01, parameters=untied.parameters())
-    state = xdevice.convert_state(tied, "paddle", like=untied)
-    with pytest.raises(xdevice.StateError) as error:
-        xdevice.convert_optimizer(one, two, state, models=(tied, untied))
+    state = xdevice.models.convert_state(tied, "paddle", like=untied)
+    with pytest.raises(xdevice.errors.StateError) as error:
+        xdevice.models.convert_optimizer(one, two, state, models=(tied, untied))
     assert all(f"{name}: its source is also another's" in str(error.value) for name in ("0.weight", "1.weight"))
     untied[1].weight = untied[0].weight
     two = paddle.optimizer.Adam(0.01, parameters=untied.parameters())
-    state = xdevice.convert_state(tied, "paddle", like=untied)
-    assert xdevice.convert_optimizer(one, two, state, models=(tied, untied)) == []
+    state = xdevice.models.convert_state(tied, "paddle", like=untied)
+    assert xdevice.models.convert_optimizer(one, two, state, models=(tied, untied)) == []
     moment = dict(xdevice.backend("paddle").variables(two))["0.moment1"]
     np.testing.assert_array_equal(moment.numpy(), one.state[tied[0].weight]["exp_avg"].numpy().T)
 
 
 def test_models_that_are_not_these_are_refused():
     one, two, state, (net, other) = pair("torch", "paddle", "adam")
-    with pytest.raises(xdevice.NotATensorError, match="expected one of torch, not Net"):
-        xdevice.convert_optimizer(one, two, state, models=(other, net))
+    with pytest.raises(xdevice.errors.NotATensorError, match="expected one of torch, not Net"):
+        xdevice.models.convert_optimizer(one, two, state, models=(other, net))
     unbuilt, _, _ = nets.made("tensorflow", "adam")
     import keras
 
-    keras_state = xdevice.convert_state(net, "tensorflow", like=unbuilt)
-    with pytest.raises(xdevice.NotBuiltError, match="build it first"):
-        xdevice.convert_optimizer(one, keras.optimizers.Adam(0.01, epsilon=0.0), keras_state, models=(net, unbuilt))
+    keras_state = xdevice.models.convert_state(net, "tensorflow", like=unbuilt)
+    with pytest.raises(xdevice.errors.NotBuiltError, match="build it first"):
+        xdevice.models.convert_optimizer(
+            one, keras.optimizers.Adam(0.01, epsilon=0.0), keras_state, models=(net, unbuilt)
+        )
     double, _, _ = nets.made("torch", "adam")
-    with pytest.raises(xdevice.StateError, match=r"does not update conv.weight"):
-        xdevice.convert_optimizer(one, two, state, models=(double, other))
+    with pytest.raises(xdevice.errors.StateError, match=r"does not update conv.weight"):
+        xdevice.models.convert_optimizer(one, two, state, models=(double, other))
 
 
 # docs/reference/optimizers.md

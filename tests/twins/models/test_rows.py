@@ -30,24 +30,26 @@ def test_names_ask_for_rows_of_the_source_or_the_target(is_bare):
     torch = pytest.importorskip("torch")
     long, short = table(torch, 7, 2), table(torch, 5, is_bare=is_bare)
     x = torch.tensor(RANDOM.integers(0, 9, (2, 5)))
-    state = xdevice.convert_state(long, "torch", like=short, names={"places[2:]": "places"}, inputs=x)
+    state = xdevice.models.convert_state(long, "torch", like=short, names={"places[2:]": "places"}, inputs=x)
     assert state.done == ["rows 2 to 6 of the 7 of places, as names= says; the others are left out"]
     assert "from places.weight, a part of it" in str(state)
-    state.load_into(short)
+    xdevice.load(state, into=short)
     xdevice.assert_parity(short(x), long(x))
 
     long = table(torch, 7, 2)
-    state = xdevice.convert_state(short, "torch", like=long, names={"places": "places[2:]"}, inputs=x)
+    state = xdevice.models.convert_state(short, "torch", like=long, names={"places": "places[2:]"}, inputs=x)
     assert state.done == ["rows 2 to 6 of the 7 of places, as names= says; the others are zeros"]
-    state.load_into(long)
+    xdevice.load(state, into=long)
     assert not long.places.weight[:2].any()
     xdevice.assert_parity(long(x), short(x))
 
 
 def test_the_refusal_says_how_rows_are_asked_for():
     torch = pytest.importorskip("torch")
-    with pytest.raises(xdevice.StateError, match=r"names=\{'places\[2:\]': 'places'\} leaves out the first 2 rows"):
-        xdevice.convert_state(table(torch, 7), "torch", like=table(torch, 5))
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"names=\{'places\[2:\]': 'places'\} leaves out the first 2 rows"
+    ):
+        xdevice.models.convert_state(table(torch, 7), "torch", like=table(torch, 5))
 
 
 @pytest.mark.parametrize(
@@ -60,12 +62,12 @@ def test_the_refusal_says_how_rows_are_asked_for():
 )
 def test_rows_that_are_not_there_are_an_error(asked, why):
     torch = pytest.importorskip("torch")
-    with pytest.raises(xdevice.StateError, match=why):
-        xdevice.convert_state(table(torch, 7), "torch", like=table(torch, 5), names=asked)
+    with pytest.raises(xdevice.errors.StateError, match=why):
+        xdevice.models.convert_state(table(torch, 7), "torch", like=table(torch, 5), names=asked)
 
 
 def test_names_of_tensors_of_other_shapes_are_an_error():
     torch = pytest.importorskip("torch")
     source, target = table(torch, 7, is_bare=True), table(torch, 5, is_bare=True)
-    with pytest.raises(xdevice.StateError, match=r"whose shapes are \(\(7, 4\),\) and \(\(5, 4\),\)"):
-        xdevice.convert_state(source, "torch", like=target, names={"places": "places"})
+    with pytest.raises(xdevice.errors.StateError, match=r"whose shapes are \(\(7, 4\),\) and \(\(5, 4\),\)"):
+        xdevice.models.convert_state(source, "torch", like=target, names={"places": "places"})

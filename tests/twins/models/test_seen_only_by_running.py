@@ -55,17 +55,17 @@ def nets():
 )
 def test_outputs_in_another_order_differ(nets, theirs, mine):
     source, target = nets[0](theirs), nets[1](mine)
-    state = xdevice.convert_state(source, "paddle", like=target, inputs=SEQUENCE)
+    state = xdevice.models.convert_state(source, "paddle", like=target, inputs=SEQUENCE)
     assert "the outputs on inputs=" in told(state)
-    state.load_into(target)
-    with pytest.raises(xdevice.ParityError, match="the first difference lies behind fc"):
+    xdevice.load(state, into=target)
+    with pytest.raises(xdevice.errors.ParityError, match="the first difference lies behind fc"):
         xdevice.assert_parity(target, source, inputs=SEQUENCE)
 
 
 def test_another_number_of_outputs_is_not_called_rounding(nets):
     source, target = nets[0](lambda x: x), nets[1](lambda x: (x, x))
-    xdevice.convert_state(source, "paddle", like=target).load_into(target)
-    with pytest.raises(xdevice.ParityError) as error:
+    xdevice.load(xdevice.models.convert_state(source, "paddle", like=target), into=target)
+    with pytest.raises(xdevice.errors.ParityError) as error:
         xdevice.assert_parity(target, source, inputs=SEQUENCE)
     assert "rounding" not in str(error.value)
     assert "return 2 and 1 tensors" in str(error.value)
@@ -73,8 +73,8 @@ def test_another_number_of_outputs_is_not_called_rounding(nets):
 
 def test_what_is_not_finite_is_not_called_a_shape(nets):
     source, target = nets[0](lambda x: x), nets[1](lambda x: x / 0.0)
-    xdevice.convert_state(source, "paddle", like=target).load_into(target)
-    with pytest.raises(xdevice.ParityError, match="different, and not finite"):
+    xdevice.load(xdevice.models.convert_state(source, "paddle", like=target), into=target)
+    with pytest.raises(xdevice.errors.ParityError, match="different, and not finite"):
         xdevice.assert_parity(target, source, inputs=SEQUENCE)
 
 
@@ -82,11 +82,11 @@ def test_averages_that_paddle_updates_in_evaluation_are_listed_and_kept():
     torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
     source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
     target = paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3), paddle.nn.BatchNorm2D(4, use_global_stats=False))
-    state = xdevice.convert_state(source, "paddle", like=target, inputs=IMAGES)
+    state = xdevice.models.convert_state(source, "paddle", like=target, inputs=IMAGES)
     assert "use_global_stats is None in torch, False in paddle" in told(state)
     assert target[1]._mean.numpy().tolist() == [0.0] * 4
-    state.load_into(target)
-    with pytest.raises(xdevice.ParityError):
+    xdevice.load(state, into=target)
+    with pytest.raises(xdevice.errors.ParityError):
         xdevice.assert_parity(target, source, inputs=IMAGES)
     assert target[1]._mean.numpy().tolist() == [0.0] * 4
 
@@ -95,7 +95,7 @@ def test_the_older_batch_norm_of_paddle_goes_by_the_mode():
     paddle, torch = (xdevice.backend(name).framework for name in ("paddle", "torch"))
     source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
     like = paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3), paddle.nn.BatchNorm(4))
-    state = xdevice.convert_state(source, "paddle", like=like, inputs=torch.ones(2, 3, 6, 6))
+    state = xdevice.models.convert_state(source, "paddle", like=like, inputs=torch.ones(2, 3, 6, 6))
     assert state.differences == ["1.num_batches_tracked: left out, because paddle does not count batches"]
 
 
@@ -113,17 +113,19 @@ def test_settings_that_were_not_compared(theirs, mine, line):
     torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
     source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), theirs(torch.nn))
     target = paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3), mine(paddle.nn))
-    state = xdevice.convert_state(source, "paddle", like=target)
+    state = xdevice.models.convert_state(source, "paddle", like=target)
     assert line in told(state)
-    state.load_into(target)
-    with pytest.raises(xdevice.ParityError, match="set differently"):
+    xdevice.load(state, into=target)
+    with pytest.raises(xdevice.errors.ParityError, match="set differently"):
         xdevice.assert_parity(target, source)
 
 
 def test_the_usual_flatten_needs_no_counterpart():
     torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
     source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten())
-    assert not told(xdevice.convert_state(source, "paddle", like=paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3))))
+    assert not told(
+        xdevice.models.convert_state(source, "paddle", like=paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3)))
+    )
 
 
 def test_equal_paths_say_which_layer_is_which_whatever_is_computed():
@@ -131,7 +133,7 @@ def test_equal_paths_say_which_layer_is_which_whatever_is_computed():
     source = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True)
     target = paddle.nn.TransformerEncoderLayer(8, 2, 16)
     x = np.random.default_rng(3).normal(size=(2, 4, 8)).astype("float32")
-    state = xdevice.convert_state(source, "paddle", like=target, inputs=x)
+    state = xdevice.models.convert_state(source, "paddle", like=target, inputs=x)
     assert not state.unmapped
     assert "norm_first is True in torch, False in paddle" in told(state)
     np.testing.assert_array_equal(state["norm2.weight"].numpy(), source.norm2.weight.detach().numpy())
@@ -142,7 +144,7 @@ def test_a_list_of_many_parameters_stays_readable():
     normed = torch.nn.utils.parametrizations.spectral_norm
     source = torch.nn.Sequential(*(normed(torch.nn.Conv1d(2, 2, 3)) for _ in range(9)))
     target = paddle.nn.Sequential(*(paddle.nn.Conv1D(2, 2, 3) for _ in range(9)))
-    with pytest.raises(xdevice.ParityError) as error:
+    with pytest.raises(xdevice.errors.ParityError) as error:
         xdevice.assert_parity(source, target)
     assert len(str(error.value)) <= 1500
     assert " more\n" in str(error.value)
@@ -152,8 +154,8 @@ def test_an_encoder_is_of_the_source_and_a_decoder_of_the_target():
     torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
     source = torch.nn.ModuleDict({name: torch.nn.Embedding(9, 4) for name in ("src", "tgt")})
     target = paddle.nn.LayerDict({f"{name}_embedding": paddle.nn.Embedding(9, 4) for name in ("decoder", "encoder")})
-    with pytest.raises(xdevice.StateError, match="encoder_embedding"):
-        xdevice.convert_state(source, "paddle", like=target)
+    with pytest.raises(xdevice.errors.StateError, match="encoder_embedding"):
+        xdevice.models.convert_state(source, "paddle", like=target)
 
 
 # Keras
@@ -176,9 +178,9 @@ def test_a_functional_model_takes_several_inputs(container):
 
     given = (VECTORS, SEQUENCE[0])
     source = Two()
-    state = xdevice.convert_state(source, "tensorflow", like=target, inputs=given)
+    state = xdevice.models.convert_state(source, "tensorflow", like=target, inputs=given)
     assert not told(state)
-    state.load_into(target)
+    xdevice.load(state, into=target)
     xdevice.assert_parity(source, target, inputs=given)
 
 
@@ -187,8 +189,8 @@ def test_a_norm_over_an_axis_that_is_not_the_last_is_listed():
     source = torch.nn.LayerNorm(8, eps=1e-3)
     for axis, line in ((1, "axis is None in torch, (-2,) in tensorflow"), (-1, ""), (2, "")):
         target = keras.Sequential([keras.Input((8, 8)), keras.layers.LayerNormalization(axis=axis)])
-        assert told(xdevice.convert_state(source, "tensorflow", like=target)).endswith(line)
-        assert bool(line) == bool(told(xdevice.convert_state(source, "tensorflow", like=target)))
+        assert told(xdevice.models.convert_state(source, "tensorflow", like=target)).endswith(line)
+        assert bool(line) == bool(told(xdevice.models.convert_state(source, "tensorflow", like=target)))
 
 
 @pytest.mark.parametrize(
@@ -220,7 +222,7 @@ def test_a_batch_norm_that_may_be_over_another_axis_is_listed(shape, layers, the
     first = torch.nn.Linear(8, 8) if theirs == "linear" else torch.nn.Conv1d(3, 8, 1)
     source = torch.nn.Sequential(first, torch.nn.BatchNorm1d(8, eps=1e-3, momentum=0.01))
     target = keras.Sequential([keras.Input(shape), *layers(keras.layers)])
-    found = told(xdevice.convert_state(source, "tensorflow", like=target))
+    found = told(xdevice.models.convert_state(source, "tensorflow", like=target))
     assert line in found
     assert bool(line) == bool(found)
 
@@ -250,12 +252,12 @@ def test_inputs_tell_whether_a_batch_norm_is_over_another_axis(moves):
     given = np.random.default_rng(5).normal(size=(2, 8, 8)).astype("float32")
     source, target = Theirs(), Mine()
     target(given)
-    state = xdevice.convert_state(source, "tensorflow", like=target)
+    state = xdevice.models.convert_state(source, "tensorflow", like=target)
     assert "the axis of bn, axis 2 of (2, 8, 8) in tensorflow" in told(state)
-    state.load_into(target)
-    with pytest.raises(xdevice.ParityError, match="not compared: the axis of bn"):
+    xdevice.load(state, into=target)
+    with pytest.raises(xdevice.errors.ParityError, match="not compared: the axis of bn"):
         xdevice.assert_parity(source, target)
-    found = told(xdevice.convert_state(source, "tensorflow", like=target, inputs=given))
+    found = told(xdevice.models.convert_state(source, "tensorflow", like=target, inputs=given))
     assert bool(found) is not moves
     assert moves or "the outputs on inputs=" in found
 
@@ -271,7 +273,7 @@ def test_a_batch_norm_of_paddle_over_the_last_axis_is_listed():
         (images, [nn.Conv2D(3, 8, 1, data_format="NHWC"), nn.BatchNorm2D(8, data_format="NHWC")], ""),
         (images, [nn.Conv2D(3, 8, 1, data_format="NHWC"), nn.BatchNorm2D(8)], "the axis of 1, the second in paddle"),
     ):
-        found = told(xdevice.convert_state(theirs, "paddle", like=nn.Sequential(*mine)))
+        found = told(xdevice.models.convert_state(theirs, "paddle", like=nn.Sequential(*mine)))
         assert line in found
         assert bool(line) == bool(found)
 
@@ -281,7 +283,7 @@ def test_a_norm_of_gluon_over_another_axis_is_listed():
     for build, source in ((nn.LayerNorm, torch.nn.LayerNorm(8)), (nn.BatchNorm, torch.nn.BatchNorm1d(8))):
         target = build(in_channels=8, epsilon=source.eps, axis=2)
         target.initialize()
-        assert "axis is None in torch, 2 in mxnet" in told(xdevice.convert_state(source, "mxnet", like=target))
+        assert "axis is None in torch, 2 in mxnet" in told(xdevice.models.convert_state(source, "mxnet", like=target))
 
 
 def test_zeros_that_a_layer_adds_are_no_difference_of_what_a_convolution_takes():
@@ -292,8 +294,8 @@ def test_zeros_that_a_layer_adds_are_no_difference_of_what_a_convolution_takes()
     target = keras.Sequential(
         [keras.Input((6, 6, 3)), kl.ZeroPadding2D(1), kl.Conv2D(4, 3, 2), kl.Conv2D(4, 3), kl.ReLU()]
     )
-    xdevice.convert_state(source, "tensorflow", like=target).load_into(target)
-    with pytest.raises(xdevice.ParityError, match=r"the first difference lies behind 1 \(Conv2d\)"):
+    xdevice.load(xdevice.models.convert_state(source, "tensorflow", like=target), into=target)
+    with pytest.raises(xdevice.errors.ParityError, match=r"the first difference lies behind 1 \(Conv2d\)"):
         xdevice.assert_parity(source, target, inputs=IMAGES)
 
 
@@ -315,9 +317,9 @@ def test_a_layer_that_is_called_before_another_branch_is_named():
     left = kl.Conv2D(3, 1, name="after")(kl.Conv2D(3, 1, name="left")(image))
     target = keras.Model(image, kl.Add(name="sum")([left, kl.Conv2D(3, 1, name="right")(pooled)]))
     source = Branches()
-    xdevice.convert_state(source, "tensorflow", like=target).load_into(target)
+    xdevice.load(xdevice.models.convert_state(source, "tensorflow", like=target), into=target)
     with pytest.raises(
-        xdevice.ParityError, match=r"in torch pool \(MaxPool2d\), and in tensorflow pool \(AveragePooling2D\)"
+        xdevice.errors.ParityError, match=r"in torch pool \(MaxPool2d\), and in tensorflow pool \(AveragePooling2D\)"
     ):
         xdevice.assert_parity(source, target, inputs=IMAGES)
 
@@ -348,10 +350,10 @@ def test_layers_of_one_input_that_none_fits_are_told_apart_by_their_strides():
     source = Block("stem", "x", "y", "last", counts=True)
     target = Block("last", "stem", "y", "x", counts=False)
     images = torch.randn(2, 3, 16, 16)
-    state = xdevice.convert_state(source.eval(), "torch", like=target.eval(), inputs=images)
+    state = xdevice.models.convert_state(source.eval(), "torch", like=target.eval(), inputs=images)
     assert state.pairs == {"a": "b", "b": "d", "c": "c", "d": "a"}
     target.pool.count_include_pad = True
-    state.load_into(target)
+    xdevice.load(state, into=target)
     xdevice.assert_parity(target(images), source(images))
 
 
@@ -382,9 +384,9 @@ def test_steps_of_sequences_may_come_along_one_axis():
         for parameter in source.parameters():
             parameter.copy_(torch.randn(parameter.shape))
     x = torch.randn(2, 3, 4)
-    state = xdevice.convert_state(source.eval(), "torch", like=target.eval(), inputs=x)
+    state = xdevice.models.convert_state(source.eval(), "torch", like=target.eval(), inputs=x)
     assert state.pairs == dict(zip("afbecd", "vxwyuz", strict=True))
-    state.load_into(target)
+    xdevice.load(state, into=target)
     xdevice.assert_parity(target(x), source(x))
 
 
@@ -407,9 +409,9 @@ def test_a_shared_layer_whose_calls_come_in_another_order():
     right = keras.layers.Dense(6, activation="tanh", name="d_c")(shared(keras.ops.sin(x)))
     target = keras.Model(x, keras.layers.Dense(3, name="d_d")(keras.layers.Concatenate()([left, right])))
     source = Branches()
-    state = xdevice.convert_state(source, "tensorflow", like=target, inputs=VECTORS)
+    state = xdevice.models.convert_state(source, "tensorflow", like=target, inputs=VECTORS)
     assert "the outputs on inputs=" not in told(state)
-    state.load_into(target)
+    xdevice.load(state, into=target)
     xdevice.assert_parity(target, source, inputs=VECTORS)
 
 
@@ -418,7 +420,7 @@ def test_an_activation_inside_of_a_bidirectional_layer_is_listed():
     source = torch.nn.LSTM(5, 4, bidirectional=True, batch_first=True)
     inner = keras.layers.LSTM(4, return_sequences=True, activation="softsign", recurrent_activation="hard_sigmoid")
     target = keras.Sequential([keras.Input((4, 5)), keras.layers.Bidirectional(inner)])
-    state = xdevice.convert_state(source, "tensorflow", like=target)
+    state = xdevice.models.convert_state(source, "tensorflow", like=target)
     assert "activation is None in torch, softsign in tensorflow" in told(state)
 
 
@@ -426,14 +428,14 @@ def test_images_whose_axes_are_of_one_size_are_turned():
     torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
     source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3))
     target = keras.Sequential([keras.Input((6, 6, 3)), keras.layers.Conv2D(4, 3)])
-    assert not told(xdevice.convert_state(source, "tensorflow", like=target, inputs=IMAGES))
+    assert not told(xdevice.models.convert_state(source, "tensorflow", like=target, inputs=IMAGES))
 
 
 def test_axes_that_keras_exchanges_are_listed():
     torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
     source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3))
     target = keras.Sequential([keras.Input((6, 6, 3)), keras.layers.Conv2D(4, 3), keras.layers.Permute((2, 1, 3))])
-    assert "Permute" in told(xdevice.convert_state(source, "tensorflow", like=target))
+    assert "Permute" in told(xdevice.models.convert_state(source, "tensorflow", like=target))
 
 
 # green means that all was compared
@@ -453,10 +455,10 @@ def test_models_of_which_something_was_not_compared_ask_for_inputs(theirs, mine)
     torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
     source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), theirs(torch.nn))
     target = paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3), mine(paddle.nn))
-    state = xdevice.convert_state(source, "paddle", like=target)
-    state.load_into(target)
+    state = xdevice.models.convert_state(source, "paddle", like=target)
+    xdevice.load(state, into=target)
     assert "not compared: " in told(state)
-    with pytest.raises(xdevice.ParityError, match=r"(?s)not compared: .*inputs=x runs both"):
+    with pytest.raises(xdevice.errors.ParityError, match=r"(?s)not compared: .*inputs=x runs both"):
         xdevice.assert_parity(target, source)
 
 
@@ -473,9 +475,9 @@ def test_activations_that_one_framework_defines_last_are_not_taken_as_compared()
         [keras.Input((6,)), layers.Dense(6), layers.ELU(), layers.Dense(6), layers.ELU(), layers.Dense(6)]
     )
     source = Theirs()
-    state = xdevice.convert_state(source, "tensorflow", like=target)
-    state.load_into(target)
-    with pytest.raises(xdevice.ParityError, match="not compared: 1 relu of torch and 2 elu of tensorflow"):
+    state = xdevice.models.convert_state(source, "tensorflow", like=target)
+    xdevice.load(state, into=target)
+    with pytest.raises(xdevice.errors.ParityError, match="not compared: 1 relu of torch and 2 elu of tensorflow"):
         xdevice.assert_parity(source, target)
 
 
@@ -488,7 +490,7 @@ def test_two_models_of_one_framework_are_told_apart_by_layers_nobody_knows():
         (nn.MaxPool1d(2), nn.AvgPool1d(2), "it is max_pool, expected avg_pool"),
         (nn.ReLU(), nn.Identity(), "it is relu, expected nothing"),
     ):
-        with pytest.raises(xdevice.ParityError, match=line):
+        with pytest.raises(xdevice.errors.ParityError, match=line):
             xdevice.assert_parity(nn.Sequential(linear, one), nn.Sequential(linear, other))
 
 
@@ -506,13 +508,15 @@ def test_what_a_functional_model_calls_a_layer_with_is_listed():
     x = keras.Input((5, 8))
     target = keras.Model(x, keras.layers.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True))
     source, line = Theirs(), "1 MultiHeadAttention(use_causal_mask=True) of tensorflow"
-    assert line in told(xdevice.convert_state(source, "tensorflow", like=target))
+    assert line in told(xdevice.models.convert_state(source, "tensorflow", like=target))
     given = np.random.default_rng(4).normal(size=(2, 5, 8)).astype("float32")
-    assert "the outputs on inputs=" in told(xdevice.convert_state(source, "tensorflow", like=target, inputs=given))
+    assert "the outputs on inputs=" in told(
+        xdevice.models.convert_state(source, "tensorflow", like=target, inputs=given)
+    )
     plain = keras.Model(x, keras.layers.MultiHeadAttention(2, 4)(x, x))
-    assert not told(xdevice.convert_state(source, "tensorflow", like=plain))
+    assert not told(xdevice.models.convert_state(source, "tensorflow", like=plain))
     dropped = keras.Model(x, keras.layers.Dropout(0.5)(keras.layers.MultiHeadAttention(2, 4)(x, x), training=True))
-    assert "Dropout(training=True)" in told(xdevice.convert_state(source, "tensorflow", like=dropped))
+    assert "Dropout(training=True)" in told(xdevice.models.convert_state(source, "tensorflow", like=dropped))
 
 
 @pytest.mark.parametrize(
@@ -529,7 +533,7 @@ def test_functions_that_cut_off_are_one_function_with_one_name(theirs, most, lin
     torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
     source = torch.nn.Sequential(torch.nn.Linear(4, 4), theirs(torch.nn))
     target = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), keras.layers.ReLU(max_value=most)])
-    found = told(xdevice.convert_state(source, "tensorflow", like=target))
+    found = told(xdevice.models.convert_state(source, "tensorflow", like=target))
     assert line in found
     assert bool(found) is bool(line)
 
@@ -550,7 +554,7 @@ def test_tensors_that_no_state_holds_are_listed():
             self.fc = paddle.nn.Linear(6, 6)
             self.register_buffer("table", paddle.ones([6]), persistable=False)
 
-    line = told(xdevice.convert_state(Theirs(), "paddle", like=Mine()))
+    line = told(xdevice.models.convert_state(Theirs(), "paddle", like=Mine()))
     for name in ("scale", "shift", "table"):
         assert f"1 tensor {name} (in no state)" in line
 
@@ -579,15 +583,15 @@ def test_inputs_are_keywords_in_a_dict():
     target = two_inputs(paddle.nn.Layer, paddle.nn.Embedding, paddle.nn.Linear)
     ids = torch.arange(6).reshape(2, 3)
     inputs = {"decoder_ids": ids + 1, "ids": ids}
-    state = xdevice.convert_state(source, "paddle", like=target, inputs=inputs)
+    state = xdevice.models.convert_state(source, "paddle", like=target, inputs=inputs)
     assert not told(state)
-    state.load_into(target)
+    xdevice.load(state, into=target)
     xdevice.assert_parity(target, source, inputs=inputs)
     with pytest.raises(xdevice.errors.ArgumentError, match=r"on inputs= of the shape ids \(2, 3\), other_ids \(2, 3\)"):
         xdevice.assert_parity(target, source, inputs={"ids": ids, "other_ids": ids})
     with pytest.raises(xdevice.errors.ArgumentError, match=r"as a dict has the names of the model's arguments, not 0"):
         xdevice.assert_parity(target, source, inputs={0: ids})
-    with pytest.raises(xdevice.NotATensorError, match="or a dict of keyword arguments, not 'ids'"):
+    with pytest.raises(xdevice.errors.NotATensorError, match="or a dict of keyword arguments, not 'ids'"):
         xdevice.assert_parity(target, source, inputs={"ids": "ids"})
 
 
@@ -606,7 +610,7 @@ def test_keywords_name_the_inputs_of_a_functional_model():
             return self.fc(one - 2 * other)
 
     inputs = {"other": VECTORS[:, 1:], "one": VECTORS[:, :5]}
-    state = xdevice.convert_state(Theirs(), "tensorflow", like=target, inputs=inputs)
+    state = xdevice.models.convert_state(Theirs(), "tensorflow", like=target, inputs=inputs)
     assert not told(state)
 
 
@@ -614,7 +618,9 @@ def test_blocks_of_gluon_take_no_keywords():
     mx = framework("mxnet")
     net = mx.gluon.nn.Dense(4, in_units=6)
     net.initialize()
-    with pytest.raises(xdevice.UnsupportedError, match="mxnet does not support calling models with keywords; give"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="mxnet does not support calling models with keywords; give"
+    ):
         xdevice.assert_parity(net, net, inputs={"x": VECTORS})
 
 
@@ -626,10 +632,10 @@ def test_outputs_that_do_not_depend_on_the_inputs_tell_nothing(nets):
     ours.fc.bias.data.abs_()
     ours.behind.bias.data.abs_()
     ours.fc.weight.data *= 1e-9
-    blind = xdevice.convert_state(ours, "paddle", like=theirs, inputs=SEQUENCE)
+    blind = xdevice.models.convert_state(ours, "paddle", like=theirs, inputs=SEQUENCE)
     assert "are what they are on zeros, so that they tell nothing: give trained weights" in told(blind)
     ours.fc.weight.data *= 1e9
-    assert "are off by" in told(xdevice.convert_state(ours, "paddle", like=theirs, inputs=SEQUENCE))
+    assert "are off by" in told(xdevice.models.convert_state(ours, "paddle", like=theirs, inputs=SEQUENCE))
 
 
 def test_layers_of_one_input_are_told_apart_block_after_block():
@@ -655,7 +661,7 @@ def test_layers_of_one_input_are_told_apart_block_after_block():
     torch.manual_seed(0)
     source = torch.nn.Sequential(*(Theirs() for _ in range(4)))
     target = paddle.nn.Sequential(*(Mine() for _ in range(4)))
-    state = xdevice.convert_state(source, "paddle", like=target, inputs=VECTORS)
+    state = xdevice.models.convert_state(source, "paddle", like=target, inputs=VECTORS)
     assert state.pairs == {f"{n}.{one}": f"{n}.{other}" for n in range(4) for one, other in ("ar", "bp", "cs", "dq")}
     assert not told(state)
 
@@ -688,7 +694,7 @@ def test_where_inputs_settle_nothing_the_nearest_pairing_is_taken_and_listed():
         ("cos_1", Cosine()), ("dense_1", fcs[2]),
     )  # fmt: skip
     torch.manual_seed(0)
-    state = xdevice.convert_state(Theirs(), "paddle", like=target, inputs=VECTORS)
+    state = xdevice.models.convert_state(Theirs(), "paddle", like=target, inputs=VECTORS)
     assert "not compared: which layer is which; the outputs come closest so" in told(state)
     assert state.pairs["fc1"] == "dense_3"
     assert "norm1: eps is 1e-05 in torch, 0.01 in paddle" in state.differences

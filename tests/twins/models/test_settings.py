@@ -54,7 +54,7 @@ def _gluon():
 
 
 def _differences(source, backend, like):
-    state = xdevice.convert_state(source, backend, like=like)
+    state = xdevice.models.convert_state(source, backend, like=like)
     assert not state.unmapped
     assert state.differences == state.settings
     return state.differences
@@ -90,8 +90,8 @@ def test_each_setting_is_listed_by_name_and_no_other(what):
     like = other.Sequential(other.Conv2D(3, 3, 1), there(other), other.Conv2D(3, 3, 1))
     found = _differences(source, "paddle", like)
     assert [line.partition(" is ")[0] for line in found] == [f"1: {name}"]
-    xdevice.convert_state(source, "paddle", like=like).load_into(like)
-    with pytest.raises(xdevice.ParityError, match=rf"set differently:\n  1: {name} is"):
+    xdevice.load(xdevice.models.convert_state(source, "paddle", like=like), into=like)
+    with pytest.raises(xdevice.errors.ParityError, match=rf"set differently:\n  1: {name} is"):
         xdevice.assert_parity(like, source)
 
 
@@ -152,9 +152,11 @@ def test_what_stands_beside_nothing_is_counted():
     found = _differences(source, "paddle", like := Plain())
     assert len(found) == 1
     assert found[0].startswith("not compared: 1 relu of torch")
-    xdevice.assert_parity(xdevice.convert_state(source, "paddle", like=like), xdevice.convert_state(source, "paddle"))
+    xdevice.assert_parity(
+        xdevice.models.convert_state(source, "paddle", like=like), xdevice.models.convert_state(source, "paddle")
+    )
     x = np.ones((2, 4), "float32")
-    assert xdevice.convert_state(source, "paddle", like=like, inputs=x).differences == []
+    assert xdevice.models.convert_state(source, "paddle", like=like, inputs=x).differences == []
 
 
 def test_functions_that_never_stand_in_one_place_are_not_compared():
@@ -169,15 +171,15 @@ def test_an_activation_of_one_side_is_listed_and_asks_for_inputs():
     nn, kl = _torch(), _keras().layers
     source = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
     like = _keras().Sequential([kl.Input((4,)), kl.Dense(4, activation="relu"), kl.Dense(2)])
-    state = xdevice.convert_state(source, "tensorflow", like=like)
+    state = xdevice.models.convert_state(source, "tensorflow", like=like)
     assert state.differences == ["dense: activation is None in torch, relu in tensorflow"]
-    state.load_into(like)
-    xdevice.assert_parity(xdevice.convert_state(source, "tensorflow", like=like), like)
+    xdevice.load(state, into=like)
+    xdevice.assert_parity(xdevice.models.convert_state(source, "tensorflow", like=like), like)
     for pair in ((source, like), (like, source)):
-        with pytest.raises(xdevice.ParityError, match=r"(?s): activation is .*inputs=x runs both"):
+        with pytest.raises(xdevice.errors.ParityError, match=r"(?s): activation is .*inputs=x runs both"):
             xdevice.assert_parity(*pair)
     x = np.linspace(-1, 1, 8, dtype="float32").reshape(2, 4)
-    with pytest.raises(xdevice.ParityError):
+    with pytest.raises(xdevice.errors.ParityError):
         xdevice.assert_parity(source, like, inputs=x)
 
 
@@ -186,7 +188,7 @@ def test_two_models_of_one_framework_that_are_set_differently_are_told_apart():
     one = nn.Sequential(nn.Linear(2, 2), nn.LeakyReLU(0.1))
     two = nn.Sequential(nn.Linear(2, 2), nn.LeakyReLU(0.2))
     two.load_state_dict(one.state_dict())
-    with pytest.raises(xdevice.ParityError, match=r"1: slope is 0\.1, expected 0\.2"):
+    with pytest.raises(xdevice.errors.ParityError, match=r"1: slope is 0\.1, expected 0\.2"):
         xdevice.assert_parity(one, two)
     two[1].negative_slope = 0.1
     xdevice.assert_parity(one, two)
@@ -220,7 +222,7 @@ NUMBERS = np.random.default_rng(3).standard_normal((2, 5, 6)).astype("float32")
 @pytest.mark.parametrize("order", [("query", "key", "value"), ("c", "a", "b"), ("b", "c", "a")])
 def test_layers_of_one_shape_and_input_are_told_apart_by_what_comes_of_them(order):
     source, like = _attention("torch"), _attention("paddle", order)
-    state = xdevice.convert_state(source, "paddle", like=like, inputs=NUMBERS)
+    state = xdevice.models.convert_state(source, "paddle", like=like, inputs=NUMBERS)
     assert {name.partition(".")[0]: origin[0][0] for name, origin in state.origins.items()} == {
         **dict(zip(order, "qkv", strict=True)), "o_proj": "o",
     }  # fmt: skip
@@ -247,10 +249,10 @@ def test_names_that_speak_against_the_order_are_seen(ours, theirs):
     nn, other = _torch(), _paddle()
     source = named(nn, **{name: nn.Linear(4, 4) for name in ours})
     crossings = named(other, **{name: other.Linear(4, 4) for name in theirs})
-    with pytest.raises(xdevice.StateError, match="names contradict their order"):
-        xdevice.convert_state(source, "paddle", like=crossings)
+    with pytest.raises(xdevice.errors.StateError, match="names contradict their order"):
+        xdevice.models.convert_state(source, "paddle", like=crossings)
     straight = named(other, **{name: other.Linear(4, 4) for name in reversed(theirs)})
-    assert not xdevice.convert_state(source, "paddle", like=straight).unmapped
+    assert not xdevice.models.convert_state(source, "paddle", like=straight).unmapped
 
 
 HONEST = [
@@ -273,14 +275,16 @@ def test_a_refusal_says_where_the_order_breaks_and_is_short():
     source = named(nn, **{f"layer{n}": nn.Linear(4, 4 if n % 3 else 5) for n in range(60)})
     like = named(other, **{f"part{n}": other.Linear(4, 4 if (n + 1) % 3 else 5) for n in range(60)})
     with pytest.raises(
-        xdevice.StateError, match=r"59 of 60 layers of torch and 60 of paddle come in one order"
+        xdevice.errors.StateError, match=r"59 of 60 layers of torch and 60 of paddle come in one order"
     ) as told:
-        xdevice.convert_state(source, "paddle", like=like)
+        xdevice.models.convert_state(source, "paddle", like=like)
     assert "a guess by their names" in str(told.value)
     assert len(str(told.value)) <= MOST
     lacking = named(other, **{f"part{n}": other.Linear(4, 4) for n in range(30)})
-    with pytest.raises(xdevice.StateError, match="different architectures: paddle lacks 30 linear of torch") as told:
-        xdevice.convert_state(source, "paddle", like=lacking)
+    with pytest.raises(
+        xdevice.errors.StateError, match="different architectures: paddle lacks 30 linear of torch"
+    ) as told:
+        xdevice.models.convert_state(source, "paddle", like=lacking)
     assert len(str(told.value)) <= MOST
 
 
@@ -303,27 +307,27 @@ def _block(backend, gelu=False):
 
 def test_what_was_not_compared_asks_for_inputs_only_where_there_are_none():
     source, like = _block("torch"), _paddle().Sequential(*map(_paddle().Linear, (6, 6), (6, 3)), _paddle().GELU())
-    (told,) = xdevice.convert_state(source, "paddle", like=like).differences
+    (told,) = xdevice.models.convert_state(source, "paddle", like=like).differences
     assert told.endswith("functions are not seen; inputs= runs both models and compares their outputs")
-    outputs, told = xdevice.convert_state(source, "paddle", like=like, inputs=NUMBERS).differences
+    outputs, told = xdevice.models.convert_state(source, "paddle", like=like, inputs=NUMBERS).differences
     assert re.match(r"the outputs on inputs= are off by [\d.e+]+ of their largest value, or of their spread", outputs)
     assert told.endswith("functions are not seen")
 
 
 def test_a_difference_without_a_listed_cause_is_listed_with_where_it_begins():
     source, like = _block("torch"), _block("paddle", gelu=True)
-    assert xdevice.convert_state(source, "paddle", like=like).differences == []  # functions are not seen
-    (told,) = xdevice.convert_state(source, "paddle", like=like, inputs=NUMBERS).differences
+    assert xdevice.models.convert_state(source, "paddle", like=like).differences == []  # functions are not seen
+    (told,) = xdevice.models.convert_state(source, "paddle", like=like, inputs=NUMBERS).differences
     assert told.startswith("the outputs on inputs= are ")
     assert "the first difference lies behind a (Linear)" in told
-    assert xdevice.convert_state(source, "paddle", like=_block("paddle"), inputs=NUMBERS).differences == []
+    assert xdevice.models.convert_state(source, "paddle", like=_block("paddle"), inputs=NUMBERS).differences == []
 
 
 def test_a_layer_that_computes_otherwise_is_named():
     nn, other = _torch(), _paddle()
     source = nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6, eps=0.1), nn.Linear(6, 2))
     like = other.Sequential(other.Linear(6, 6), other.LayerNorm(6), other.Linear(6, 2))
-    told = xdevice.convert_state(source, "paddle", like=like, inputs=NUMBERS).differences
+    told = xdevice.models.convert_state(source, "paddle", like=like, inputs=NUMBERS).differences
     assert told[0] == "1: eps is 0.1 in torch, 1e-05 in paddle"
     assert "the first layer that differs is 1 (" in told[1]
 
@@ -338,20 +342,20 @@ def test_images_come_with_their_channels_where_keras_has_them():
     layers = [kl.Conv2D(4, 3, padding="same", name=name) for name in ("x", "y", "z")]
     like = keras.Model(image, layers[2](layers[1](kl.ReLU()(layers[0](image)))))
     x = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype("float32")
-    assert xdevice.convert_state(source, "tensorflow", like=like, inputs=x).differences == []
-    back = xdevice.convert_state(like, "torch", like=source, inputs=np.moveaxis(x, 1, -1))
+    assert xdevice.models.convert_state(source, "tensorflow", like=like, inputs=x).differences == []
+    back = xdevice.models.convert_state(like, "torch", like=source, inputs=np.moveaxis(x, 1, -1))
     assert back.differences == []
 
 
 def test_inputs_that_cannot_be_used_are_an_error():
     nn, source, like = _torch(), _block("torch"), _block("paddle")
-    with pytest.raises(xdevice.StateError, match="inputs= is what two models are called with"):
-        xdevice.convert_state(source, "paddle", inputs=NUMBERS)
+    with pytest.raises(xdevice.errors.StateError, match="inputs= is what two models are called with"):
+        xdevice.models.convert_state(source, "paddle", inputs=NUMBERS)
     with pytest.raises(ArgumentError, match=r"torch failed in a on inputs= of the shape \(2, 5\)"):
-        xdevice.convert_state(source, "paddle", like=like, inputs=NUMBERS[..., 0])
-    with pytest.raises(xdevice.NotATensorError, match="inputs= takes a tensor"):
-        xdevice.convert_state(source, "paddle", like=like, inputs="x")
+        xdevice.models.convert_state(source, "paddle", like=like, inputs=NUMBERS[..., 0])
+    with pytest.raises(xdevice.errors.NotATensorError, match="inputs= takes a tensor"):
+        xdevice.models.convert_state(source, "paddle", like=like, inputs="x")
     source.train()
-    xdevice.convert_state(source, "paddle", like=like, inputs=NUMBERS)
+    xdevice.models.convert_state(source, "paddle", like=like, inputs=NUMBERS)
     assert source.training
     assert nn.Linear(1, 1).training

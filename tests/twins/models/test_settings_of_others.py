@@ -324,14 +324,14 @@ def filled(model):
 def test_what_changes_an_output_is_listed(what):
     build, expected = LISTED[what]
     source, like, x = build(OTHERS)
-    state = xdevice.convert_state(filled(source), _name(like), like=like)
+    state = xdevice.models.convert_state(filled(source), _name(like), like=like)
     assert not state.unmapped
     assert len(state.differences) == len(expected), state.differences
     for line, start in zip(state.differences, expected, strict=True):
         assert line.startswith(start)
-    state.load_into(like)
+    xdevice.load(state, into=like)
     if _name(like) != "mxnet":  # whose block is made without NumPy's semantics
-        with pytest.raises(xdevice.ParityError):
+        with pytest.raises(xdevice.errors.ParityError):
             xdevice.assert_parity(like, source, inputs=x if _name(like) != "tensorflow" else moved(x))
 
 
@@ -424,10 +424,10 @@ EQUAL = {
 @pytest.mark.parametrize("what", EQUAL)
 def test_what_is_equal_is_not_listed(what):
     source, like, x = EQUAL[what](OTHERS)
-    state = xdevice.convert_state(filled(source), _name(like), like=like)
+    state = xdevice.models.convert_state(filled(source), _name(like), like=like)
     assert not state.unmapped
     assert state.differences == []
-    state.load_into(like)
+    xdevice.load(state, into=like)
     xdevice.assert_parity(source, like, inputs=x)
 
 
@@ -435,7 +435,7 @@ def test_a_causal_convolution_is_one_with_zeros_before():
     kl = OTHERS.kl
     like = keras_of((12, 3), kl.Conv1D(4, 3, padding="causal", dilation_rate=2, activation="relu"), kl.Conv1D(4, 1))
     source = nn.Sequential(nn.ConstantPad1d((4, 0), 0.0), nn.Conv1d(3, 4, 3, dilation=2), nn.ReLU(), nn.Conv1d(4, 4, 1))
-    assert xdevice.convert_state(source, "tensorflow", like=like).differences == []
+    assert xdevice.models.convert_state(source, "tensorflow", like=like).differences == []
 
 
 def test_a_gru_of_another_formula_is_not_mapped_and_no_crash():
@@ -447,7 +447,7 @@ def test_a_gru_of_another_formula_is_not_mapped_and_no_crash():
             super().__init__()
             self.rnn, self.fc = nn.GRU(5, 8, batch_first=True), nn.Linear(8, 3)
 
-    state = xdevice.convert_state(Model(), "tensorflow", like=like)
+    state = xdevice.models.convert_state(Model(), "tensorflow", like=like)
     assert {why for name, why in state.unmapped.items() if name.startswith("gru/")} == {
         "with reset_after=False it computes something other than a GRU elsewhere"
     }
@@ -466,7 +466,9 @@ def test_what_a_model_of_ones_own_makes_of_an_image_is_not_asked():
 
     image = keras.Input((7, 7, 3))
     like = keras.Model(image, kl.Conv2D(4, 3, 2, "same", name="last")(Scaled()(image, times=2.0)))
-    state = xdevice.convert_state(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, 2, 1)), "tensorflow", like=like)
+    state = xdevice.models.convert_state(
+        nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, 2, 1)), "tensorflow", like=like
+    )
     assert "last: padding is (1, 1) in torch, same in tensorflow" in state.differences
 
 
@@ -476,12 +478,12 @@ def test_both_directions_may_be_added_up():
     like = keras_of(
         (6, 5), kl.Bidirectional(kl.LSTM(8, return_sequences=True), merge_mode="sum", name="both"), kl.Dense(3)
     )
-    state = xdevice.convert_state(source, "tensorflow", like=like)
+    state = xdevice.models.convert_state(source, "tensorflow", like=like)
     assert not state.unmapped
     assert [line[:69] for line in state.differences] == [
         "not compared: 1 Bidirectional(merge_mode=sum, return_sequences=True) "
     ]
-    assert xdevice.convert_state(source, "tensorflow", like=like, inputs=STEPS).differences == []
+    assert xdevice.models.convert_state(source, "tensorflow", like=like, inputs=STEPS).differences == []
 
 
 def test_a_function_in_place_of_an_activation_is_not_listed_where_the_outputs_agree():
@@ -495,14 +497,14 @@ def test_a_function_in_place_of_an_activation_is_not_listed_where_the_outputs_ag
 
     kl, source = OTHERS.kl, Model()
     like = keras_of((6,), kl.Dense(8, activation="relu", name="fc1"), kl.Dense(3, name="fc2"))
-    assert xdevice.convert_state(source, "tensorflow", like=like).differences == [
+    assert xdevice.models.convert_state(source, "tensorflow", like=like).differences == [
         "fc1: activation is None in torch, relu in tensorflow"
     ]
-    assert xdevice.convert_state(source, "tensorflow", like=like, inputs=ROWS).differences == []
+    assert xdevice.models.convert_state(source, "tensorflow", like=like, inputs=ROWS).differences == []
     own = keras_of(
         (6,), kl.Dense(8, activation=lambda x: OTHERS.keras.ops.relu(x), name="fc1"), kl.Dense(3, name="fc2")
     )
-    assert xdevice.convert_state(source, "tensorflow", like=own, inputs=ROWS).differences == []
+    assert xdevice.models.convert_state(source, "tensorflow", like=own, inputs=ROWS).differences == []
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "MultiHeadAttention"])
@@ -529,7 +531,7 @@ def test_a_time_axis_that_comes_first_is_turned_where_a_model_runs_with_the_numb
         def forward(self, x):
             return self.fc(x + (self.other(x)[0] if kind == "LSTM" else self.other(x, x, x)))
 
-    state = xdevice.convert_state(Theirs(), "paddle", like=Mine(), inputs=numbers(2, 5, 4))
+    state = xdevice.models.convert_state(Theirs(), "paddle", like=Mine(), inputs=numbers(2, 5, 4))
     assert [line.partition(" is ")[0] for line in state.differences] == ["other: batch_first"]
 
 
@@ -539,8 +541,8 @@ def test_a_class_with_an_activation_of_its_own_is_not_listed_where_the_outputs_a
             return functional.relu(super().forward(x))
 
     source, like, x = between_convs(Activated(8), OTHERS.pn.Sequential(OTHERS.pn.BatchNorm2D(8), OTHERS.pn.ReLU()))
-    assert any("Activated" in line for line in xdevice.convert_state(source, "paddle", like=like).settings)
-    assert xdevice.convert_state(source, "paddle", like=like, inputs=x).settings == []
+    assert any("Activated" in line for line in xdevice.models.convert_state(source, "paddle", like=like).settings)
+    assert xdevice.models.convert_state(source, "paddle", like=like, inputs=x).settings == []
 
 
 def test_settings_that_kinds_does_not_tell_are_not_compared():
@@ -551,5 +553,8 @@ def test_settings_that_kinds_does_not_tell_are_not_compared():
                 self.register_buffer(name, torch.ones(8))
 
     source, like, _ = between_convs(Frozen(), OTHERS.pn.BatchNorm2D(8, epsilon=0.1))
-    state = xdevice.convert_state(source, "paddle", like=like, kinds={"1": "batch_norm"})
-    assert state.differences[0] == "not compared: what 1 is set to, whose kind is told by kinds= or the shapes"
+    state = xdevice.models.convert_state(source, "paddle", like=like, kinds={"1": "batch_norm"})
+    assert (
+        state.differences[0]
+        == "not compared: what 1 computes and is set to, whose kind is told by kinds= or the shapes"
+    )

@@ -13,7 +13,7 @@ from helpers.model_pairs import IMAGE, SEQUENCE, VECTORS, error, outputs, ported
 
 import xdevice
 from xdevice.core import registry
-from xdevice.twins.contract import layouts
+from xdevice.twins.contract import dialects, layouts
 
 INDICES = np.array([[0, 2, 4], [1, 1, 3]])
 
@@ -240,7 +240,7 @@ def test_a_kernel_of_keras_is_the_same_with_its_channels_first():
 
     source = randomised("torch", conv("torch"))
     like = _keras(layers.Conv2D(4, 3, strides=2, data_format="channels_first"), shape=(4, 7, 7))
-    xdevice.convert_state(source, "tensorflow", like=like).load_into(like)
+    xdevice.load(xdevice.models.convert_state(source, "tensorflow", like=like), into=like)
     # without oneDNN the CPU computes no convolution whose channels come first
     twin = _keras(layers.Conv2D(4, 3, strides=2), shape=(7, 7, 4))
     twin.set_weights(like.get_weights())
@@ -251,15 +251,15 @@ def test_a_kernel_of_keras_is_the_same_with_its_channels_first():
 @pytest.mark.parametrize("name", WITH_MODELS)
 def test_nothing_is_left_over_and_back_is_what_it_was(build, name):
     model = randomised(name, build(name))
-    away = xdevice.convert_state(model, "numpy")
+    away = xdevice.models.convert_state(model, "numpy")
     assert not away.unmapped
     kinds = {layer.path: layer.kind for layer in xdevice.backend(name).layers(model)}
     twin = build(name)
-    back = xdevice.convert_state(dict(away), name, like=twin, kinds=kinds)
+    back = xdevice.models.convert_state(dict(away), name, like=twin, kinds=kinds)
     for variable, value in xdevice.backend(name).variables(model):
         if variable in back:
             assert (xdevice.to_numpy(back[variable]) == xdevice.backend(name).to_numpy(value)).all()
-    back.load_into(twin)
+    xdevice.load(back, into=twin)
     x = LAYERS[build]
     assert (outputs(name, twin, x) == outputs(name, model, x)).all()
 
@@ -268,18 +268,13 @@ def test_nothing_is_left_over_and_back_is_what_it_was(build, name):
 
 
 def test_a_square_linear_without_its_transpose_is_seen(monkeypatch):
-    import xdevice_paddle.twins.layers
-    import xdevice_tensorflow.twins.layers
-
-    for module, there in ((xdevice_paddle.twins.layers, "paddle"), (xdevice_tensorflow.twins.layers, "tensorflow")):
-        monkeypatch.setitem(module._RULES, "linear", {"weight": layouts.SAME})
+    for rules, there in ((dialects._PADDLE_RULES, "paddle"), (dialects._KERNELS, "tensorflow")):
+        monkeypatch.setitem(rules, "linear", {"weight": layouts.SAME})
         assert error(linear, "torch", there, VECTORS) > 0.01
 
 
 @pytest.mark.parametrize("rule", ["GATES_ZRN", "BIASES_ZRN", "SUMMED", "KERNEL_FIRST"])
 def test_a_wrong_rule_is_seen(monkeypatch, rule):
-    import xdevice_tensorflow.twins.layers as keras_layers
-
     wrong = {
         "GATES_ZRN": layouts.TRANSPOSED,
         "BIASES_ZRN": layouts.Rule(lambda x: (x[0], x[1]), lambda ih, hh: np.stack([ih, hh])),
@@ -287,7 +282,7 @@ def test_a_wrong_rule_is_seen(monkeypatch, rule):
         "KERNEL_FIRST": layouts._one(lambda x: x.transpose(3, 2, 1, 0), lambda x: x.transpose(3, 2, 1, 0)),
     }[rule]
     monkeypatch.setattr(layouts, rule, wrong)
-    monkeypatch.setitem(keras_layers._RULES, "conv", {"weight": layouts.KERNEL_FIRST})
+    monkeypatch.setitem(dialects._KERNELS, "conv", {"weight": layouts.KERNEL_FIRST})
     build = {"GATES_ZRN": gru, "BIASES_ZRN": gru, "SUMMED": lstm, "KERNEL_FIRST": conv}[rule]
     assert error(build, "torch", "tensorflow", LAYERS[build]) > 0.01
 
@@ -298,7 +293,7 @@ def test_a_wrong_rule_is_seen(monkeypatch, rule):
 def test_another_eps_and_momentum_are_listed():
     from keras import layers
 
-    state = xdevice.convert_state(
+    state = xdevice.models.convert_state(
         batch_norm("torch"), "tensorflow", like=_keras(layers.BatchNormalization(), shape=(4,))
     )
     assert not state.unmapped
@@ -320,9 +315,9 @@ def test_equal_settings_are_not_listed():
 def test_what_changes_the_outputs_of_an_embedding_is_listed():
     nn, other = _torch(), _paddle()
     both = named(nn, e=nn.Embedding(3, 2, padding_idx=-1)), named(other, e=other.Embedding(3, 2, padding_idx=2))
-    assert xdevice.convert_state(both[0], "paddle", like=both[1]).differences == []
+    assert xdevice.models.convert_state(both[0], "paddle", like=both[1]).differences == []
     plain = named(other, e=other.Embedding(3, 2))
-    assert xdevice.convert_state(both[0], "paddle", like=plain).differences == [
+    assert xdevice.models.convert_state(both[0], "paddle", like=plain).differences == [
         "e: padding_idx is 2 in torch, None in paddle"
     ]
     normed = named(nn, e=nn.Embedding(3, 2, max_norm=0.1))
@@ -330,8 +325,9 @@ def test_what_changes_the_outputs_of_an_embedding_is_listed():
 
     like = _keras(layers.Embedding(3, 2, mask_zero=True, name="e"), shape=(4,))
     for state in (
-        xdevice.convert_state(normed, "tensorflow", like=like), xdevice.convert_state(like, "torch", like=normed)
-    ):  # fmt: skip
+        xdevice.models.convert_state(normed, "tensorflow", like=like),
+        xdevice.models.convert_state(like, "torch", like=normed),
+    ):
         assert [text.partition(" is")[0] for text in sorted(state.differences)] == ["e: mask_zero", "e: max_norm"]
 
 
@@ -342,11 +338,11 @@ def test_the_time_axis_and_the_direction_are_listed():
     nn, other = _torch(), _paddle()
     source = nn.LSTM(4, 4)
     told = "batch_first is False in torch, True in paddle"
-    assert xdevice.convert_state(source, "paddle", like=other.LSTM(4, 4)).differences == [f"lstm: {told}"]
+    assert xdevice.models.convert_state(source, "paddle", like=other.LSTM(4, 4)).differences == [f"lstm: {told}"]
     for like in (other.LSTM(4, 4, time_major=True), _gluon(rnn.LSTM(4, input_size=4))):
-        assert xdevice.convert_state(source, registry.kind_of(type(like))[0], like=like).differences == []
+        assert xdevice.models.convert_state(source, registry.kind_of(type(like))[0], like=like).differences == []
     like = _keras(layers.LSTM(4, go_backwards=True, name="r"), shape=(5, 4))
-    assert xdevice.convert_state(lstm("torch"), "tensorflow", like=like).differences == [
+    assert xdevice.models.convert_state(lstm("torch"), "tensorflow", like=like).differences == [
         "r: go_backwards is None in torch, True in tensorflow"
     ]
 
@@ -361,36 +357,36 @@ def own_norm():
 
 def test_settings_that_nobody_tells_are_listed_as_not_compared():
     source, like = lstm("torch"), lstm("paddle")
-    assert xdevice.convert_state(source.state_dict(), "paddle", like=like).differences == []
+    assert xdevice.models.convert_state(source.state_dict(), "paddle", like=like).differences == []
     norm, like = _torch().Sequential(own_norm()), _paddle().Sequential(_paddle().LayerNorm(4))
-    assert xdevice.convert_state(norm, "paddle", like=like, kinds={"0": "layer_norm"}).differences == [
-        "not compared: what 0 is set to, whose kind is told by kinds= or the shapes"
+    assert xdevice.models.convert_state(norm, "paddle", like=like, kinds={"0": "layer_norm"}).differences == [
+        "not compared: what 0 computes and is set to, whose kind is told by kinds= or the shapes"
     ]
 
 
 def test_an_activation_in_a_norm_is_listed():
     like = _paddle().BatchNorm(4, act="relu")
-    state = xdevice.convert_state(_torch().BatchNorm2d(4), "paddle", like=like)
+    state = xdevice.models.convert_state(_torch().BatchNorm2d(4), "paddle", like=like)
     assert "batch_norm: activation is None in torch, relu in paddle" in state.differences
 
 
 def test_a_norm_over_several_axes_is_flat_in_paddle():
     nn, other = _torch(), _paddle()
     source, like = randomised("torch", nn.LayerNorm([2, 3])), other.LayerNorm([2, 3])
-    state = xdevice.convert_state(source, "paddle", like=like)
-    state.load_into(like)
+    state = xdevice.models.convert_state(source, "paddle", like=like)
+    xdevice.load(state, into=like)
     xdevice.assert_parity(source, like)
     x = VECTORS.reshape(2, 2, 3)
     assert np.abs(outputs("torch", source, x) - outputs("paddle", like, x)).max() < 1e-5
-    assert (xdevice.convert_state(like, "torch", like=nn.LayerNorm([2, 3]))["weight"] == source.weight).all()
-    assert {tuple(value.shape) for value in xdevice.convert_state(source, "paddle").values()} == {(6,)}
+    assert (xdevice.models.convert_state(like, "torch", like=nn.LayerNorm([2, 3]))["weight"] == source.weight).all()
+    assert {tuple(value.shape) for value in xdevice.models.convert_state(source, "paddle").values()} == {(6,)}
 
 
 def test_same_padding_at_a_stride_is_no_padding_of_one():
     from keras import layers
 
     like = _keras(layers.Conv2D(4, 3, strides=2, padding="same", activation="relu"), shape=(8, 8, 4))
-    state = xdevice.convert_state(_torch().Conv2d(4, 4, 3, stride=2, padding=1), "tensorflow", like=like)
+    state = xdevice.models.convert_state(_torch().Conv2d(4, 4, 3, stride=2, padding=1), "tensorflow", like=like)
     assert state.differences == [
         "conv2d: padding is (1, 1) in torch, same in tensorflow",
         "conv2d: activation is None in torch, relu in tensorflow",
@@ -399,15 +395,15 @@ def test_same_padding_at_a_stride_is_no_padding_of_one():
 
 def test_groups_in_a_keras_transpose_are_listed():
     source = _torch().ConvTranspose2d(4, 4, 3, groups=2)
-    assert set(xdevice.convert_state(source, "tensorflow").unmapped) == {"kernel", "bias"}
+    assert set(xdevice.models.convert_state(source, "tensorflow").unmapped) == {"kernel", "bias"}
     from keras import layers
 
     like = _keras(layers.Conv2DTranspose(4, 3), shape=(7, 7, 4))
-    state = xdevice.convert_state(source, "tensorflow", like=like)
+    state = xdevice.models.convert_state(source, "tensorflow", like=like)
     assert not state
     assert "groups is 2 in torch, 1 in tensorflow" in state.unmapped["weight"]
-    with pytest.raises(xdevice.StateError, match="groups is 2"):
-        state.load_into(like)
+    with pytest.raises(xdevice.errors.StateError, match="groups is 2"):
+        xdevice.load(state, into=like)
 
 
 def flattened():
@@ -427,38 +423,38 @@ def flattening():
 
 def test_a_dense_after_flatten_is_reordered_both_ways():
     source, like, again = flattening(), flattened(), flattening()
-    state = xdevice.convert_state(source, "tensorflow", like=like)
+    state = xdevice.models.convert_state(source, "tensorflow", like=like)
     assert [line.partition(" '")[0] for line in state.done] == [
         "fc/kernel: reordered; it follows the Flatten of (5, 5, 4)"
     ]
-    state.load_into(like)
+    xdevice.load(state, into=like)
     xdevice.assert_parity(source, like)
     xdevice.assert_parity(source, like, inputs=IMAGE)
-    xdevice.convert_state(like, "torch", like=again).load_into(again)
+    xdevice.load(xdevice.models.convert_state(like, "torch", like=again), into=again)
     assert again.fc.weight.equal(source.fc.weight)
-    assert xdevice.convert_state(like, "paddle")["fc.weight"].numpy().T.tolist() == source.fc.weight.tolist()
+    assert xdevice.models.convert_state(like, "paddle")["fc.weight"].numpy().T.tolist() == source.fc.weight.tolist()
     other = flattened()
-    state = xdevice.convert_state(like, "tensorflow", like=other)
+    state = xdevice.models.convert_state(like, "tensorflow", like=other)
     assert not state.done
-    state.load_into(other)
+    xdevice.load(state, into=other)
     xdevice.assert_parity(like, other)
     like.get_layer("conv").kernel.assign(like.get_layer("conv").kernel[:, :, ::-1])
-    with pytest.raises(xdevice.ParityError, match="differ at conv/kernel"):
+    with pytest.raises(xdevice.errors.ParityError, match="differ at conv/kernel"):
         xdevice.assert_parity(source, like)
 
 
 def test_without_like_the_order_behind_a_flatten_is_in_doubt():
     source, like = flattening(), flattened()
     for there, here in (("tensorflow", True), ("paddle", False), ("numpy", False)):
-        lines = xdevice.convert_state(source, there).differences
+        lines = xdevice.models.convert_state(source, there).differences
         assert any(line.startswith("fc: without like= the order of the pixels") for line in lines) == here
-    assert "fc/kernel" in xdevice.convert_state(like, "tensorflow").unmapped
-    assert pickle.loads(pickle.dumps(xdevice.convert_state(source, "numpy"))).unmapped == {}
+    assert "fc/kernel" in xdevice.models.convert_state(like, "tensorflow").unmapped
+    assert pickle.loads(pickle.dumps(xdevice.models.convert_state(source, "numpy"))).unmapped == {}
     nn = _paddle()
     channels_last = nn.Sequential(nn.Conv2D(4, 4, 3, data_format="NHWC"), nn.Flatten(), nn.Linear(100, 4))
-    assert "Flatten of" in xdevice.convert_state(channels_last, "tensorflow", like=like).unmapped["fc/kernel"]
+    assert "Flatten of" in xdevice.models.convert_state(channels_last, "tensorflow", like=like).unmapped["fc/kernel"]
     pooled = _torch().Sequential(_torch().Conv2d(4, 4, 3), _torch().AdaptiveAvgPool2d(1), _torch().Linear(4, 4))
-    assert not xdevice.convert_state(pooled, "tensorflow").differences
+    assert not xdevice.models.convert_state(pooled, "tensorflow").differences
 
 
 def _functional(shape, way):
@@ -468,6 +464,29 @@ def _functional(shape, way):
     x = keras.Input(shape)
     y = way(x, keras.layers)
     return keras.Model(x, y)
+
+
+def a_relu_of_ops(x, kl):
+    import keras
+
+    return kl.Dense(2, name="fc")(kl.Flatten()(keras.ops.relu(kl.Conv2D(4, 3)(x))))
+
+
+def a_sum_of_scaled_images(x, kl):
+    y = kl.Conv2D(4, 3)(x) * 2.0 + kl.Conv2D(4, 3)(x)
+    return kl.Dense(2, name="fc")(kl.Flatten()(y))
+
+
+def a_function_behind_the_flatten(x, kl):
+    import keras
+
+    return kl.Dense(2, name="fc")(keras.ops.tanh(kl.Flatten()(kl.Conv2D(4, 3)(x))))
+
+
+def turned_by_a_function(x, kl):
+    import keras
+
+    return kl.Dense(2, name="fc")(kl.Flatten()(keras.ops.transpose(kl.Conv2D(4, 3)(x), (0, 2, 1, 3))))
 
 
 def two_heads(x, kl):
@@ -596,6 +615,10 @@ def a_small_network(x, kl):
         (shared, (7, 7, 4), set(), {"a/kernel", "b/kernel"}),
         (a_model_in_a_model, (7, 7, 4), {"head/fc/kernel"}, set()),
         (a_function, (7, 7, 4), {"fc/kernel"}, set()),
+        (a_relu_of_ops, (7, 7, 4), {"fc/kernel"}, set()),
+        (a_sum_of_scaled_images, (7, 7, 4), {"fc/kernel"}, set()),
+        (a_function_behind_the_flatten, (7, 7, 4), {"fc/kernel"}, set()),
+        (turned_by_a_function, (7, 7, 4), set(), {"fc/kernel"}),
         (channels_first, (4, 7, 7), {"b/kernel"}, set()),
         (rows_of_a_sequence, (7, 7, 4), set(), {"folded/lstm_cell/kernel"}),
         (a_folded_sequence, (7, 7, 4), set(), {"rnn/lstm_cell/kernel"}),
@@ -607,9 +630,14 @@ def a_small_network(x, kl):
     ],
 )
 def test_what_keras_counts_by_pixels_is_reordered_or_listed_and_nothing_else(way, shape, done, unmapped):
-    state = xdevice.convert_state(_functional(shape, way), "torch")
+    state = xdevice.models.convert_state(_functional(shape, way), "torch")
     assert {line.partition(":")[0] for line in state.done} == done
     assert set(state.unmapped) == unmapped
+
+
+def test_the_message_names_what_comes_between():
+    state = xdevice.models.convert_state(_functional((7, 7, 4), turned_by_a_function), "torch")
+    assert "Transpose 'transpose" in state.unmapped["fc/kernel"]
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -624,7 +652,7 @@ def test_models_that_begin_with_one_input_are_all_followed(first, flat_first):
     calls = [lambda: one(kl.Flatten()(image)), lambda: other(row)]
     outputs = [call() for call in (calls if first else reversed(calls))]
     model = keras.Model([image, row] if flat_first else [row, image], outputs)
-    assert "of_flat/flat/kernel" in xdevice.convert_state(model, "torch").unmapped
+    assert "of_flat/flat/kernel" in xdevice.models.convert_state(model, "torch").unmapped
 
 
 def test_a_generator_is_no_other_one_in_either_direction():
@@ -636,13 +664,14 @@ def test_a_generator_is_no_other_one_in_either_direction():
         layers.Dense(36, name="fc"), layers.Reshape((3, 3, 4)), layers.Conv2DTranspose(2, 3, name="conv"), shape=(4,)
     )
     for state in (
-        xdevice.convert_state(source, "tensorflow", like=like), xdevice.convert_state(like, "torch", like=source)
-    ):  # fmt: skip
+        xdevice.models.convert_state(source, "tensorflow", like=like),
+        xdevice.models.convert_state(like, "torch", like=source),
+    ):
         assert {name.replace("/", ".").replace("kernel", "weight") for name in state.unmapped} == {
             "fc.weight", "fc.bias",
         }  # fmt: skip
         assert any("Reshape of (3, 3, 4)" in why for why in state.unmapped.values())
-    with pytest.raises(xdevice.ParityError, match="goes into the Reshape"):
+    with pytest.raises(xdevice.errors.ParityError, match="goes into the Reshape"):
         xdevice.assert_parity(source, like)
 
 
@@ -692,40 +721,40 @@ def test_in_a_subclassed_keras_model_what_may_be_behind_a_flatten_is_listed():
     classifier, generator = Classifier(), Generator()
     classifier(IMAGE.swapaxes(1, 3))
     generator(VECTORS)
-    listed = set(xdevice.convert_state(classifier, "torch").unmapped)
+    listed = set(xdevice.models.convert_state(classifier, "torch").unmapped)
     norm = {f"batch_normalization_1{name[2:]}" for name in BATCH_NORM}
     assert listed == {"dense_1/kernel", "dense_2/kernel"} | norm
-    assert set(xdevice.convert_state(generator, "torch").unmapped) == {"dense_1/kernel", "dense_1/bias"}
+    assert set(xdevice.models.convert_state(generator, "torch").unmapped) == {"dense_1/kernel", "dense_1/bias"}
     rows = Rows()
     rows(IMAGE.swapaxes(1, 3))
-    listed = xdevice.convert_state(rows, "torch").unmapped
+    listed = xdevice.models.convert_state(rows, "torch").unmapped
     assert [name.rpartition("/")[2] for name in listed] == ["kernel", "kernel"]
     assert all("lstm_cell" in name and "by its size it follows the Reshape" in why for name, why in listed.items())
     wrapped = _keras(kl.Conv2D(4, 3), Wrapped(), kl.Dense(3, name="fc"), shape=(7, 7, 4))
-    assert set(xdevice.convert_state(wrapped, "torch").unmapped) == {"fc/kernel"}
+    assert set(xdevice.models.convert_state(wrapped, "torch").unmapped) == {"fc/kernel"}
 
 
 def test_a_missing_bias_is_listed_and_an_error_when_loading():
     source, target = linear("torch"), _paddle().Linear(4, 4, bias_attr=False)
-    state = xdevice.convert_state(source, "paddle", like=target)
+    state = xdevice.models.convert_state(source, "paddle", like=target)
     assert state.unmapped == {"bias": "paddle has no bias in this linear"}
     before = target.weight.numpy().copy()
-    with pytest.raises(xdevice.StateError, match="bias: paddle has no bias"):
-        state.load_into(target)
+    with pytest.raises(xdevice.errors.StateError, match="bias: paddle has no bias"):
+        xdevice.load(state, into=target)
     assert (target.weight.numpy() == before).all()
-    state.load_into(target, strict=False)
+    xdevice.load(state, into=target, strict=False)
     assert (target.weight.numpy() == source.weight.detach().numpy().T).all()
-    back = xdevice.convert_state(target, "torch", like=linear("torch"))
+    back = xdevice.models.convert_state(target, "torch", like=linear("torch"))
     assert back.unmapped == {"bias": "paddle has no bias for it"}
 
 
 def test_a_layer_that_nobody_knows_is_listed():
     nn = _torch()
     model = nn.Sequential(nn.Linear(4, 4), own_norm())
-    state = xdevice.convert_state(model, "paddle")
+    state = xdevice.models.convert_state(model, "paddle")
     assert set(state) == {"0.weight", "0.bias"}
     assert set(state.unmapped) == {"1.weight", "1.bias"}
-    state = xdevice.convert_state(model, "paddle", kinds={"1": "layer_norm"})
+    state = xdevice.models.convert_state(model, "paddle", kinds={"1": "layer_norm"})
     assert not state.unmapped
     assert "1.weight" in state
 
@@ -742,8 +771,8 @@ def test_a_layer_that_nobody_knows_is_listed():
 def test_what_is_said_of_a_model_is_held_against_its_classes(kinds, message):
     nn = _torch()
     model = nn.Sequential(nn.Linear(4, 4), own_norm())
-    with pytest.raises(xdevice.StateError, match=message):
-        xdevice.convert_state(model, "paddle", kinds=kinds)
+    with pytest.raises(xdevice.errors.StateError, match=message):
+        xdevice.models.convert_state(model, "paddle", kinds=kinds)
 
 
 def test_what_is_said_and_true_is_accepted_on_either_side():
@@ -751,18 +780,20 @@ def test_what_is_said_and_true_is_accepted_on_either_side():
     model, like = nn.Sequential(nn.Linear(4, 4), own_norm()), nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
     kinds = {"0": "linear", "1": "layer_norm"}
     for source, target in ((model, like), (like, model)):
-        assert not xdevice.convert_state(source, "torch", like=target, kinds=kinds).unmapped
-    with pytest.raises(xdevice.StateError, match="but its class says linear in torch and linear in torch"):
-        xdevice.convert_state(like, "torch", like=like, kinds={"0": "conv"})
+        assert not xdevice.models.convert_state(source, "torch", like=target, kinds=kinds).unmapped
+    with pytest.raises(xdevice.errors.StateError, match="but its class says linear in torch and linear in torch"):
+        xdevice.models.convert_state(like, "torch", like=like, kinds={"0": "conv"})
     renamed = nn.Sequential(own_norm(), nn.Linear(4, 4))
-    state = xdevice.convert_state(like, "torch", like=renamed, names={"0": "1", "1": "0"}, kinds={"1": "layer_norm"})
+    state = xdevice.models.convert_state(
+        like, "torch", like=renamed, names={"0": "1", "1": "0"}, kinds={"1": "layer_norm"}
+    )
     assert not state.unmapped
 
 
 def test_more_than_one_layer_of_keras_is_refused_by_name():
-    state = xdevice.convert_state(deep_lstm("torch"), "tensorflow")
+    state = xdevice.models.convert_state(deep_lstm("torch"), "tensorflow")
     assert set(state.unmapped) >= {"kernel", "recurrent_kernel", "bias"}
-    state = xdevice.convert_state(deep_lstm("torch"), "tensorflow", like=lstm("tensorflow"))
+    state = xdevice.models.convert_state(deep_lstm("torch"), "tensorflow", like=lstm("tensorflow"))
     assert "layers is 2 in torch, 1 in tensorflow" in state.unmapped["weight_ih_l1"]
     assert not state
 
@@ -771,12 +802,12 @@ def test_a_gru_of_another_formula_is_listed():
     from keras import layers
 
     model = _keras(layers.GRU(4, reset_after=False), shape=(5, 4))
-    assert "reset_after=False" in xdevice.convert_state(model, "torch").unmapped["gru/gru_cell/kernel"]
+    assert "reset_after=False" in xdevice.models.convert_state(model, "torch").unmapped["gru/gru_cell/kernel"]
 
 
 def test_out_of_a_keras_lstm_the_second_bias_is_zero():
     source = randomised("tensorflow", lstm("tensorflow"))
-    state = xdevice.convert_state(source, "torch", like=lstm("torch"), names={"lstm": ""})
+    state = xdevice.models.convert_state(source, "torch", like=lstm("torch"), names={"lstm": ""})
     assert not state["bias_hh_l0"].any()
     assert state.origins["bias_hh_l0"] == ("lstm/lstm_cell/bias",)
     assert state.differences == []
@@ -785,7 +816,12 @@ def test_out_of_a_keras_lstm_the_second_bias_is_zero():
 def test_the_aliases_of_a_paddle_cell_come_once():
     source = lstm("paddle")
     assert "0.cell.weight_ih" in dict(source.state_dict())
-    assert list(xdevice.convert_state(source, "torch")) == ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]
+    assert list(xdevice.models.convert_state(source, "torch")) == [
+        "weight_ih_l0",
+        "weight_hh_l0",
+        "bias_ih_l0",
+        "bias_hh_l0",
+    ]
 
 
 # tied weights
@@ -814,7 +850,7 @@ def test_a_layer_used_twice_comes_once(name):
         one = layers.Dense(4)
         target = _keras(_keras(one, shape=(4,)), _keras(one, shape=(4,)), shape=(4,))
     assert len(list(xdevice.backend(name).layers(target))) == 1
-    xdevice.convert_state(source, name, like=target).load_into(target)
+    xdevice.load(xdevice.models.convert_state(source, name, like=target), into=target)
     twice = outputs("torch", source, outputs("torch", source, VECTORS))
     assert np.abs(outputs(name, target, VECTORS) - twice).max() < 1e-5
 
@@ -822,16 +858,16 @@ def test_a_layer_used_twice_comes_once(name):
 def test_tied_weights_that_are_two_elsewhere_are_listed():
     nn = _paddle()
     like = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5))
-    state = xdevice.convert_state(tied(), "paddle", like=like)
-    state.load_into(like)
+    state = xdevice.models.convert_state(tied(), "paddle", like=like)
+    xdevice.load(state, into=like)
     assert state.differences == ["0.weight and 1.weight are one parameter in torch, two in paddle"]
     assert (like[1].weight.numpy() == like[0].weight.numpy().T).all()
 
 
 def test_two_values_for_one_tied_weight_are_an_error():
     source = _paddle().Sequential(_paddle().Embedding(5, 4), _paddle().Linear(4, 5))
-    with pytest.raises(xdevice.StateError, match=r"0\.weight and 1\.weight are one variable"):
-        xdevice.convert_state(source, "torch", like=tied())
+    with pytest.raises(xdevice.errors.StateError, match=r"0\.weight and 1\.weight are one variable"):
+        xdevice.models.convert_state(source, "torch", like=tied())
 
 
 # pairing
@@ -849,7 +885,7 @@ def test_layers_pair_by_their_ways_whatever_their_order():
     nn, other = _torch(), _paddle()
     source = named(nn, a=nn.Linear(4, 4), b=nn.Linear(4, 4))
     target = named(other, b=other.Linear(4, 4), a=other.Linear(4, 4))
-    state = xdevice.convert_state(source, "paddle", like=target)
+    state = xdevice.models.convert_state(source, "paddle", like=target)
     assert state.origins["a.weight"] == ("a.weight",)
 
 
@@ -857,7 +893,7 @@ def test_layers_pair_in_their_order_where_the_ways_differ():
     nn, other = _torch(), _paddle()
     source = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     target = other.Sequential(other.Linear(4, 4), other.Linear(4, 4), other.Linear(4, 4))
-    state = xdevice.convert_state(source, "paddle", like=target)
+    state = xdevice.models.convert_state(source, "paddle", like=target)
     assert [state.origins[f"{number}.weight"] for number in range(3)] == [("0.weight",), ("2.weight",), ("4.weight",)]
 
 
@@ -865,9 +901,9 @@ def test_layers_that_pair_in_two_ways_are_an_error_with_their_names():
     nn, other = _torch(), _paddle()
     source = named(nn, a=nn.Linear(4, 4), b=nn.Linear(4, 4), c=nn.Linear(4, 5))
     target = named(other, c=other.Linear(4, 5), d=other.Linear(4, 4), e=other.Linear(4, 4))
-    with pytest.raises(xdevice.StateError, match=r"a\.weight, a\.bias, b\.weight.*d\.weight.*names=\{'a': 'd'"):
-        xdevice.convert_state(source, "paddle", like=target)
-    state = xdevice.convert_state(source, "paddle", like=target, names={"a": "e", "b": "d"})
+    with pytest.raises(xdevice.errors.StateError, match=r"a\.weight, a\.bias, b\.weight.*d\.weight.*names=\{'a': 'd'"):
+        xdevice.models.convert_state(source, "paddle", like=target)
+    state = xdevice.models.convert_state(source, "paddle", like=target, names={"a": "e", "b": "d"})
     assert state.origins["e.weight"] == ("a.weight",)
     assert not state.unmapped
 
@@ -895,39 +931,39 @@ def test_an_order_that_the_names_speak_against_is_an_error(there):
         return named(_torch(), **{name: _torch().Linear(4, 4) for name in names})
 
     swapped = like("k", "q", "out")
-    with pytest.raises(xdevice.StateError, match=r"q\.weight, .*may be .*names=\{'q': 'q'"):
-        xdevice.convert_state(source("q", "k", "o"), there, like=swapped)
-    with pytest.raises(xdevice.ParityError, match="names="):
+    with pytest.raises(xdevice.errors.StateError, match=r"q\.weight, .*may be .*names=\{'q': 'q'"):
+        xdevice.models.convert_state(source("q", "k", "o"), there, like=swapped)
+    with pytest.raises(xdevice.errors.ParityError, match="names="):
         xdevice.assert_parity(source("q", "k", "o"), swapped)
-    told = xdevice.convert_state(source("q", "k", "o"), there, like=swapped, names={"q": "q", "k": "k"})
+    told = xdevice.models.convert_state(source("q", "k", "o"), there, like=swapped, names={"q": "q", "k": "k"})
     assert [origin[0][0] for name, origin in told.origins.items() if "weight" in name or "kernel" in name] == [*"qko"]
-    with pytest.raises(xdevice.StateError, match="'user': 'user_tower'"):
-        xdevice.convert_state(source("user", "item"), there, like=like("item", "user_tower"))
-    with pytest.raises(xdevice.StateError, match="'fc1': 'fc1'"):
-        xdevice.convert_state(source("fc1", "fc2", "fc3"), there, like=like("fc0", "fc1", "fc2"))
+    with pytest.raises(xdevice.errors.StateError, match="'user': 'user_tower'"):
+        xdevice.models.convert_state(source("user", "item"), there, like=like("item", "user_tower"))
+    with pytest.raises(xdevice.errors.StateError, match="'fc1': 'fc1'"):
+        xdevice.models.convert_state(source("fc1", "fc2", "fc3"), there, like=like("fc0", "fc1", "fc2"))
     for fine in (like("q", "k", "out"), like("q_proj", "k_proj", "o_proj"), like("one", "two", "three")):
-        assert not xdevice.convert_state(source("q", "k", "o"), there, like=fine).unmapped
+        assert not xdevice.models.convert_state(source("q", "k", "o"), there, like=fine).unmapped
 
 
 def test_a_wrong_pair_is_an_error():
     nn, other = _torch(), _paddle()
     source = named(nn, a=nn.Linear(4, 3), b=nn.LayerNorm(4))
-    with pytest.raises(xdevice.StateError, match=r"weight \(3, 4\) and \(5, 4\)"):
-        xdevice.convert_state(source, "paddle", like=named(other, a=other.Linear(4, 5), b=other.LayerNorm(4)))
-    with pytest.raises(xdevice.StateError, match="a linear and a layer_norm"):
-        xdevice.convert_state(source, "paddle", like=named(other, a=other.LayerNorm(4), b=other.Linear(4, 3)))
+    with pytest.raises(xdevice.errors.StateError, match=r"weight \(3, 4\) and \(5, 4\)"):
+        xdevice.models.convert_state(source, "paddle", like=named(other, a=other.Linear(4, 5), b=other.LayerNorm(4)))
+    with pytest.raises(xdevice.errors.StateError, match="a linear and a layer_norm"):
+        xdevice.models.convert_state(source, "paddle", like=named(other, a=other.LayerNorm(4), b=other.Linear(4, 3)))
     good = named(other, a=other.Linear(4, 3), b=other.LayerNorm(4))
-    with pytest.raises(xdevice.StateError, match="has no layer there; it has a, b"):
-        xdevice.convert_state(source, "paddle", like=good, names={"z": "a"})
-    with pytest.raises(xdevice.StateError, match="twice"):
-        xdevice.convert_state(source, "paddle", like=good, names={"a": "a", "b": "a"})
+    with pytest.raises(xdevice.errors.StateError, match="has no layer there; it has a, b"):
+        xdevice.models.convert_state(source, "paddle", like=good, names={"z": "a"})
+    with pytest.raises(xdevice.errors.StateError, match="twice"):
+        xdevice.models.convert_state(source, "paddle", like=good, names={"a": "a", "b": "a"})
 
 
 def test_extra_layers_are_listed_on_either_side():
     nn, other = _torch(), _paddle()
     source = named(nn, body=nn.Linear(4, 4), head=nn.Linear(4, 3))
     target = named(other, body=other.Linear(4, 4), tail=other.LayerNorm(4))
-    state = xdevice.convert_state(source, "paddle", like=target)
+    state = xdevice.models.convert_state(source, "paddle", like=target)
     assert set(state) == {"body.weight", "body.bias"}
     assert set(state.unmapped) == {"head.weight", "head.bias", "tail.weight", "tail.bias"}
 
@@ -939,17 +975,17 @@ def test_extra_layers_are_listed_on_either_side():
 def test_a_state_alone_needs_to_be_told_what_it_is(name):
     model = randomised(name, linear(name))
     state = dict(xdevice.backend(name).variables(model))
-    with pytest.raises(xdevice.StateError, match=r"nothing says what these parameters are: .*(weight|kernel)"):
-        xdevice.convert_state(state, "numpy")
+    with pytest.raises(xdevice.errors.StateError, match=r"nothing says what these parameters are: .*(weight|kernel)"):
+        xdevice.models.convert_state(state, "numpy")
     path = "dense" if name == "tensorflow" else ""
-    told = xdevice.convert_state(state, "numpy", kinds={path: "linear"})
-    known = xdevice.convert_state(model, "numpy")
+    told = xdevice.models.convert_state(state, "numpy", kinds={path: "linear"})
+    known = xdevice.models.convert_state(model, "numpy")
     assert {key: value.tolist() for key, value in told.items()} == {key: v.tolist() for key, v in known.items()}
 
 
 def test_a_target_tells_what_a_state_is():
     source, target = randomised("torch", batch_norm("torch")), batch_norm("paddle")
-    state = xdevice.convert_state(source.state_dict(), "paddle", like=target)
+    state = xdevice.models.convert_state(source.state_dict(), "paddle", like=target)
     assert not state.unmapped
     assert (state["_mean"].numpy() == source.running_mean.numpy()).all()
 
@@ -958,18 +994,18 @@ def test_a_state_of_jax_goes_both_ways():
     jax = framework("jax")
     state = {"fc.weight": jax.numpy.ones((2, 3)), "fc.bias": jax.numpy.ones(2), "scale": jax.numpy.ones(())}
     kinds = {"fc": "linear", "scale": "same"}
-    keras_state = xdevice.convert_state(state, "tensorflow", kinds=kinds)
+    keras_state = xdevice.models.convert_state(state, "tensorflow", kinds=kinds)
     assert {name: tuple(value.shape) for name, value in keras_state.items()} == {
         "fc.kernel": (3, 2), "fc.bias": (2,), "scale": (),
     }  # fmt: skip
-    back = xdevice.convert_state(dict(keras_state), "jax", kinds=kinds)
+    back = xdevice.models.convert_state(dict(keras_state), "jax", kinds=kinds)
     assert {name: value.shape for name, value in back.items()} == {name: value.shape for name, value in state.items()}
 
 
 def test_a_flat_deep_lstm_is_found_by_its_names():
     source = randomised("mxnet", deep_lstm("mxnet"))
     state = dict(xdevice.backend("mxnet").variables(source))
-    assert len(xdevice.convert_state(state, "torch", kinds={"": "lstm"})) == 16
+    assert len(xdevice.models.convert_state(state, "torch", kinds={"": "lstm"})) == 16
 
 
 @pytest.mark.parametrize(
@@ -989,29 +1025,33 @@ def test_a_flat_deep_lstm_is_found_by_its_names():
 def test_what_is_said_is_held_against_the_shapes(name, kind, shapes, message):
     backend = xdevice.backend(name)
     state = {key: backend.from_numpy(np.ones(shape, "float32"), xdevice.cpu()) for key, shape in shapes.items()}
-    with pytest.raises(xdevice.StateError, match=f"'x' is said to be a {kind}, but cannot be.*{message}"):
-        xdevice.convert_state(state, "paddle", kinds={"x": kind})
+    with pytest.raises(xdevice.errors.StateError, match=f"'x' is said to be a {kind}, but cannot be.*{message}"):
+        xdevice.models.convert_state(state, "paddle", kinds={"x": kind})
 
 
 def test_wrong_sources_are_refused():
-    with pytest.raises(xdevice.StateError, match="'dense'; expected one of linear, conv"):
-        xdevice.convert_state({}, "torch", kinds={"fc": "dense"})
-    with pytest.raises(xdevice.StateError, match=r"'fc' is a linear, and the state has no fc\.weight or fc\.bias"):
-        xdevice.convert_state({"a": np.ones(2)}, "torch", kinds={"fc": "linear"})
-    with pytest.raises(xdevice.StateError, match=r"has no weight or bias; it has none"):
-        xdevice.convert_state({}, "torch", like=linear("torch"))
-    with pytest.raises(xdevice.NotATensorError, match="flat dict"):
-        xdevice.convert_state({"a": {"b": {"c": np.ones(2)}}}, "torch")
-    with pytest.raises(xdevice.NotATensorError, match="one framework"):
-        xdevice.convert_state({"a": np.ones(2), "b": linear("torch").weight}, "torch")
-    with pytest.raises(xdevice.NotATensorError, match="must be a built model of paddle; this Dense is one of mxnet"):
-        xdevice.convert_state(linear("torch"), "paddle", like=linear("mxnet"))
-    with pytest.raises(xdevice.NotATensorError, match="must be a built model of paddle; got 3 of type int"):
-        xdevice.convert_state(linear("torch"), "paddle", like=3)
-    with pytest.raises(xdevice.StateError, match="give like="):
-        xdevice.convert_state(linear("torch"), "paddle", names={"": "fc"})
-    with pytest.raises(xdevice.DTypeError, match="float64"):
-        xdevice.convert_state(linear("torch").double(), "jax")
+    with pytest.raises(xdevice.errors.StateError, match="'dense'; expected one of linear, conv"):
+        xdevice.models.convert_state({}, "torch", kinds={"fc": "dense"})
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"'fc' is a linear, and the state has no fc\.weight or fc\.bias"
+    ):
+        xdevice.models.convert_state({"a": np.ones(2)}, "torch", kinds={"fc": "linear"})
+    with pytest.raises(xdevice.errors.StateError, match=r"has no layer of like=, which has weight, bias; it has none"):
+        xdevice.models.convert_state({}, "torch", like=linear("torch"))
+    with pytest.raises(xdevice.errors.NotATensorError, match="flat dict"):
+        xdevice.models.convert_state({"a": {"b": {"c": np.ones(2)}}}, "torch")
+    with pytest.raises(xdevice.errors.NotATensorError, match="one framework"):
+        xdevice.models.convert_state({"a": np.ones(2), "b": linear("torch").weight}, "torch")
+    with pytest.raises(
+        xdevice.errors.NotATensorError, match="must be a built model of paddle; this Dense is one of mxnet"
+    ):
+        xdevice.models.convert_state(linear("torch"), "paddle", like=linear("mxnet"))
+    with pytest.raises(xdevice.errors.NotATensorError, match="must be a built model of paddle; got 3 of type int"):
+        xdevice.models.convert_state(linear("torch"), "paddle", like=3)
+    with pytest.raises(xdevice.errors.StateError, match="give like="):
+        xdevice.models.convert_state(linear("torch"), "paddle", names={"": "fc"})
+    with pytest.raises(xdevice.errors.DTypeError, match="float64"):
+        xdevice.models.convert_state(linear("torch").double(), "jax")
 
 
 # loading
@@ -1028,25 +1068,25 @@ def test_a_state_that_does_not_fit_writes_nothing(name):
         (np.zeros((4, 3), "float32"), r"got float32 \(4, 3\), expected float32 \(4,\)"),
         (np.zeros(4, "float16"), "it is float16, expected float32"),
     ):
-        with pytest.raises(xdevice.StateError, match=message):
-            xdevice.load_state(model, {first: good, second: backend.from_numpy(value, xdevice.cpu())})
-    with pytest.raises(xdevice.StateError, match=f"{second}: missing"):
-        xdevice.load_state(model, {first: good})
-    with pytest.raises(xdevice.StateError, match="no such variable; it has"):
-        xdevice.load_state(model, {first: good, "other": good}, strict=False)
-    with pytest.raises(xdevice.StateError, match="use convert_state"):
-        xdevice.load_state(model, {first: np.zeros((4, 4), "float32")}, strict=False)
+        with pytest.raises(xdevice.errors.StateError, match=message):
+            xdevice.load({first: good, second: backend.from_numpy(value, xdevice.cpu())}, into=model)
+    with pytest.raises(xdevice.errors.StateError, match=f"{second}: missing"):
+        xdevice.load({first: good}, into=model)
+    with pytest.raises(xdevice.errors.StateError, match="no such variable; it has"):
+        xdevice.load({first: good, "other": good}, into=model, strict=False)
+    with pytest.raises(xdevice.errors.StateError, match="use convert_state"):
+        xdevice.load({first: np.zeros((4, 4), "float32")}, into=model, strict=False)
     assert all((backend.to_numpy(value) == before[key]).all() for key, value in backend.variables(model))
-    xdevice.load_state(model, {first: good}, strict=False)
+    xdevice.load({first: good}, into=model, strict=False)
     after = dict(backend.variables(model))
     assert not backend.to_numpy(after[first]).any()
     assert (backend.to_numpy(after[second]) == before[second]).all()
 
 
 def test_a_state_without_like_that_does_not_fit_says_so_once():
-    state = xdevice.convert_state(flattening(), "tensorflow")
-    with pytest.raises(xdevice.StateError, match="the model has no such variable") as caught:
-        state.load_into(flattened())
+    state = xdevice.models.convert_state(flattening(), "tensorflow")
+    with pytest.raises(xdevice.errors.StateError, match="the model has no such variable") as caught:
+        xdevice.load(state, into=flattened())
     _, names, why = str(caught.value).splitlines()
     assert "conv.kernel, conv.bias, fc.kernel, fc.bias" in names
     assert why.strip() == "the state was converted without like=, which gives it the names of this model"
@@ -1057,17 +1097,17 @@ def test_a_state_on_meta_is_refused_before_anything_is_written():
     model = torch.nn.Linear(2, 1)
     before = model.bias.tolist()
     state = {"bias": torch.full((1,), 9.0), "weight": torch.ones(1, 2, device="meta")}
-    with pytest.raises(xdevice.StateError, match="weight: it is on meta, where it has no values"):
-        xdevice.load_state(model, state)
+    with pytest.raises(xdevice.errors.StateError, match="weight: it is on meta, where it has no values"):
+        xdevice.load(state, into=model)
     assert model.bias.tolist() == before
 
 
 def test_another_dtype_is_listed_and_refused():
     target = linear("paddle")
-    state = xdevice.convert_state(linear("torch").double(), "paddle", like=target)
+    state = xdevice.models.convert_state(linear("torch").double(), "paddle", like=target)
     assert "2 tensors are float64, float32 in paddle; dtype='like' casts before loading" in state.differences
-    with pytest.raises(xdevice.StateError, match="float64"):
-        state.load_into(target)
+    with pytest.raises(xdevice.errors.StateError, match="float64"):
+        xdevice.load(state, into=target)
 
 
 def test_a_loaded_model_still_trains():
@@ -1083,8 +1123,8 @@ def test_a_loaded_model_still_trains():
 def test_an_optimizer_has_no_layers():
     import torch
 
-    with pytest.raises(xdevice.UnsupportedError, match="layers in a SGD"):
-        xdevice.convert_state(torch.optim.SGD(linear("torch").parameters()), "paddle")
+    with pytest.raises(xdevice.errors.UnsupportedError, match="layers in a SGD"):
+        xdevice.models.convert_state(torch.optim.SGD(linear("torch").parameters()), "paddle")
 
 
 @pytest.mark.long
@@ -1101,5 +1141,5 @@ def test_a_model_as_the_target_says_like(xd):
     if xd.name not in ("torch", "paddle", "mxnet", "tensorflow"):
         pytest.skip("has no models")
     net = xd.samples().network(3, 1)
-    with pytest.raises(xdevice.ArgumentError, match=rf"write convert_state\(source, '{xd.name}', like=\.\.\.\)"):
-        xdevice.convert_state(net, net)
+    with pytest.raises(xdevice.errors.ArgumentError, match=rf"write convert_state\(source, '{xd.name}', like=\.\.\.\)"):
+        xdevice.models.convert_state(net, net)

@@ -86,9 +86,9 @@ def test_query_key_and_value_are_joined_or_taken_apart(ours, theirs):
     torch = pytest.importorskip("torch")
     forms = attentions(torch)
     source, target = scattered(torch, forms[ours]()), scattered(torch, forms[theirs]())
-    state = xdevice.convert_state(source, "torch", like=target)
+    state = xdevice.models.convert_state(source, "torch", like=target)
     assert not state.unmapped
-    state.load_into(target)
+    xdevice.load(state, into=target)
     x = words(torch)
     xdevice.assert_parity(target(x), source(x))
     if {ours, theirs} == {"fused", "split"}:
@@ -104,26 +104,26 @@ def test_biases_of_query_and_value_may_be_tensors_of_no_layer(form):
     forms = attentions(torch)
     source, other = (scattered(torch, forms[name]()) for name in ("beside", form))
     x = words(torch)
-    state = xdevice.convert_state(source, "torch", like=other)
+    state = xdevice.models.convert_state(source, "torch", like=other)
     if form == "split":
         assert [*state.unmapped] == ["key.bias"]  # the whole of a variable is left to the user
         state["key.bias"] = torch.zeros(8)
     else:
         assert any("has no k_proj.bias, and zeros are in its place" in line for line in state.differences)
-    state.load_into(other)
+    xdevice.load(state, into=other)
     xdevice.assert_parity(other(x), source(x))
 
     other, again = scattered(torch, other), forms["beside"]()
-    state = xdevice.convert_state(other, "torch", like=again)
+    state = xdevice.models.convert_state(other, "torch", like=again)
     ((left, why),) = state.unmapped.items()
     assert "only zeros can be left out" in why
     state.settle(left)
-    state.load_into(again)
+    xdevice.load(state, into=again)
     xdevice.assert_parity(again(x), other(x))
     with torch.no_grad():
         dict(other.named_parameters())[left][-16 : -8 or None].zero_()
     if form != "split":
-        assert not xdevice.convert_state(other, "torch", like=again).unmapped
+        assert not xdevice.models.convert_state(other, "torch", like=again).unmapped
 
 
 def named_parts(torch, parts, calls):
@@ -146,9 +146,9 @@ def test_attentions_whose_names_contradict_their_right_order():
     forms = attentions(torch)
     source = named_parts(torch, {name: forms["fused"]() for name in ("encoder", "decoder")}, ["encoder", "decoder"])
     target = named_parts(torch, {name: forms["split"]() for name in ("dec", "enc")}, ["dec", "enc"])
-    with pytest.raises(xdevice.StateError, match="the names contradict their order"):
-        xdevice.convert_state(source, "torch", like=target)
-    state = xdevice.convert_state(source, "torch", like=target, inputs=words(torch))
+    with pytest.raises(xdevice.errors.StateError, match="the names contradict their order"):
+        xdevice.models.convert_state(source, "torch", like=target)
+    state = xdevice.models.convert_state(source, "torch", like=target, inputs=words(torch))
     assert state.pairs == {"encoder": "dec", "decoder": "enc"}
 
 
@@ -167,10 +167,10 @@ def test_attentions_that_only_one_model_calls_are_paired_beside_layers_that_inpu
         ["middle", "a", "encoder", "b", "decoder"],
     )
     x = words(torch)
-    state = xdevice.convert_state(source, "torch", like=target, inputs=x)
+    state = xdevice.models.convert_state(source, "torch", like=target, inputs=x)
     told = {"encoder": "middle", "one": "a.attention", "decoder": "encoder", "two": "b.attention", "other": "decoder"}
     assert state.pairs == told
-    state.load_into(target)
+    xdevice.load(state, into=target)
     xdevice.assert_parity(target(x), source(x))
 
 
@@ -179,11 +179,11 @@ def test_an_attention_of_fused_rows_goes_to_keras_and_back():
     source = scattered(torch, attentions(torch)["fused"]())
     x = keras.Input((3, 8))
     target = keras.Model(x, keras.layers.MultiHeadAttention(2, 4, name="attention")(x, x))
-    state = xdevice.convert_state(source, "tensorflow", like=target)
+    state = xdevice.models.convert_state(source, "tensorflow", like=target)
     assert "from qkv.weight, a part of it" in str(state)
-    state.load_into(target)
+    xdevice.load(state, into=target)
     again = attentions(torch)["fused"]()
-    xdevice.convert_state(target, "torch", like=again).load_into(again)
+    xdevice.load(xdevice.models.convert_state(target, "torch", like=again), into=again)
     xdevice.assert_parity(again, source)
 
 
@@ -223,23 +223,23 @@ def test_tensors_of_no_layer_are_paired_and_listed():
     torch = pytest.importorskip("torch")
     source = patches(torch)
     target = patches(torch, names=("class_token", "embedding"), scales=("gamma_a", "gamma_b"))
-    state = xdevice.convert_state(source, "torch", like=target)
+    state = xdevice.models.convert_state(source, "torch", like=target)
     assert not state.unmapped
     assert state.pairs["cls"] == "class_token"
     assert state.pairs["blocks.1.scale2"] == "blocks.1.gamma_b"
     assert any("which no known layer has" in line for line in state.settings)
-    state.load_into(target)
+    xdevice.load(state, into=target)
     x = words(torch)
     xdevice.assert_parity(target(x), source(x))
-    assert not xdevice.convert_state(source, "torch", like=target, inputs=x).settings
+    assert not xdevice.models.convert_state(source, "torch", like=target, inputs=x).settings
 
 
 def test_a_pairing_is_a_dict_that_names_takes_again():
     torch = pytest.importorskip("torch")
     source, target = patches(torch), patches(torch, names=("token", "place"), scales=("gamma_a", "gamma_b"))
-    state = xdevice.convert_state(source, "torch", like=target)
+    state = xdevice.models.convert_state(source, "torch", like=target)
     told = json.loads(json.dumps(state.pairs))
-    assert xdevice.convert_state(source, "torch", like=target, names=told).pairs == state.pairs
+    assert xdevice.models.convert_state(source, "torch", like=target, names=told).pairs == state.pairs
     assert pickle.loads(pickle.dumps(state)).pairs == state.pairs
 
 
@@ -247,12 +247,14 @@ def test_names_that_contradict_the_order_of_tensors_are_settled_by_inputs():
     torch = pytest.importorskip("torch")
     source = patches(torch, scales=("input_scale", "output_scale"))
     target = patches(torch, scales=("output", "input"))  # the first one is what enters
-    state = xdevice.convert_state(source, "torch", like=target)
+    state = xdevice.models.convert_state(source, "torch", like=target)
     assert "a guess is names={'blocks.0.input_scale': 'blocks.0.input'}" in state.unmapped["blocks.0.input_scale"]
-    state = xdevice.convert_state(source, "torch", like=target, inputs=words(torch))
+    state = xdevice.models.convert_state(source, "torch", like=target, inputs=words(torch))
     assert not state.unmapped
     assert state.pairs["blocks.0.input_scale"] == "blocks.0.output"
-    state = xdevice.convert_state(source, "torch", like=target, names={"blocks.*.input_scale": "blocks.*.output"})
+    state = xdevice.models.convert_state(
+        source, "torch", like=target, names={"blocks.*.input_scale": "blocks.*.output"}
+    )
     assert state.pairs["blocks.1.input_scale"] == "blocks.1.output"
 
 
@@ -277,25 +279,29 @@ def test_a_norm_of_ones_own_is_a_norm(told):
     for block in blocks[1]:
         block.add_module("rms", torch.nn.RMSNorm(8, eps=1e-6))
     source, target = (scattered(torch, model) for model in blocks)
-    state = xdevice.convert_state(source, "torch", like=target, kinds=told)
+    state = xdevice.models.convert_state(source, "torch", like=target, kinds=told)
     assert not state.unmapped
-    assert any("0.rms, 1.rms, 2.rms are set to" in line for line in state.settings)
-    state.load_into(target)
+    assert any("0.rms, 1.rms, 2.rms compute and are set to" in line for line in state.settings)
+    xdevice.load(state, into=target)
     x = words(torch)
     xdevice.assert_parity(target(x), source(x))
-    assert not xdevice.convert_state(source, "torch", like=target, inputs=x).settings
+    assert not xdevice.models.convert_state(source, "torch", like=target, inputs=x).settings
 
 
 def test_a_kind_of_a_class_that_is_not_there_is_an_error():
     torch = pytest.importorskip("torch")
-    with pytest.raises(xdevice.StateError, match="kinds says rms_norm of 'OtherNorm'"):
-        xdevice.convert_state(own_norm(torch)(), "torch", like=own_norm(torch)(), kinds={"OtherNorm": "rms_norm"})
+    with pytest.raises(xdevice.errors.StateError, match="kinds says rms_norm of 'OtherNorm'"):
+        xdevice.models.convert_state(
+            own_norm(torch)(), "torch", like=own_norm(torch)(), kinds={"OtherNorm": "rms_norm"}
+        )
 
 
 def test_names_with_a_pattern_of_nothing_are_an_error():
     torch = pytest.importorskip("torch")
-    with pytest.raises(xdevice.StateError, match="that is 0 layers of torch"):
-        xdevice.convert_state(patches(torch), "torch", like=patches(torch), names={"layer.*.scale": "blocks.*.scale1"})
+    with pytest.raises(xdevice.errors.StateError, match="that is 0 layers of torch"):
+        xdevice.models.convert_state(
+            patches(torch), "torch", like=patches(torch), names={"layer.*.scale": "blocks.*.scale1"}
+        )
 
 
 def test_a_1x1_convolution_on_a_pooled_image_is_a_linear_layer():
@@ -306,10 +312,10 @@ def test_a_1x1_convolution_on_a_pooled_image_is_a_linear_layer():
     target = scattered(torch, nn.Sequential(*stem, nn.Flatten(), nn.Linear(4, 6), nn.Linear(6, 2)))
     x = torch.tensor(RANDOM.standard_normal((2, 3, 5, 5)).astype("float32"))
     for one, other in ((source, target), (target, source)):
-        state = xdevice.convert_state(one, "torch", like=other, inputs=x)
+        state = xdevice.models.convert_state(one, "torch", like=other, inputs=x)
         assert not state.unmapped
         assert ", reshaped" in str(state)
-        state.load_into(other)
+        xdevice.load(state, into=other)
         xdevice.assert_parity(other(x), one(x))
 
 
@@ -320,13 +326,13 @@ def test_a_convolution_over_the_whole_image_is_a_linear_layer_and_listed():
     target = scattered(torch, nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(36, 6), nn.Linear(6, 2)))
     x = torch.tensor(RANDOM.standard_normal((2, 3, 5, 5)).astype("float32"))
     for one, other in ((source, target), (target, source)):
-        state = xdevice.convert_state(one, "torch", like=other)
+        state = xdevice.models.convert_state(one, "torch", like=other)
         assert not state.unmapped
         assert ", reshaped" in str(state)
         assert any("the order in which the image is flattened" in line for line in state.settings)
-        state.load_into(other)
+        xdevice.load(state, into=other)
         xdevice.assert_parity(other(x), one(x))
-        assert not xdevice.convert_state(one, "torch", like=other, inputs=x).settings
+        assert not xdevice.models.convert_state(one, "torch", like=other, inputs=x).settings
 
 
 def test_layers_in_one_order_for_each_kind_are_paired_and_listed():
@@ -339,7 +345,7 @@ def test_layers_in_one_order_for_each_kind_are_paired_and_listed():
 
     source, target = model("before", "up", "down", "after"), model("up", "down", "before", "after")
     target = nn.Sequential(*target.values())
-    state = xdevice.convert_state(source, "torch", like=target)
+    state = xdevice.models.convert_state(source, "torch", like=target)
     assert state.pairs == {"before_": "2", "up_": "0", "down_": "1", "after_": "3"}
     assert any("paired in their order among their kind" in line for line in state.settings)
 
@@ -352,7 +358,7 @@ def test_a_target_that_does_not_run_is_listed_with_the_layer_that_failed():
     nn = torch.nn
     source = nn.Sequential(nn.Flatten(), nn.Linear(24, 4))
     target = nn.Sequential(nn.Linear(24, 4))
-    state = xdevice.convert_state(source, "torch", like=target, inputs=words(torch))
+    state = xdevice.models.convert_state(source, "torch", like=target, inputs=words(torch))
     assert not state.unmapped
     (line,) = [line for line in state.settings if "inputs= settles nothing" in line]
     assert "failed in 0 on inputs=" in line
@@ -368,7 +374,7 @@ def test_an_interruption_is_no_fault_of_the_model(error):
             raise error
 
     with pytest.raises(error):
-        xdevice.convert_state(Slow(8, 8), "torch", like=Slow(8, 8), inputs=words(torch))
+        xdevice.models.convert_state(Slow(8, 8), "torch", like=Slow(8, 8), inputs=words(torch))
 
 
 def test_inputs_that_tell_no_function_from_another_are_listed():
@@ -386,11 +392,11 @@ def test_inputs_that_tell_no_function_from_another_are_listed():
 
     source, target = Mlp("none"), Mlp("tanh")
     small, large = words(torch) / 10, words(torch) * 3
-    state = xdevice.convert_state(source, "torch", like=target, inputs=small)
+    state = xdevice.models.convert_state(source, "torch", like=target, inputs=small)
     assert any(line.startswith("not compared: the functions behind up; ") for line in state.differences)
-    state = xdevice.convert_state(source, "torch", like=Mlp("none"), inputs=large)
+    state = xdevice.models.convert_state(source, "torch", like=Mlp("none"), inputs=large)
     assert not any("the functions behind" in line for line in state.differences)
-    state = xdevice.convert_state(source, "torch", like=target, inputs=large)
+    state = xdevice.models.convert_state(source, "torch", like=target, inputs=large)
     assert any("the outputs on inputs= are" in line for line in state.differences)
 
 
@@ -400,8 +406,8 @@ def test_a_refusal_has_all_of_its_guess():
     source = nn.Sequential(*(nn.Linear(8, 8) for _ in range(12)), nn.Linear(8, 9))
     target = nn.Sequential(nn.Linear(8, 9), *(nn.Linear(8, 8) for _ in range(12)))
     source, target = nn.ModuleDict({f"a{n}": x for n, x in enumerate(source)}), target
-    with pytest.raises(xdevice.StateError, match="the error's `pairs` is all of it") as refusal:
-        xdevice.convert_state(source, "torch", like=target)
+    with pytest.raises(xdevice.errors.StateError, match="the error's `pairs` is all of it") as refusal:
+        xdevice.models.convert_state(source, "torch", like=target)
     assert len(refusal.value.pairs) == 13
-    state = xdevice.convert_state(source, "torch", like=target, names=refusal.value.pairs)
+    state = xdevice.models.convert_state(source, "torch", like=target, names=refusal.value.pairs)
     assert state.pairs == refusal.value.pairs

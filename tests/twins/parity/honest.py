@@ -203,7 +203,7 @@ def equivalents(backend):
     xp = xdevice.array_namespace()
     for name, value in EQUIVALENTS[backend](inputs).items():
         shape = tuple(value.shape)
-        xdevice.record(name, xp.reshape(value, ()) if shape == (1,) else value)
+        xdevice.parity.log(name, xp.reshape(value, ()) if shape == (1,) else value)
 
 
 # networks, by the layers of PyTorch and of Paddle
@@ -255,7 +255,7 @@ def vgg11_bn(backend):
     prepared(backend, net).train()
     with xdevice.random.seed(8):
         images = xdevice.random.normal(2, 3, 64, 64)
-    xdevice.record("outputs", net(images))
+    xdevice.parity.log("outputs", net(images))
 
 
 def dense_layers(nn, sizes):
@@ -307,14 +307,14 @@ def vae(backend, steps=8):
         outputs = f.sigmoid(last(f.relu(second(z))))
         loss = f.binary_cross_entropy(outputs, images, reduction="sum")
         loss = loss - 0.5 * (1 + logvar - mu * mu - framework.exp(logvar)).sum()
-        xdevice.record("outputs", outputs)
-        xdevice.record("loss", loss)
+        xdevice.parity.log("outputs", outputs)
+        xdevice.parity.log("loss", loss)
         loss.backward()
         parameters = list(net.named_parameters())
-        xdevice.record("gradients", {name: as_torch(backend, p.grad) for name, p in parameters})
+        xdevice.parity.log("gradients", {name: as_torch(backend, p.grad) for name, p in parameters})
         optimizer.step()
         optimizer.zero_grad() if backend == "torch" else optimizer.clear_grad()
-        xdevice.record("weights", {name: as_torch(backend, p) for name, p in parameters})
+        xdevice.parity.log("weights", {name: as_torch(backend, p) for name, p in parameters})
 
 
 def ink(x):

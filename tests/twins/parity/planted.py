@@ -94,7 +94,7 @@ def data(has):
     with xdevice.random.seed(1 if has("images of another seed") else 0):
         images = xdevice.random.normal(SAMPLES, CHANNELS, SIZE, SIZE)
     with xdevice.random.seed(2):
-        labels = xdevice.random.integers(SAMPLES, high=CLASSES, dtype="int32")
+        labels = xdevice.random.integers((SAMPLES,), high=CLASSES, dtype="int32")
         mask = xdevice.random.bernoulli(SAMPLES, HIDDEN, p=0.8)
     xp = xdevice.array_namespace()
     images = images * (1.01 if has("images not scaled") else 1.0000005 if has("images scaled by 1.0000005") else 1)
@@ -239,34 +239,34 @@ def train(fault="", steps=STEPS):
     has = Planted(fault)
     xp = xdevice.array_namespace()
     images, labels, mask = data(has)
-    xdevice.record("inputs", images)
-    xdevice.record("labels", labels)
+    xdevice.parity.log("inputs", images)
+    xdevice.parity.log("labels", labels)
     weights, held, before = first_weights(has), None, None
     moving = (xp.zeros((1, FILTERS, 1, 1)), xp.ones((1, FILTERS, 1, 1)))
-    differentiated = xdevice.value_and_grad(loss_of, has_aux=True)
+    differentiated = xdevice.math.value_and_grad(loss_of, has_aux=True)
     for step in range(steps):
-        xdevice.record("weights", weights)
+        xdevice.parity.log("weights", weights)
         has.weights = weights
         (loss, seen), grads = differentiated(weights, images, labels % CLASSES, mask, moving, has)
         rate = 1 - MOVING if has("moving average the other way round") else MOVING
         if not has("moving statistics kept"):
             moving = tuple((1 - rate) * old + rate * new for old, new in zip(moving, seen["statistics"], strict=True))
         for name in ("convolved", "normalized"):
-            xdevice.record(name, seen[name])
-        xdevice.record("statistics", moving)
+            xdevice.parity.log(name, seen[name])
+        xdevice.parity.log("statistics", moving)
         for name in ("activated", "pooled", "flat", "hidden", "scores"):
-            xdevice.record(name, seen[name])
-        xdevice.record("loss", loss)
+            xdevice.parity.log(name, seen[name])
+        xdevice.parity.log("loss", loss)
         if has("gradients clipped"):
             grads = {name: xp.clip(g, -0.01, 0.01) for name, g in grads.items()}
         if has("gradients kept between steps") and before is not None:
             grads = {name: g + before[name] for name, g in grads.items()}
         if has("gradients scaled by 1.000001"):
             grads = {name: g * 1.000001 for name, g in grads.items()}
-        xdevice.record("gradients", grads)
+        xdevice.parity.log("gradients", grads)
         before = grads
         weights, held = stepped(weights, held, grads, step, has)
-    xdevice.record("weights", weights)
+    xdevice.parity.log("weights", weights)
 
 
 if __name__ == "__main__":

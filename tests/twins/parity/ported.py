@@ -127,13 +127,13 @@ def train(script, fault, prefix):
     run = script.runs[backend](fault)
     first_weights(script, backend, run.net, fault)
     for number in range(STEPS):
-        xdevice.record(f"{prefix}weights", weights(run.net))
+        xdevice.parity.log(f"{prefix}weights", weights(run.net))
         with xdevice.random.seed(number):
             batch = script.batch()
         outputs, loss = run.step(*batch)
-        xdevice.record(f"{prefix}outputs", outputs)
-        xdevice.record(f"{prefix}loss", loss)
-    xdevice.record(f"{prefix}weights", weights(run.net))
+        xdevice.parity.log(f"{prefix}outputs", outputs)
+        xdevice.parity.log(f"{prefix}loss", loss)
+    xdevice.parity.log(f"{prefix}weights", weights(run.net))
 
 
 def first_weights(script, backend, net, fault):
@@ -143,12 +143,12 @@ def first_weights(script, backend, net, fault):
     state |= {name: np.ones_like(x) for name, x in state.items() if name.endswith("running_var")}
     if fault == "one weight off by 5e-7":
         next(iter(state.values())).flat[3] += 5e-7
-    xdevice.convert_state(state, backend, like=net, kinds=script.kinds).load_into(net, strict=False)
+    xdevice.load(xdevice.models.convert_state(state, backend, like=net, kinds=script.kinds), into=net, strict=False)
 
 
 def weights(net):
     """In PyTorch's layout and by its names. Statistics differ: PyTorch's running variance is unbiased."""
-    every = xdevice.convert_state(net, "numpy").items()
+    every = xdevice.models.convert_state(net, "numpy").items()
     return {name: x for name, x in every if "running" not in name and "bias_hh" not in name and "batches" not in name}
 
 

@@ -26,7 +26,7 @@ class Calibrated:
 
     def recorded(self, backend, asked=""):
         folder = self.folder / f"{backend}{asked.replace(':', '')}"
-        with xdevice.use(backend), floats_asked_for(asked), recording_to(folder):
+        with xdevice.use_backend(backend), floats_asked_for(asked), recording_to(folder):
             self.program(backend)
         return Recording(folder).entries
 
@@ -82,7 +82,7 @@ def test_faults_are_found_where_rounding_was_measured(backend, tmp_path):
     assert alarms(measured) == set()
     for number, (fault, where) in enumerate(planted.FAULTS.items()):
         folder = tmp_path / str(number)
-        with xdevice.use(backend), recording_to(folder):
+        with xdevice.use_backend(backend), recording_to(folder):
             planted.train(fault)
         found = compare_recordings(
             Recording(folder).entries, calibrated.reference, Strictness(), noise=calibrated.noise
@@ -117,7 +117,7 @@ def test_what_rounding_does_is_the_largest_share_so_far_times_the_steps():
 
 def test_runs_whose_shapes_depend_on_rounding_are_refused():
     values, others = recorded_twice([[1.0, 2.0]], [[1.0]])
-    with pytest.raises(xdevice.RecordingError, match="cannot calibrate: loss, step 0"):
+    with pytest.raises(xdevice.errors.RecordingError, match="cannot calibrate: loss, step 0"):
         noise.measure(values, {"jitter:1": others})
 
 
@@ -130,7 +130,7 @@ def test_an_infinity_is_no_noise():
 def test_numbers_that_are_drawn_anew_in_float64_are_not_taken_for_rounding():
     values, others = recorded_twice([2.0, 4.0], [-1.0, 0.5])
     with pytest.raises(
-        xdevice.RecordingError, match=r"cannot calibrate: loss, step 0, is off by 3 in the run in float64"
+        xdevice.errors.RecordingError, match=r"cannot calibrate: loss, step 0, is off by 3 in the run in float64"
     ):
         noise.measure(values, {"float64": others, "jitter:1": values})
     assert noise.measure(values, {"float64": others, "jitter:1": others})  # zero but for rounding

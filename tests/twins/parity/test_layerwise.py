@@ -74,7 +74,7 @@ def _frameworks():
 def pair(name, ours=None, **theirs):
     """A network of PyTorch's, and one with its weights."""
     here, there = torch_net(**(ours or {})), OTHERS[name](**theirs)
-    xdevice.convert_state(here, name, like=there).load_into(there, strict=False)
+    xdevice.load(xdevice.models.convert_state(here, name, like=there), into=there, strict=False)
     return here, there
 
 
@@ -203,7 +203,7 @@ def test_images_with_their_channels_at_the_other_end_are_told():
 def test_inputs_and_models_may_be_on_gpus():
     source, like = torch_net(eps=1e-3), keras_net(eps=1e-3)
     gpu = xdevice.gpu(0)
-    xdevice.convert_state(source, "tensorflow", like=like).load_into(like)
+    xdevice.load(xdevice.models.convert_state(source, "tensorflow", like=like), into=like)
     xdevice.to_device([source, like], gpu)
     images = xdevice.to_device(xdevice.convert(IMAGE, "torch"), gpu)
     xdevice.assert_parity(source, like, inputs=images)

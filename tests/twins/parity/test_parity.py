@@ -35,7 +35,7 @@ FRAMEWORKS = [name for name in xdevice.backends() if name != "numpy"]
 
 
 def difference(actual, expected, **how):
-    with pytest.raises(xdevice.ParityError) as caught:
+    with pytest.raises(xdevice.errors.ParityError) as caught:
         xdevice.assert_parity(actual, expected, **how)
     assert str(caught.value) == caught.value.comparison.text
     return caught.value.comparison
@@ -49,9 +49,9 @@ def test_equal_values_of_two_frameworks_are_equal_and_one_wrong_element_is_named
     host = np.random.default_rng(0).random((4, 5), dtype=np.float32)
     wrong = host.copy()
     wrong[2, 3] += 1e-3
-    with xdevice.use(one) as first:
+    with xdevice.use_backend(one) as first:
         x, y = xdevice.tensor(host), xdevice.tensor(wrong)
-    with xdevice.use(other) as second:
+    with xdevice.use_backend(other) as second:
         z = xdevice.tensor(host)
     xdevice.assert_parity({"w": [x]}, {"w": [z]})
     found = difference({"w": [x, y]}, {"w": [z, z]})
@@ -69,7 +69,7 @@ def test_equal_values_of_two_frameworks_are_equal_and_one_wrong_element_is_named
 
 
 def test_models_of_one_framework_are_compared_by_the_names_of_their_variables():
-    with xdevice.use("torch"):
+    with xdevice.use_backend("torch"):
         net, other = (xdevice.backend().samples().network(3, 3) for _ in range(2))
     xdevice.assert_parity(net, net)
     xdevice.assert_parity({"net": net, "n": 1}, {"net": xdevice.copy_to(net, "cpu"), "n": 1})
@@ -102,7 +102,7 @@ def test_a_leaf_that_one_side_has_not_is_named():
 
 
 def test_devices_are_compared_only_if_asked():
-    with xdevice.use("mxnet"):
+    with xdevice.use_backend("mxnet"):
         here, there = xdevice.ones(2), xdevice.ones(2, device="cpu:1")
     xdevice.assert_parity(here, there)
     found = difference(here, there, check_device=True)
@@ -182,9 +182,9 @@ def test_the_tolerance_follows_the_coarser_dtype(dtype, relative, absolute, leas
     for share, is_equal in ((0.99, True), (1.01, False)):
         actual = expected.astype("float64")
         actual[1] += share * limit
-        found = xdevice.compare(actual, expected, check_dtype=False)
+        found = xdevice.parity.compare(actual, expected, check_dtype=False)
         assert found.ok is is_equal
-        assert xdevice.compare(expected, actual, check_dtype=False, rtol=relative).problem in (None, "values")
+        assert xdevice.parity.compare(expected, actual, check_dtype=False, rtol=relative).problem in (None, "values")
         assert found.allowed == pytest.approx(limit)
         assert found.excess == pytest.approx(share, rel=1e-3)
 
@@ -195,7 +195,7 @@ def test_a_given_tolerance_is_the_whole_of_it():
     assert difference(np.float32(1.0), np.float32(1.5), atol=0.49, rtol=0).allowed == 0.49
     xdevice.assert_parity(np.float32(1.0), np.float32(1.5), rtol=0.34)
     for wrong in (-1, True, "1", math.nan):
-        with pytest.raises(xdevice.ArgumentError, match="a number of 0 or more"):
+        with pytest.raises(xdevice.errors.ArgumentError, match="a number of 0 or more"):
             xdevice.assert_parity(1, 1, rtol=wrong)
 
 
@@ -206,8 +206,8 @@ def test_a_tolerance_may_be_a_number_of_numpy_and_an_infinite_one_lets_nothing_p
 
 def test_a_mask_is_not_ignored():
     masked = np.ma.masked_array([1.0, 2.0], mask=[False, True])
-    for read in (lambda: xdevice.compare(masked, np.ones(2)), lambda: xdevice.to_numpy(masked)):
-        with pytest.raises(xdevice.UnsupportedError, match=r"x\.filled\(\)"):
+    for read in (lambda: xdevice.parity.compare(masked, np.ones(2)), lambda: xdevice.to_numpy(masked)):
+        with pytest.raises(xdevice.errors.UnsupportedError, match=r"x\.filled\(\)"):
             read()
 
 
@@ -241,7 +241,7 @@ def test_a_value_within_the_tolerance_passes_and_one_beyond_fails(dtype, values,
     size = max(abs(actual).max(), rule.least)
     limit = float(rule.relative * abs(actual[place]) + rule.absolute * size)
     actual[place] += sign * share * limit
-    found = xdevice.compare(actual, expected, check_dtype=False)
+    found = xdevice.parity.compare(actual, expected, check_dtype=False)
     assert found.ok is (share <= 1 or limit == 0)
     assert found.ok or (found.worst, found.off) == ((place,), 1)
 
@@ -270,11 +270,11 @@ def test_ulp_agree_with_the_spacing_of_numpy():
 
 def test_a_symbol_and_an_unknown_dtype_are_refused():
     jax = xdevice.backend("jax").framework
-    with pytest.raises(xdevice.UnsupportedError, match="traces a function"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="traces a function"):
         jax.jit(lambda x: xdevice.assert_parity(x, x) or x)(jax.numpy.ones(2))
     x = np.ones(2, ml_dtypes.float8_e4m3fn)
-    with pytest.raises(xdevice.DTypeError, match="no rule for comparing float8_e4m3fn"):
-        xdevice.compare(x, x)
+    with pytest.raises(xdevice.errors.DTypeError, match="no rule for comparing float8_e4m3fn"):
+        xdevice.parity.compare(x, x)
 
 
 # recordings
@@ -288,8 +288,8 @@ def test_a_recording_holds_what_was_recorded(tmp_path):
     with recording_to(tmp_path / "a"):
         for step in range(3):
             value["w"] += 1
-            xdevice.record("all", value)
-            xdevice.record("step", step)
+            xdevice.parity.log("all", value)
+            xdevice.parity.log("step", step)
     entries = Recording(tmp_path / "a").entries
     assert [(entry.name, entry.step) for entry in entries[:4]] == [("all", 0), ("step", 0), ("all", 1), ("step", 1)]
     rule = Strictness(rtol=0, atol=0, equal_nan=True, check_device=True)
@@ -300,19 +300,19 @@ def test_a_recording_holds_what_was_recorded(tmp_path):
 
 @pytest.mark.parametrize("backend", xdevice.backends())
 def test_a_recording_is_a_copy_of_each_frameworks_tensor(backend, tmp_path):
-    with xdevice.use(backend) as chosen, recording_to(tmp_path / "a"):
+    with xdevice.use_backend(backend) as chosen, recording_to(tmp_path / "a"):
         x = xdevice.tensor([1.0, 2.0])
-        xdevice.record("x", {"x": x})
+        xdevice.parity.log("x", {"x": x})
         network = chosen.samples().network(2, 1)
         if network is not None:
-            xdevice.record("network", network)
+            xdevice.parity.log("network", network)
     recording = Recording(tmp_path / "a")
     leaf = recording.entries[0].read()[0]
     assert (leaf.path, leaf.dtype, leaf.device) == ("['x']", "float32", "cpu:0")
     assert leaf.owner == f"{backend} {chosen.version}"
     assert recording.header["versions"][backend] == chosen.version
     if network is not None:
-        state = xdevice.convert_state(network, "numpy")  # in PyTorch's layouts, as recordings are
+        state = xdevice.models.convert_state(network, "numpy")  # in PyTorch's layouts, as recordings are
         values = {reading.path: reading.value for reading in recording.entries[1].read()}
         assert state.keys() == values.keys()
         assert all((values[name] == x).all() for name, x in state.items())
@@ -320,42 +320,42 @@ def test_a_recording_is_a_copy_of_each_frameworks_tensor(backend, tmp_path):
 
 def test_a_line_cut_short_by_a_crash_is_not_read(tmp_path):
     with recording_to(tmp_path / "a"):
-        xdevice.record("x", np.ones(3))
-        xdevice.record("x", np.ones(3))
+        xdevice.parity.log("x", np.ones(3))
+        xdevice.parity.log("x", np.ones(3))
     index = tmp_path / "a" / "index.jsonl"
     index.write_text(index.read_text()[:-20])
     assert [entry.step for entry in Recording(tmp_path / "a").entries] == [0]
     index.write_text("{}\n")
-    with pytest.raises(xdevice.RecordingError, match="of another version of xdevice"):
+    with pytest.raises(xdevice.errors.RecordingError, match="of another version of xdevice"):
         Recording(tmp_path / "a")
 
 
 def test_what_cannot_be_recorded_is_refused(tmp_path):
     with recording_to(tmp_path / "a"):
-        xdevice.record("x", 1)
+        xdevice.parity.log("x", 1)
         for name in ("", 3):
-            with pytest.raises(xdevice.RecordingError, match="a name and a value"):
-                xdevice.record(name, 1)
-        with pytest.raises(xdevice.NotATensorError, match=r"cannot record x\['y'\]"):
-            xdevice.record("x", {"y": object()})
-        with pytest.raises(xdevice.DTypeError, match="float8_e4m3fn"):
-            xdevice.record("x", np.ones(2, ml_dtypes.float8_e4m3fn))
+            with pytest.raises(xdevice.errors.RecordingError, match="a name and a value"):
+                xdevice.parity.log(name, 1)
+        with pytest.raises(xdevice.errors.NotATensorError, match=r"cannot record x\['y'\]"):
+            xdevice.parity.log("x", {"y": object()})
+        with pytest.raises(xdevice.errors.DTypeError, match="float8_e4m3fn"):
+            xdevice.parity.log("x", np.ones(2, ml_dtypes.float8_e4m3fn))
     assert len(Recording(tmp_path / "a").entries) == 1
-    with pytest.raises(xdevice.RecordingError, match="has a recording already"), recording_to(tmp_path / "a"):
+    with pytest.raises(xdevice.errors.RecordingError, match="has a recording already"), recording_to(tmp_path / "a"):
         pass
-    with pytest.raises(xdevice.RecordingError, match="has no recording"):
+    with pytest.raises(xdevice.errors.RecordingError, match="has no recording"):
         Recording(tmp_path / "b")
 
 
 def test_a_forked_child_does_not_write_between_the_lines_of_its_parent(tmp_path):
     code = """
 import os, sys, xdevice
-xdevice.record("x", 1)
+xdevice.parity.log("x", 1)
 child = os.fork()
 if not child:
     try:
-        xdevice.record("x", 2)
-    except xdevice.RecordingError:
+        xdevice.parity.log("x", 2)
+    except xdevice.errors.RecordingError:
         os._exit(7)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
@@ -368,21 +368,22 @@ def test_a_spawned_worker_that_records_nothing_is_unharmed(tmp_path):
     (tmp_path / "script.py").write_text(
         """
 import multiprocessing
-from xdevice import RecordingError, record
+from xdevice.errors import RecordingError
+from xdevice.parity import log
 
 def double(x):
     return 2 * x
 
 def recorded(x):
     try:
-        record("y", x)
+        log("y", x)
     except RecordingError as error:
         return str(error)
 
 if __name__ == "__main__":
-    record("x", 1)
+    log("x", 1)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        record("x", pool.map(double, [1, 2]))
+        log("x", pool.map(double, [1, 2]))
         assert "has a recording already" in pool.apply(recorded, (1,))
 """
     )
@@ -401,10 +402,10 @@ if __name__ == "__main__":
 
 
 def test_record_outside_of_a_run_costs_next_to_nothing_and_imports_nothing():
-    xdevice.record("loss", 1.0)
-    times = timeit.repeat(lambda: xdevice.record("loss", 1.0), timer=time.thread_time, number=10_000, repeat=20)
+    xdevice.parity.log("loss", 1.0)
+    times = timeit.repeat(lambda: xdevice.parity.log("loss", 1.0), timer=time.thread_time, number=10_000, repeat=20)
     assert min(times) / 10_000 < 1e-6
-    code = "import sys, xdevice; xdevice.record('loss', 1); sys.exit(bool({'numpy', 'optree'} & set(sys.modules)))"
+    code = "import sys, xdevice; xdevice.parity.log('loss', 1); sys.exit(bool({'numpy', 'optree'} & set(sys.modules)))"
     assert python("-c", code, bare=True).returncode == 0
 
 
@@ -421,7 +422,7 @@ def example():
 def recorded(backend, folder, plant=lambda module: None):
     module = example()
     plant(module)
-    with xdevice.use(backend), recording_to(folder):
+    with xdevice.use_backend(backend), recording_to(folder):
         module.train()
     return Recording(folder).entries
 

@@ -1,4 +1,4 @@
-"""`xdevice parity` and `xdevice compare`, as people run them."""
+"""`xdevice parity` and `xdevice compare-runs`, as people run them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXAMPLE = ROOT / "examples" / "parity_mlp.py"
 SCRIPT = """
 import os, sys, numpy, xdevice
 backend = os.environ["XDEVICE_BACKEND"]
-record, here = xdevice.record, lambda *names: backend in names
+record, here = xdevice.parity.log, lambda *names: backend in names
 """
 
 
@@ -57,7 +57,7 @@ def parity(tmp_path):
 
 @pytest.fixture
 def compared(tmp_path, monkeypatch):
-    """Records as a script does on torch and on jax, in this process, and runs `xdevice compare` here."""
+    """Records as a script does on torch and on jax, in this process, and runs `xdevice compare-runs` here."""
 
     def run(code, *options):
         for backend in ("torch", "jax"):
@@ -65,7 +65,7 @@ def compared(tmp_path, monkeypatch):
             shutil.rmtree(tmp_path / backend, ignore_errors=True)
             with recording_to(tmp_path / backend):
                 exec(SCRIPT + code, {})
-        return invoke("compare", tmp_path / "torch", tmp_path / "jax", *options)
+        return invoke("compare-runs", tmp_path / "torch", tmp_path / "jax", *options)
 
     return run
 
@@ -154,21 +154,21 @@ def is_balanced(page):
 @pytest.mark.slow
 def test_saved_recordings_are_compared_later(example):
     folder = example[0] / "run"
-    status, out = invoke("compare", folder, folder)
+    status, out = invoke("compare-runs", folder, folder)
     assert status == 0, out
-    status, out = invoke("compare", folder / "torch", folder / "paddle", "--rtol", 0, "--atol", 0, "--json", "-")
+    status, out = invoke("compare-runs", folder / "torch", folder / "paddle", "--rtol", 0, "--atol", 0, "--json", "-")
     assert status == 1
     report, rows = report_of(out)
     assert list(rows) == ["paddle"]
     assert report["first_divergence"]["reference"].startswith("torch of ")
-    status, out = invoke("compare", folder, folder / "mxnet")
+    status, out = invoke("compare-runs", folder, folder / "mxnet")
     assert status == 0, out
     assert "jax of" in out
     assert "was compared with nothing" in out
 
 
 def test_a_folder_without_recordings_is_refused(tmp_path):
-    status, err = invoke("compare", tmp_path, tmp_path)
+    status, err = invoke("compare-runs", tmp_path, tmp_path)
     assert status == 2
     assert "has no recording" in err
 
@@ -176,9 +176,9 @@ def test_a_folder_without_recordings_is_refused(tmp_path):
 def test_recordings_inside_a_folder_are_pointed_at(tmp_path):
     for depth in ("rec/test_a/torch", "rec/test_b/torch"):
         with recording_to(tmp_path / depth):
-            xdevice.record("x", 1)
+            xdevice.parity.log("x", 1)
     for folder in (tmp_path / "rec", tmp_path / "rec" / "test_a"):
-        status, err = invoke("compare", folder, folder)
+        status, err = invoke("compare-runs", folder, folder)
         assert status == 2
         assert f"such as {tmp_path / 'rec' / 'test_a' / 'torch'}" in err
         assert f"pytest --xd-compare={folder}" in err
@@ -211,7 +211,7 @@ LINE = '{"name": "x", "step": 0, "time": 1.0, "leaves": [{"path": "", "dtype": "
 def test_a_damaged_recording_is_no_divergence(tmp_path, files, what):
     for name, text in files.items():
         (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    status, err = invoke("compare", tmp_path, tmp_path)
+    status, err = invoke("compare-runs", tmp_path, tmp_path)
     assert status == 2
     assert f"{tmp_path}/" in err
     assert "is damaged" in err
@@ -220,14 +220,14 @@ def test_a_damaged_recording_is_no_divergence(tmp_path, files, what):
 
 def test_a_recording_whose_arrays_are_missing_or_cut_is_no_divergence(tmp_path):
     with recording_to(tmp_path):
-        xdevice.record("x", xdevice.ones(3))
-    assert invoke("compare", tmp_path, tmp_path)[0] == 0
+        xdevice.parity.log("x", xdevice.ones(3))
+    assert invoke("compare-runs", tmp_path, tmp_path)[0] == 0
     arrays = tmp_path / "arrays.npy"
     os.truncate(arrays, 130)
-    status, err = invoke("compare", tmp_path, tmp_path)
+    status, err = invoke("compare-runs", tmp_path, tmp_path)
     assert (status, "arrays.npy is damaged at x, step 0" in err) == (2, True)
     arrays.unlink()
-    status, err = invoke("compare", tmp_path, tmp_path)
+    status, err = invoke("compare-runs", tmp_path, tmp_path)
     assert (status, "FileNotFoundError" in err) == (2, True)
 
 
@@ -235,9 +235,9 @@ def test_a_recording_tells_the_backend_that_was_selected(tmp_path, monkeypatch):
     monkeypatch.delenv("XDEVICE_BACKEND", raising=False)
     xdevice.backend("torch")
     for name in ("numpy", "torch"):
-        with xdevice.use(name), recording_to(tmp_path / "a" / name):
-            xdevice.record("x", 1)
-    status, out = invoke("compare", tmp_path / "a" / "torch", tmp_path / "a" / "numpy", "--json", "-")
+        with xdevice.use_backend(name), recording_to(tmp_path / "a" / name):
+            xdevice.parity.log("x", 1)
+    status, out = invoke("compare-runs", tmp_path / "a" / "torch", tmp_path / "a" / "numpy", "--json", "-")
     _, rows = report_of(out)
     assert (status, list(rows)) == (0, ["numpy"])
     assert rows["numpy"]["version"] == xdevice.backend("numpy").version
@@ -337,7 +337,7 @@ if here("jax"):
     assert (tmp_path / "run" / "torch" / "stdout.txt").read_text() == f"{tmp_path / 'pid'} --flag"
     assert Recording(tmp_path / "run" / "jax").entries[3].read()[0].value == "yes"
     is_balanced((tmp_path / "r.html").read_text())
-    assert command("compare", tmp_path / "run", tmp_path / "run")[0] == 2
+    assert command("compare-runs", tmp_path / "run", tmp_path / "run")[0] == 2
 
 
 def is_gone(pid):
@@ -392,7 +392,7 @@ def test_without_a_reference_nothing_is_compared(parity):
     assert "not compared" in out
     status, out, _ = parity("here('jax') and record('x', 1)")
     assert status == 2
-    assert "nothing to hold the others against; call xdevice.record, or give --trace" in out
+    assert "nothing to hold the others against; call xdevice.parity.log, or give --trace" in out
     status, out, _ = parity("here('torch') and record('x', 1)")
     assert status == 1
     assert "x has no step 0 here, but the reference does" in out
@@ -476,7 +476,7 @@ def test_a_run_in_float64_finds_what_rounding_hides(on_numpy, tmp_path):
     later = [step for name in report["names"] for step in name["backends"]["jax"]["steps"] if step["step"]]
     assert all(step["ok"] for step in later), "later steps are held by the rule of float32"
     assert Recording(tmp_path / "run" / "jax").header["floats"] == "float64"
-    status, out = invoke("compare", tmp_path / "run", tmp_path / "run")
+    status, out = invoke("compare-runs", tmp_path / "run", tmp_path / "run")
     assert status == 0, out
 
 
@@ -501,7 +501,7 @@ def test_calibrating_measures_what_rounding_does(on_numpy, tmp_path):
         assert f"numpy ({asked}): 4 recorded" in err
         folder = tmp_path / "run" / "calibration" / asked.replace(":", "")
         assert Recording(folder).header["floats"] == asked
-    status, out = invoke("compare", tmp_path / "run", tmp_path / "run" / "jax")
+    status, out = invoke("compare-runs", tmp_path / "run", tmp_path / "run" / "jax")
     assert status == 0, out
     assert "calibrated:" in out
     status, out, err = command(
@@ -605,20 +605,20 @@ def test_a_divergence_names_the_line_of_its_record(tmp_path, monkeypatch):
     for name, code in (("a", "x = 1.0\nsee('x', x)"), ("b", "see('x', 2.0)")):
         (tmp_path / f"{name}.py").write_text(code)
         with recording_to(tmp_path / name):
-            exec(compile(code, str(tmp_path / f"{name}.py"), "exec"), {"see": xdevice.record})
-    status, out = invoke("compare", tmp_path / "a", tmp_path / "b", "--html", tmp_path / "r.html")
+            exec(compile(code, str(tmp_path / f"{name}.py"), "exec"), {"see": xdevice.parity.log})
+    status, out = invoke("compare-runs", tmp_path / "a", tmp_path / "b", "--html", tmp_path / "r.html")
     assert status == 1
     assert "recorded  b.py:1 (actual), a.py:2 (expected)" in out
     assert "recorded  b.py:1 (actual), a.py:2 (expected)" in (tmp_path / "r.html").read_text()
     assert Recording(tmp_path / "a").entries[0].where == f"{tmp_path / 'a.py'}:2"
-    status, out = invoke("compare", tmp_path / "a", tmp_path / "b", "--json", "-")
+    status, out = invoke("compare-runs", tmp_path / "a", tmp_path / "b", "--json", "-")
     assert json.loads(out)["first_divergence"]["recorded_at"] == "b.py:1 (actual), a.py:2 (expected)"
 
 
 def test_a_recording_without_lines_is_read(tmp_path):
     (tmp_path / "index.jsonl").write_text(HEADER + LINE.replace('"path": ""', '"path": "", "owner": "Python"'))
     assert Recording(tmp_path).entries[0].where == ""
-    assert invoke("compare", tmp_path, tmp_path)[0] == 0
+    assert invoke("compare-runs", tmp_path, tmp_path)[0] == 0
 
 
 # the page and the plot
@@ -629,7 +629,7 @@ def findings_of(tmp_path, name, values, others):
         shutil.rmtree(tmp_path / side, ignore_errors=True)
         with recording_to(tmp_path / side):
             for x in numbers:
-                xdevice.record(name, x)
+                xdevice.parity.log(name, x)
     return compare_recordings(
         Recording(tmp_path / "b").entries, Recording(tmp_path / "a").entries, Strictness(), is_complete=False
     )
@@ -677,10 +677,10 @@ def test_the_tolerance_is_drawn_where_the_first_backend_has_none(tmp_path):
 
 
 def test_results_are_shown_in_notebooks():
-    found = xdevice.compare(1.0, 2.0)
+    found = xdevice.parity.compare(1.0, 2.0)
     assert found._repr_html_().startswith("<pre>the values differ")
-    assert xdevice.compare({"<a>": 1.0}, {"<a>": 1.0 + 1e-7})._repr_html_().startswith("equal: 0.0")
-    assert "<a>" not in xdevice.compare({"<a>": 1.0}, {"<a>": 1.0 + 1e-7})._repr_html_()
+    assert xdevice.parity.compare({"<a>": 1.0}, {"<a>": 1.0 + 1e-7})._repr_html_().startswith("equal: 0.0")
+    assert "<a>" not in xdevice.parity.compare({"<a>": 1.0}, {"<a>": 1.0 + 1e-7})._repr_html_()
     shown = xdevice.measure(lambda: None, repeats=2)._repr_html_()
     is_balanced(shown)
     assert "2 times" in shown
@@ -698,7 +698,7 @@ def test_a_plot_shows_what_was_found(tmp_path):
     for name, error in (("a", 0.0), ("b", 1e-3)):
         with recording_to(tmp_path / name):
             for step in range(10):
-                xdevice.record("<x>", 1 + (error if step == 7 else 0))
+                xdevice.parity.log("<x>", 1 + (error if step == 7 else 0))
     findings = compare_recordings(Recording(tmp_path / "b").entries, Recording(tmp_path / "a").entries, Strictness())
     drawing = plot("<x>", {"jax": findings, "mxnet": findings[:3], "paddle": []})
     heights = [float(point.split(",")[1]) for point in re.search(r'points="([^"]*)"', drawing)[1].split()]

@@ -23,7 +23,7 @@ SAMPLE = list(planted.FAULTS)[::5]
 def recorded(folder, backend, fault="", asked=""):
     """What the script records on a backend, in this process."""
     with (
-        xdevice.use(backend),
+        xdevice.use_backend(backend),
         floats_asked_for(asked),
         wide(backend if asked == "float64" else ""),
         recording_to(folder),

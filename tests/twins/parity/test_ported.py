@@ -77,11 +77,11 @@ def test_faults_in_ports_are_found_in_float64_and_honest_ports_are_quiet(name, t
 def test_a_fault_of_an_optimizer_is_found_by_comparing_the_optimizers(name, backend):
     script = ported.SCRIPTS[name]
     (fault,) = [fault for fault, where in script.faults.items() if not where]
-    with xdevice.use("torch"):
+    with xdevice.use_backend("torch"):
         expected = script.runs["torch"]("").optimizer
-    with xdevice.use(backend):
+    with xdevice.use_backend(backend):
         honest, faulty = (script.runs[backend](planted).optimizer for planted in ("", fault))
-    known = xdevice.compare_optimizers(expected, honest)
-    found = [line for line in xdevice.compare_optimizers(expected, faulty) if line not in known]
+    known = xdevice.models.compare_optimizers(expected, honest)
+    found = [line for line in xdevice.models.compare_optimizers(expected, faulty) if line not in known]
     assert len(found) == 1
     assert fault.partition(" ")[0].replace("rate", "lr") in found[0]

@@ -170,5 +170,5 @@ def test_what_cannot_be_traced_is_told_and_runs(tmp_path, torch):
 def test_a_damaged_trace_is_an_error(tmp_path, torch):
     traced_by(tmp_path, "one", lambda: network(torch)(torch.ones(2, 3)))
     (tmp_path / "one" / tracing_script.FOLDER / record_files.INDEX).write_text("{")
-    with pytest.raises(xdevice.RecordingError, match="damaged"):
+    with pytest.raises(xdevice.errors.RecordingError, match="damaged"):
         traced_calls.read(Path(tmp_path / "one"), "torch")

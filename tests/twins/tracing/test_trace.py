@@ -1,4 +1,4 @@
-"""`trace`: which calls are seen, what is kept of them, and that nothing stays behind."""
+"""`capture_intermediates`: which calls are seen, what is kept of them, and that nothing stays behind."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def call_of(name):
 def test_calls_come_in_order_with_values_and_gradients(net):
     name, model = net
     x = image(name)
-    with xdevice.trace(model) as traced:
+    with xdevice.parity.capture_intermediates(model) as traced:
         loss_backward(name, model, x)
     calls = traced.calls
     assert [call.path for call in calls] == PATHS[name]
@@ -124,7 +124,7 @@ def test_calls_come_in_order_with_values_and_gradients(net):
 
 def test_paths_are_those_of_layers(net):
     name, model = net
-    with xdevice.trace(model) as traced:
+    with xdevice.parity.capture_intermediates(model) as traced:
         model(image(name))
     assert {layer.path for layer in xdevice.backend(name).layers(model)} <= {call.path for call in traced.calls}
 
@@ -133,7 +133,7 @@ def test_what_works_in_place_changes_nothing_that_was_kept():
     import torch
 
     model = torch_net()
-    with xdevice.trace(model) as traced:
+    with xdevice.parity.capture_intermediates(model) as traced:
         model(torch.tensor(IMAGE))
     assert traced.calls[1].outputs[0].min() < 0, "the output of the batch norm, before the ReLU wrote into it"
     assert traced.calls[2].inputs[0].min() < 0 <= traced.calls[2].outputs[0].min()
@@ -159,7 +159,7 @@ def test_tensors_in_dataclasses_are_seen_and_stand_in_for_others():
 
     net = nn.Sequential(Splits(), Adds())
     x = xdevice.convert(np.ones((1, 2), "float32"), "torch")
-    with xdevice.trace(net) as seen:
+    with xdevice.parity.capture_intermediates(net) as seen:
         net(x)
     splits, adds = seen.calls
     assert [y.tolist() for y in splits.outputs] == [[[2, 2]], [[2, 2]]] == [y.tolist() for y in adds.inputs]
@@ -181,7 +181,7 @@ def test_a_layer_that_is_used_twice_has_two_calls():
             return self.relu(self.fc(self.relu(self.fc(x))))
 
     model = Twice()
-    with xdevice.trace(model) as traced:
+    with xdevice.parity.capture_intermediates(model) as traced:
         model(torch.ones(1, 3))
     assert [(call.path, call.number) for call in traced.calls] == [("fc", 0), ("relu", 0), ("fc", 1), ("relu", 1)]
     assert "fc #2" in str(traced)
@@ -191,7 +191,7 @@ def test_an_error_leaves_nothing_behind(net):
     name, model = net
     before = call_of(name)
     x = image(name)
-    with xdevice.trace(model) as traced:
+    with xdevice.parity.capture_intermediates(model) as traced:
         model(x)
         with pytest.raises(Exception):  # noqa: B017  # each framework's own
             model(x[:, :2])
@@ -200,7 +200,7 @@ def test_an_error_leaves_nothing_behind(net):
     count = len(traced)
     model(x)
     assert len(traced) == count == 2 * len(PATHS[name])
-    with xdevice.trace(model) as again:
+    with xdevice.parity.capture_intermediates(model) as again:
         model(x)
     assert [call.path for call in again.calls] == PATHS[name]
 
@@ -208,14 +208,14 @@ def test_an_error_leaves_nothing_behind(net):
 def test_traces_may_be_nested(net):
     name, model = net
     before, x = call_of(name), image(name)
-    with xdevice.trace(model) as outer:
-        with xdevice.trace(model) as inner:
+    with xdevice.parity.capture_intermediates(model) as outer:
+        with xdevice.parity.capture_intermediates(model) as inner:
             model(x)
         model(x)
     assert call_of(name) is before
     assert [call.path for call in inner.calls] == PATHS[name]
     assert [call.path for call in outer.calls] == PATHS[name] * 2
-    with xdevice.trace(model) as last:
+    with xdevice.parity.capture_intermediates(model) as last:
         model(x)
     assert len(last) == len(PATHS[name])
 
@@ -224,7 +224,7 @@ def test_the_calls_of_other_threads_are_not_seen():
     model = torch_net()
     import torch
 
-    with xdevice.trace(model) as traced:
+    with xdevice.parity.capture_intermediates(model) as traced:
         thread = threading.Thread(target=lambda: model(torch.tensor(IMAGE)))
         thread.start()
         thread.join()
@@ -236,7 +236,7 @@ def test_a_table_is_short_and_html_is_escaped():
     import torch
 
     model = torch.nn.Sequential(*[torch.nn.ReLU() for _ in range(90)], torch.nn.Linear(2, 2))
-    with xdevice.trace(model) as traced:
+    with xdevice.parity.capture_intermediates(model) as traced:
         model(torch.ones(1, 2))
     text = str(traced)
     assert text.startswith("Sequential of torch: 91 calls of layers\nlayer  type")
@@ -251,7 +251,7 @@ def test_a_transformer_computes_by_its_layers_while_it_is_traced():
     import torch
 
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
-    with torch.no_grad(), xdevice.trace(layer) as traced:
+    with torch.no_grad(), xdevice.parity.capture_intermediates(layer) as traced:
         layer(torch.ones(1, 3, 8))
     assert {"linear1", "linear2", "norm1", "norm2"} <= {call.path for call in traced.calls}
     assert not any(module._forward_pre_hooks for module in layer.modules())
@@ -264,20 +264,26 @@ def test_compiled_layers_are_refused_by_name():
 
     model = torch_net()
     for hidden in (torch.compile(model, backend="eager"), torch.jit.trace(model, torch.tensor(IMAGE))):
-        with pytest.raises(UnsupportedError, match="seeing the layers of"), xdevice.trace(hidden):
+        with (
+            pytest.raises(UnsupportedError, match="seeing the layers of"),
+            xdevice.parity.capture_intermediates(hidden),
+        ):
             pass
     model.compile(backend="eager")
-    with pytest.raises(UnsupportedError, match=r"torch\.compile has compiled"), xdevice.trace(model):
+    with (
+        pytest.raises(UnsupportedError, match=r"torch\.compile has compiled"),
+        xdevice.parity.capture_intermediates(model),
+    ):
         pass
 
 
 def test_hybridized_blocks_are_refused_until_they_are_not():
     model = mxnet_net()
     model.hybridize()
-    with pytest.raises(UnsupportedError, match="hybridize"), xdevice.trace(model):
+    with pytest.raises(UnsupportedError, match="hybridize"), xdevice.parity.capture_intermediates(model):
         pass
     model.hybridize(False)
-    with xdevice.trace(model) as traced:
+    with xdevice.parity.capture_intermediates(model) as traced:
         model(image("mxnet"))
     assert len(traced) == 5
 
@@ -287,7 +293,7 @@ def test_static_layers_of_paddle_are_refused():
 
     with (
         pytest.raises(UnsupportedError, match=r"paddle\.jit\.to_static"),
-        xdevice.trace(paddle.jit.to_static(paddle_net())),
+        xdevice.parity.capture_intermediates(paddle.jit.to_static(paddle_net())),
     ):
         pass
 
@@ -296,7 +302,7 @@ def test_layers_inside_of_a_tf_function_are_refused():
     import tensorflow as tf
 
     model = keras_net()
-    with pytest.raises(UnsupportedError, match=r"inside of tf\.function"), xdevice.trace(model):
+    with pytest.raises(UnsupportedError, match=r"inside tf\.function"), xdevice.parity.capture_intermediates(model):
         tf.function(lambda x: model(x))(image("tensorflow"))
 
 
@@ -312,10 +318,10 @@ def test_a_keras_model_of_its_own_class_is_seen():
             return self.second(self.first(x))
 
     model = Own()
-    with pytest.raises(NotBuiltError), xdevice.trace(model):
+    with pytest.raises(NotBuiltError), xdevice.parity.capture_intermediates(model):
         pass
     model(np.ones((1, 3), "float32"))
-    with xdevice.trace(model) as traced:
+    with xdevice.parity.capture_intermediates(model) as traced:
         model(np.ones((1, 3), "float32"))
     assert [(call.path, call.type) for call in traced.calls] == [
         ("dense", "Dense"), ("dense.activation", "tanh"), ("dense_1", "Dense")
@@ -324,5 +330,5 @@ def test_a_keras_model_of_its_own_class_is_seen():
 
 def test_what_is_no_model_is_refused():
     for thing in (xdevice.ones(2), [1], None):
-        with pytest.raises(NotATensorError, match="trace takes a model"), xdevice.trace(thing):
+        with pytest.raises(NotATensorError, match="trace takes a model"), xdevice.parity.capture_intermediates(thing):
             pass

@@ -1,4 +1,4 @@
-"""What `distributed` adds to the contract of an adapter: engines for several processes."""
+"""The part of an adapter's contract that `distributed` adds: engines for several processes."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Engines: what moves tensors between processes, such as NCCL or gloo. An engine does one rank's part of each
 collective (an operation that all processes take part in). This says what an engine is promised, and what it promises.
 
-`xdevice.processes` promises an engine that
+`xdevice.distributed.processes` promises an engine that
 
 - every rank calls the same method with tensors of the same dtype and shape, one call at a time: the ranks vote on each
   call before it, unless the user has switched that off;
 - tensors are dense, of the engine's own framework, without a gradient, and on `group.device` or on the host;
 - a call that waits for a rank which has died or is stuck is left waiting, in a thread of its own. So the engine sets no
-  deadline that is shorter than `group.timeout`, and is told of the failure by `abort`.
+  deadline that is shorter than `group.timeout`, and `abort` reports the failure to it.
 
 A call returns when its result has been computed, also on a GPU; `start_mean` may have several under way.
 
@@ -53,10 +53,10 @@ class Group(NamedTuple):
 
 
 class NativeGroup(NamedTuple):
-    """What begins and ends the use of a framework's own group of processes."""
+    """Begins and ends the use of a framework's own group of processes."""
 
     scope: AbstractContextManager[Any]
-    """What the program's thread is in as long as there is the group, such as a block of the current device."""
+    """A block that the program's thread is in as long as there is the group, such as a block of the current device."""
     close: Callable[[], None]
     """Called after success, by every rank at the same time, before `Engine.close`."""
     abort: Callable[[], None]

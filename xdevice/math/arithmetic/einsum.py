@@ -44,7 +44,7 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
     Costs 0.1 ms more than the framework's own einsum. MXNet and NumPy loop if it is not a matrix product.
 
     Example:
-        >>> xdevice.to_numpy(xdevice.einsum("ij,j->i", xdevice.ones(2, 3), xdevice.ones(3))).tolist()
+        >>> xdevice.to_numpy(xdevice.math.einsum("ij,j->i", xdevice.ones(2, 3), xdevice.ones(3))).tolist()
         [3.0, 3.0]
     """
     if not tensors:

@@ -21,6 +21,8 @@ from xdevice.errors import (
     shown,
 )
 
+from .scopes import Aside
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 inside: ContextVar[bool] = ContextVar("xdevice_gradients", default=False)
-"""Whether this thread or task is inside of a function that `value_and_grad` differentiates."""
+"""Whether this thread or task is inside a function that `value_and_grad` differentiates."""
 
 backends: dict[type, Backend] = {}
 """The backend of each type of tensor that has been a parameter so far."""
@@ -62,8 +64,8 @@ def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[...
         UnsupportedError: NumPy, which has no gradients; a sparse parameter; second derivatives that the backend lacks.
 
     Example:
-        >>> step = xdevice.value_and_grad(lambda params: (params["w"] * params["w"]).sum())
-        >>> with xdevice.use("torch"):
+        >>> step = xdevice.math.value_and_grad(lambda params: (params["w"] * params["w"]).sum())
+        >>> with xdevice.use_backend("torch"):
         ...     value, grads = step({"w": xdevice.tensor([1.0, 2.0])})
         >>> xdevice.item(value), grads["w"].tolist()
         (5.0, [2.0, 4.0])
@@ -90,8 +92,8 @@ def grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
     Arguments, rules, errors and cost are those of `value_and_grad`.
 
     Example:
-        >>> slope = xdevice.grad(xdevice.grad(lambda x: x * x * x))
-        >>> with xdevice.use("torch"):
+        >>> slope = xdevice.math.grad(xdevice.math.grad(lambda x: x * x * x))
+        >>> with xdevice.use_backend("torch"):
         ...     xdevice.item(slope(xdevice.tensor(2.0)))
         12.0
     """
@@ -124,8 +126,8 @@ def stop_gradient(x: Any) -> Any:
     Costs what the framework's own takes for each tensor, and 2 us.
 
     Example:
-        >>> with xdevice.use("torch"):
-        ...     slope = xdevice.grad(lambda x: x * xdevice.stop_gradient(x))(xdevice.tensor(3.0))
+        >>> with xdevice.use_backend("torch"):
+        ...     slope = xdevice.math.grad(lambda x: x * xdevice.math.stop_gradient(x))(xdevice.tensor(3.0))
         >>> xdevice.item(slope)
         3.0
     """
@@ -153,6 +155,13 @@ def _differentiated(
     f: Callable[..., Any], has_aux: bool, params: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     walk = trees.flatten(params)
+    with Aside(backend_of(walk)) as aside:
+        return _evaluated(aside.inside(f), has_aux, walk, args, kwargs)
+
+
+def _evaluated(
+    f: Callable[..., Any], has_aux: bool, walk: Walked, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     backend, leaves = parameters(walk, "params", has_floats=True)
     others: list[Tree] = []
 
@@ -190,13 +199,19 @@ def no_function(name: str, f: object) -> ArgumentError:
 def parameters(walk: Walked, name: str, has_floats: bool = False) -> tuple[Backend, list[Any]]:
     """The backend of a container of parameters or gradients, and its tensors. With `has_floats`, they must have float
     dtypes."""
-    _, leaves, kinds = walk
-    backend = backends.get(next(iter(kinds.values()))) if len(kinds) == 1 else None
-    if backend is None or backend.refusal is not None:
+    backend, leaves = backend_of(walk), walk[1]
+    if backend is None:
         return _parameters_one_by_one(walk, name, has_floats)
     if has_floats and not (_are_floats(leaves) and all(map(backend.is_dense, leaves))):
         return _parameters_one_by_one(walk, name, has_floats)
     return backend, leaves
+
+
+def backend_of(walk: Walked) -> Backend | None:
+    """The backend of tensors that are all of one type, which has been seen before."""
+    kinds = walk[2]
+    backend = backends.get(next(iter(kinds.values()))) if len(kinds) == 1 else None
+    return backend if backend is not None and backend.refusal is None else None
 
 
 def _parameters_one_by_one(walk: Walked, name: str, has_floats: bool) -> tuple[Backend, list[Any]]:

@@ -43,8 +43,8 @@ def at(x: Any) -> At:
     MXNet and Paddle, which gather all elements, 50 to 100 ns. A compiled function costs only the framework's work.
 
     Example:
-        >>> x = xdevice.at(xdevice.zeros(2, 3))[0, 1:].set(xdevice.tensor([5.0, 6.0]))
-        >>> xdevice.to_numpy(xdevice.at(x)[:, [1, 1]].add(0.5)).tolist()
+        >>> x = xdevice.math.at(xdevice.zeros(2, 3))[0, 1:].set(xdevice.tensor([5.0, 6.0]))
+        >>> xdevice.to_numpy(xdevice.math.at(x)[:, [1, 1]].add(0.5)).tolist()
         [[0.0, 6.0, 6.0], [0.0, 1.0, 0.0]]
     """
     return At(x)
@@ -272,7 +272,7 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
     Costs a sort along the axis.
 
     Example:
-        >>> values, indices = xdevice.top_k(xdevice.tensor([[1.0, 3.0, 2.0, 3.0]]), 3)
+        >>> values, indices = xdevice.math.top_k(xdevice.tensor([[1.0, 3.0, 2.0, 3.0]]), 3)
         >>> xdevice.to_numpy(values).tolist(), xdevice.to_numpy(indices).tolist()
         ([[3.0, 3.0, 2.0]], [[1, 3, 2]])
     """

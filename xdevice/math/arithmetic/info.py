@@ -19,7 +19,7 @@ STANDARD: Final = (
 
 
 class Info:
-    """What the standard's `__array_namespace_info__` gives."""
+    """The object that the standard's `__array_namespace_info__` returns."""
 
     def __init__(self, checks: Checks) -> None:
         self._checks = checks

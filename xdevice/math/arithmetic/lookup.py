@@ -22,6 +22,7 @@ class Functions:
         self.checks = checks
         self.backend = checks.backend
         self.enter: Callable[[], None] | None = getattr(checks.kernels, "enter", None)
+        self.scopes = checks.backend.scopes
 
 
 F = TypeVar("F", bound=Functions)

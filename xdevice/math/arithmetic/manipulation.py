@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from math import prod
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from xdevice.base import spellings
 from xdevice.errors import ShapeError, shown
 from xdevice.tensors.creation import listed
 
@@ -42,11 +43,15 @@ class Manipulation(Room):
         shape = broadcast_shape(*[self._checks.full_shape(x, "broadcast_arrays") for x in tensors])
         return [self._kernels.broadcast_to(x, shape) for x in tensors]
 
-    def expand_dims(self, x: Any, /, axis: int = 0) -> Any:
+    def expand_dims(self, x: Any, /, axis: int = 0, **spelling: NoReturn) -> Any:
+        if spelling:
+            spellings.refuse("xp.expand_dims", spelling, "axis=")
         x = self._checks.tensor(x, "expand_dims")
         return self._kernels.expand_dims(x, self._checks.axis(axis, len(x.shape) + 1, "expand_dims"))
 
-    def flip(self, x: Any, /, *, axis: int | tuple[int, ...] | None = None) -> Any:
+    def flip(self, x: Any, /, *, axis: int | tuple[int, ...] | None = None, **spelling: NoReturn) -> Any:
+        if spelling:
+            spellings.refuse("xp.flip", spelling, "axis=")
         x = self._checks.tensor(x, "flip")
         axes = self._checks.axes(axis, len(x.shape), "flip")
         # kernels are promised at least one axis
@@ -81,7 +86,9 @@ class Manipulation(Room):
             raise ShapeError(f"permute_dims takes each of {ndim} axes once, not {shown(axes)}")
         return self._kernels.permute_dims(x, order)
 
-    def repeat(self, x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
+    def repeat(self, x: Any, repeats: Any, /, *, axis: int | None = None, **spelling: NoReturn) -> Any:
+        if spelling:
+            spellings.refuse("xp.repeat", spelling, "repeats=, axis=")
         x = self._checks.tensor(x, "repeat")
         if axis is None:
             x, place = self._kernels.reshape(x, (-1,)) if len(x.shape) != 1 else x, 0
@@ -132,7 +139,11 @@ class Manipulation(Room):
         result = self._kernels.reshape(x, new) if copy is not False else self._kernels.view(x, new)
         return self._kernels.copy(result) if copy else result
 
-    def roll(self, x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Any:
+    def roll(
+        self, x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None, **spelling: NoReturn
+    ) -> Any:
+        if spelling:
+            spellings.refuse("xp.roll", spelling, "shift=, axis=")
         x = self._checks.tensor(x, "roll")
         shape = shape_of(x)
         shifts = listed(shift)
@@ -159,7 +170,9 @@ class Manipulation(Room):
         steps = tuple([index(steps) if length is None else index(steps) % (length or 1) for steps, length in pairs])
         return self._kernels.roll(x, steps, axes)
 
-    def squeeze(self, x: Any, /, axis: int | tuple[int, ...]) -> Any:
+    def squeeze(self, x: Any, /, axis: int | tuple[int, ...], **spelling: NoReturn) -> Any:
+        if spelling:
+            spellings.refuse("xp.squeeze", spelling, "axis=")
         x = self._checks.tensor(x, "squeeze")
         shape = shape_of(x)
         axes = self._checks.axes(axis, len(shape), "squeeze")
@@ -167,7 +180,9 @@ class Manipulation(Room):
             raise ShapeError(f"squeeze takes axes of the length 1, not {axis} of the shape {shape}")
         return self._kernels.squeeze(x, axes) if axes else self._kernels.copy(x)
 
-    def unstack(self, x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
+    def unstack(self, x: Any, /, *, axis: int = 0, **spelling: NoReturn) -> tuple[Any, ...]:
+        if spelling:
+            spellings.refuse("xp.unstack", spelling, "axis=")
         x = self._checks.tensor(x, "unstack")
         place = self._checks.axis(axis, len(x.shape), "unstack")
         self._checks.full_shape(x, "unstack")
@@ -186,7 +201,9 @@ class Manipulation(Room):
 
     # joining
 
-    def concat(self, arrays: Sequence[Any], /, *, axis: int | None = 0) -> Any:
+    def concat(self, arrays: Sequence[Any], /, *, axis: int | None = 0, **spelling: NoReturn) -> Any:
+        if spelling:
+            spellings.refuse("xp.concat", spelling, "axis=")
         tensors = self._together(arrays, "concat")
         if axis is None:
             return self._kernels.concat([self._kernels.reshape(x, (-1,)) for x in tensors], 0)
@@ -198,7 +215,9 @@ class Manipulation(Room):
             raise ShapeError(f"concat along the axis {axis} takes shapes that differ only there, not {shown(shapes)}")
         return self._kernels.concat(tensors, place)
 
-    def stack(self, arrays: Sequence[Any], /, *, axis: int = 0) -> Any:
+    def stack(self, arrays: Sequence[Any], /, *, axis: int = 0, **spelling: NoReturn) -> Any:
+        if spelling:
+            spellings.refuse("xp.stack", spelling, "axis=")
         tensors = self._together(arrays, "stack")
         shapes = [shape_of(x) for x in tensors]
         if len({shape for shape in shapes if None not in shape}) > 1:

@@ -3,6 +3,7 @@ adapter."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from functools import partial, update_wrapper
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from .linalg import LinearAlgebra
 from .lookup import Functions, Lookup
 from .manipulation import Manipulation
 from .reducing import Reducing
+from .scopes import aside
 from .sets import Sets
 
 VERSION: Final = "2024.12"
@@ -44,6 +46,7 @@ class Namespace:
         functions = {**elementwise.functions(checks), **reducing.functions(checks)}
         for room in (Creation(checks), Manipulation(checks), Reducing(checks), Sets(checks), Types(checks)):
             functions |= _functions(room)
+        functions = {name: aside(checks.backend.scopes, function) for name, function in functions.items()}
         self.__name__ = f"array_namespace of {checks.backend.name}"
         self._backend = checks.backend
         vars(self).update(functions)
@@ -78,7 +81,15 @@ def _functions(room: object) -> dict[str, Callable[..., Any]]:
     methods = {name: method for name, method in vars(type(room)).items() if not name.startswith("_")}
     for name, method in methods.items():
         method.__name__ = method.__qualname__ = name  # what an error for a wrong keyword says
-    return {name: update_wrapper(partial(method, room), getattr(room, name)) for name, method in methods.items()}
+    return {name: _bound(method, room, name) for name, method in methods.items()}
+
+
+def _bound(method: Callable[..., Any], room: object, name: str) -> Callable[..., Any]:
+    function = update_wrapper(partial(method, room), getattr(room, name))
+    signature = inspect.signature(function)
+    own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    function.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]  # that of the standard
+    return function
 
 
 def array_namespace(*xs: Any) -> Any:

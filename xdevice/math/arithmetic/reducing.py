@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import math
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from xdevice.base import spellings
 from xdevice.base.dtypes import dtype_name
 from xdevice.errors import ArgumentError, ShapeError, shown
 from xdevice.math.contract.arithmetic import SKIPS_NAN
@@ -80,7 +81,9 @@ def _sum(checks: Checks) -> Callable[..., Any]:
     reduced = Reducing(checks)._reduced
     kernels: dict[Any, Callable[..., Any]] = {}  # for floats seen so far, whose sums have the dtype of the tensor
 
-    def sum(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Any:
+    def sum(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False, **spelling: NoReturn) -> Any:
+        if spelling:
+            spellings.refuse("xp.sum", spelling, "axis=, dtype=, keepdims=")
         is_whole = axis is None and dtype is None and not keepdims
         kernel = kernels.get(x.dtype) if is_whole and checks.is_plain(x) else None
         if kernel is not None:
@@ -100,7 +103,9 @@ def _sum(checks: Checks) -> Callable[..., Any]:
 def _reduction(function: str, method: str) -> Callable[..., Any]:
     """A function of the standard's that only has axes, as a call of a method of `Reducing`."""
 
-    def reduction(self: Reducing, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
+    def reduction(self: Reducing, x: Any, /, *, axis: Axis = None, keepdims: bool = False, **spelling: NoReturn) -> Any:
+        if spelling:
+            spellings.refuse(function, spelling, "axis=, keepdims=")
         return getattr(self, method)(function, x, axis, keepdims)
 
     return reduction
@@ -139,7 +144,11 @@ class Reducing(Room):
             return self._checks.supported("uint64")
         return self._checks.supported("int64") if dtypes.kind_of(name) in "biu" else name
 
-    def prod(self, x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Any:
+    def prod(
+        self, x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False, **spelling: NoReturn
+    ) -> Any:
+        if spelling:
+            spellings.refuse("xp.prod", spelling, "axis=, dtype=, keepdims=")
         return self._reduced("prod", self._checks.require(x, ANY, "prod"), axis, dtype, keepdims)
 
     max = _reduction("max", "_extreme")
@@ -160,10 +169,18 @@ class Reducing(Room):
         axes = self._checks.axes(axis, len(x.shape), function)
         return self._kernels.mean(x, axes, bool(keepdims)) if axes else self._kernels.copy(x)
 
-    def var(self, x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+    def var(
+        self, x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False, **spelling: NoReturn
+    ) -> Any:
+        if spelling:
+            spellings.refuse("xp.var", spelling, "axis=, correction=, keepdims=")
         return self._variance("var", x, axis, correction, keepdims)
 
-    def std(self, x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+    def std(
+        self, x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False, **spelling: NoReturn
+    ) -> Any:
+        if spelling:
+            spellings.refuse("xp.std", spelling, "axis=, correction=, keepdims=")
         return self._variance("std", x, axis, correction, keepdims)
 
     def _variance(self, function: str, x: Any, axis: Axis, correction: float, keepdims: bool) -> Any:
@@ -263,10 +280,14 @@ class Reducing(Room):
 
     # places
 
-    def argmax(self, x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
+    def argmax(self, x: Any, /, *, axis: int | None = None, keepdims: bool = False, **spelling: NoReturn) -> Any:
+        if spelling:
+            spellings.refuse("xp.argmax", spelling, "axis=, keepdims=")
         return self._place("argmax", x, axis, keepdims)
 
-    def argmin(self, x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
+    def argmin(self, x: Any, /, *, axis: int | None = None, keepdims: bool = False, **spelling: NoReturn) -> Any:
+        if spelling:
+            spellings.refuse("xp.argmin", spelling, "axis=, keepdims=")
         return self._place("argmin", x, axis, keepdims)
 
     def _place(self, function: str, x: Any, axis: int | None, keepdims: bool) -> Any:
@@ -311,7 +332,9 @@ class Reducing(Room):
             self._checks.require_fit("where", condition, x1, x2)
             raise
 
-    def take(self, x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
+    def take(self, x: Any, indices: Any, /, *, axis: int | None = None, **spelling: NoReturn) -> Any:
+        if spelling:
+            spellings.refuse("xp.take", spelling, "axis=")
         checks = self._checks
         x, indices = checks.tensor(x, "take"), checks.require(indices, INTEGER, "take")
         checks.require_one_device("take", x, indices)
@@ -362,7 +385,11 @@ class Reducing(Room):
                 return checks.constant((values + (values < 0) * length).astype(whole, copy=False), indices)
         return checks.cast(indices, whole)
 
-    def argsort(self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+    def argsort(
+        self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True, **spelling: NoReturn
+    ) -> Any:
+        if spelling:
+            spellings.refuse("xp.argsort", spelling, "axis=, descending=, stable=")
         checks = self._checks
         x = checks.require(x, REAL, "argsort")
         place = checks.axis(axis, len(x.shape), "argsort") if len(x.shape) else 0
@@ -388,7 +415,11 @@ class Reducing(Room):
         places = self._kernels.searchsorted(x1, self._kernels.reshape(x2, (-1,)), side)
         return checks.cast(self._kernels.reshape(places, shape), checks.supported("int64"))
 
-    def sort(self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+    def sort(
+        self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True, **spelling: NoReturn
+    ) -> Any:
+        if spelling:
+            spellings.refuse("xp.sort", spelling, "axis=, descending=, stable=")
         checks = self._checks
         x = checks.require(x, REAL, "sort")
         place = checks.axis(axis, len(x.shape), "sort") if len(x.shape) else 0

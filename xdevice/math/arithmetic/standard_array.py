@@ -62,7 +62,7 @@ def standard_array(x: Any) -> Any:
     assignment costs what `at` does.
 
     Example:
-        >>> x = xdevice.standard_array(xdevice.tensor([[1, 2], [3, 4]]))
+        >>> x = xdevice.math.standard_array(xdevice.tensor([[1, 2], [3, 4]]))
         >>> xdevice.to_numpy((x[:, 0] + 1.5).tensor).tolist()
         [2.5, 4.5]
     """
@@ -152,7 +152,7 @@ class Array:
 
     def to_device(self, device: object, /, *, stream: None = None) -> Array:
         if stream is not None:
-            raise UnsupportedError("to_device takes no stream; xdevice.Stream has streams")
+            raise UnsupportedError("to_device takes no stream; xdevice.accelerator.Stream has streams")
         return Array(self._checks, verbs.to_device(self.tensor, device))
 
     def __dlpack__(
@@ -331,7 +331,7 @@ def _keeping(asarray: Callable[..., Any]) -> Callable[..., Any]:
         owned = registry.kind_of(type(obj))
         if dtype is None and owned is not None and owned.backend.name == HOST:
             name = dtype_name(obj.dtype)
-            dtype = name if creation.supports(name, settings.get("device")) else None
+            dtype = name if creation.is_dtype_supported(name, settings.get("device")) else None
         return asarray(obj, dtype=dtype, **settings)
 
     return kept

@@ -16,7 +16,8 @@ from xdevice.core import registry
 from xdevice.errors import ContainerError, DeviceMismatchError, DTypeError, NotATensorError, ShapeError, shown
 from xdevice.math.contract.nn import TRACED
 
-from .gradients import backends, inside, no_function, parameters, two_backends
+from .gradients import backend_of, backends, inside, no_function, parameters, two_backends
+from .scopes import Aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,8 +36,7 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
         rule: a function that returns the new parameter, of the same shape and dtype. It may write into both of its
             arguments, which are copies (`p -= 0.1 * g; return p`).
 
-    The rule computes on the device of its parameter. Nothing is recorded for gradients, unless `update` is called
-    inside a function that `value_and_grad` differentiates.
+    The rule computes on the device of its parameter. Gradients are recorded only inside `value_and_grad`.
 
     Raises:
         NotATensorError: something is not a tensor, or there is none; the rule returns none (was `return` forgotten?).
@@ -48,7 +48,8 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     optimizers of `xdevice.optim` copy neither.
 
     Example:
-        >>> xdevice.update(xdevice.tensor([1.0, 2.0]), xdevice.tensor([4.0, 2.0]), lambda p, g: p - 0.5 * g).tolist()
+        >>> x, slope = xdevice.tensor([1.0, 2.0]), xdevice.tensor([4.0, 2.0])
+        >>> xdevice.math.update(x, slope, lambda p, g: p - 0.5 * g).tolist()
         [-1.0, 1.0]
     """
     if not callable(rule):
@@ -57,15 +58,17 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
 
 def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
-    rows = Rows("params", params, grads=grads)
-    return rows.rebuilt(rows.applied(rule, writes=True))
+    walk = flatten(params)
+    with Aside(backend_of(walk)) as aside:
+        rows = Rows("params", walk, grads=grads)
+        return rows.rebuilt(rows.applied(aside.inside(rule), writes=True))
 
 
 class Rows:
     """The tensors of a container, in its order, each with those at its place in other containers of one structure."""
 
-    def __init__(self, name: str, params: Any, **others: Any) -> None:
-        self.walk, self._name = flatten(params), name
+    def __init__(self, name: str, walk: Walked, **others: Any) -> None:
+        self.walk, self._name = walk, name
         self._backend, self.leaves = parameters(self.walk, name)
         columns = [self.leaves]
         for other, container in others.items():

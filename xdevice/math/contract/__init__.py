@@ -1,4 +1,5 @@
-"""What `math` adds to the contract of an adapter: arrays and the functions of layers, gradients, compiled functions."""
+"""The part of an adapter's contract that `math` adds: arrays and the functions of layers, gradients, compiled
+functions."""
 
 from __future__ import annotations
 
@@ -7,5 +8,6 @@ from typing import Final
 from .arithmetic import Arithmetic
 from .compiling import Compiling
 from .gradients import Gradients
+from .reproducibility import Reproducibility
 
-CAPABILITIES: Final = (Arithmetic, Gradients, Compiling)
+CAPABILITIES: Final = (Arithmetic, Gradients, Compiling, Reproducibility)

@@ -21,11 +21,13 @@ are treated like any others, and the result is on the device of the operands. Gr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from xdevice.contract.primitives import Primitives
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from xdevice.base.devices import Device
 
 CONSTANT: Final = ("TAKE_NUMBERS", "RESHAPE_IS_VIEW", "TAKES_MASKS")
@@ -160,11 +162,24 @@ OF_NUMBERS: Final = (
 KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)
 
 
+class Scopes(NamedTuple):
+    """The scopes of devices that a framework calls for each operation and each attribute of a tensor."""
+
+    are_open: Callable[[], object]
+    """Whether this thread is inside of any; the framework's own test, as it is called each time."""
+    set_aside: Callable[[], Sequence[Any]]
+    """Takes them off this thread and returns them; returns nothing, and takes none, if something else of the program's
+    looks at each operation, too."""
+    put_back: Callable[[Sequence[Any]], None]
+
+
 class Arithmetic(Primitives):
     """The capability of computing with tensors: kernels (functions on tensors) for arithmetic and for neural networks.
     The core calls them only with arguments that keep the promises written in this module and in the module `nn`."""
 
     needs: ClassVar[tuple[str, ...]] = ("namespace",)
+    scopes: ClassVar[Scopes | None] = None
+    """For a framework whose scopes slow down what is called inside of them: how the core does without."""
 
     def namespace(self) -> Any:
         """Returns the kernels that `xdevice.array_namespace` is built from, as attributes of a module or object. The

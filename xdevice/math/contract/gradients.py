@@ -32,7 +32,8 @@ class Gradients(Primitives):
         gradients flow on through what is returned, or the method raises `UnsupportedError`.
         """
         raise self.unsupported(
-            "gradients", "choose a backend that does: XDEVICE_BACKEND=torch, tensorflow, paddle, mxnet or jax"
+            f"gradients, and the parameters are tensors of {self.name}",
+            "make them of a backend that does, torch, tensorflow, paddle, mxnet or jax: xdevice.tensor(data)",
         )
 
     def stop_gradient(self, x: Any) -> Any:

@@ -7,7 +7,8 @@ a kernel that
 - images are (N, C, H, W), kernels (O, C, kh, kw), biases (O,), logits (N, C), and their sizes fit. Nothing is empty but
   a batch of images and what `relu` and `sigmoid` take;
 - `axis` is counted from the front and exists; `stride`, `padding` and `size` are pairs of ints for height and width;
-- `labels` and `indices` are int32 or int64, and in range, except while a function is traced;
+- `labels` and `indices` are int32 or int64, and in range, except while a function is traced and where the adapter
+  `guards` them;
 - in pools `padding` is at most half of the window, and every window fits into the padded image.
 
 The result has the dtype of `x` and is on the device of `x`. If the framework has gradients, they flow to all floats
@@ -63,7 +64,9 @@ ENDS: Final = "ends"
 """The name of an optional function: `ends(indices)` returns the least and the greatest of some integers as ints, by one
 read of the host. Without it the core reads them all."""
 
-REFUSES: Final = "refuses"
-"""The name of an optional function: `refuses(indices)` says whether `cross_entropy` and `embedding`, here and now,
-themselves raise IndexError for each index that is below 0 or not below the number of classes or rows. If so, the core
-does not read them."""
+GUARDS: Final = "guards"
+"""The name of an optional function: `guards(indices, place)`, with the kind of the device that they are on, says
+whether `cross_entropy`, `cross_entropies`, `embedding` and `one_hot` of floats themselves, here and now, make no finite
+number of an index that is below 0 or not below the number of classes or rows. They raise, at once or when the program
+next waits, or give NaN. If so, the core does not read the indices, unless a kernel raises: then it says which is
+wrong. In blocking mode an adapter guards nothing that would not raise at once."""

@@ -1,4 +1,4 @@
-"""What `performance` adds to the contract of an adapter: graphs, tasks side by side, copies in the
+"""The part of an adapter's contract that `performance` adds: graphs, tasks side by side, copies in the
 background, and seeing transfers."""
 
 from __future__ import annotations

@@ -94,9 +94,14 @@ class Samples(ABC):
         it."""
         return {}
 
-    def seed(self, number: int) -> object:
-        """Seeds the framework's own generator, so that `rand` can be repeated; returns `NotImplemented` if the
-        framework has no seed."""
+    def draw(self) -> object:
+        """Returns a few numbers, as Python has them, from the framework's default generators; `NotImplemented` if it
+        has none."""
+        return NotImplemented
+
+    def determinism(self) -> object:
+        """Returns the settings of the framework that `Reproducibility.deterministic` changes, to be compared by `==`;
+        `NotImplemented` if it changes none here."""
         return NotImplemented
 
     def loader(self, items: Iterable[Any]) -> Any:

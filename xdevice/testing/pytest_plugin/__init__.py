@@ -59,7 +59,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DEVICE",
         help="what xd_device is, cpu or gpu:1 for instance; else gpu:0 where the backend has it, cpu:0 elsewhere",
     )
-    group.addoption("--xd-record", metavar="DIR", help="keep what assert_parity and xdevice.record see in each test")
+    group.addoption(
+        "--xd-record", metavar="DIR", help="keep what assert_parity and xdevice.parity.log see in each test"
+    )
     group.addoption("--xd-compare", metavar="DIR", help="compare it with what --xd-record has kept, here or elsewhere")
     group.addoption(
         "--xd-cuda",
@@ -213,10 +215,10 @@ def _need_dtypes(item: pytest.Item, backend: Backend) -> None:
     needed = [name for mark in item.iter_markers("xd_needs_dtype") for name in mark.args]
     if not needed:
         return
-    from xdevice.tensors.creation import supports
+    from xdevice.tensors.creation import is_dtype_supported
 
     device = _device(backend, item.config.stash[settings_key])
-    lacking = [name for name in needed if not supports(name, device)]
+    lacking = [name for name in needed if not is_dtype_supported(name, device)]
     if lacking:
         reason = f"needs {', '.join(lacking)}, which {device} of {backend.name} cannot hold"
         raise pytest.skip.Exception(reason, _use_item_location=True)

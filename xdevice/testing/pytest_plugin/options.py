@@ -1,4 +1,4 @@
-"""What the options of a run say. (PYTEST_DONT_REWRITE: it asserts nothing.)"""
+"""The options of a run. (PYTEST_DONT_REWRITE: it asserts nothing.)"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a run says at its beginning and end: which backends there were, and what was recorded. (PYTEST_DONT_REWRITE: it
-asserts nothing.)"""
+"""The lines at the beginning and the end of a run: which backends there were, and what was recorded.
+(PYTEST_DONT_REWRITE: it asserts nothing.)"""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Summary:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._settings.recordings is not None:
             line = self._settings.recordings.describe(sum(self._recorded), len(self._recorded))
-            hint = ", which is a failure: use the fixture assert_parity, or xdevice.record"
+            hint = ", which is a failure: use the fixture assert_parity, or xdevice.parity.log"
             terminalreporter.write_line(line + hint * self._recorded_nothing, red=self._recorded_nothing)
         for line in _lacking(terminalreporter.stats.get("skipped", ())):
             terminalreporter.write_line(line)

@@ -26,7 +26,7 @@ class WaitingChecks(Suite):
         x = self.make()
         xdevice.sync()
         xdevice.sync(self.home, self.here, self.here.native, x, [x, {"x": x, "n": 1}], self.adapter)
-        with pytest.raises(xdevice.NotATensorError):
+        with pytest.raises(xdevice.errors.NotATensorError):
             xdevice.sync(object())
 
     def test_sync_waits_for_work_under_way(self) -> None:
@@ -55,7 +55,7 @@ class WaitingChecks(Suite):
             x = need(self.samples.failing_work(), "work that fails asynchronously")
             with pytest.raises(Exception) as raised:
                 xdevice.sync(*targets_of(x))
-            assert not isinstance(raised.value, xdevice.XDeviceError)
+            assert not isinstance(raised.value, xdevice.errors.XDeviceError)
             del x, raised  # their traceback keeps the work alive: every later sync() would raise its error
 
     # blocking
@@ -74,7 +74,7 @@ class WaitingChecks(Suite):
     def test_blocking_leaves_nothing_under_way(self) -> None:
         self.needs_kernels()
         self.blocks()
-        with xdevice.blocking(), xdevice.blocking():
+        with xdevice.accelerator.blocking(), xdevice.accelerator.blocking():
             x, expected = self.pending()
             self.assert_reads(x, expected)
         work = self.long_work(self.here)
@@ -82,11 +82,11 @@ class WaitingChecks(Suite):
         assert work.is_done()
         if not self.samples.can_block:
             pytest.skip("the samples do not have: work that blocking mode waits for")
-        with xdevice.blocking():
-            with xdevice.blocking():
-                assert self.long_work(self.here).is_done(), "the work is under way inside of blocking mode"
+        with xdevice.accelerator.blocking():
+            with xdevice.accelerator.blocking():
+                assert self.long_work(self.here).is_done(), "the work is under way inside blocking mode"
             assert self.long_work(self.here).is_done(), "an inner block has ended the outer one"
-        with pytest.raises(Planned), xdevice.blocking():
+        with pytest.raises(Planned), xdevice.accelerator.blocking():
             raise Planned
         work = self.long_work(self.here)
         assert not work.is_done(), "blocking mode has stayed"
@@ -97,7 +97,7 @@ class WaitingChecks(Suite):
         self.blocks()
         if not self.samples.can_block:
             pytest.skip("the samples do not have: work that blocking mode waits for")
-        with xdevice.blocking(), pytest.raises(Exception, match=r".+"):
+        with xdevice.accelerator.blocking(), pytest.raises(Exception, match=r".+"):
             self.samples.failing_work()
         xdevice.sync()
 
@@ -140,15 +140,19 @@ class StreamChecks(Suite):
     def test_streams_wait_for_each_other(self) -> None:
         self.streams()
         for way in ("stream", "event"):
-            side = xdevice.Stream(self.here)
+            side = xdevice.accelerator.Stream(self.here)
             work = self.samples.long_work(self.here)
             x, expected = self.pending()
-            mark = xdevice.Event(self.here).record() if way == "event" else xdevice.Stream.current(self.here)
+            mark = (
+                xdevice.accelerator.Event(self.here).record()
+                if way == "event"
+                else xdevice.accelerator.Stream.current(self.here)
+            )
             side.wait(mark)
             with side:
                 y = self.add(x, x)
             side.keep(x)
-            xdevice.Stream.current(self.here).wait(side)
+            xdevice.accelerator.Stream.current(self.here).wait(side)
             z = self.add(y, y)
             side.sync()
             assert work is None or work.is_done(), f"by {way}: the side stream did not wait"
@@ -164,7 +168,7 @@ class StreamChecks(Suite):
     @needs("Streams")
     def test_an_event_happens_when_the_work_before_it_is_done(self) -> None:
         self.streams()
-        start, middle, end = (xdevice.Event(self.here) for _ in range(3))
+        start, middle, end = (xdevice.accelerator.Event(self.here) for _ in range(3))
         before = time.perf_counter()
         start.record()
         work = self.long_work(self.here)
@@ -184,8 +188,8 @@ class StreamChecks(Suite):
     def test_kept_memory_is_not_given_away(self) -> None:
         self.streams()
         x, expected = self.pending()
-        side = xdevice.Stream(self.here)
-        side.wait(xdevice.Stream.current(self.here))
+        side = xdevice.accelerator.Stream(self.here)
+        side.wait(xdevice.accelerator.Stream.current(self.here))
         with side:
             y = self.add(x, x)
         side.keep(x)
@@ -212,7 +216,7 @@ class StreamChecks(Suite):
             calls.append(1)
             return self.samples.add(x, x)
 
-        step = xdevice.capture(task, self.here)
+        step = xdevice.accelerator.make_graphed_callable(task, self.here)
         # a graph that is replayed reads the memory that it was captured with, whatever is there by now
         for factor in (1, 3, -2):
             self.adapter.write(x, self.make(plain("float32") * factor))
@@ -220,9 +224,9 @@ class StreamChecks(Suite):
         # once to warm up, because a first call may allocate, and once to capture
         assert len(calls) == 2, "the task is called twice, and not again"
         assert self.asks(step()) in (None, False)
-        side = xdevice.Stream(self.here)
+        side = xdevice.accelerator.Stream(self.here)
         self.adapter.write(x, self.make(plain("float32") * 5))
-        side.wait(xdevice.Stream.current(self.here))
+        side.wait(xdevice.accelerator.Stream.current(self.here))
         with side, self.here:
             y = step()
             z = self.samples.add(y, y)
@@ -234,10 +238,10 @@ class StreamChecks(Suite):
         self.graphs()
         there = self.there_with_values()
         far = xdevice.to_device(self.make(), there)
-        with pytest.raises(xdevice.DeviceMismatchError):
-            xdevice.capture(lambda: self.samples.add(far, far), self.here)
+        with pytest.raises(xdevice.errors.DeviceMismatchError):
+            xdevice.accelerator.make_graphed_callable(lambda: self.samples.add(far, far), self.here)
         with pytest.raises(Planned):
-            xdevice.capture(self.fail, self.here)
+            xdevice.accelerator.make_graphed_callable(self.fail, self.here)
         x, expected = self.pending()
         self.assert_reads(x, expected, "after a capture that failed")
 
@@ -267,6 +271,6 @@ class StreamChecks(Suite):
 
         near, far = self.make(), xdevice.to_device(self.make(), self.there_with_values())
         for _ in range(2):  # the second time there is a program, which must not be run
-            with pytest.raises(xdevice.DeviceMismatchError, match="compile takes tensors on one device"):
+            with pytest.raises(xdevice.errors.DeviceMismatchError, match="compile takes tensors on one device"):
                 add(near, far)
             assert xdevice.device_of(add(near, near)) is self.here

@@ -39,7 +39,7 @@ def refusal_of(ask: Callable[[], object]) -> str | None:
     """The text of the `UnsupportedError` that a call raises; None if it raises none."""
     try:
         ask()
-    except xdevice.UnsupportedError as error:
+    except xdevice.errors.UnsupportedError as error:
         refusal = str(error)
         assert "; " in refusal, f"say what to use instead: {refusal}"
         return refusal
@@ -51,7 +51,7 @@ def skipping_what_is_refused() -> Iterator[None]:
     """A block that skips the check, with the adapter's own words, if the adapter refuses what the block asks for."""
     try:
         yield
-    except xdevice.UnsupportedError as error:
+    except xdevice.errors.UnsupportedError as error:
         pytest.skip(str(error))
 
 
@@ -112,10 +112,10 @@ class Suite:
 
     @contextmanager
     def select(self) -> Iterator[None]:
-        """A block that every check runs inside of: it makes the second device, and selects the backend."""
+        """A block that every check runs inside: it makes the second device, and selects the backend."""
         self.home = self.home or HOMES[0]
         self.second()
-        with xdevice.use(self.backend):
+        with xdevice.use_backend(self.backend):
             if not self.computes:
                 with suppress(Exception):
                     xdevice.sync()  # waits for the work of earlier checks, for which this device has no kernels

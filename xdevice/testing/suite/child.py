@@ -69,7 +69,7 @@ class _Watched:
 def fork(name: str) -> None:
     """Reports what a forked child can do after its parent has loaded a backend, and after its parent has used it."""
     answer = {}
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         xdevice.num_gpus()
         xdevice.try_gpu()
         xdevice.device("gpu:1")
@@ -82,7 +82,7 @@ def fork(name: str) -> None:
 def end(name: str, place: str) -> None:
     """Ends the process while a prefetch is under way: its thread must not keep the process from ending."""
     global _unfinished
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         batches = xdevice.prefetch(_batches(), place)
         first = xdevice.to_numpy(next(batches)).tolist()
     _unfinished = batches  # kept alive to the end of the process
@@ -105,13 +105,13 @@ def virtual(name: str) -> None:
     try:
         xdevice.virtual_gpus(2, force=True)
         backend = xdevice.backend(name)
-    except xdevice.UnsupportedError as error:
+    except xdevice.errors.UnsupportedError as error:
         print(json.dumps({"refused": str(error)}))
         return
     answer: dict[str, Any] = {"devices": [str(device) for device in backend.devices()], "moved": {}}
     gpus = [xdevice.gpu(i) for i in range(2)]
     answer["described"] = [backend.describe(gpu).name for gpu in gpus]
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         x = xdevice.tensor([1.5, -2.5])
         for gpu in gpus:
             moved = xdevice.copy_to(x, gpu)
@@ -124,11 +124,11 @@ def _list_started(name: str) -> list[str]:
     from xdevice.contract import Backend
 
     backend = xdevice.backend(name)
-    with xdevice.use(name):
+    with xdevice.use_backend(name):
         xdevice.num_gpus()
         xdevice.try_all_gpus()
-        with suppress(xdevice.UnsupportedError):
-            xdevice.Event()
+        with suppress(xdevice.errors.UnsupportedError):
+            xdevice.accelerator.Event()
     if backend.virtual or type(backend).is_started is Backend.is_started:
         return []
     return [str(gpu) for gpu in (xdevice.gpu(i) for i in range(backend.count("gpu"))) if backend.is_started(gpu)]
@@ -136,7 +136,7 @@ def _list_started(name: str) -> list[str]:
 
 def _work(name: str) -> float:
     """Computes 1 + 1 by creating, copying and reading tensors that are large enough for the framework's threads."""
-    with xdevice.use(name) as backend:
+    with xdevice.use_backend(name) as backend:
         x = xdevice.tensor([1.0] * 100_000)
         y = backend.samples().add(x, xdevice.copy_to(x, "cpu"))
         xdevice.sync(y)
@@ -151,7 +151,7 @@ def _floats(name: str) -> list[str]:
     backend = xdevice.backend(name)
     try:
         backend.default_to_float64()
-    except xdevice.UnsupportedError:
+    except xdevice.errors.UnsupportedError:
         return []
     floats = [backend.samples().floats(), _in_thread(backend.samples().floats)]
     return [dtype_name(x.dtype) for x in floats if x is not None]
@@ -166,7 +166,7 @@ def _in_thread(work: Callable[[], Any]) -> Any:
 
 
 def _in_fork(work: Callable[[], str]) -> str:
-    """What `work` returns in a forked child: its text, the name of its error, or how the child ended."""
+    """The result of `work` in a forked child: its text, the name of its error, or how the child ended."""
     read, write = os.pipe()
     with warnings.catch_warnings():
         # JAX and Python 3.12 warn of any fork; here it is the thing under test

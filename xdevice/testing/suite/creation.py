@@ -12,19 +12,18 @@ import xdevice
 from xdevice.base import devices
 from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.contract import dlpack
+from xdevice.core.generators import keep_generator
 from xdevice.errors import UnsupportedError
 
 from .base import Suite, assert_same, cast, in_thread, need, once
 from .capabilities import needs
 from .values import FLOATS, aligned_and_not, odd_sources, plain, telling
 
-_RANDOM = ("float16", "bfloat16", "float32", "float64")
-
 
 def _name_of(dtype: object) -> str:
     try:
         return dtype_name(dtype)
-    except xdevice.DTypeError:
+    except xdevice.errors.DTypeError:
         return "no dtype"
 
 
@@ -55,11 +54,11 @@ class CreationChecks(Suite):
 
     def test_a_dtype_that_is_not_there_is_refused(self) -> None:
         for name in {"float32", "int16", "complex64", "uint16"} - self.adapter.dtypes:
-            with pytest.raises(xdevice.DTypeError, match=name):
+            with pytest.raises(xdevice.errors.DTypeError, match=name):
                 self.make([1], dtype=name)
         # an unknown name, a number that no dtype can hold, and one that wraps around
         for data, wrong in (([1], "floaty"), (2**70, None), ([300], "uint8")):
-            with pytest.raises(xdevice.DTypeError):
+            with pytest.raises(xdevice.errors.DTypeError):
                 self.make(data, dtype=wrong)
 
     def test_a_dtype_is_refused_if_and_only_if_it_would_be_narrowed(self) -> None:
@@ -75,7 +74,7 @@ class CreationChecks(Suite):
     def keeps(self, name: str) -> bool:
         try:
             return bool(self.adapter.to_numpy(self.adapter.from_numpy(telling(name), self.here)).dtype.name == name)
-        except (xdevice.DTypeError, Warning):
+        except (xdevice.errors.DTypeError, Warning):
             return False
 
     # in and out
@@ -184,7 +183,7 @@ class CreationChecks(Suite):
             assert xdevice.device_of(x) is devices.CPU
 
     def create(self, place: str | None) -> list[Any]:
-        creators = (xdevice.ones, xdevice.zeros, xdevice.rand) if self.computes else ()
+        creators = (xdevice.ones, xdevice.zeros, xdevice.random.uniform) if self.computes else ()
         x = xdevice.tensor(((1, 2, 3), (4, 5, 6)), device=place)
         return [x, *(create(2, 3, device=place) for create in creators)]
 
@@ -379,42 +378,31 @@ class CreationChecks(Suite):
 
 
 class RandomNumberChecks(Suite):
-    def test_random_numbers_are_uniform_below_one(self) -> None:
-        self.needs_kernels()
-        for name in _RANDOM:
-            if name in self.dtypes():
-                self.assert_uniform(name)
-        for shape in ((), (0, 3), (5,)):
-            assert tuple(xdevice.rand(shape, device=self.home).shape) == shape
-
-    def assert_uniform(self, name: str) -> None:
-        x = xdevice.rand(100, 100, device=self.home, dtype=name)
-        assert xdevice.device_of(x) is self.here
-        numbers = xdevice.to_numpy(x)
-        assert (numbers.dtype.name, numbers.shape) == (name, (100, 100))
-        wide = numbers.astype("float64").ravel()
-        assert wide.min() >= 0, name
-        assert wide.max() < 1, f"{name}: 1 itself is drawn"
-        counts, _ = np.histogram(wide, bins=10, range=(0, 1))
-        # ten standard deviations, of 30 each: a sound generator does not get there
-        assert (abs(counts - 1000) < 300).all(), f"{name} is not uniform: {counts}"
-        # of 10,000 numbers with 24 bits some three coincide; those with 8 and 11 bits are few
-        assert len(np.unique(wide)) > (100 if name in ("float16", "bfloat16") else 9000), name
-        again = xdevice.to_numpy(xdevice.rand(100, 100, device=self.home, dtype=name))
-        assert again.tobytes() != numbers.tobytes(), f"{name}: the same numbers twice"
-
-    def test_random_numbers_repeat_from_a_seed(self) -> None:
-        self.needs_kernels()
-        if self.samples.seed(3) is NotImplemented:
-            pytest.skip("the samples do not have: a seed")
+    @needs("Reproducibility")
+    def test_the_frameworks_numbers_repeat_from_a_seed(self) -> None:
+        if self.samples.draw() is NotImplemented:
+            pytest.skip("the samples do not have: generators of the framework")
         first, again, other = (self.numbers_from(seed) for seed in (3, 3, 4))
         assert first == again, "one seed gives two sequences"
         assert first != other, "two seeds give one sequence"
 
-    def numbers_from(self, seed: int) -> list[float]:
-        self.samples.seed(seed)
-        numbers: list[float] = xdevice.to_numpy(xdevice.rand(50, device=self.home)).tolist()
-        return numbers
+    def numbers_from(self, seed: int) -> object:
+        with keep_generator():
+            xdevice.random.seed_all(seed)
+            return self.samples.draw()
+
+    @needs("Reproducibility")
+    def test_deterministic_kernels_are_asked_for_until_the_block_ends(self) -> None:
+        before = self.samples.determinism()
+        if before is NotImplemented:
+            pytest.skip("the samples do not have: settings of determinism")
+        for error in (None, ValueError()):
+            with suppress(ValueError), xdevice.math.deterministic() as lacking:
+                assert self.samples.determinism() != before
+                assert all(line.partition(": ")[0] in xdevice.backends() for line in lacking), lacking
+                if error is not None:
+                    raise error
+            assert self.samples.determinism() == before, "the framework's settings are not put back"
 
     def test_seeded_numbers_are_the_same_everywhere(self) -> None:
         with xdevice.random.seed(3):

@@ -112,13 +112,13 @@ class DeviceChecks(Suite):
             assert xdevice.native.device(device) == device.native
         missing = xdevice.gpu(self.adapter.count("gpu") + 3)
         if "gpu" not in self.adapter.kinds:
-            with pytest.raises(xdevice.DeviceNotFoundError, match=str(missing)):
+            with pytest.raises(xdevice.errors.DeviceNotFoundError, match=str(missing)):
                 xdevice.native.gpu(missing.index)
             return
         native, refusal = None, ""
         try:
             native = xdevice.native.gpu(missing.index)
-        except xdevice.UnsupportedError as error:
+        except xdevice.errors.UnsupportedError as error:
             refusal = str(error)
         assert str(missing) in refusal or xdevice.device(native) is missing
         assert refusal or type(native) is type(xdevice.cpu().native)
@@ -133,15 +133,15 @@ class DeviceChecks(Suite):
             lambda: xdevice.copy_to(x, missing),
             lambda: xdevice.tensor([1.0], device=missing),
             lambda: xdevice.ones(2, device=missing),
-            lambda: xdevice.rand(2, device=missing),
+            lambda: xdevice.random.uniform(2, device=missing),
             lambda: xdevice.sync(missing),
             lambda: xdevice.device(missing).native,
             lambda: xdevice.device(missing).__enter__(),
-            lambda: xdevice.set_device(missing),
+            lambda: xdevice.set_default_device(missing),
             *(partial(xdevice.to_device, thing, missing) for thing in (x, [1, {"x": x}], *models)),
         ]
         for attempt in tries:
-            with pytest.raises(xdevice.DeviceNotFoundError, match=missing):
+            with pytest.raises(xdevice.errors.DeviceNotFoundError, match=missing):
                 attempt()
         assert xdevice.device_of(x) is self.here
         assert (xdevice.to_numpy(x) == before).all()
@@ -155,23 +155,23 @@ class DeviceChecks(Suite):
             assert not lacks or place is not devices.CPU, "cpu:0 holds what the framework has"
             for name in sorted(adapter.dtypes):
                 is_held = name not in lacks and adapter.dtype_refusal(name) is None
-                assert xdevice.supports(name, place) is is_held, name
+                assert xdevice.accelerator.is_dtype_supported(name, place) is is_held, name
                 if is_held:
                     assert_same(adapter.to_numpy(adapter.from_numpy(telling(name), place)), telling(name), name)
                 elif name in lacks:
                     self.assert_refused(name, place)
 
     def assert_refused(self, name: str, place: Device) -> None:
-        with pytest.raises(xdevice.DTypeError, match=rf"{name}, which {place}.*cannot hold"):
+        with pytest.raises(xdevice.errors.DTypeError, match=rf"{name}, which {place}.*cannot hold"):
             xdevice.zeros(2, device=place, dtype=name)
-        if not xdevice.supports(name, devices.CPU):
+        if not xdevice.accelerator.is_dtype_supported(name, devices.CPU):
             return
         x = xdevice.zeros(2, device=devices.CPU)
         y = xdevice.zeros(2, device=devices.CPU, dtype=name)
         # in a container the refusal must come before its first tensor has moved
         for thing in (y, [x, {"y": y}]):
             for move in (xdevice.to_device, xdevice.copy_to):
-                with pytest.raises(xdevice.DTypeError, match=rf"{name}, which {place}.*cannot hold"):
+                with pytest.raises(xdevice.errors.DTypeError, match=rf"{name}, which {place}.*cannot hold"):
                     move(thing, place)
         assert xdevice.device_of([x, y]) is devices.CPU
 
@@ -191,11 +191,11 @@ class DeviceChecks(Suite):
         assert not xdevice.same_device(x, far)
         assert not xdevice.same_device(x, [x, {"far": far}])
         message = rf"batch\['x'\]\[1\] is on {self.there()}, expected {self.home}"
-        with pytest.raises(xdevice.DeviceMismatchError, match=message):
+        with pytest.raises(xdevice.errors.DeviceMismatchError, match=message):
             xdevice.check_same_device(batch={"x": [x, far]})
-        with pytest.raises(xdevice.DeviceMismatchError, match="argument 1"):
+        with pytest.raises(xdevice.errors.DeviceMismatchError, match="argument 1"):
             xdevice.check_same_device(x, far)
-        with pytest.raises(xdevice.DeviceMismatchError):
+        with pytest.raises(xdevice.errors.DeviceMismatchError):
             xdevice.device_of([x, far])
 
     # scopes
@@ -218,11 +218,11 @@ class DeviceChecks(Suite):
         return self.samples.native_ones(2)
 
     def assert_creates_on(self, place: Device, name: str = "the framework creates elsewhere") -> None:
-        """Checks where the framework's own function creates a tensor, without being told of a device."""
+        """Checks where the framework's own function creates a tensor, without naming a device."""
         assert xdevice.device_of(self.native_ones()) is place, name
 
     def default_place(self) -> Device:
-        """Where xdevice creates a tensor without being told of a device."""
+        """Where xdevice creates a tensor without naming a device."""
         return xdevice.device_of(xdevice.tensor([1.0]))
 
     def test_results_are_where_the_adapter_says(self) -> None:
@@ -253,7 +253,7 @@ class DeviceChecks(Suite):
         assert (elsewhere is there) is (self.adapter.scope_reach == "process"), f"another thread creates on {elsewhere}"
 
     def placed_by_default(self) -> Device:
-        with xdevice.use(self.backend):
+        with xdevice.use_backend(self.backend):
             return self.default_place()
 
     def test_scopes_of_threads_leave_each_other_alone(self) -> None:
@@ -264,26 +264,26 @@ class DeviceChecks(Suite):
             self.assert_creates_on(before, "a scope of another thread has stayed")
 
     def placed_in(self, device: Device) -> None:
-        with xdevice.use(self.backend), device:
+        with xdevice.use_backend(self.backend), device:
             self.assert_creates_on(device)
 
-    def test_set_device_holds_until_it_is_told_otherwise(self) -> None:
+    def test_the_default_device_holds_until_it_is_set_again(self) -> None:
         here, there = self.here, self.there()
         before = xdevice.device_of(self.native_ones())
         try:
             for device in (there, here, there):
-                xdevice.set_device(device)
-                assert xdevice.current_device() is device
+                xdevice.set_default_device(device)
+                assert xdevice.device() is device
                 self.assert_creates_on(device)
                 assert self.default_place() is device
             with here:
-                assert xdevice.current_device() is here
+                assert xdevice.device() is here
                 self.assert_creates_on(here)
-                with pytest.raises(xdevice.ScopeError, match="set_device"):
-                    xdevice.set_device(there)
+                with pytest.raises(xdevice.errors.ScopeError, match="set_default_device"):
+                    xdevice.set_default_device(there)
             self.assert_creates_on(there)
             assert in_thread(self.placed_by_default, self.patience) is devices.CPU
         finally:
-            xdevice.set_device(None)
-        assert xdevice.current_device() is devices.CPU
+            xdevice.set_default_device(None)
+        assert xdevice.device() is devices.CPU
         self.assert_creates_on(before)

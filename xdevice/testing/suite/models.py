@@ -106,7 +106,7 @@ class ModelChecks(Suite):
     def test_variables_are_those_of_the_state_dict(self) -> None:
         built = 0
         for (name, model), (_, twin) in zip(self.build(), self.build(), strict=True):
-            with suppress(xdevice.NotBuiltError):  # torch moves a lazy module, but it has no values
+            with suppress(xdevice.errors.NotBuiltError):  # torch moves a lazy module, but it has no values
                 self.assert_named(name, model, twin)
                 built += 1
         assert built
@@ -274,7 +274,7 @@ class ModelChecks(Suite):
         model = need(self.samples.spread(there), "a model spread over two devices")
         # the error names the device that the model is spread to
         for ask in (xdevice.device_of, xdevice.check_same_device):
-            with pytest.raises(xdevice.DeviceMismatchError, match=f"{there}"):
+            with pytest.raises(xdevice.errors.DeviceMismatchError, match=f"{there}"):
                 ask(model)
         assert not xdevice.same_device(model)
         xdevice.to_device(model, there)
@@ -288,7 +288,7 @@ class ModelChecks(Suite):
             lambda m: xdevice.copy_to(m, self.home),
             lambda m: list(self.adapter.variables(m)),
         ):
-            with pytest.raises(xdevice.NotBuiltError):
+            with pytest.raises(xdevice.errors.NotBuiltError):
                 ask(model)
 
     def test_a_model_is_built_or_refused(self) -> None:
@@ -298,8 +298,8 @@ class ModelChecks(Suite):
                 continue
             try:
                 list(self.adapter.variables(model))
-            except xdevice.NotBuiltError:
-                with pytest.raises(xdevice.NotBuiltError):
+            except xdevice.errors.NotBuiltError:
+                with pytest.raises(xdevice.errors.NotBuiltError):
                     self.adapter.require_built(model)
             else:
                 assert self.accepts(model), f"{name} is built"
@@ -307,7 +307,7 @@ class ModelChecks(Suite):
     def accepts(self, model: Any) -> bool:
         try:
             self.adapter.require_built(model)
-        except xdevice.NotBuiltError:
+        except xdevice.errors.NotBuiltError:
             return False
         return True
 
@@ -340,7 +340,7 @@ class ModelChecks(Suite):
             assert self.adapter.classify(type(twin)) == kind, f"{name}: the parts come in another order"
             assert copy is twin, f"{name}: a {type(part).__qualname__} is no longer part of the copy"
             if kind == "tensor" and self.accepts(model):
-                with suppress(xdevice.NotBuiltError):  # Paddle's recurrent layers have a buffer without memory
+                with suppress(xdevice.errors.NotBuiltError):  # Paddle's recurrent layers have a buffer without memory
                     self.assert_equal(twin, part, name)
 
     def parts_to_hold(self, model: Any) -> list[Any]:
@@ -354,7 +354,7 @@ class ModelChecks(Suite):
         lone = 0
         for name, model in self.build():
             tensor = self.adapter.tensor_of(model)
-            with suppress(xdevice.NotBuiltError):
+            with suppress(xdevice.errors.NotBuiltError):
                 is_alone = [label for label, _ in self.adapter.variables(model)] == [""]
                 assert (tensor is not None) is is_alone, f"{name}: a lone variable has the name '' and a tensor"
             if tensor is None:

@@ -109,7 +109,7 @@ class MovingChecks(Suite):
         backend = self.adapter
 
         def there_and_back(array: np.ndarray[Any, Any]) -> Any:
-            with xdevice.use(backend):
+            with xdevice.use_backend(backend):
                 x = xdevice.tensor(array, device=places[0])
                 return xdevice.to_device(xdevice.to_device(x, places[1]), "cpu")
 
@@ -216,7 +216,7 @@ class MovingChecks(Suite):
                     self.assert_walked(name, holder, read, verb, target)
 
     def assert_walked(self, name: str, holder: Any, read: Any, verb: Any, target: Any) -> None:
-        """Checks that a verb moves the tensor inside of an object, and leaves alone what is beside it."""
+        """Checks that a verb moves the tensor inside an object, and leaves alone what is beside it."""
         x, beside = read(holder)
         moved = verb(holder, target)
         assert type(moved) is type(holder), name
@@ -256,7 +256,7 @@ class MovingChecks(Suite):
         # an iterator cannot be rebuilt, and would be used up
         for thing in (object(), 3, 2.5, "gpu", None, iter(())):
             for verb in _verbs():
-                with pytest.raises(xdevice.NotATensorError, match=type(thing).__qualname__):
+                with pytest.raises(xdevice.errors.NotATensorError, match=type(thing).__qualname__):
                     verb(thing, self.home)
 
     # containers
@@ -296,5 +296,5 @@ class MovingChecks(Suite):
     def test_a_container_that_contains_itself_is_refused(self) -> None:
         loop: list[Any] = [self.make()]
         loop.append(loop)
-        with pytest.raises(xdevice.ContainerError, match="contains itself"):
+        with pytest.raises(xdevice.errors.ContainerError, match="contains itself"):
             xdevice.to_device(loop, self.home)

@@ -1,4 +1,4 @@
-"""Checks of tasks that run side by side (`xdevice.parallel`) and of prefetching."""
+"""Checks of tasks that run side by side (`xdevice.parallel.run`) and of prefetching."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ParallelChecks(Suite):
         add = partial(self.add, x, y)
         # threads of a pool are used again, and may have kept something
         for _ in range(3):
-            first, number, *others = xdevice.parallel(add, lambda: 7, add, add)
+            first, number, *others = xdevice.parallel.run(add, lambda: 7, add, add)
             assert number == 7
             for result in (first, *others):
                 self.assert_reads(self.add(result, result), expected * 4)
@@ -42,10 +42,10 @@ class ParallelChecks(Suite):
         self.needs_kernels()
         for device in self.places():
             with device:
-                places = xdevice.parallel(*[self.placed_by_the_framework] * 3)
+                places = xdevice.parallel.run(*[self.placed_by_the_framework] * 3)
             assert places == [device] * 3, "`with device:` does not carry into tasks: thread_state()"
-        assert xdevice.parallel(self.placed_by_the_framework) == [self.placed_by_the_framework()]
-        assert xdevice.parallel(lambda: xdevice.backend().name) == [self.backend]
+        assert xdevice.parallel.run(self.placed_by_the_framework) == [self.placed_by_the_framework()]
+        assert xdevice.parallel.run(lambda: xdevice.backend().name) == [self.backend]
 
     def placed_by_the_framework(self) -> Device:
         return xdevice.device_of(self.samples.native_ones(2))
@@ -55,15 +55,15 @@ class ParallelChecks(Suite):
         if not modes:
             pytest.skip("the samples do not have: modes of a thread")
         for name, (enter, is_on) in modes.items():
-            assert xdevice.parallel(is_on, is_on) == [False, False], name
+            assert xdevice.parallel.run(is_on, is_on) == [False, False], name
             with enter():
                 assert is_on(), name
-                assert xdevice.parallel(is_on, is_on, is_on) == [True] * 3, f"{name} does not carry into tasks"
+                assert xdevice.parallel.run(is_on, is_on, is_on) == [True] * 3, f"{name} does not carry into tasks"
                 state = self.adapter.thread_state()
             answers = in_thread(partial(_is_on_inside_and_after, state, is_on), self.patience)
             assert answers == (True, False), f"{name} must be on in the block of the state, and off after it"
             assert not is_on(), name
-            assert xdevice.parallel(is_on, is_on) == [False, False], f"{name} has stayed in a thread"
+            assert xdevice.parallel.run(is_on, is_on) == [False, False], f"{name} has stayed in a thread"
 
     def test_tasks_run_side_by_side(self) -> None:
         if self.adapter.threads == "one":
@@ -74,7 +74,7 @@ class ParallelChecks(Suite):
         def task() -> int:
             return meeting.wait(self.patience)
 
-        assert sorted(xdevice.parallel(task, task, task)) == [0, 1, 2]
+        assert sorted(xdevice.parallel.run(task, task, task)) == [0, 1, 2]
 
     def test_tasks_of_many_threads_work(self) -> None:
         self.needs_kernels()
@@ -84,7 +84,7 @@ class ParallelChecks(Suite):
             xs = [self.make(array + number * i) for i in range(5)]
             return [xdevice.to_numpy(self.add(x, xdevice.copy_to(x, self.home))) for x in xs]
 
-        results = xdevice.parallel(*[partial(task, number) for number in range(8)])
+        results = xdevice.parallel.run(*[partial(task, number) for number in range(8)])
         for number, arrays in enumerate(results):
             for i, result in enumerate(arrays):
                 assert_same(result, (array + number * i) * np.float32(2))
@@ -94,8 +94,8 @@ class ParallelChecks(Suite):
             raise Planned("in a task")
 
         with pytest.raises(Planned, match="in a task"):
-            xdevice.parallel(lambda: 1, fails)
-        assert xdevice.parallel(lambda: xdevice.parallel(lambda: 1, lambda: 2), lambda: 3) == [[1, 2], 3]
+            xdevice.parallel.run(lambda: 1, fails)
+        assert xdevice.parallel.run(lambda: xdevice.parallel.run(lambda: 1, lambda: 2), lambda: 3) == [[1, 2], 3]
 
     # prefetch
 

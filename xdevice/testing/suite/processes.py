@@ -23,7 +23,7 @@ class ProcessChecks(Suite):
         places = self.places()
 
         def work(number: int) -> None:
-            with xdevice.use(self.backend):
+            with xdevice.use_backend(self.backend):
                 for i in range(20):
                     array = np.array([number, i], "float32")
                     target = places[(number + i) % len(places)]

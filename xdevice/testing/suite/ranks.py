@@ -25,7 +25,7 @@ from xdevice.testing.suite.worlds import FAILURES, STOPS_AFTER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xdevice.distributed.world import World
+    from xdevice.distributed.process_group import World
 
     Array = np.ndarray[Any, Any]
 
@@ -80,7 +80,7 @@ class Ranks:
     def assert_refused(self, name: str, op: str = "sum") -> None:
         try:
             self.world.all_reduce(self.mine(self.plain, name), op)
-        except xdevice.DTypeError:
+        except xdevice.errors.DTypeError:
             return
         raise AssertionError("no DTypeError")
 
@@ -184,7 +184,7 @@ def faults(world: World) -> Iterator[str]:
                 getattr(ranks, check)(dtype)
             except AssertionError as error:
                 yield f"{check} of {dtype}: {error}"
-            except (xdevice.DTypeError, xdevice.UnsupportedError) as error:
+            except (xdevice.errors.DTypeError, xdevice.errors.UnsupportedError) as error:
                 if "the engine" not in str(error):
                     raise
                 refused.append(f"{check} of {dtype}: {error}")
@@ -258,13 +258,13 @@ def fails(world: World, how: str) -> dict[str, Any]:
             _call_for_long(world, stops=False)
         else:
             world.all_reduce(x)
-    except xdevice.CollectiveMismatchError as error:
+    except xdevice.errors.CollectiveMismatchError as error:
         report: dict[str, Any] = {"error": "CollectiveMismatchError", "text": str(error)}
         report["seconds"] = time.monotonic() - begun
         report["written"] = xdevice.to_numpy(x).tolist() != [1.0] * 4
         report["usable"] = xdevice.to_numpy(world.all_reduce(xdevice.ones(4))).tolist() == [world.size] * 4
         return report
-    except xdevice.PeerError as error:
+    except xdevice.errors.PeerError as error:
         print(json.dumps({**_described(error), "seconds": time.monotonic() - begun}), flush=True)
         raise
     return {}
@@ -282,20 +282,20 @@ def _call_for_long(world: World, stops: bool) -> None:
         world.all_reduce(x)
 
 
-def _described(error: xdevice.PeerError) -> dict[str, Any]:
+def _described(error: xdevice.errors.PeerError) -> dict[str, Any]:
     return {"error": "PeerError", "why": error.why, "peer": error.rank, "text": str(error)}
 
 
 def main() -> None:
     how = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
-        with xdevice.processes() as world:
+        with xdevice.distributed.processes() as world:
             if how:
                 report = fails(world, how)
             else:
                 wrong = [*faults(world), *train(world)]
                 report = {"rank": world.rank, "engine": world.engine, "faults": wrong, "refused": refused}
-    except xdevice.PeerError as error:
+    except xdevice.errors.PeerError as error:
         if error.why == "never joined":
             print(json.dumps(_described(error)))
         raise

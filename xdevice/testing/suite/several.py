@@ -99,7 +99,7 @@ class ReplicaChecks(Suite):
             value = self.make(new, dtype=dtype)
             is_tensor = self.adapter.tensor_of(leaf) is None
             if is_tensor and not self.adapter.can_write(leaf):
-                with pytest.raises(xdevice.UnsupportedError, match="written"):
+                with pytest.raises(xdevice.errors.UnsupportedError, match="written"):
                     self.adapter.write(leaf, value)
                 continue
             asks = self.asks(leaf)
@@ -286,12 +286,12 @@ class ReplicaChecks(Suite):
             parts = xdevice.split_batch({"x": self.make(arrays[name])}, places, even=False)
             assert [xdevice.device_of(part) for part in parts] == places
             assert_same(np.concatenate([xdevice.to_numpy(part["x"]) for part in parts]), arrays[name])
-            self.assert_holds(xdevice.gather(parts, self.home)["x"], arrays[name])
-        copies = xdevice.broadcast(self.make(arrays["float32"]), places)
+            self.assert_holds(xdevice.parallel.gather(parts, self.home)["x"], arrays[name])
+        copies = xdevice.parallel.broadcast(self.make(arrays["float32"]), places)
         for copy, place in zip(copies, places, strict=True):
             self.assert_on(place, copy, arrays["float32"])
         x = self.make(plain("float32"))
-        sums = xdevice.all_reduce([xdevice.to_device(x, place) for place in set(places)])
+        sums = xdevice.parallel.all_reduce([xdevice.to_device(x, place) for place in set(places)])
         for one in sums:
             self.assert_reads(one, plain("float32") * len(sums))
 
@@ -300,7 +300,7 @@ class ReplicaChecks(Suite):
         self.needs_kernels()
         model = need(self.samples.network(3, 2), "models")
         before = self.arrays_of(model)
-        replicas = xdevice.replicate(model, self.places())
+        replicas = xdevice.parallel.replicate(model, self.places())
         for replica, place in zip(replicas, self.places(), strict=True):
             assert replica is not model
             assert xdevice.device_of(replica) is place

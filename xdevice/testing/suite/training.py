@@ -129,7 +129,7 @@ class TrainingChecks(Suite):
         model, step = need(self.samples.trainable(), "training")
         try:
             variables = [variable for _, variable, _ in self.adapter.gradients(model)]
-        except xdevice.UnsupportedError:
+        except xdevice.errors.UnsupportedError:
             pytest.skip(f"{self.backend} keeps no gradients in its models")
         gradients: dict[int, Any] = {}
 

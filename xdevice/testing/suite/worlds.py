@@ -26,7 +26,7 @@ LATE: Final = 2.0
 
 
 class _Promise(NamedTuple):
-    """What the suite promises to one rank when the other fails: which error is raised there, and within how many
+    """The promise of the suite to one rank when the other fails: which error is raised there, and within how many
     seconds."""
 
     error: str

@@ -135,7 +135,7 @@ class Watch:
         tracer = self._backend.tracing()
         if tracer is not None:
             raise self._backend.unsupported(
-                f"seeing the calls of layers inside of {tracer}, where they have no values", "call the model without it"
+                f"seeing the calls of layers inside {tracer}, where they have no values", "call the model without it"
             )
         return next(symbols(self._backend, arguments), None) is not None
 
@@ -162,9 +162,10 @@ class Watch:
 
 
 _watches: Final[ContextVar[tuple[Watch, ...]]] = ContextVar("xdevice_watches", default=())
-"""The watches of the blocks that are open in this thread or task. Tasks that `xdevice.parallel.run` starts inherit them."""
+"""The watches of the blocks that are open in this thread or task. Tasks that `xdevice.parallel.run` starts inherit
+them."""
 _is_inside: Final[ContextVar[bool]] = ContextVar("xdevice_is_inside", default=False)
-"""Whether this thread or task is inside of a call of a model."""
+"""Whether this thread or task is inside a call of a model."""
 _arounds: Final[list[Around]] = []
 """The functions `around` of the open blocks of `outermost`; only the last one is called."""
 

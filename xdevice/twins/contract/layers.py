@@ -26,6 +26,9 @@ class Layers(Models):
     `convert_state` needs the kinds of a model's layers from the user, as its argument `kinds`."""
 
     needs: ClassVar[tuple[str, ...]] = ("layers",)
+    dialects: ClassVar[tuple[str, ...]] = ()
+    """The names in `dialects.DIALECTS` of other ways than `parts` in which parameters of this framework are laid
+    out."""
 
     def layers(self, model: Any) -> Iterable[Layer]:
         """Returns the layers of a model whose kind is one of `layouts.KINDS`, each once, in the order of their

@@ -79,6 +79,13 @@ _AXES: Final = {
 NORMED: Final = ("weight_g", "weight_v")
 """The parameters that a weight norm has in place of a weight, which is `v * g / |v|`. `weight_g` has one number along
 each axis that |v| sums over."""
+SPECTRAL: Final = ("weight_orig", "spectral_u", "spectral_v")
+"""The parameters that a spectral norm has in place of a weight, which is `weight_orig / (u W v)`. W is `weight_orig` as
+a matrix, with one row for each number of u."""
+SPECTRAL_AXIS: Final = "axis of the spectral norm"
+"""The setting that says which axis of PyTorch's weight gives the rows of W."""
+COMPUTES_IN: Final = "compute_dtype"
+"""The setting of a layer that casts its weights before it computes, as mixed precision does."""
 ASSEMBLED: Final = "assembled"
 """The setting of an attention that was put together from linear layers: the rest of the attention is code, which is not
 read."""
@@ -91,7 +98,7 @@ FLATTENS: Final = "flattens"
 """The setting of a linear layer that is a convolution over a whole image, where the other model flattens the image."""
 AXIS: Final = "axis_in_doubt"
 """The setting that says which axis a norm works over, if the norm that it is paired with may work over another."""
-STATED_BY_BOTH: Final = ("norm_first", "block_dropout", ASSEMBLED, FLATTENS, AXIS, PADDED)
+STATED_BY_BOTH: Final = ("norm_first", "block_dropout", ASSEMBLED, FLATTENS, AXIS, PADDED, SPECTRAL_AXIS)
 """Settings that are compared only if both layers state them. The first two describe a whole Transformer layer, and its
 first norm states them."""
 
@@ -190,6 +197,18 @@ shape."""
 TRANSPOSED: Final = _one(np.transpose, np.transpose)
 KERNEL_FIRST: Final = _one(_kernel_last, _kernel_first)
 """The rule for an array that is (*kernel, I, O) in the framework and (O, I, *kernel) in PyTorch."""
+
+
+def _turned_window(x: Array) -> Array:
+    return np.flip(x, tuple(range(x.ndim - 2)))
+
+
+TURNED_KERNEL: Final = _one(
+    lambda x: np.moveaxis(_turned_window(x), (-2, -1), (0, 1)),
+    lambda x: np.ascontiguousarray(_turned_window(np.moveaxis(x, (0, 1), (-2, -1)))),
+)
+"""The rule for the kernel of a transposed convolution that is (*kernel, I, O) in the framework, with the window the
+other way round, and (I, O, *kernel) in PyTorch."""
 CHANNELS_LAST: Final = _one(lambda x: np.moveaxis(x, -1, 0), lambda x: np.moveaxis(x, 0, -1))
 """The rule for an array that is (*rows and columns, C) in the framework and (C, *rows and columns) in PyTorch."""
 SUMMED: Final = Rule(lambda x: (x, np.zeros_like(x)), lambda ih, hh: ih + hh, is_lossy=True)
@@ -345,6 +364,35 @@ def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
     return Rule(lambda x: rule.canonical(x.reshape(shape)), lambda x: rule.native(x).reshape(own))
 
 
+def spectral(parts: Iterable[Part], names: Sequence[str]) -> tuple[Part, ...]:
+    """Returns the parts of a layer whose weight is divided by its spectral norm: three parts, with these `names` in the
+    framework, take the place of `weight`."""
+    every = []
+    for part in parts:
+        rules = (part.rule, SAME, SAME)
+        three = [Part(name, (of,), rule) for name, of, rule in zip(names, SPECTRAL, rules, strict=True)]
+        every += three if part.of == ("weight",) else [part]
+    return tuple(every)
+
+
+def of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
+    """Returns the weight that a spectral norm computes in evaluation. `axis` gives the rows of its matrix; None if that
+    is not known: then the axis is taken for which u is what v becomes, as a step of the norm makes it."""
+    left, right = u.astype("float64"), v.astype("float64")
+    axes = [axis] if axis is not None else [n for n, size in enumerate(original.shape) if size == len(u)]
+    matrices = [np.moveaxis(original, n, 0).reshape(len(u), -1).astype("float64") for n in axes]
+    if not matrices:
+        raise UnfitError(f"its u has {len(u)} numbers, and the weight the shape {original.shape}")
+
+    def error(matrix: Array) -> float:
+        image = matrix @ right
+        return float(np.abs(image - left * np.linalg.norm(image)).max())
+
+    matrix = min(matrices, key=error)
+    weight: Array = (original / (left @ matrix @ right)).astype(original.dtype)
+    return weight
+
+
 def of_norm(g: Array, v: Array) -> Array:
     """Returns the weight that a weight norm computes from its parameters g and v."""
     weight: Array = (v * (g / _norm(v, g.shape))).astype(v.dtype)
@@ -420,10 +468,13 @@ def suffixes(settings: Settings) -> Iterator[str]:
 
 
 def bound(path: str, kind: str, parts: Sequence[Part], names: Container[str], settings: Settings) -> Layer | None:
-    """Returns the layer at `path` with those of the parts whose full names are among `names`, a model's variables; None
-    if there is no such part."""
-    prefixed = (part._replace(name=join(path, part.name)) for part in parts)
+    """Returns the layer at `path` with those of the parts whose full names are among `names`, a model's variables. None
+    if there is no such part, or if a recurrent layer lacks a weight, as under a norm that only some of its weights
+    have: its parameters are tensors of no layer then."""
+    prefixed = tuple(part._replace(name=join(path, part.name)) for part in parts)
     there = tuple(part for part in prefixed if part.name in names)
+    if kind in RECURRENT and any(part not in there and "bias" not in part.of[0] for part in prefixed):
+        return None
     return Layer(path, kind, there, settings) if there else None
 
 
@@ -496,6 +547,22 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
 
 
 # settings
+
+
+def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
+    """Yields the layers, of which only the first that has the setting `name` keeps it, with how many have it: what a
+    whole model is set to is one line."""
+    every = list(layers)
+    having = [layer for layer in every if name in layer.settings]
+    for layer in every:
+        if not having or name not in layer.settings:
+            yield layer
+            continue
+        settings = {key: value for key, value in layer.settings.items() if key != name}
+        if layer is having[0]:
+            more = f", as in {len(having) - 1} more layers" if len(having) > 1 else ""
+            settings[name] = f"{layer.settings[name]}{more}"
+        yield layer._replace(settings=settings)
 
 
 def per_axis(value: Any, axes: int) -> Any:

@@ -89,12 +89,12 @@ class Table(NamedTuple):
     """How the layers of a class are read; for a layer of another class its nearest base counts. None: there is nothing
     to tell."""
     methods: tuple[str, ...]
-    """The methods by which a layer computes: a class from outside of the framework that has one of its own is not
+    """The methods by which a layer computes: a class from outside the framework that has one of its own is not
     read."""
     describe: Callable[[Any], str] = lambda layer: ""
     """Returns a text with the settings of a layer of the framework's that is in no row."""
     foreign: tuple[str, ...] = ()
-    """Classes from outside of the framework whose code is known all the same: `package.module.Class`."""
+    """Classes from outside the framework whose code is known all the same: `package.module.Class`."""
     lines: tuple[type, ...] = ()
     """Classes of modules that call their children one after another, unless their code is rewritten."""
     blocks: tuple[type, ...] = ()
@@ -118,7 +118,7 @@ class Table(NamedTuple):
         return other(path, layer, self.describe(layer) if is_own else "")
 
     def is_rewritten(self, layer: Any) -> bool:
-        """Whether a layer's class is from outside of the framework and has code of its own for calls."""
+        """Whether a layer's class is from outside the framework and has code of its own for calls."""
         name = f"{type(layer).__module__}.{type(layer).__name__}"
         return name not in self.foreign and is_rewritten(layer, self.package, *self.methods)
 
@@ -387,14 +387,14 @@ def other(path: str, layer: object, details: str = "") -> Layer:
 
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
-    """Whether one of these methods of a layer is defined outside of the framework's package, so that nobody can tell
+    """Whether one of these methods of a layer is defined outside the framework's package, so that nobody can tell
     what the layer computes."""
     owner = next((cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)), object)
     return _root(owner) != package
 
 
 def own_code(path: str, layer: object) -> Layer:
-    """Returns the entry that follows a layer with parameters if its class is from outside of the framework and has its
+    """Returns the entry that follows a layer with parameters if its class is from outside the framework and has its
     own code."""
     return other(f"{path}()", layer, "its own code")
 

@@ -169,9 +169,9 @@ class Optimizers(Models):
         return {}
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:  # most frameworks have nothing to do
-        """Called by `load` and `load_state` after they have written values into `state`: variables of a model, and
+        """Called by `load` after it has written values into `state`: variables of a model, and
         tensors that `state_to_come` returned, which the optimizer is to use from now on. Called for networks, too,
-        which may also have to be told of new values."""
+        which may also have to learn of new values."""
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         """Returns what an optimizer computes, in PyTorch's terms: `xdevice.twins.contract.optimizers` lists the

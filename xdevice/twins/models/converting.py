@@ -6,8 +6,8 @@
 - write the parameters into a `State` (`state`);
 - report the other differences (`differences`).
 
-The meaning of a parameter comes from its layer, in the source or in the target, or from `kinds`; its name or shape
-alone never decides it.
+The meaning of a parameter comes from its layer, in the source or in the target, or from `kinds`. In a state without its
+module names and shapes may tell it, beside a target; that is listed (`told`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from xdevice.core import registry
 from xdevice.errors import ArgumentError, StateError, listed
 from xdevice.twins import owners
 from xdevice.twins.weights.added_parameters import advice, lora_in
+from xdevice.twins.weights.format import Header
 
 from . import differences, flat_states, reading
 from .by_inputs.runs import Runs
@@ -48,6 +49,7 @@ class _Request(NamedTuple):
     inputs: object
     dtype: str | None
     skip: tuple[str, ...]
+    layout: str | None
 
 
 def convert_state(
@@ -61,6 +63,7 @@ def convert_state(
     inputs: object = None,
     dtype: object = None,
     skip: Iterable[str] = (),
+    layout: str | None = None,
 ) -> State:
     """The parameters and running statistics of a model, in the layouts of another framework.
 
@@ -69,7 +72,7 @@ def convert_state(
     says how layers are paired and laid out. Costs a copy of every tensor; with `inputs=`, a few runs of both models.
 
     Args:
-        source: a built model; a dict of tensors, those of JAX and NumPy as PyTorch has them; or a checkpoint's path.
+        source: a built model; tensors in dicts and lists, those of NumPy as PyTorch has them; or a checkpoint's path.
         backend: the target: "torch", "paddle", "mxnet", "tensorflow" (Keras), "jax", "numpy", or a `Backend`.
         like: a built model of the target. The result has the names and devices of `like`; without it, the source's.
         kinds: the kind of layers in a dict, or of your own classes, by path, `*` or class: `{"MyNorm": "rms_norm"}`.
@@ -78,6 +81,7 @@ def convert_state(
         inputs: a batch, as the source takes it (a dict is keywords): tells layers apart, and compares the outputs.
         dtype: what floats are cast to: "bfloat16", or "like" for the dtypes of `like`.
         skip: paths of layers, of either model, that are left out with all below them: a head of another size.
+        layout: whose layers a dict or a file has, if it does not say it: "torch", "paddle", "flax", ...
 
     Raises:
         StateError: layers that pair in several ways or in none, or tensors whose kind is unknown or does not fit.
@@ -85,17 +89,17 @@ def convert_state(
         NotATensorError, NotBuiltError, UnsupportedError, ArgumentError: an argument is not what is said above.
 
     Example:
-        >>> list(xdevice.convert_state({"fc.weight": xdevice.zeros(2, 3)}, "numpy", kinds={"fc": "linear"}))
+        >>> list(xdevice.models.convert_state({"fc.weight": xdevice.zeros(2, 3)}, "numpy", kinds={"fc": "linear"}))
         ['fc.weight']
     """
     if dtype is not None and dtype != LIKE:
         dtype = dtype_name(dtype)
-    request = _Request(kinds or {}, names or {}, device, inputs, dtype, reading.check_skip(skip))  # pyright: ignore[reportArgumentType]  # a text by now
+    request = _Request(kinds or {}, names or {}, device, inputs, dtype, reading.check_skip(skip), layout)  # pyright: ignore[reportArgumentType]  # a text by now
     target = _target_of(backend)
     state = State(target.name)
     if isinstance(source, str | os.PathLike):
-        with flat_states.opened(source, state.done) as tensors:
-            _convert(tensors, target, like, request, state)
+        with flat_states.opened(source, state.done) as header:
+            _convert(header, target, like, request, state)
     else:
         _convert(source, target, like, request, state)
     return state
@@ -146,13 +150,24 @@ def _read(
     owner = owners.backend_of_model(source)
     if owner is not None:
         origin = reading.read_model(owner, source, kinds)
+        if wanted is not None:
+            back = {there: here for here, there in names.items()}
+            origin, wanted = reading.retold(origin, wanted, names), reading.retold(wanted, origin, back)
         if wanted is not None and not origin.has_forms_of(wanted):
             _require_merged(origin.variables, wanted)
     else:
-        by_like = flat_states.kinds_by_like(kinds, wanted, names)
-        tensors = flat_states.state_of(source, by_like, state.done)
+        is_file = isinstance(source, Header)
+        tensors = source.by_name() if is_file else source
+        paths = {*names, *kinds} if wanted is None else {*names, *kinds, *wanted.by_path}
+        tensors = flat_states.state_of(tensors, paths, state.done)
+        remarks = source.remarks if is_file else {}
+        tensors = flat_states.with_ties(tensors, wanted, remarks, state.done)
         _require_merged(tensors if isinstance(tensors, dict) else (), wanted)
-        origin = flat_states.read_state(tensors, by_like, skip)
+        written_by = source.origin if is_file else ""
+        asked = flat_states.Asked(
+            kinds, names, skip, request.layout, written_by, is_file, remarks, state.done, state.differences
+        )
+        origin = flat_states.read_state(tensors, wanted, asked)
     if skip:
         origin, wanted = _left_out(origin, wanted, skip, state)
     if kinds:

@@ -17,9 +17,9 @@ from xdevice.contract.private import AbsentNameError
 from xdevice.errors import UnsupportedError
 from xdevice.twins.contract import layouts
 from xdevice.twins.contract.operations import OTHER, WHOLE
-from xdevice.twins.weights.added_parameters import advice
+from xdevice.twins.weights.added_parameters import advice, advice_of_tensor
 
-from .reading import SHAPING, parent_of, some_of
+from .reading import SHAPING, is_unread, parent_of, some_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Mapping
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     Paddings = dict[str, dict[str, object]]
     """By a layer's path, as a setting: its padding together with that of a separate padding layer before it."""
 
-_SET: Final = frozenset(layouts.KINDS) - {"linear", "embedding", "prelu", "same"}
-"""Kinds of layers that have settings which change their output."""
+_SINGLE: Final = "same"
+"""The kind of a tensor that belongs to no layer."""
 _RUN_BOTH: Final = "; inputs= runs both models and compares their outputs"
 _NOT_NEGATIVE = ("relu", "relu6", "sigmoid", "hardsigmoid", "softplus")
 _POOLS = ({"avg_pool", "max_pool"}, {"adaptive_avg_pool", "adaptive_max_pool"})
@@ -169,6 +169,8 @@ class Lister:
 
     def _why_unpaired(self, path: str, name: str, is_target: bool) -> str:
         """Why a tensor that belongs to no layer has no counterpart, and how to give it one."""
+        if instead := advice_of_tensor(name):
+            return instead
         likely = self._pairing.likely.items()
         pairs = [(here, there) for here, there in likely if path == (there if is_target else here)]
         if pairs:
@@ -206,9 +208,10 @@ class Lister:
         has_model = self._source.model is not None
         if not agree:
             yield from self._pairing.doubts
-        if not agree and has_model:
+        if not agree:
             yield from self._unread()
             yield from self._single_tensors()
+        if not agree and has_model:
             yield from self._flattened_images()
         if has_model:
             yield from self._uncounted(only=("dropout",) if agree else ())
@@ -238,21 +241,27 @@ class Lister:
         )
 
     def _unread(self) -> Iterator[str]:
-        """A line that names the layers whose settings are unknown, because only `kinds=` says what these layers are."""
+        """A line that names the layers of which only `kinds=`, names or shapes say what they are: nobody has read what
+        they compute, whatever their kind."""
+        # a state never says what its layers are set to; a model does, but for these
+        is_model = self._source.model is not None
         paths = [
             other.path
             for one, other in self._pairing.pairs
-            if one.kind in _SET and (_is_unread(one) or _is_unread(other))
+            if one.kind != _SINGLE and ((is_model and is_unread(one)) or is_unread(other))
         ]
         if paths:
-            be = "is" if len(paths) == 1 else "are"
-            yield f"not compared: what {some_of(paths)} {be} set to, whose kind is told by kinds= or the shapes"
+            verbs = "computes and is" if len(paths) == 1 else "compute and are"
+            yield f"not compared: what {some_of(paths)} {verbs} set to, whose kind is told by kinds= or the shapes"
 
     def _single_tensors(self) -> Iterator[str]:
-        if self._pairing.singles:
+        # those that kinds= calls "same" are layers, and known as little
+        called_same = [pair for pair in self._pairing.pairs if pair[0].kind == _SINGLE]
+        paths = [other.path for _, other in (*self._pairing.singles, *called_same)]
+        if paths:
             yield (
-                f"not compared: what the code does with {some_of(other.path for _, other in self._pairing.singles)}, "
-                "which no known layer has; they are paired by name, or in their order among those of one shape"
+                f"not compared: what the code does with {some_of(paths)}, which no known layer has; they are paired by "
+                "name, or in their order among those of one shape"
             )
 
     def _flattened_images(self) -> Iterator[str]:
@@ -311,10 +320,6 @@ class Lister:
         each = [[layer for layer in twin.sequence or () if layer.kind == "activation"] for twin in twins]
         left = [layer.kind for layers in self._pairing.plain.uncompared for layer in layers]
         return all(each) and not {"activation", OTHER} & set(left)
-
-
-def _is_unread(layer: Layer) -> bool:
-    return layer.settings.keys() <= {*SHAPING, *layouts.STATED_BY_BOTH} and layouts.ASSEMBLED not in layer.settings
 
 
 # settings of paired layers

@@ -4,51 +4,107 @@ program's dict, names that a wrapper has lengthened."""
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
 from xdevice.twins.contract import layouts
 from xdevice.twins.weights.added_parameters import advice
-from xdevice.twins.weights.checkpoints import is_state, open_checkpoint, state_in
+from xdevice.twins.weights.checkpoints import open_checkpoint
 from xdevice.twins.weights.disk import path_text
-from xdevice.twins.weights.format import FileTensor
+from xdevice.twins.weights.format import FileTensor, Header
+from xdevice.twins.weights.nested import state_in
 
-from .reading import Twin, declared_layer, is_skipped, some_of, spelled_out, without_owner
+from . import told
+from .reading import Twin, check_shapes, is_skipped, single, some_of, spelled_out, without_owner
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from xdevice.contract import Backend
+    from xdevice.twins.contract.dialects import PartsOf
+    from xdevice.twins.contract.layouts import Layer
 
     from .reading import Names
 
 _WRAPPERS: Final = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Names that PyTorch's wrappers put into the paths of layers: `torch.compile`, FSDP, checkpointing of activations."""
+_NUMBERED: Final = re.compile(r"(?P<what>[wWbB])(?:_(?=\w))?(?P<rest>(?<=_)\w+|\d*)")
 _TAKEN: Final = "took the state under {!r}, and nothing beside it"
 
 
 @contextmanager
-def opened(path: str | os.PathLike[str], done: list[str]) -> Iterator[dict[str, Any]]:
-    """Yields what the file or folder of that path holds, by name. The values are read one by one, when they are asked
+def opened(path: str | os.PathLike[str], done: list[str]) -> Iterator[Header]:
+    """Yields what the file or folder of that path holds. The values are read one by one, when they are asked
     for. `done` gets a line if the file holds more than that."""
     with open_checkpoint(path_text(path, "convert_state")) as header:
         if header.key:
             done.append(_TAKEN.format(header.key))
-        yield header.by_name()
+        yield header
 
 
 def state_of(source: Any, paths: Collection[str], done: list[str]) -> Any:
     """The flat dict in `source`, with its names as the layers at `paths` have them. `done` gets a line for each thing
     that was done for that."""
-    if not isinstance(source, dict) or registry.kind_of(type(source)) is not None:
+    if registry.kind_of(type(source)) is not None:
         return source
-    if not is_state(source) and any(isinstance(value, dict) for value in source.values()):
-        source, key = state_in(source, "the source")
-        done.append(_TAKEN.format(key))
-    return _renamed(_unwrapped(source, done), paths, done)
+    found = state_in(source, "the source")
+    if found.key:
+        done.append(_TAKEN.format(found.key))
+    elif found.left:
+        done.append(f"left out {some_of(found.left)}, which are no tensors of the state")
+    state = plain_names(_unwrapped(found.state, done), done)
+    return _renamed(_with_lists(state, paths, done), paths, done)
+
+
+def _with_lists(source: Mapping[str, Any], paths: Collection[str], done: list[str]) -> Mapping[str, Any]:
+    """The state with `blocks.0` for `blocks_0`, as Flax names the items of a list, if it has more of the paths so."""
+    new = {name: re.sub(r"_(\d+)(?=\.)", r".\1", name) for name in source}
+    if len(set(new.values())) < len(new) or _count(new.values(), paths) <= _count(source, paths):
+        return source
+    done.append(f"read the numbers in {sum(name != one for name, one in new.items())} names as those of lists")
+    return {new[name]: value for name, value in source.items()}
+
+
+def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
+    """The state with names that the dialects have, in place of those of Haiku's paths and of parameters in plain dicts
+    and tuples: `mlp/~/linear.w`, `w1`, `(w, b)`, `g`."""
+    new = {name: name for name in source}
+    if any("/~" in name for name in source):
+        new = {name: name.replace("/~/", ".").replace("/~", ".").replace("/", ".") for name in source}
+    groups: dict[str, dict[str, str]] = {}
+    for name, one in new.items():
+        owner, _, last = one.rpartition(".")
+        groups.setdefault(owner, {})[last] = name
+    for owner, leaves in groups.items():
+        shapes = {last: tuple(source[name].shape) for last, name in leaves.items()}
+        for last, other in _plain_leaves(shapes).items():
+            new[leaves[last]] = layouts.join(owner, other)
+    changed = {name: one for name, one in new.items() if name != one}
+    if not changed or len(set(new.values())) < len(new):
+        return source
+    first = next(iter(changed.items()))
+    done.append(f"read {first[0]} as {first[1]}, and so {len(changed) - 1} more names")
+    return {new[name]: value for name, value in source.items()}
+
+
+def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """Other names for the tensors of one module, given their shapes: those of Haiku."""
+    if shapes.keys() <= {"0", "1"} and len(shapes.get("0", ())) > 1 and len(shapes.get("1", (1,))) == 1:
+        return {"0": "w", "1": "b"} if len(shapes) == 2 else {"0": "w"}
+    is_norm = shapes.keys() == {"g", "b"} and all(len(shape) == 1 for shape in shapes.values())
+    if is_norm:
+        return {"g": "scale", "b": "offset"}
+    numbered = {last: match for last in shapes if (match := _NUMBERED.fullmatch(last))}
+    weights = {match["rest"] for match in numbered.values() if match["what"] in "wW"}
+    return {
+        last: layouts.join(match["rest"], match["what"].lower())
+        for last, match in numbered.items()
+        if match["rest"] in weights and (match["rest"] or last.isupper())
+    }
 
 
 def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
@@ -111,34 +167,114 @@ def _paths_in(name: str) -> Iterator[str]:
 # the tensors
 
 
-def read_state(source: Any, kinds: Names, skip: Sequence[str]) -> Twin:
-    """Reads a flat dict of tensors, whose layers have the kinds that `kinds` says.
+def read_state(source: Any, wanted: Twin | None, asked: Asked) -> Twin:
+    """Reads a flat dict of tensors. The kinds of its layers are those that `kinds=` says, or the target has at the same
+    path. For the rest of them names and shapes tell it, if there is a target beside which they can be held.
 
     Raises:
-        NotATensorError: it is no such dict. StateError: nothing says what a tensor is.
+        NotATensorError: it is no such dict. StateError: nothing says what a tensor is, or how it is laid out.
     """
     backend = _backend_of(source)
     variables = {name: _tensor(backend, value) for name, value in source.items()}
-    layers = []
-    for path, kind in spelled_out(kinds, variables, None).items():
-        if is_skipped(path, skip):
-            continue
-        layer = declared_layer(backend, path, kind, variables)
-        if layer is None:
-            names = [layouts.join(path, part.name) for part in backend.parts(kind, {})]
+    stated = spelled_out(asked.kinds, variables, None)
+    back = {there: here for here, there in asked.names.items()}
+    by_like = {} if wanted is None else {back.get(one.path, one.path): one.kind for one in wanted.layers}
+    kinds = {path: kind for path, kind in {**by_like, **stated}.items() if not is_skipped(path, asked.skip)}
+    origin = asked.origin if asked.is_file else backend.name
+    dialects = told.dialects_of(origin, asked.layout)
+    every = told.readings(dialects, variables, kinds, wanted, back)
+    # a dict of NumPy's or JAX's is laid out as PyTorch's, unless its names say otherwise
+    reading = told.only_one(every, is_free=not asked.is_file or origin in ("numpy", "jax"))
+    _require_stated(reading, stated, dialects[reading.dialect], variables)
+    layers = [
+        layer
+        for layer in reading.layers
+        if (wanted is not None or layer.path in kinds) and not is_skipped(layer.path, asked.skip)
+    ]
+    unknown = {name: x for name, x in without_owner(variables, layers).items() if not is_skipped(name, asked.skip)}
+    if wanted is None and unknown:
+        raise StateError(
+            f"nothing says what these parameters are: {some_of(unknown)}; "
+            f"{advice(unknown) or _ways_out(told.asked(unknown, reading))}"
+        )
+    _require_certain(reading, layers)
+    if wanted is not None and wanted.layers and not layers:
+        raise StateError(
+            f"the state has no layer of like=, which has {some_of(wanted.variables)}; it has {some_of(variables)}. "
+            f"{advice(unknown) or 'names= or kinds= say which layer is which; or give the model instead of its state'}"
+        )
+    if by_names := [layer.path for layer in layers if layer.path not in kinds]:
+        asked.doubts.append(
+            f"not compared: of which kind {some_of(by_names)} are, and which is which of one kind and shape: only "
+            "names, shapes and their order tell it"
+        )
+    if reading.dialect not in ("torch", backend.name):
+        asked.done.append(f"read as {reading.dialect} lays out parameters")
+    return Twin(backend, layers, variables, [single(name, x) for name, x in unknown.items()])
+
+
+def _require_stated(reading: told.Reading, stated: Names, way: PartsOf, variables: Mapping[str, Any]) -> None:
+    """Raises `StateError` if the state has no layer of a kind that `kinds=` says, or of other shapes."""
+    for path in reading.lacking:
+        if path in stated:
+            names = [layouts.join(path, part.name) for part in way(stated[path], {})]
             raise StateError(
-                f"kinds says that {shown(path)} is a {kind}, and the state has no {' or '.join(names)}; it has "
+                f"kinds says that {shown(path)} is a {stated[path]}, and the state has no {' or '.join(names)}; it has "
                 f"{some_of(variables)}"
             )
-        layers.append(layer)
-    unknown = [name for name in without_owner(variables, layers) if not is_skipped(name, skip)]
-    if unknown:
-        instead = advice(unknown) or (
-            "give the model instead of its state, a model of the target as like=, or "
-            "kinds={'path.to.layer': 'linear'}, 'same' for a single tensor; skip= leaves them out"
-        )
-        raise StateError(f"nothing says what these parameters are: {some_of(unknown)}; {instead}")
-    return Twin(backend, layers, variables, [])
+    for layer in reading.layers:
+        check_shapes(layer, variables)
+
+
+def _require_certain(reading: told.Reading, layers: Sequence[Layer]) -> None:
+    doubtful = [layer for layer in layers if layer.path in reading.doubts]
+    if not doubtful:
+        return
+    path = doubtful[0].path
+    more = f", nor of {len(doubtful) - 1} more" if len(doubtful) > 1 else ""
+    names = [part.name for layer in doubtful for part in layer.parts]
+    raise StateError(
+        f"{shown(path)} may be {' or '.join(reading.doubts[path])}: names and shapes do not tell it{more}. Give the "
+        f"model instead of its state, or say it; a guess is {told.asked(names, reading)}"
+    )
+
+
+def _ways_out(line: str) -> str:
+    return (
+        "give the model instead of its state, or a model of the target as like=. Or say it; as far as names and shapes "
+        f"tell, {line}; skip= leaves them out"
+    )
+
+
+class Asked(NamedTuple):
+    """What the user and the file say of a state."""
+
+    kinds: Names
+    names: Names
+    skip: Sequence[str]
+    layout: str | None
+    origin: str
+    is_file: bool
+    remarks: Mapping[str, str]
+    done: list[str]
+    doubts: list[str]
+
+
+def with_ties(source: Any, wanted: Twin | None, remarks: Mapping[str, str], done: list[str]) -> Any:
+    """The state with the further names of tied weights, of which a file has one: those that the target ties, and those
+    that the file itself says, where the target has them."""
+    if wanted is None or not isinstance(source, dict):
+        return source
+    firsts: dict[int, str] = {}
+    for name, value in wanted.variables.items():
+        if name in source:
+            firsts.setdefault(id(value), name)
+    ties = {name: firsts[id(value)] for name, value in wanted.variables.items() if id(value) in firsts}
+    ties |= {name: first for name, first in remarks.items() if name in wanted.variables and first in source}
+    missing = {name: first for name, first in ties.items() if name not in source}
+    if missing:
+        done.append(f"took {some_of(missing)} from {some_of(dict.fromkeys(missing.values()))}: they are tied")
+    return {**source, **{name: source[first] for name, first in missing.items()}}
 
 
 def _backend_of(source: Any) -> Backend:
@@ -167,12 +303,3 @@ def _tensor(backend: Backend, value: Any) -> Any:
     the name "" there."""
     owner = registry.kind_of(type(value))
     return dict(backend.variables(value))[""] if owner is not None and owner.kind == "model" else value
-
-
-def kinds_by_like(kinds: Names, wanted: Twin | None, names: Names) -> Names:
-    """The kind of each layer by its path in the source: from the user's `kinds`, or else from the target's layer at the
-    same path."""
-    if wanted is None:
-        return kinds
-    back = {there: here for here, there in names.items()}
-    return {**{back.get(layer.path, layer.path): layer.kind for layer in wanted.layers}, **kinds}

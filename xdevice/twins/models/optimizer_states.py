@@ -62,7 +62,7 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
     Costs microseconds for each parameter; nothing is read from a device but Keras's learning rate.
 
     Example:
-        >>> xdevice.compare_optimizers("sgd", "sgd")
+        >>> xdevice.models.compare_optimizers("sgd", "sgd")
         Traceback (most recent call last):
         xdevice.errors.NotATensorError: expected an optimizer of a framework, not 'sgd' of type str
     """
@@ -116,7 +116,8 @@ def convert_optimizer(
         UnsupportedError, NotATensorError: as `compare_optimizers`. NotBuiltError: Keras's optimizer is not built.
 
     Example:
-        >>> xdevice.convert_optimizer("sgd", "sgd", xdevice.convert_state({}, "numpy", kinds={}), models=(None, None))
+        >>> state = xdevice.models.convert_state({}, "numpy", kinds={})
+        ...     xdevice.models.convert_optimizer("sgd", "sgd", state, models=(None, None))
         Traceback (most recent call last):
         xdevice.errors.NotATensorError: expected an optimizer of a framework, not 'sgd' of type str
     """

@@ -10,7 +10,7 @@ from xdevice.errors import StateError, shown
 from xdevice.twins.contract import layouts
 
 from .name_likeness import crossings, guess
-from .reading import SHAPING, name_in, some_of
+from .reading import SHAPING, is_unread, name_in, some_of
 from .unpairable import Unpaired, crossing, of_rows, unclear
 
 if TYPE_CHECKING:
@@ -224,11 +224,13 @@ def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
     ]
     if same_kind and not off:
         return
+    told = [f"kinds={{{this.path!r}: {that.kind!r}}}" for this, that in ((one, other), (other, one)) if is_unread(this)]
+    instead = f"say {' or '.join(told)} if only names and shapes mislead, or " if told and not same_kind else "say "
     rows = of_rows(one, ours.get("weight"), other, theirs.get("weight"))
     what = f"of the shapes {', '.join(off)}" if same_kind else f"a {one.kind} and a {other.kind}"
     raise StateError(
         f"{_part_names(one)} of {source.name} cannot become {_part_names(other)} of {target.name}: "
-        f"they are {what} (in PyTorch's layout); say which layer is which by names={{{one.path!r}: ...}}, "
+        f"they are {what} (in PyTorch's layout); {instead}which layer is which by names={{{one.path!r}: ...}}, "
         f"or leave both out: skip=[{one.path!r}]{rows and '; '}{rows}"
     )
 

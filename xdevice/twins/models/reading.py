@@ -13,12 +13,14 @@ from xdevice.contract.private import AbsentNameError
 from xdevice.errors import ArgumentError, NotATensorError, StateError, UnsupportedError, shown
 from xdevice.twins import owners
 from xdevice.twins.contract import layouts
+from xdevice.twins.contract.dialects import DEPTHWISE, DIALECTS
 from xdevice.twins.contract.layouts import Layer, Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from xdevice.contract import Backend
+    from xdevice.twins.contract.dialects import PartsOf
     from xdevice.twins.contract.layouts import Settings
 
     Variables = Mapping[str, Any]
@@ -35,7 +37,9 @@ _MOST_LAYERS: Final = 32
 """How many layers a recurrent layer of a dict may have."""
 SHAPING: Final = ("groups", "layers", "bidirectional", "projection", "packed")
 """Settings that shape a layer's parameters: if they differ between two layers, so may the parameters."""
-_TELLING: Final = ("running_mean", "weight", layouts.NORMED[1], "weight_ih_l0", "out_proj.weight", "")
+_TELLING: Final = (
+    "running_mean", "weight", layouts.NORMED[1], layouts.SPECTRAL[0], "weight_ih_l0", "out_proj.weight", "",
+)  # fmt: skip
 """The parameters, by PyTorch's names, whose shapes tell layers of one kind apart. Of each layer, the first of these
 that it has is used."""
 _SOME: Final = 8
@@ -169,8 +173,11 @@ def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin
         # layers with parameters can be paired all the same; `differences` says that nothing is known of the others
         sequence = None
     if kinds:
+        paths = spelled_out(kinds, variables, sequence)
+        # what only names and shapes tell, the user knows better
+        layers = [one for one in layers if not (is_unread(one) and paths.get(one.path, one.kind) != one.kind)]
         layers += _declared(backend, variables, layers, sequence, kinds)
-    singles = [_single(name, value) for name, value in without_owner(variables, layers).items()]
+    singles = [single(name, value) for name, value in without_owner(variables, layers).items()]
     return Twin(backend, layers, variables, singles, sequence, model)
 
 
@@ -181,6 +188,38 @@ def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
         came = f"this {kind} is one of {owner.name}" if owner else f"got {shown(like, 60)} of type {kind}"
         raise NotATensorError(f"like= must be a built model of {target.name}; {came}")
     return read_model(target, like, kinds)
+
+
+def retold(twin: Twin, other: Twin, names: Names) -> Twin:
+    """The twin with another kind for those of its layers whose kind only names and shapes tell: that which the other
+    model has at the same path, if their parameters fit it, too. `names` maps paths of the twin to those of the
+    other."""
+    there = other.by_path
+    ways = ways_of(twin.backend)
+    layers = []
+    for layer in twin.layers:
+        beside = there.get(names.get(layer.path, layer.path))
+        if beside is None or beside.kind == layer.kind or not is_unread(layer):
+            layers.append(layer)
+            continue
+        own = {part.name: twin.variables[part.name] for part in layer.parts}
+        try:
+            new = declared_layer(ways, layer.path, beside.kind, own)
+        except StateError:
+            new = None
+        is_whole = new is not None and {part.name for part in new.parts} == own.keys()
+        layers.append(new if new is not None and is_whole and _fits(twin, new, other, beside) else layer)
+    return twin.with_layers(layers)
+
+
+def _fits(twin: Twin, layer: Layer, other: Twin, beside: Layer) -> bool:
+    ours, theirs = twin.shapes(layer), other.shapes(beside)
+    return all(theirs.get(name, shape) == shape for name, shape in ours.items())
+
+
+def is_unread(layer: Layer) -> bool:
+    """Whether nobody has read what the layer is set to: only `kinds=`, or names and shapes, say what it is."""
+    return layer.settings.keys() <= {*SHAPING, *layouts.STATED_BY_BOTH} and layouts.ASSEMBLED not in layer.settings
 
 
 def without_owner(variables: Variables, layers: Iterable[Layer]) -> dict[str, Any]:
@@ -196,12 +235,12 @@ def without_owner(variables: Variables, layers: Iterable[Layer]) -> dict[str, An
     return rest
 
 
-def _single(name: str, value: Any) -> Layer:
+def single(name: str, value: Any) -> Layer:
     """A variable as a layer of its own, whose axes of length 1 do not count."""
-    return Layer(_with_dots(name), "same", (Part(name, ("",), layouts.squeezed(tuple(value.shape))),), {})
+    return Layer(with_dots(name), "same", (Part(name, ("",), layouts.squeezed(tuple(value.shape))),), {})
 
 
-def _with_dots(path: str) -> str:
+def with_dots(path: str) -> str:
     return path.replace("/", ".")
 
 
@@ -225,7 +264,7 @@ def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | Non
             (twin.name, layer.kind)
             for twin, place in places
             for layer in twin.layers
-            if _is_meant(layer.path, _classes(twin.sequence), _with_dots(place))
+            if _is_meant(layer.path, _classes(twin.sequence), with_dots(place))
         ]
         # in one of the two is enough: the other may be a class that is known anyway
         if any(own == kind for _, own in of_classes):
@@ -245,8 +284,8 @@ def _declared(
 ) -> list[Layer]:
     paths = {layer.path for layer in layers}
     rest = without_owner(variables, layers)
-    kinds = {path: kind for path, kind in spelled_out(kinds, rest, sequence).items() if _with_dots(path) not in paths}
-    declared = [declared_layer(backend, path, kind, rest) for path, kind in kinds.items()]
+    kinds = {path: kind for path, kind in spelled_out(kinds, rest, sequence).items() if with_dots(path) not in paths}
+    declared = [declared_layer(ways_of(backend), path, kind, rest) for path, kind in kinds.items()]
     return [layer for layer in declared if layer is not None]
 
 
@@ -258,7 +297,7 @@ def spelled_out(kinds: Names, names: Iterable[str], sequence: Iterable[Layer] | 
     owners = dict.fromkeys(name[: max(name.rfind("."), name.rfind("/"), 0)] for name in names)
     for key, kind in kinds.items():
         paths = names if kind == "same" else owners
-        meant = [path for path in paths if path and _is_meant(_with_dots(path), classes, _with_dots(key))]
+        meant = [path for path in paths if path and _is_meant(with_dots(path), classes, with_dots(key))]
         kind_of |= dict.fromkeys(meant or [key], kind)
     return kind_of
 
@@ -272,35 +311,87 @@ def _is_meant(path: str, classes: Mapping[str, object], key: str) -> bool:
     return path == key or ("*" in key and fnmatchcase(path, key)) or classes.get(path) == key
 
 
-def declared_layer(backend: Backend, path: str, kind: str, variables: Variables) -> Layer | None:
-    """The layer of a kind at a path; None if `variables` has none of its parameters, or not all weights of a kind that
-    has several.
+def ways_of(backend: Backend) -> list[PartsOf]:
+    """The ways in which parameters of a backend may be named and laid out."""
+    return [backend.parts, *(DIALECTS[name] for name in backend.dialects)]
+
+
+def declared_layer(ways: Iterable[PartsOf], path: str, kind: str, variables: Variables) -> Layer | None:
+    """The layer of a kind at a path, laid out in that of the ways of which it has the most parameters; None if
+    `variables` has none of its parameters, or not all weights of a kind that has several.
 
     Raises:
         StateError: the shapes do not fit the kind.
     """
+    every = [layer for way in ways if (layer := laid_out(way, path, kind, variables)) is not None]
+    if not every:
+        return None
+    # a bias has one name in several of them
+    layer = max(every, key=lambda one: (len(one.parts), len(_weights(one.parts))))
+    check_shapes(layer, variables)
+    if kind == layouts.ATTENTION:  # its settings are told by its shapes
+        layer = layer._replace(settings={"packed": layouts.is_packed(shapes_of(variables, layer))})
+    return layer
+
+
+def laid_out(way: PartsOf, path: str, kind: str, variables: Variables) -> Layer | None:
+    """The layer of a kind at a path as one way of laying out parameters has it; None if `variables` has none of them,
+    or not all weights of a kind that has several."""
     has_several = kind in layouts.RECURRENT or kind == layouts.ATTENTION
     for settings in _possible_settings(kind):
+        if kind in layouts.RECURRENT and any(part.rule.refusal for part in way(kind, settings)):
+            continue  # it has no such layer
         # Keras writes paths with slashes
         for separator in (".", "/"):
-            parts = _parts_at(backend, path, kind, settings, separator)
+            own = _with_norm(way(kind, settings), path + separator if path else "", variables)
+            parts = _parts_at(own, path, separator)
             present = tuple(part for part in parts if part.name in variables)
             # a bias alone does not tell how many layers and directions there are
-            if not present or (has_several and _weights(present) != _weights(parts)):
-                continue
-            layer = Layer(_with_dots(path), kind, present, settings)
-            _check_shapes(layer, variables)
-            if kind == layouts.ATTENTION:  # its settings are told by its shapes
-                layer = layer._replace(settings={"packed": layouts.is_packed(shapes_of(variables, layer))})
-            return layer
+            if present and not (has_several and _weights(present) != _weights(parts)):
+                return Layer(with_dots(path), kind, present, _least(way, kind, settings, variables, path + separator))
     return None
 
 
-def _parts_at(backend: Backend, path: str, kind: str, settings: Settings, separator: str) -> tuple[Part, ...]:
+def _least(way: PartsOf, kind: str, settings: Settings, variables: Variables, start: str) -> Settings:
+    """The settings, or those of one layer in one direction where these have the same parts."""
+    if start + DEPTHWISE in variables:
+        return {"groups": int(variables[start + DEPTHWISE].shape[-2])}
+    if kind not in layouts.RECURRENT:
+        return settings
+    one: Settings = {"layers": 1, "bidirectional": False}
+    return one if [part.name for part in way(kind, one)] == [part.name for part in way(kind, settings)] else settings
+
+
+_NORMS: Final = (layouts.NORMED, tuple(f"parametrizations.weight.original{number}" for number in range(2)))
+_SPECTRAL: Final = (
+    ("weight_orig", "weight_u", "weight_v"),
+    ("parametrizations.weight.original", "parametrizations.weight.0._u", "parametrizations.weight.0._v"),
+)
+"""The names of the parameters that norms of weights of PyTorch, older and newer, and Paddle have in a state."""
+
+
+def _with_norm(parts: Sequence[Part], start: str, variables: Variables) -> Sequence[Part]:
+    """The parts with those of a norm of the weight, if `variables` has them at `start`; or with the kernel of a
+    depthwise convolution of Keras."""
+    if start + DEPTHWISE in variables:
+        rule = layouts.depthwise(int(variables[start + DEPTHWISE].shape[-1]))
+        return [part._replace(name=DEPTHWISE, rule=rule) if part.of == ("weight",) else part for part in parts]
+    for g, v in _NORMS:
+        if start + g in variables and start + v in variables:
+            own, axes = tuple(variables[start + g].shape), len(variables[start + v].shape)
+            # a flat g has one number for each row, unless the weight was built with another dim
+            shape = own if len(own) == axes else (*own, *(1,) * (axes - len(own)))
+            return layouts.normed(parts, (g, v), shape, own)
+    for names in _SPECTRAL:
+        if all(start + name in variables for name in names):
+            return layouts.spectral(parts, names)
+    return parts
+
+
+def _parts_at(parts: Iterable[Part], path: str, separator: str) -> tuple[Part, ...]:
     prefix = path + separator if path else ""
     return tuple(
-        part._replace(name=prefix + part.name.replace(".", separator) if part.name else path)
-        for part in backend.parts(kind, settings)
+        part._replace(name=prefix + part.name.replace(".", separator) if part.name else path) for part in parts
     )
 
 
@@ -321,7 +412,7 @@ def _weights(parts: Iterable[Part]) -> list[str]:
     return [part.name for part in parts if "bias" not in part.name]
 
 
-def _check_shapes(layer: Layer, variables: Variables) -> None:
+def check_shapes(layer: Layer, variables: Variables) -> None:
     try:
         wrong = layouts.misfit(layer.kind, shapes_of(variables, layer))
     except (ValueError, IndexError) as error:  # NumPy's: the shape has too few axes for the rule of the layout
@@ -337,12 +428,12 @@ def _check_shapes(layer: Layer, variables: Variables) -> None:
 def check_skip(skip: Any) -> tuple[str, ...]:
     if isinstance(skip, str) or not all(isinstance(path, str) for path in skip):
         raise ArgumentError(f'skip= takes a list of paths, such as ["fc"], not {shown(skip)}')
-    return tuple(map(_with_dots, skip))
+    return tuple(map(with_dots, skip))
 
 
 def is_skipped(name: str, skip: Sequence[str]) -> bool:
     """Whether a name or a path is one of the paths of `skip=`, or below it."""
-    whole = _with_dots(name)
+    whole = with_dots(name)
     return any(whole == path or whole.startswith(f"{path}.") for path in skip)
 
 

@@ -1,5 +1,5 @@
 """`State`, named tensors of one framework; the `Writer`, which fills one with the parameters of another framework's
-model; and `load_state`, which writes them into a model.
+model; and `write_named`, which writes them into a model.
 
 All parameters go by way of PyTorch's layout: each parameter of the source becomes the parameters of PyTorch that it
 stands for, and these become the parameters of the target.
@@ -62,7 +62,8 @@ class State(dict[str, Any]):
 
     Example:
         >>> import numpy as np
-        >>> state = xdevice.models.convert_state({"fc.weight": np.ones((2, 3), "float32")}, "numpy", kinds={"fc": "linear"})
+        >>> weights = {"fc.weight": np.ones((2, 3), "float32")}
+        >>> state = xdevice.models.convert_state(weights, "numpy", kinds={"fc": "linear"})
         >>> print(state)
         1 tensor for numpy:
           fc.weight  float32 (2, 3)  from fc.weight
@@ -110,22 +111,6 @@ class State(dict[str, Any]):
         for name in dict.fromkeys(names):
             del self.unmapped[name]
 
-    def load_into(self, model: Any, *, strict: bool = True) -> None:
-        """The same as `xdevice.load_state(model, self, strict=strict)`.
-
-        Raises:
-            StateError: as `load_state` does.
-
-        Costs one copy of each tensor.
-
-        Example:
-            >>> state = xdevice.models.convert_state({}, "numpy", kinds={})
-            >>> state.load_into("no model")
-            Traceback (most recent call last):
-            xdevice.errors.NotATensorError: expected a model to load into, not 'no model' of type str
-        """
-        load_state(model, self, strict=strict)
-
     def __str__(self) -> str:
         count = f"{len(self)} tensor{'' if len(self) == 1 else 's'} for {self.backend}"
         wide = max(map(len, self), default=0)
@@ -165,7 +150,7 @@ class Writer:
         self._device = None if device is None else target.require(devices.parse(device))
         self._changes_floats = bool(floats.setting())  # a run of `xdevice parity` that asks for float64, or for jitter
         self._possible: set[tuple[Device, str]] = set()
-        """The devices and dtypes that the target was seen to have."""
+        """The devices and dtypes that the target has."""
         self._casts: dict[tuple[str, str], list[str]] = {}
         """The names of the tensors that have another dtype in the target, by the two dtypes."""
         self._first_names: dict[int, str] = {}
@@ -278,6 +263,7 @@ class Writer:
     def _fit_norm(self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]) -> None:
         """Merges the two parameters of a weight norm into one weight, or splits one weight into two parameters, where
         only one of the two layers has a weight norm. Outputs are equal then, training is not."""
+        self._fit_spectral(layer, values, parts)
         g, v = layouts.NORMED
         is_wanted = _has(g, parts)
         if is_wanted == (g in values):
@@ -293,6 +279,19 @@ class Writer:
         if self._like is not None:
             name = self._source.name if is_wanted else self._target.name
             self._state.differences.append(f"{layer.path}: {name} has no weight norm here; it affects training only")
+
+    def _fit_spectral(self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]) -> None:
+        """Makes one weight of a spectral norm's parameters, where the target has none. From a plain weight they cannot
+        be made: u and v are learned beside it."""
+        if layouts.SPECTRAL[0] not in values or _has(layouts.SPECTRAL[0], parts):
+            return
+        original, u, v = (values.pop(name) for name in layouts.SPECTRAL)
+        axis = layer.settings.get(layouts.SPECTRAL_AXIS)
+        array = layouts.of_spectral(original.array, u.array, v.array, axis if isinstance(axis, int) else None)
+        values["weight"] = original._replace(array=array)
+        if self._like is not None:
+            name = self._target.name
+            self._state.differences.append(f"{layer.path}: {name} has no spectral norm here; it affects training only")
 
     def _fit_biases(self, values: dict[str, _Value], parts: Sequence[Part]) -> None:
         """Adds zeros for a bias that the source lacks where the target has it in one array with others: some
@@ -419,31 +418,11 @@ def _form_of(shape: Sequence[int], own: Sequence[int]) -> str:
 # loading
 
 
-def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> None:
-    """Writes named tensors into the variables of a model, in place.
-
-    Young: it may change in a minor version.
-
-    Args:
-        model: a built model: a PyTorch Module, a Paddle or Keras Layer or Model, a Gluon Block.
-        state: tensors of the model's framework by the model's names: what `convert_state(..., like=model)` gives.
-        strict: whether every variable must be given, and `unmapped` of a `State` be empty. With False, variables that
-            are not given stay as they are. A name that the model does not have, or another shape or dtype, is
-            always an error.
+def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
+    """Writes named tensors into the variables of a model, in place: what `load(state, into=model)` does.
 
     A variable with several names is given by one of them, or by all with one value. PyTorch's `num_batches_tracked`
     may always be missing. The `differences` of a `State` are not errors.
-
-    Raises:
-        StateError: the state does not fit; all reasons are listed, and nothing was written.
-        NotATensorError: `model` is not a model. NotBuiltError: the model has no variables yet.
-
-    Costs one copy of each tensor.
-
-    Example:
-        >>> xdevice.load_state([], {})
-        Traceback (most recent call last):
-        xdevice.errors.NotATensorError: expected a model to load into, not [] of type list
     """
     backend = owners.backend_of_model(model)
     if backend is None:

@@ -72,7 +72,7 @@ def assert_parity(
         inputs: a tensor, a tuple or a dict of keywords, for two models: what they return for it is compared instead.
             Either may be a function, or a pair `(apply, parameters)`; models run in evaluation mode.
         names: with `inputs`, which layer of `actual` corresponds to which of `expected`, as in `convert_state`; with a
-            function, which name that it gives by `record`.
+            function, which name that it gives by `log`.
         skip: without `inputs`, paths of layers of two models that are not compared, as in `convert_state`.
 
     Raises:

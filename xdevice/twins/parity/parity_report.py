@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 State = Literal["reference", "agrees", "diverges", "did not run", "not compared"]
 AGREE, DIVERGED, NOT_RUN = 0, 1, 2
-"""The exit statuses of `xdevice parity` and `xdevice compare`."""
+"""The exit statuses of `xdevice parity` and `xdevice compare-runs`."""
 
 
 _TEXTS = ("text", "settings")

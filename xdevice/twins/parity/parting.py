@@ -1,8 +1,8 @@
 """Where a function and a model, or two functions, part: the values that they name, the layer, and the operation.
 
 Both run once more, without what a compiler has made of them, and each operation is kept with the numbers that it gave
-(`xdevice.twins.tracing.operations`). A layer, or a value named by `xdevice.parity.log`, is right if the operation that gave
-it is.
+(`xdevice.twins.tracing.operations`). A layer is right if the operation that gave its output is; values with a name are
+compared in their order.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 - `arrays.npy`: the values, one array after another in NumPy's own format, without pickle. bfloat16, which the format
   lacks, is kept as uint16.
 - `index.jsonl`: a line of JSON with the versions of xdevice, Python and the backends that wrote the recording, then a
-  line for each call of `record`, written after its values.
+  line for each call of `log`, written after its values.
 
 A line that a crash has cut short is not read.
 """
@@ -86,7 +86,9 @@ class Recorder:
     def add(self, name: str, value: object) -> None:
         """Writes a value as the next step of its name."""
         if not isinstance(name, str) or not name:
-            raise RecordingError(f"record takes a name and a value: record('loss', loss), not the name {shown(name)}")
+            raise RecordingError(
+                f"parity.log takes a name and a value: parity.log('loss', loss), not the name {shown(name)}"
+            )
         # a forked child shares the open files, and both would write over each other
         if os.getpid() != self._process:
             raise RecordingError(
@@ -207,12 +209,12 @@ def _write_leaf(arrays: BufferedWriter, leaf: HostLeaf) -> dict[str, Any]:
 
 
 class RecordedCall:
-    """One call of `record`, read from a recording: its name and step, and its values, which stay in the file until
+    """One call of `log`, read from a recording: its name and step, and its values, which stay in the file until
     `read` reads them.
 
     Attributes:
         time: the time of the call, in seconds since 1970.
-        where: the line that called `record`, such as `/home/ann/train.py:41`; empty if an earlier version of xdevice,
+        where: the line that called `log`, such as `/home/ann/train.py:41`; empty if an earlier version of xdevice,
             which did not store it, wrote the recording.
     """
 
@@ -257,7 +259,7 @@ class Recording:
         if not path.exists():
             raise RecordingError(
                 f"{self.folder} has no recording: there is no {INDEX}. xdevice parity --save writes one for each "
-                f"backend that calls xdevice.record"
+                f"backend that calls xdevice.parity.log"
             )
         with reading(path):
             header, *lines = read_lines(path)

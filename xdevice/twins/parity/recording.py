@@ -1,4 +1,4 @@
-"""`record`: keeps values of a program in a folder, so that its runs on two frameworks or machines can be compared.
+"""`log`: keeps values of a program in a folder, so that its runs on two frameworks or machines can be compared.
 `record_files` says what is in that folder."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from xdevice.twins.tracing.named_values import listeners
 
-TYPE_CHECKING = False  # outside of a parity run this module is nearly all that `record` imports
+TYPE_CHECKING = False  # outside a parity run this module is nearly all that `log` imports
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -20,14 +20,14 @@ VARIABLE: Final = "XDEVICE_RECORD"
 """The environment variable with the folder to record into; `xdevice parity` sets it for each backend's process."""
 
 
-def record(name: str, value: object) -> None:
+def log(name: str, value: object) -> None:
     """Records a value under a name, to be compared with the value that the program records there on another framework.
 
     Young: it may change in a minor version.
 
     In a script that `xdevice parity` runs, or if the environment variable XDEVICE_RECORD names a folder, the value is
-    written into that folder, with the line that called `record`. Calls with the same name are numbered as steps, from
-    0. Otherwise `record` does nothing. docs/reference/parity.md says under which names the parts of models are kept.
+    written into that folder, with the line that called `log`. Calls with the same name are numbered as steps, from
+    0. Otherwise `log` does nothing. docs/reference/parity.md says under which names the parts of models are kept.
 
     Args:
         name: the value's name in the report, such as "loss".
@@ -54,7 +54,7 @@ def record(name: str, value: object) -> None:
 
 @contextmanager
 def recording_to(folder: str | Path) -> Iterator[Recorder]:
-    """A block in which `record` writes into a new recording in this folder, and nowhere else.
+    """A block in which `log` writes into a new recording in this folder, and nowhere else.
 
     Raises:
         RecordingError: the folder has a recording already.
@@ -93,4 +93,4 @@ def _from_environment() -> Recorder | None:
 
 
 _recorder: Recorder | None = _from_environment()
-"""The recorder that `record` writes with; None if nothing is to be recorded."""
+"""The recorder that `log` writes with; None if nothing is to be recorded."""

@@ -1,4 +1,4 @@
-"""Reads the folders that `script_runs` and `record` have written, and compares what is in them.
+"""Reads the folders that `script_runs` and `log` have written, and compares what is in them.
 
 A folder holds a run, with a recording for each backend, or the recording of one backend.
 """
@@ -57,7 +57,7 @@ class RunFolder(NamedTuple):
     """The recordings of the reference's further runs, by the value of XDEVICE_FLOATS that each run had."""
 
     def calls(self, backend: str) -> list[RecordedCall]:
-        """The calls of `record` that a backend has made; empty if there is no recording of it."""
+        """The calls of `log` that a backend has made; empty if there is no recording of it."""
         return self.recordings[backend].entries if backend in self.recordings else []
 
     def count(self, backend: str) -> int:

@@ -1,6 +1,6 @@
 """How far apart two numbers may be, by their dtype and the arguments of a comparison.
 
-Correct runs of the same training on several frameworks were seen to stay within the tolerance of each dtype, and faulty
+Correct runs of the same training on several frameworks stayed within the tolerance of each dtype, and faulty
 ones were not; docs/reference/parity.md has the measurement.
 """
 
@@ -65,7 +65,7 @@ class Strictness(NamedTuple):
     """The same for the means and variances that batch norms keep: Paddle holds their momentum in float32, so that they
     are up to 3e-7 off in a run in float64."""
     noise: Mapping[str, float] | None = None
-    """The error that rounding alone was seen to make in each leaf, by the leaf's path; see `noise`."""
+    """The error that rounding alone made in each leaf, by the leaf's path; see `noise`."""
 
     def check(self) -> Strictness:
         """Raises `ArgumentError` for a wrong tolerance; otherwise returns itself."""

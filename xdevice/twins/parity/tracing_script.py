@@ -1,7 +1,7 @@
 """`python -m xdevice.twins.parity.tracing_script script.py`: runs a script as Python does, and keeps what its layers
 compute.
 
-The traces are written into the folder `trace` beside the recording: the arrays as `record` writes them, and in
+The traces are written into the folder `trace` beside the recording: the arrays as `log` writes them, and in
 `runs.jsonl` a line for each traced call of a model, which lists the model's layers, with kinds, shapes and settings,
 and the calls of the layers. For a model that cannot be traced, a line says why.
 
@@ -136,7 +136,7 @@ class Tracer:
         if traced.refusal:
             return False
         if self._backend.tracing():
-            self._refuse(traced, f"it is called inside of {self._backend.tracing()}, where layers have no values")
+            self._refuse(traced, f"it is called inside {self._backend.tracing()}, where layers have no values")
             return False
         shapes = tuple(tuple(x.shape) for x in layer_calls.tensors(self._backend, arguments))
         with self._lock:

@@ -1,4 +1,4 @@
-"""The values that a program names by `xdevice.parity.log`, for whoever listens in this process. `record` imports this
+"""The values that a program names by `xdevice.parity.log`, for whoever listens in this process. `log` imports this
 module, so it must import little."""
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     Listener = Callable[[str, object], None]
 
 listeners: Final[list[Listener]] = []
-"""Functions that `record` calls with each name and value, in any thread."""
+"""Functions that `log` calls with each name and value, in any thread."""
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """A block in which `record` calls this function, too."""
+    """A block in which `log` calls this function, too."""
     listeners.append(listener)
     try:
         yield

@@ -1,4 +1,5 @@
-"""`trace`: records the calls of a model's layers while a block runs, and reads their inputs and outputs to the host."""
+"""`capture_intermediates`: records the calls of a model's layers while a block runs, and reads their inputs and outputs
+to the host."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _SHOWN: Final = 60
 """How many calls a table shows at most. Of a longer trace, it shows the first and the last calls."""
 _NOTHING: Final = "no layer was called in this thread or task, or a compiler has hidden them"
-RECORD: Final = "record"
+RECORD: Final = "log"
 """The type of a call that is none, but a value that the program has named."""
 _HEADINGS: Final = ("layer", "type", "output", "mean", "std", "gradient")
 
@@ -43,7 +44,7 @@ class LayerCall(NamedTuple):
     """How many earlier calls of the same layer the trace has."""
     type: str
     """The name of the layer's class. The activation inside a Keras layer is a function: for it, the function's name.
-    `record` for a value that the program names by `xdevice.parity.log`."""
+    `log` for a value that the program names by `xdevice.parity.log`."""
     inputs: tuple[Array, ...]
     """The tensors among the arguments of the call, also those in containers."""
     outputs: tuple[Array, ...]
@@ -52,7 +53,7 @@ class LayerCall(NamedTuple):
 
 
 class Trace:
-    """The calls of a model's layers that `trace` has recorded, in order. `print` shows a table of them.
+    """The calls of a model's layers that `capture_intermediates` has recorded, in order. `print` shows a table of them.
 
     Young: it may change in a minor version.
 
@@ -101,7 +102,8 @@ class Trace:
         self._recorded.append(call)
 
     def finish(self) -> None:
-        """Called when the block of `trace` ends: from then on, `calls` is read to the host only once."""
+        """Called when the block of `capture_intermediates` ends: from then on, `calls` is read to the host only
+        once."""
         self._is_open = False
 
     def __len__(self) -> int:
@@ -139,7 +141,7 @@ class Trace:
 
 
 @contextmanager
-def trace(model: Any) -> Iterator[Trace]:
+def capture_intermediates(model: Any) -> Iterator[Trace]:
     """Records the inputs and outputs of each layer of a model while the block runs, in the order of the calls, and what
     it names by `xdevice.parity.log`.
 
@@ -147,7 +149,8 @@ def trace(model: Any) -> Iterator[Trace]:
 
     Yields a `Trace`, whose `calls` give for each call of a layer its path, its inputs, its outputs, and the gradients
     of the outputs if the block runs backward too. docs/reference/tracing.md says which calls are recorded: only calls
-    in this thread or task, and in tasks that `xdevice.parallel.run` starts. Traces may be nested; the model is not changed.
+    in this thread or task, and in tasks that `xdevice.parallel.run` starts. Traces may be nested; the model is not
+    changed.
 
     Args:
         model: a built model of PyTorch, Paddle, Gluon, Keras or Flax; or a function, of which the layers of the one

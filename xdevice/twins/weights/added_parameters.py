@@ -9,16 +9,23 @@ from xdevice.errors import listed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_LORA: Final = ("lora_A", "lora_B", "lora_down", "lora_up", "base_layer")
+_LORA: Final = (
+    "lora_A", "lora_B", "lora_down", "lora_up", "base_layer",
+    "lora_kernel_a", "lora_kernel_b", "lora_embeddings_a", "lora_embeddings_b",
+)  # fmt: skip
 _QUANTISED: Final = (
     "qweight", "qzeros", "SCB", "absmax", "quant_map", "quant_state", "_packed_params", "zero_point", "weight_scale",
+    "kernel_scale", "embeddings_scale",
 )  # fmt: skip
+_PARAMETRISED: Final = ("parametrizations", "*_l0_orig", "*_l0_raw", "*_l0_g", "*_l0_v")
+"""Of weights of recurrent layers, and whatever else is no norm that is known. A `*` stands for any text."""
 _ADDED: Final = (
     (
         _LORA,
         "LoRA's",
         "merge them first, with peft: model.merge_and_unload(), where a model of a checkpoint is "
-        "PeftModel.from_pretrained(base, folder)",
+        "PeftModel.from_pretrained(base, folder); in Keras save_weights() merges them: load its file into a model "
+        "without",
     ),
     (
         _QUANTISED,
@@ -38,10 +45,25 @@ def advice(names: Iterable[str]) -> str:
     return ""
 
 
+def advice_of_tensor(name: str) -> str:
+    """What to do about a parameter that no known layer has; "" if its name tells nothing."""
+    if _with(_PARAMETRISED, [name]):
+        return (
+            "a norm or parametrization that xdevice does not know has it; take it off first, as "
+            "torch.nn.utils.parametrize.remove_parametrizations does"
+        )
+    return advice([name])
+
+
 def lora_in(names: Iterable[str]) -> list[str]:
     """Those of the names that are of LoRA's parameters."""
     return _with(_LORA, names)
 
 
 def _with(words: Sequence[str], names: Iterable[str]) -> list[str]:
-    return [name for name in names if any(part in words for part in name.replace("/", ".").split("."))]
+    ends = tuple(word[1:] for word in words if word.startswith("*"))
+
+    def is_meant(name: str) -> bool:
+        return any(part in words or part.endswith(ends) for part in name.replace("/", ".").split("."))
+
+    return [name for name in names if is_meant(name)]

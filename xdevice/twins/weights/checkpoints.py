@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.core import registry
-from xdevice.errors import FileFormatError, FilePathError, MissingFileError, NotATensorError, StateError, listed, shown
+from xdevice.errors import FileFormatError, FilePathError, MissingFileError, UnsupportedError, listed, shown
 
 from . import foreign
 from .disk import path_errors, require_plain_file
 from .format import FileTensor, Header, OpenedTensor, open_file
+from .nested import state_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 _INDEX: Final = ".index.json"
 _IN_FOLDERS: Final = (".safetensors" + _INDEX, ".safetensors", ".bin" + _INDEX, ".bin")
@@ -27,13 +28,23 @@ _IN_FOLDERS: Final = (".safetensors" + _INDEX, ".safetensors", ".bin" + _INDEX, 
 def open_checkpoint(path: str) -> Iterator[Header]:
     """Yields what the file, the index or the folder at `path` holds. The files stay open in the block."""
     with ExitStack() as files:
-        whole = _in_folder(path) if os.path.isdir(path) else path
+        names = _names_in(path)
+        kind = foreign.of_folder(names)
+        if kind is not None:
+            yield _of_kind(path, kind)
+            return
+        whole = _in_folder(path, names) if os.path.isdir(path) else path
         yield _of_index(whole, files) if whole.endswith(_INDEX) else _of_file(whole, files)
 
 
-def _in_folder(path: str) -> str:
+def _names_in(path: str) -> list[str]:
+    if not os.path.isdir(path):
+        return []
     with path_errors(f"{path!r:.1000} cannot be read"):
-        names = sorted(os.listdir(path))  # an error that names files is the same on every system
+        return sorted(os.listdir(path))  # an error that names files is the same on every system
+
+
+def _in_folder(path: str, names: list[str]) -> str:
     for ending in _IN_FOLDERS:
         files = [name for name in names if name.endswith(ending)]
         if len(files) == 1:
@@ -54,13 +65,26 @@ def _of_file(path: str, files: ExitStack) -> Header:
             raise
         if kind.framework is None:
             raise FileFormatError(f"{path} is {kind.what}, not safetensors; {kind.advice}") from error
-    backend = registry.load(kind.framework)
-    state, key = state_in(backend.own_file(path), path)
-    tensors = {
-        name: OpenedTensor(dtype_name(value.dtype), tuple(value.shape), value.nbytes, backend, value)
-        for name, value in state.items()
-    }
-    return Header(tensors, {}, key)
+    return _of_kind(path, kind)
+
+
+def _of_kind(path: str, kind: foreign.Kind) -> Header:
+    """What a file of another format holds, which this kind of file can be read of."""
+    origin = kind.framework or ""
+    backend = registry.load("numpy" if kind.read is not None else origin)
+    with path_errors(f"{path!r:.1000} cannot be read"):
+        found = state_in((kind.read or backend.own_file)(path), path)
+    tensors = {name: _opened(path, name, value) for name, value in found.state.items()}
+    return Header(tensors, {}, found.key, origin)
+
+
+def _opened(path: str, name: str, value: Any) -> OpenedTensor:
+    owner = registry.kind_of(type(value))
+    if owner is None or not owner.backend.is_dense(value):
+        raise UnsupportedError(
+            f"{name} in {path} is sparse, or made of other tensors; load the file, make it dense, and give the dict"
+        )
+    return OpenedTensor(dtype_name(value.dtype), tuple(value.shape), value.nbytes, owner.backend, value)
 
 
 def _of_index(path: str, files: ExitStack) -> Header:
@@ -80,36 +104,10 @@ def _of_index(path: str, files: ExitStack) -> Header:
     for place, header in parts.items():
         # a file may hold more than the index says, as leftovers of an earlier one
         entries |= {name: one for name, one in header.entries.items() if places.get(name) == place}
+    origins = {header.origin for header in parts.values()}
     shared = {name: first for header in parts.values() for name, first in header.shared.items() if first in entries}
     lacking = [name for name in places if name not in entries and name not in shared]
     if lacking:
         raise FileFormatError(f"{path} names {listed(lacking, 3)}, which {places[lacking[0]]} does not hold")
-    return Header(entries, shared)
-
-
-def state_in(saved: Any, where: str) -> tuple[Mapping[str, Any], str]:
-    """The state in what a program saved, and the key that it is under: a flat dict of tensors, or the only such dict in
-    it ("" is its key in the first case). A training program keeps its optimizer and its counts beside it."""
-    if not isinstance(saved, dict):
-        raise NotATensorError(f"{where} holds a {type(saved).__qualname__}; expected a dict of tensors by name")
-    if is_state(saved):
-        return saved, ""
-    states = {key: value for key, value in saved.items() if isinstance(value, dict) and value and is_state(value)}
-    if len(states) == 1:
-        key, state = next(iter(states.items()))
-        return state, str(key)
-    if not states:
-        key = next((key for key, value in saved.items() if not _is_named_tensor(key, value)), "")
-        raise NotATensorError(
-            f"{shown(key)} is a {type(saved.get(key)).__qualname__}, not a named tensor: expected a flat dict"
-        )
-    raise StateError(f"{where} holds several states, {listed(map(repr, states), 8)}: give one of them")
-
-
-def is_state(saved: Mapping[Any, Any]) -> bool:
-    return all(_is_named_tensor(key, value) for key, value in saved.items())
-
-
-def _is_named_tensor(key: Any, value: Any) -> bool:
-    owner = registry.kind_of(type(value))
-    return isinstance(key, str) and owner is not None and owner.kind != "symbol"
+    remarks = {name: first for header in parts.values() for name, first in header.remarks.items()}
+    return Header(entries, shared, "", origins.pop() if len(origins) == 1 else "", remarks)

@@ -36,7 +36,7 @@ from xdevice.tensors.refusals import lack_of_memory, refuse_non_container, requi
 from .added_parameters import advice
 from .checkpoints import open_checkpoint
 from .disk import path_text, replacing, target_of
-from .format import DTYPES, RESERVED, SHARED, SMALL, read_all
+from .format import DTYPES, ORIGIN, RESERVED, SHARED, SMALL, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -114,15 +114,19 @@ def save(path: Path, x: Any) -> None:
 
     # the path first: a folder that is not there is said before tensors are copied from a GPU
     target = target_of(path)
-    arrays, shared = _host_arrays(_variables(x, "save"))
+    variables = _variables(x, "save")
+    arrays, shared = _host_arrays(variables)
     specs = {
         name: TensorSpec(
             dtype=name_of(array.dtype), shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes
         )
         for name, array in arrays.items()
     }
+    metadata = {ORIGIN: ",".join(sorted({variable.backend.name for variable in variables.values()}))}
+    if shared:
+        metadata[SHARED] = json.dumps(shared)
     with replacing(target) as new:
-        serialize_file(specs, new, metadata={SHARED: json.dumps(shared)} if shared else None)
+        serialize_file(specs, new, metadata=metadata)
 
 
 def _variables(x: Any, verb: str) -> _Variables:
@@ -226,43 +230,15 @@ def _name_of(dtype: Any) -> str:
 # loading
 
 
-def load(path: Path, device: object = None, backend: str | Backend | None = None, into: Any = None) -> Any:
-    """Loads the tensors of a safetensors file onto a device of any backend, or into a model's own variables.
-
-    Returns a flat dict of tensors by name, none of which requires gradients; with `into`, that model or container. The
-    file may come from any program. It is read, not memory-mapped, so it may be deleted afterwards. Costs one read of
-    the file, and on a GPU one copy. docs/reference/files.md says which state of an optimizer is in a file.
-
-    Args:
-        path: a file that `save` or any other writer of the format has made.
-        device: any spelling of a device. By default that of the `with device:` block, else `cpu:0`, even with GPUs.
-        backend: the backend whose tensors are made; by default the selected one.
-        into: a model or container with the names, shapes and dtypes of the file, all of which are checked before the
-            first tensor is written. Its own devices and backend count. A Keras optimizer must be built, others may be
-            fresh.
-
-    Raises:
-        MissingFileError: no such file. FilePathError: not readable. FileFormatError: damaged, or of another format.
-        ShapeError, DTypeError: the backend lacks the shape or dtype of a tensor, or would narrow the dtype.
-        StateError: `into` has other names, shapes or dtypes, is on meta, or came with `device` or `backend`.
-        UnsupportedError: `into` cannot be written. ArgumentError: `path` is not a path. Others as in `xdevice.tensor`.
-
-    Example:
-        >>> import os, tempfile
-        >>> xdevice.save(path := os.path.join(tempfile.mkdtemp(), "one.safetensors"), {"x": xdevice.ones(2)})
-        >>> xdevice.load(path, device="cpu", backend="numpy")
-        {'x': array([1., 1.], dtype=float32)}
-    """
+def load_file(path: Path, device: object, backend: str | Backend | None) -> dict[str, Any]:
+    """The tensors of a file by name, on a device of a backend: what `load(path)` gives."""
     path = path_text(path, "load")
-    if into is not None:
-        if device is not None or backend is not None:
-            raise StateError("into= already says which devices and backend; leave out device= and backend=")
-        return _load_into(path, into)
     owner = selection.backend(backend)
     place = place_for(owner, device)
     with open_checkpoint(path) as header:
         checked: set[str | tuple[int, ...]] = set()
-        for name, (dtype, shape, *_) in header.entries.items():
+        for name, entry in header.entries.items():
+            dtype, shape = entry.dtype, entry.shape
             if dtype not in checked:
                 wanted = floats.usual(dtype)
                 require_dtype(owner, wanted, name, "load it with another backend=", place=place, loads=True)
@@ -276,7 +252,9 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
     return tensors
 
 
-def _load_into(path: str, into: Any) -> Any:
+def load_file_into(path: Path, into: Any) -> Any:
+    """Writes the tensors of a file into the variables of a model or a container, and returns it."""
+    path = path_text(path, "load")
     variables = _variables(into, "load into")
     models = {prefix: x for prefix, _, x in _leaves(into, "load into")}
     with open_checkpoint(path) as header:
@@ -334,7 +312,7 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
         entry = entries[name]
         _require_fit(where, name, variable, entry)
         other = planned.setdefault(id(variable.value), _PlannedWrite(name, variable, entry))
-        if other.entry != entry and other.entry.read().tobytes() != entry.read().tobytes():
+        if other.entry is not entry and other.entry.read().tobytes() != entry.read().tobytes():
             raise StateError(f"{other.name} and {name} are one variable here, and two with different values in {where}")
     missing = [name for name, variable in variables.items() if id(variable.value) not in planned]
     extra = [name for name in entries if name not in variables]

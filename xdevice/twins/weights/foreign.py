@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import zipfile
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from . import readers
 from .disk import path_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-_CONVERT: Final = "then xdevice.convert_state(model, ...)"
+_CONVERT: Final = "then xdevice.models.convert_state(model, ...)"
 
 
 class Kind(NamedTuple):
     what: str
     advice: str = ""
     framework: str | None = None
-    """The backend that reads such a file, by its method `own_file`."""
+    """The backend whose tensors they are. It reads such a file by its method `own_file`, if there is no `read`."""
+    read: Callable[[str], Any] | None = None
+    """Reads the file without the framework, as arrays of NumPy."""
 
 
 _PYTORCH: Final = Kind("a checkpoint of PyTorch", framework="torch")
-_KERAS: Final = Kind("HDF5, as Keras writes it", f"load it in Keras: model.load_weights(...), {_CONVERT}")
-_PICKLE: Final = Kind(
-    "a pickle, which runs code when it is read",
-    f"if you trust it, load it in the framework that wrote it (paddle.load for .pdparams), {_CONVERT}",
-)
+_KERAS: Final = Kind("HDF5, as Keras writes it", framework="tensorflow", read=readers.read_keras)
+_PICKLE: Final = Kind("a pickle, as Paddle writes it", framework="paddle", read=readers.read_paddle)
+_MXNET: Final = Kind("a file of MXNet", framework="mxnet", read=readers.read_mxnet)
 _STARTS: Final = (
     (b"\x89HDF\r\n\x1a\n", _KERAS),
     (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", _PYTORCH),  # the number that opens it before PyTorch 1.6
-    (b"\x12\x01\0\0\0\0\0\0", Kind("a file of MXNet", f"load it in Gluon: net.load_parameters(...), {_CONVERT}")),
+    (b"\x12\x01\0\0\0\0\0\0", _MXNET),
     (b"\x93NUMPY", Kind("an array of NumPy", "numpy.load reads it")),
     (b"GGUF", Kind("GGUF, whose tensors are mostly quantised", "convert the checkpoint that it was made from")),
     (b"version https://git-lfs", Kind("a pointer of Git LFS, without the weights", "fetch them: git lfs pull")),
@@ -37,16 +38,20 @@ _STARTS: Final = (
     (b"\x1f\x8b", Kind("compressed by gzip", "unpack it first")),
     *((bytes((0x80, number)), _PICKLE) for number in range(2, 6)),
 )
+_ORBAX: Final = ("_METADATA", "_CHECKPOINT_METADATA", "manifest.ocdbt", "_sharding")
 _ENDINGS: Final = {
     ".onnx": Kind("ONNX, a graph", "convert the model that it was exported from"),
-    ".msgpack": Kind(
-        "msgpack, as Flax writes it",
-        "flax.serialization.msgpack_restore reads it; make its dicts a flat one",
-    ),
+    ".msgpack": Kind("msgpack, as Flax writes it", framework="jax"),
     ".tflite": Kind("TensorFlow Lite, a graph", "convert the model that it was exported from"),
     ".index": Kind("a checkpoint of TensorFlow", f"load it there: model.load_weights(...), {_CONVERT}"),
     ".json": Kind("JSON", "an index of weights ends with .index.json"),
 }
+
+
+def of_folder(names: Collection[str]) -> Kind | None:
+    """The kind of a folder that is a checkpoint as a whole; None for any other."""
+    is_orbax = any(name in _ORBAX for name in names)
+    return Kind("a checkpoint of Orbax", framework="jax") if is_orbax else None
 
 
 def kind_of(path: str) -> Kind | None:
@@ -66,7 +71,7 @@ def _of_names(names: Sequence[str]) -> Kind:
     if any(name.endswith("/data.pkl") for name in names):
         return _PYTORCH
     if any(name.endswith(".weights.h5") for name in names):
-        return _KERAS._replace(what="a model of Keras", advice=f"keras.saving.load_model reads it, {_CONVERT}")
+        return _KERAS._replace(what="a model of Keras")
     if names and all(name.endswith(".npy") for name in names):
         return Kind("NumPy's .npz", "give its arrays: convert_state(dict(numpy.load(...)), ...)")
     return Kind("a zip archive", "unpack it first")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -40,6 +42,12 @@ SHARED: Final = "xdevice.shared"
 that have several."""
 
 
+ORIGIN: Final = "xdevice.origin"
+"""The key of the names of the backends whose tensors `save` has written, joined by commas."""
+_FORMATS: Final = {"pt": "torch", "pd": "paddle", "tf": "tensorflow", "flax": "jax"}
+"""Of other programs' entry `format`, which says whose model a file is of: the name of the backend."""
+
+
 class Entry(NamedTuple):
     """The dtype and shape of a tensor in an open file, and the position of its values there, in bytes."""
 
@@ -55,7 +63,8 @@ class Entry(NamedTuple):
         return _fill(buffer, self.file, self.start).view(host_dtype(self.dtype)).reshape(self.shape)
 
 
-class OpenedTensor(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class OpenedTensor:
     """A tensor of a file that its own framework has opened."""
 
     dtype: str
@@ -81,6 +90,10 @@ class Header(NamedTuple):
     shared: dict[str, str]
     key: str = ""
     """The key that these are under, if the file holds more than them."""
+    origin: str = ""
+    """The name of the backend whose tensors these are, or several, joined by commas; "" if the file does not say it."""
+    remarks: Mapping[str, str] = MappingProxyType({})
+    """What the file says of a name that it does not have: a name that it has. They may be those of one tied weight."""
 
     def by_name(self) -> dict[str, FileTensor]:
         """The tensors by all of their names."""
@@ -122,7 +135,10 @@ def _header(path: str, file: FileIO) -> Header:
             header = json.loads(file.read(length).decode(), object_pairs_hook=_without_twins)
             metadata = header.pop(RESERVED, None) or {}
             entries = _entries(header, 8 + length, file)
-        return Header(entries, _read_shared(metadata, entries))
+        origin = metadata.get(ORIGIN) or _FORMATS.get(metadata.get("format", ""), "")
+        # as the library's save_model writes names of tied weights, and others their remarks
+        remarks = {name: first for name, first in metadata.items() if first in entries and name not in entries}
+        return Header(entries, _read_shared(metadata, entries), origin=origin, remarks=remarks)
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         size = os.fstat(file.fileno()).st_size
         raise FileFormatError(

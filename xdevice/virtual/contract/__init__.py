@@ -1,4 +1,4 @@
-"""What `virtual` adds to the contract of an adapter: several devices on a machine with one."""
+"""The part of an adapter's contract that `virtual` adds: several devices on a machine with one."""
 
 from __future__ import annotations
 

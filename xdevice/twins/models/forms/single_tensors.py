@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from xdevice.errors import StateError
 from xdevice.twins.contract import layouts
 from xdevice.twins.models.name_likeness import crossings, guess
-from xdevice.twins.models.reading import declared_layer, parent_of
+from xdevice.twins.models.reading import declared_layer, parent_of, ways_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,9 +34,10 @@ def with_norms(twin: Twin, other: Twin) -> Twin:
     for layer, name in zip(twin.singles, twin.single_names, strict=True):
         modules.setdefault(parent_of(layer.path), {})[name] = twin.variables[name]
     modules.pop("", None)
+    ways = ways_of(twin.backend)
     for kind in _NORMS:
         lacking = _norms(other, kind) - _norms(twin, kind)
-        candidates = [declared_layer(twin.backend, path, kind, variables) for path, variables in modules.items()]
+        candidates = [declared_layer(ways, path, kind, variables) for path, variables in modules.items()]
         norms = [(layer, _form(twin, layer)) for layer in candidates if layer is not None]
         counts = Counter(form for _, form in norms)
         # one more or one less would be a guess
@@ -105,7 +106,8 @@ def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
         part._replace(rule=layouts.reshaped(part.rule, flat, shape)) if part.of == ("weight",) else part
         for part in layer.parts
     )
-    settings: dict[str, object] = {"activation": layer.settings.get("activation")}
+    # without settings, nobody has read what the layer is set to, and that is listed
+    settings: dict[str, object] = {"activation": layer.settings.get("activation")} if layer.settings else {}
     if math.prod(shape[2:]) != 1:
         settings[layouts.FLATTENS] = True
     return layer._replace(kind="linear", parts=parts, settings=settings)

@@ -50,7 +50,7 @@ def processes(
     Costs 20 ms and the start of the engine, which may import PyTorch; a world of one starts nothing.
 
     Example:
-        >>> with xdevice.processes() as world:
+        >>> with xdevice.distributed.processes() as world:
         ...     assert xdevice.item(world.all_reduce(xdevice.tensor(3.0))) == 3 * world.size
     """
     options = Options(
@@ -68,12 +68,12 @@ def processes(
     around = _current.options
     arguments = (engine, timeout, join_timeout, check)
     if any(value is not None and value != own for value, own in zip(arguments, around, strict=True)):
-        raise ArgumentError(f"this is inside of a block of processes already, with {around}; leave it first")
+        raise ArgumentError(f"this is inside a block of processes already, with {around}; leave it first")
     return _current
 
 
 def world() -> World:
-    """Returns the `World` of the `with xdevice.processes()` block that this process is in.
+    """Returns the `World` of the `with xdevice.distributed.processes()` block that this process is in.
 
     Young: it may change in a minor version.
 
@@ -81,23 +81,23 @@ def world() -> World:
         LaunchError: this process is not in such a block.
 
     Example:
-        >>> with xdevice.processes() as world:
-        ...     xdevice.world() is world
+        >>> with xdevice.distributed.processes() as world:
+        ...     xdevice.distributed.world() is world
         True
     """
     if _current is None:
-        raise LaunchError("this process is not in a block of processes: with xdevice.processes() as world:")
+        raise LaunchError("this process is not in a block of processes: with xdevice.distributed.processes() as world:")
     return _current
 
 
 class World:
-    """All processes that work together, seen from one of them. `xdevice.processes()` returns it.
+    """All processes that work together, seen from one of them. `xdevice.distributed.processes()` returns it.
 
     Young: it may change in a minor version.
 
     Its attributes are `rank`, `size`, `local_rank`, `local_size`, `launcher`, `device`, which is
-    `xdevice.local_device()`, and `engine`, the name of what moves the tensors ("none" in a world of one). On
-    TensorFlow, the block is one of `with device:` too.
+    `xdevice.distributed.local_device()`, and `engine`, the name of what moves the tensors ("none" in a world of one).
+    On TensorFlow, the block is one of `with device:` too.
 
     Every rank must call the same methods in the same order, from one thread. The methods take tensors of any backend,
     on `device` or on the host, and containers of them. They raise PeerError if a rank has failed or is late; that
@@ -121,7 +121,7 @@ class World:
 
     @property
     def device(self) -> Device:
-        """The device of this process: `xdevice.local_device()`."""
+        """The device of this process: `xdevice.distributed.local_device()`."""
         return self._session.device
 
     @property
@@ -135,7 +135,8 @@ class World:
 
     def __reduce__(self) -> NoReturn:
         raise UnsupportedError(
-            "a world is this process's own, and is not copied or pickled; call xdevice.world() where it is needed, or "
+            "a world is this process's own, and is not copied or pickled; call "
+            "xdevice.distributed.world() where it is needed, or "
             "pass on world.rank and world.size"
         )
 
@@ -159,8 +160,9 @@ class World:
     def all_reduce(self, x: Any, op: str = "sum", weight: float | None = None) -> Any:
         """Returns the sum, mean, max or min of `x` over all ranks, bit for bit the same on each. Use the return value.
 
-        A tensor that can be written (`xdevice.all_reduce` lists which can) receives the result and is returned itself;
-        for others a new tensor is made. 16-bit floats are added as float32 and rounded once; integers wrap around.
+        A tensor that can be written (`xdevice.parallel.all_reduce` lists which can) receives the result and is returned
+        itself; for others a new tensor is made. 16-bit floats are added as float32 and rounded once; integers wrap
+        around.
 
         Args:
             x: a tensor, or a container of tensors, with the same keys, dtypes and shapes on each rank.
@@ -169,7 +171,8 @@ class World:
                 sum(weight * x) / sum(weight). With weight 0 the values of `x` do not matter, even if they are NaN.
 
         Raises:
-            NotATensorError, DTypeError, ArgumentError, UnsupportedError: as `xdevice.all_reduce`. ArgumentError also
+            NotATensorError, DTypeError, ArgumentError, UnsupportedError: as `xdevice.parallel.all_reduce`.
+            ArgumentError also
                 for a weight below 0, or weights of 0 on all ranks.
         """
         return collectives.all_reduce(self._session, x, op, weight)
@@ -267,7 +270,7 @@ class World:
         Costs a vote and 8 bytes for each index; with a seed, 40 ns and 8 bytes for each of the data set.
 
         Example:
-            >>> with xdevice.processes() as world:
+            >>> with xdevice.distributed.processes() as world:
             ...     world.split_range(5, seed=0).tolist()
             [0, 3, 4, 2, 1]
         """

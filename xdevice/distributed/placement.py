@@ -23,7 +23,7 @@ RANKS: Final = (
     "OMPI_COMM_WORLD_LOCAL_RANK",  # mpirun of Open MPI
     "MPI_LOCALRANKID",  # mpiexec of MPICH and Intel MPI (Hydra)
     "MV2_COMM_WORLD_LOCAL_RANK",  # MVAPICH2
-    "SLURM_LOCALID",  # srun; last, because other launchers are often started inside of a Slurm job
+    "SLURM_LOCALID",  # srun; last, because other launchers are often started inside a Slurm job
 )
 """The variables in which launchers tell a process its local rank. The first variable that is set counts: if one
 launcher was started by another, it is that of the inner launcher."""
@@ -46,7 +46,7 @@ def local_device() -> Device:
             int of 0 or more.
 
     Example:
-        >>> xdevice.local_device() == xdevice.try_gpu()
+        >>> xdevice.distributed.local_device() == xdevice.try_gpu()
         True
     """
     setting = next(((name, os.environ[name]) for name in RANKS if os.environ.get(name)), None)

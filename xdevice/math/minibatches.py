@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def batches(arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = False) -> Iterator[Any]:
-    """Yields parts of `size` rows, in order or shuffled: `for x, y in xdevice.batches((x, y), 32):`.
+    """Yields parts of `size` rows, in order or shuffled: `for x, y in xdevice.math.batches((x, y), 32):`.
 
     Young: it may change in a minor version.
 
@@ -38,7 +38,7 @@ def batches(arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = 
     `arrays` at the first batch. `xdevice.prefetch` takes it.
 
     Example:
-        >>> [tuple(x.shape) for x in xdevice.batches(xdevice.ones(5, 2), 2)]
+        >>> [tuple(x.shape) for x in xdevice.math.batches(xdevice.ones(5, 2), 2)]
         [(2, 2), (2, 2), (1, 2)]
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:

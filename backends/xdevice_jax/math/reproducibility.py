@@ -1,0 +1,24 @@
+"""Seeds and deterministic kernels on JAX."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from xdevice.math.contract.reproducibility import Reproducibility
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FLAG: Final = "--xla_gpu_deterministic_ops=true"
+
+
+class JaxReproducibility(Reproducibility):
+    def seed_generators(self, n: int) -> None:
+        """Does nothing, because JAX has no generators: a program seeds its keys."""
+
+    @contextmanager
+    def deterministic(self) -> Iterator[list[str]]:
+        needs_flag = self.count("gpu") and not self.virtual and _FLAG not in os.environ.get("XLA_FLAGS", "")
+        yield [f"sums on a GPU: put {_FLAG} into XLA_FLAGS before JAX starts"] if needs_flag else []

@@ -1,0 +1,33 @@
+"""Seeds and deterministic kernels on MXNet."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import mxnet as mx
+
+from xdevice.math.contract.reproducibility import Reproducibility
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_VARIABLE: Final = "MXNET_ENFORCE_DETERMINISM"
+
+
+class MxnetReproducibility(Reproducibility):
+    def seed_generators(self, n: int) -> None:
+        mx.random.seed(n)
+
+    @contextmanager
+    def deterministic(self) -> Iterator[list[str]]:
+        before = os.environ.get(_VARIABLE)
+        os.environ[_VARIABLE] = "1"
+        try:
+            yield []
+        finally:
+            if before is None:
+                del os.environ[_VARIABLE]
+            else:
+                os.environ[_VARIABLE] = before

@@ -1,0 +1,32 @@
+"""Seeds and deterministic kernels on Paddle."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import paddle
+
+from xdevice.math.contract.reproducibility import Reproducibility
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FLAGS: Final = ("FLAGS_cudnn_deterministic", "FLAGS_embedding_deterministic")
+
+
+class PaddleReproducibility(Reproducibility):
+    def seed_generators(self, n: int) -> None:
+        paddle.seed(n)
+
+    @contextmanager
+    def deterministic(self) -> Iterator[list[str]]:
+        if not paddle.is_compiled_with_cuda():  # such a build does not have the flags, which are of GPUs only
+            yield []
+            return
+        before = paddle.get_flags(list(_FLAGS))
+        paddle.set_flags(dict.fromkeys(_FLAGS, 1))
+        try:
+            yield []
+        finally:
+            paddle.set_flags(before)

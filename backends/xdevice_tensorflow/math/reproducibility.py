@@ -1,0 +1,32 @@
+"""Seeds and deterministic kernels on TensorFlow."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import keras
+import tensorflow as tf
+
+from xdevice.math.contract.reproducibility import Reproducibility
+from xdevice_tensorflow.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class TensorflowReproducibility(Reproducibility):
+    def seed_generators(self, n: int) -> None:
+        keras.utils.set_random_seed(n)  # TensorFlow's generators, and that of Keras's own layers
+        tf.random.set_seed(n)
+
+    @contextmanager
+    def deterministic(self) -> Iterator[list[str]]:
+        private.require("deterministic")
+        was_on = private["tensorflow.python.framework.config.is_op_determinism_enabled"]()
+        tf.config.experimental.enable_op_determinism()
+        try:
+            yield []
+        finally:
+            if not was_on:
+                private["tensorflow.python.framework.config.disable_op_determinism"]()

@@ -1,0 +1,41 @@
+"""Seeds and deterministic kernels on PyTorch."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from xdevice.math.contract.reproducibility import Reproducibility
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
+"""cuBLAS reads it when it starts; without it PyTorch raises an error at the first product of matrices on a GPU."""
+
+
+class TorchReproducibility(Reproducibility):
+    def seed_generators(self, n: int) -> None:
+        torch.manual_seed(n)
+
+    @contextmanager
+    def deterministic(self) -> Iterator[list[str]]:
+        cudnn = torch.backends.cudnn
+        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        flags = cudnn.deterministic, cudnn.benchmark
+        torch.use_deterministic_algorithms(True)
+        cudnn.deterministic, cudnn.benchmark = True, False
+        try:
+            yield _lacking()
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            cudnn.deterministic, cudnn.benchmark = flags
+
+
+def _lacking() -> list[str]:
+    if not torch.cuda.is_available() or _WORKSPACE in os.environ:
+        return []
+    return [f"products of matrices on a GPU: set {_WORKSPACE}=:4096:8 in the environment before the program starts"]

@@ -1,0 +1,35 @@
+"""Functions of two floats where the plain formula overflows, underflows or subtracts infinities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.environment import BACKENDS
+
+import xdevice
+
+INF = float("inf")
+LEFT = [3e20, 3e-30, 0.0, INF, -INF, 3.0, -INF, 2.0]
+RIGHT = [4e20, 4e-30, 0.0, 1.0, -INF, 4.0, 2.0, float("nan")]
+
+
+@pytest.mark.parametrize("function", ["hypot", "logaddexp"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_intermediate_overflows(backend, function):
+    with xdevice.use_backend(backend):
+        a, b = xdevice.tensor(LEFT), xdevice.tensor(RIGHT)
+        actual = xdevice.to_numpy(getattr(xdevice.array_namespace(a), function)(a, b))
+    wide = np.float64(LEFT), np.float64(RIGHT)
+    with np.errstate(invalid="ignore"):
+        expected = getattr(np, function)(*wide).astype("float32")
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "numpy"])
+def test_gradients_are_finite_where_the_values_are(backend):
+    with xdevice.use_backend(backend):
+        pair = [xdevice.tensor([3e15, 3.0, 0.5]), xdevice.tensor([4e15, 4.0, 0.5])]
+        xp = xdevice.array_namespace(pair[0])
+        _, gradients = xdevice.math.value_and_grad(lambda p: xp.sum(xp.hypot(*p) + xp.logaddexp(*p)))(pair)
+        for gradient in gradients:
+            assert np.isfinite(xdevice.to_numpy(gradient)).all()

@@ -1,0 +1,215 @@
+"""Answers to names that xdevice does not have: the word to use, or why there is none. Read only when a name is missing.
+
+The guesses are names of PyTorch, JAX, TensorFlow, Keras, MXNet, PaddlePaddle, accelerate and d2l that mean something
+which xdevice has under another name, or leaves to the framework on purpose.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from .dtypes import DTYPES
+
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from typing import Final
+
+_DTYPE: Final = 'a dtype is a text here, the same on every backend: dtype="{name}"'
+_FRAMEWORK: Final = "models, and layers with weights of their own, are the framework's: xdevice moves and compares them"
+
+_WORDS: Final = {
+    "device_count": "xdevice.num_gpus()",
+    "gpu_count": "xdevice.num_gpus()",
+    "local_device_count": "xdevice.num_gpus()",
+    "is_available": "xdevice.num_gpus() > 0; xdevice.try_gpu() is the GPU if there is one, else the CPU",
+    "cuda_is_available": "xdevice.num_gpus() > 0",
+    "list_physical_devices": "xdevice.devices()",
+    "list_logical_devices": "xdevice.devices()",
+    "local_devices": "xdevice.devices()",
+    "current_accelerator": "xdevice.try_gpu()",
+    "current_device": "xdevice.device(), the device on which tensors are made",
+    "get_default_device": "xdevice.device(), the device on which tensors are made",
+    "default_device": "`with xdevice.gpu():` for a block, xdevice.set_default_device(device) from here on",
+    "set_device": "xdevice.set_default_device(device), or `with device:` for a block",
+    "set_device_index": "xdevice.set_default_device(xdevice.gpu(index))",
+    "device_put": "xdevice.to_device(x, device)",
+    "to": "xdevice.to_device(x, device)",
+    "as_in_ctx": "xdevice.to_device(x, device)",
+    "as_in_context": "xdevice.to_device(x, device)",
+    "device_get": "xdevice.to_numpy(x)",
+    "numpy": "xdevice.to_numpy(x)",
+    "asnumpy": "xdevice.to_numpy(x)",
+    "clone": "xdevice.copy_to(x, device)",
+    "copy": "xdevice.copy_to(x, device)",
+    "deepcopy": "xdevice.copy_to(x, device)",
+    "context": "xdevice.device",
+    "Context": "xdevice.device",
+    "ctx": "xdevice.device",
+    "synchronize": "xdevice.sync()",
+    "block_until_ready": "xdevice.sync(x)",
+    "wait": "xdevice.sync(x)",
+    "waitall": "xdevice.sync()",
+    "sync_devices": "xdevice.sync()",
+    "manual_seed": "xdevice.random.seed(n); xdevice.random.seed_all(n) seeds the frameworks as well",
+    "manual_seed_all": "xdevice.random.seed_all(n)",
+    "seed": "xdevice.random.seed(n); xdevice.random.seed_all(n) seeds the frameworks as well",
+    "set_seed": "xdevice.random.seed_all(n)",
+    "seed_everything": "xdevice.random.seed_all(n)",
+    "set_random_seed": "xdevice.random.seed_all(n)",
+    "PRNGKey": "xdevice.random.seed(n): its generators have no keys",
+    "key": "xdevice.random.seed(n): its generators have no keys",
+    "get_rng_state": "xdevice.random.get_state()",
+    "set_rng_state": "xdevice.random.set_state(state)",
+    "rand": "xdevice.random.uniform(2, 3)",
+    "randn": "xdevice.random.normal(2, 3)",
+    "randint": "xdevice.random.integers(2, 3, high=10)",
+    "randperm": "xdevice.random.permutation(n)",
+    "shuffle": "xdevice.random.permutation(n), or xdevice.math.batches(x, size, shuffle=True)",
+    "use_deterministic_algorithms": "`with xdevice.math.deterministic():`",
+    "enable_op_determinism": "`with xdevice.math.deterministic():`",
+    "no_grad": "nothing is recorded outside xdevice.math.value_and_grad; inside it, xdevice.math.stop_gradient(x)",
+    "enable_grad": "xdevice.math.value_and_grad(function)",
+    "inference_mode": "nothing is recorded outside xdevice.math.value_and_grad",
+    "detach": "xdevice.math.stop_gradient(x)",
+    "backward": "value, gradients = xdevice.math.value_and_grad(function)(x)",
+    "GradientTape": "value, gradients = xdevice.math.value_and_grad(function)(x)",
+    "autograd": "xdevice.math.value_and_grad(function)",
+    "jit": "xdevice.compile(function)",
+    "function": "xdevice.compile(function)",
+    "to_static": "xdevice.compile(function)",
+    "hybridize": "xdevice.compile(function)",
+    "autocast": "mixed precision is the framework's own, for instance torch.autocast: docs/guides/mixed_precision.md",
+    "amp": "mixed precision is the framework's own, for instance torch.amp: docs/guides/mixed_precision.md",
+    "GradScaler": "mixed precision is the framework's own, for instance torch.amp: docs/guides/mixed_precision.md",
+    "vmap": "there is no such transformation here: use the framework's own, or write the axis",
+    "pmap": "xdevice.parallel.replicate and xdevice.parallel.run, or xdevice.distributed for several processes",
+    "pin_memory": "large copies to a GPU go through page-locked memory by themselves: xdevice.to_device(x, device)",
+    "empty_cache": "xdevice.accelerator.empty_cache()",
+    "clear_cache": "xdevice.accelerator.empty_cache()",
+    "memory_allocated": "xdevice.memory(device).allocated",
+    "max_memory_allocated": "xdevice.memory(device).peak",
+    "memory_stats": "xdevice.memory(device)",
+    "memory_reserved": "xdevice.memory(device): what the frameworks keep in reserve is theirs to tell",
+    "mem_get_info": "xdevice.memory(device).free and .total",
+    "get_memory_info": "xdevice.memory(device)",
+    "memory_info": "xdevice.memory(device)",
+    "get_device_name": "xdevice.memory(device).name",
+    "get_device_properties": "xdevice.memory(device) has name and total",
+    "get_device_capability": "xdevice.accelerator.is_dtype_supported(dtype, device); the rest is one vendor's",
+    "current_stream": "xdevice.accelerator.Stream.current(device)",
+    "stream": "`with xdevice.accelerator.Stream(device):`",
+    "CUDAGraph": "xdevice.accelerator.make_graphed_callable(task)",
+    "graph": "xdevice.accelerator.make_graphed_callable(task)",
+    "cuda": "xdevice.gpu(i), on every vendor; xdevice.to_device(x, 'gpu:0') moves",
+    "mps": "xdevice.gpu(), on every vendor",
+    "xpu": "xdevice.gpu(i), on every vendor",
+    "npu": "xdevice.gpu(i), on every vendor",
+    "CUDAPlace": "xdevice.gpu(i)",
+    "CPUPlace": "xdevice.cpu()",
+    "Tensor": "the tensors are the framework's own; xdevice.tensor(data) makes one",
+    "array": "xdevice.tensor(data)",
+    "asarray": "xdevice.tensor(data) copies; xdevice.array_namespace(x).asarray need not",
+    "as_tensor": "xdevice.tensor(data), which always copies",
+    "from_numpy": "xdevice.tensor(array), which always copies",
+    "to_tensor": "xdevice.tensor(data)",
+    "constant": "xdevice.tensor(data)",
+    "convert_to_tensor": "xdevice.tensor(data)",
+    "Variable": "models, and what they train, are the framework's: xdevice moves and compares them",
+    "Parameter": "models, and what they train, are the framework's: xdevice moves and compares them",
+    "from_dlpack": "xdevice.convert(x, backend)",
+    "is_tensor": "xdevice.device_of(x) raises NotATensorError for what is no tensor",
+    "cat": "xdevice.array_namespace(x).concat",
+    "concatenate": "xdevice.array_namespace(x).concat",
+    "transpose": "xdevice.array_namespace(x).permute_dims",
+    "masked_fill": "xdevice.array_namespace(x).where",
+    "clamp": "xdevice.array_namespace(x).clip",
+    "set_default_dtype": "name the dtype where a tensor is made: xdevice.zeros(2, dtype='float16')",
+    "set_floatx": "name the dtype where a tensor is made: xdevice.zeros(2, dtype='float16')",
+    "state_dict": "the framework's own, or xdevice.models.convert_state(model, backend) for another framework",
+    "load_state_dict": "xdevice.load(state, into=model)",
+    "load_state": "xdevice.load(state, into=model)",
+    "load_weights": "xdevice.load(path, into=model)",
+    "save_weights": "xdevice.save(path, model)",
+    "Module": _FRAMEWORK,
+    "Layer": _FRAMEWORK,
+    "Model": _FRAMEWORK,
+    "Sequential": _FRAMEWORK,
+    "Linear": f"xp.matmul(x, weight) + bias computes with weights that are given; {_FRAMEWORK}",
+    "DataLoader": "xdevice.math.batches(arrays, size, shuffle=True), and xdevice.prefetch(batches, device)",
+    "DataParallel": "xdevice.parallel.replicate, split_batch and parallel.all_reduce",
+    "data_parallel": "xdevice.parallel.replicate, split_batch and parallel.all_reduce",
+    "DistributedDataParallel": "world.averaging(model) in `with xdevice.distributed.processes() as world:`",
+    "MirroredStrategy": "xdevice.parallel.replicate, split_batch and parallel.all_reduce",
+    "Accelerator": "docs/guides/from_accelerate.md has a word for each of its methods",
+    "prepare": "xdevice.to_device for models, xdevice.prefetch for batches: docs/guides/from_accelerate.md",
+    "parallel_apply": "xdevice.parallel.run(*tasks)",
+    "init_process_group": "`with xdevice.distributed.processes() as world:`",
+    "init": "`with xdevice.distributed.processes() as world:`",
+    "rank": "world.rank in `with xdevice.distributed.processes() as world:`",
+    "get_rank": "world.rank in `with xdevice.distributed.processes() as world:`",
+    "local_rank": "xdevice.distributed.local_device() is the device of this process",
+    "get_world_size": "world.size in `with xdevice.distributed.processes() as world:`",
+    "barrier": "world.barrier() in `with xdevice.distributed.processes() as world:`",
+    "all_gather": "world.all_gather(x) in `with xdevice.distributed.processes() as world:`",
+    "reduce_scatter": "world.reduce_scatter(x) in `with xdevice.distributed.processes() as world:`",
+    "allreduce": "xdevice.parallel.all_reduce(tensors), or world.all_reduce(x) of several processes",
+    "split_and_load": "xdevice.split_batch(batch, devices)",
+    "scatter": "xdevice.split_batch(batch, devices)",
+    "set_visible_devices": "CUDA_VISIBLE_DEVICES in the environment, before the framework starts",
+    "transfer_guard": "xdevice.transfers()",
+    "use": "`with xdevice.use_backend(name):`",
+    "current_backend": "xdevice.backend()",
+    "get_backend": "xdevice.backend()",
+    "register": "xdevice.register_container(type)",
+    "register_pytree_node": "xdevice.register_container(type)",
+    "record": "xdevice.parity.log(name, value)",
+    "trace": "xdevice.parity.capture_intermediates(model) for what layers compute; a sum of a diagonal is "
+    "xdevice.array_namespace(x).linalg.trace",
+    "capture": "xdevice.accelerator.make_graphed_callable(task)",
+    "supports": "xdevice.accelerator.is_dtype_supported(dtype, device)",
+    "allclose": "xdevice.assert_parity(a, b), or xdevice.parity.compare(a, b).ok",
+    "assert_close": "xdevice.assert_parity(a, b)",
+    "assert_allclose": "xdevice.assert_parity(a, b)",
+    "profiler": "xdevice.measure(function) for times, xdevice.transfers() for copies; the rest is the framework's",
+}
+_FACES: Final = "accelerator distributed errors math models native nn optim parallel parity random"
+_STANDARD: Final = """
+abs add all any arange argmax argmin argsort astype broadcast_to ceil clip concat cos cumulative_sum divide empty
+empty_like equal exp expand_dims eye flip floor full full_like greater isfinite isinf isnan less linspace log matmul
+max maximum mean meshgrid min minimum multiply nonzero ones_like outer permute_dims pow prod repeat reshape result_type
+roll round searchsorted sign sin sort sqrt square squeeze stack std subtract sum take tan tanh tensordot tile tril triu
+unstack unique_values var vecdot where zeros_like
+"""
+"""Functions of the Python Array API standard."""
+
+
+def answer(name: str, public: list[str]) -> str:
+    """The message of the `AttributeError` for a name that `xdevice`, whose names are `public`, does not have."""
+    missing = f"module 'xdevice' has no attribute {name!r}"
+    if name.startswith("_"):
+        return missing
+    word = _word(name) or _resembling(name, public)
+    return f"{missing}: {word}" if word else missing
+
+
+def _word(name: str) -> str | None:
+    if name in _WORDS:
+        word = _WORDS[name]
+        return f"use {word}" if word.startswith(("xdevice.", "`with", "value, ", "world.")) else word
+    if name in DTYPES:
+        return _DTYPE.format(name=name)
+    face = next((face for face in _FACES.split() if name in dir(import_module(f"xdevice.{face}"))), None)
+    if face is not None:
+        return f"use xdevice.{face}.{name}"
+    if name in _STANDARD.split():
+        return f"use xdevice.array_namespace(x).{name}, as the Array API standard calls it"
+    return None
+
+
+def _resembling(name: str, public: list[str]) -> str | None:
+    from difflib import get_close_matches
+
+    alike = get_close_matches(name, [*public, *_WORDS], 1, 0.8)
+    if not alike:
+        return None
+    return _word(alike[0]) if alike[0] in _WORDS else f"did you mean xdevice.{alike[0]}?"

@@ -1,0 +1,119 @@
+"""`register_container`: types of the user's own, here and in the trees of JAX, PyTorch and optree.
+
+A type whose attributes are walked is handed on to each framework that is loaded, now or later. A tree keeps the
+attributes that hold tensors as children; all others are compared by `==`, as `jax.jit` compares what is static. Types
+with functions of their own are not handed on: those take the old object, which trees do not have.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from xdevice.core import registry
+
+from . import attributes, trees, ways
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeVar
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+    T = TypeVar("T", bound=type)
+
+_shared: Final[list[type]] = []
+
+
+def register_container(
+    cls: T,
+    *,
+    flatten: Callable[[Any], Mapping[Any, Any] | Sequence[Any]] | None = None,
+    rebuild: Callable[[Any, Any], Any] | None = None,
+    move: Callable[[Any, Device], Any] | None = None,
+) -> T:
+    """Says how objects of a type of your own, and of its subclasses, are walked or moved; returns the type.
+
+    Young: it may change in a minor version.
+
+    Needed for objects that hold tensors and have no `.to(device)` of their own. Without further arguments, also as a
+    decorator, their attributes are walked, and rebuilding makes a new object without calling `__init__`. It holds at
+    once, also for types met before, and costs nothing for other types. A type without functions also becomes a node of
+    the trees of JAX, PyTorch and optree, where these are imported. docs/reference/devices.md has more examples.
+
+    Args:
+        cls: the type. If it is registered again, the last call counts.
+        flatten: returns what is in an object, as a dict or a list.
+        rebuild: `rebuild(old, inside)` returns a new object that holds `inside`, a dict or list as from `flatten`.
+        move: `move(x, device)` returns `x` itself or a new object, on a `Device`. `copy_to` calls it on a deep copy.
+
+    Raises:
+        ContainerError: not a type; a type of tensors or models; one of `flatten` and `rebuild` without the other, or
+            either beside `move`.
+
+    Example:
+        >>> @xdevice.register_container
+        ... class Game:
+        ...     def __init__(self, board):
+        ...         self.board = board
+        >>> xdevice.device_of([Game(xdevice.ones(2, device="cpu"))])
+        Device('cpu:0')
+    """
+    is_first = cls not in ways.registered
+    trees.register(cls, flatten, rebuild, move)
+    if is_first and flatten is None and move is None:
+        _share(cls)
+    return cls
+
+
+class Static(NamedTuple):
+    """The attributes of an object that hold no tensors, and the names of the others."""
+
+    cls: type
+    names: tuple[str, ...]
+    others: tuple[tuple[str, Any], ...]
+
+    def __hash__(self) -> int:
+        return hash((self.cls, self.names))  # the others may be lists, which have no hash
+
+
+def _share(cls: type) -> None:
+    """Hands a type on to the trees of the frameworks that are loaded, and to optree's if it is imported."""
+    _shared.append(cls)
+    for backend in registry.list_loaded():
+        backend.register_tree_node(cls, _flatten, _unflatten)
+    optree = sys.modules.get("optree")
+    if optree is not None:
+        # a namespace of our own: the global one is the program's
+        optree.register_pytree_node(cls, _flatten, _unflatten, namespace="xdevice")
+
+
+def share_all(backend: Backend) -> None:
+    """Hands the types that are registered already on to a framework that was loaded after them."""
+    for cls in _shared:
+        backend.register_tree_node(cls, _flatten, _unflatten)
+
+
+def _flatten(x: Any) -> tuple[tuple[Any, ...], Static]:
+    names, values = attributes.read(x)
+    pairs = [(str(name), value) for name, value in zip(names, values, strict=True)]
+    holding = {name for name, value in pairs if any(_is_tensor(leaf.value) for leaf in trees.leaves(value))}
+    children = tuple(value for name, value in pairs if name in holding)
+    names_held = tuple(name for name, _ in pairs if name in holding)
+    return children, Static(type(x), names_held, tuple(pair for pair in pairs if pair[0] not in holding))
+
+
+def _is_tensor(value: object) -> bool:
+    owned = registry.kind_of(type(value))
+    return owned is not None and owned.kind != "model"
+
+
+def _unflatten(static: Static, children: Any) -> Any:
+    new: Any = object.__new__(static.cls)
+    for name, value in (*static.others, *zip(static.names, children, strict=True)):
+        attributes.put(new, name, value)
+    return new
+
+
+registry.on_load.append(share_all)

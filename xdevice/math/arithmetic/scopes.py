@@ -1,0 +1,75 @@
+"""The scopes of devices that a framework keeps, set aside while functions of xdevice compute.
+
+PyTorch calls a scope for each operation and each attribute of a tensor, which takes 1 to 3 us each time. Functions of
+xdevice name the device wherever they make a tensor, so they need no scope; functions of the user's do.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from xdevice.contract import Backend
+    from xdevice.math.contract.arithmetic import Scopes
+
+
+class Aside:
+    """`with Aside(backend) as aside:` sets the scopes aside, and `aside.inside(function)` is called inside of them."""
+
+    def __init__(self, backend: Backend | None) -> None:
+        self._scopes = None if backend is None else backend.scopes
+        self._taken: Sequence[Any] = ()
+
+    def __enter__(self) -> Self:
+        if self._scopes is not None and self._scopes.are_open():
+            self._taken = self._scopes.set_aside()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._put_back()
+
+    def _put_back(self) -> None:
+        if self._scopes is not None and self._taken:
+            self._scopes.put_back(self._taken)
+
+    def inside(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, to be called in this block, inside of the scopes that are set aside."""
+        scopes = self._scopes
+        if scopes is None or not self._taken:
+            return function
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            scopes.put_back(self._taken)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._taken = scopes.set_aside()
+
+        return run
+
+
+def aside(scopes: Scopes | None, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of a backend, called with that backend's scopes set aside."""
+    if scopes is None:
+        return function
+    are_open, set_aside, put_back = scopes
+
+    @wraps(function, updated=())
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not are_open():
+            return function(*args, **kwargs)
+        taken = set_aside()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            put_back(taken)
+
+    return run

@@ -1,0 +1,44 @@
+"""`deterministic`: kernels that give the same bits in each run."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from xdevice.core import registry, selection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def deterministic() -> Iterator[list[str]]:
+    """A block in which the frameworks choose kernels that give the same bits in each run: `with deterministic():`.
+
+    Young: it may change in a minor version.
+
+    Asks the selected backend and every other one that is loaded. `as lacking` gives a line for each thing that one of
+    them cannot have now, such as what has to be set before it starts; empty means that nothing is lacking. At the end
+    of the block, also after an error, each framework has its former settings. They are the process's: other threads
+    compute by them too. Seed the random numbers as well: `xdevice.random.seed_all`.
+
+    | backend | set in the block | an operation without a deterministic kernel |
+    |---|---|---|
+    | torch | `torch.use_deterministic_algorithms`, cuDNN's `deterministic` and `benchmark` | RuntimeError |
+    | tensorflow | `enable_op_determinism`; it needs a seed for random operations | UnimplementedError |
+    | paddle | `FLAGS_cudnn_deterministic`, `FLAGS_embedding_deterministic` | computes |
+    | mxnet | `MXNET_ENFORCE_DETERMINISM`, which operators read | MXNetError |
+    | jax | nothing: XLA reads `--xla_gpu_deterministic_ops=true` in XLA_FLAGS when it starts | computes |
+    | numpy | nothing: it is deterministic | |
+
+    Raises:
+        UnsupportedError: a third-party backend is loaded that cannot be asked.
+
+    Example:
+        >>> with xdevice.use_backend("numpy"), xdevice.math.deterministic():
+        ...     y = xdevice.ones(2) + 1
+    """
+    backends = dict.fromkeys((selection.current(), *registry.list_loaded()))
+    with ExitStack() as scopes:
+        lines = {backend.name: scopes.enter_context(backend.deterministic()) for backend in backends}
+        yield [f"{name}: {line}" for name, lacking in lines.items() for line in lacking]

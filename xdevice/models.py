@@ -1,0 +1,7 @@
+"""Models and optimizers of one framework in another: their weights, their states, and how they differ."""
+
+from __future__ import annotations
+
+from .base.faces import lazy
+
+__getattr__, __dir__ = lazy(__name__, __file__)

@@ -1,0 +1,7 @@
+"""Whether two programs or models compute the same, and where they part first."""
+
+from __future__ import annotations
+
+from .base.faces import lazy
+
+__getattr__, __dir__ = lazy(__name__, __file__)

@@ -1,0 +1,353 @@
+"""The judgements on names that have a row in the table of `words`: a use of the name becomes a use of PyTorch's word.
+
+A program that ran before runs afterwards, also where there is no GPU: a word that raises there, where the old name gave
+a value, is written behind a test, unless the program has made that test already.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from .guards import known_at
+from .judging import OTHER_ARGUMENTS, STARS, Edits, Judgement, Use, left_open, proven, safe, text_of
+from .rules_of_calls import stands_loose
+from .values import DEVICES, NUMBERS, Value, is_known, may_be, means_of, only
+from .words import ROWS, Row
+
+_HANDLES: Final = left_open("cuda_stream or cuda_event is read here, which PyTorch's own streams do not have", "XD162")
+NAMED: Final = "the table of words has it"
+TOO_NEW: Final = "XD171"
+_STREAMS: Final = {
+    "torch.cuda.Stream",
+    "torch.cuda.current_stream",
+    "torch.cuda.default_stream",
+    "torch.Stream",
+    "torch.accelerator.current_stream",
+}
+"""Calls that give a stream."""
+_WITH_HANDLES: Final = ("torch.cuda.Stream", "torch.cuda.current_stream", "torch.cuda.Event")
+_SETTINGS: Final = {
+    "torch.cuda.Event": ("enable_timing", "blocking", "interprocess"),
+    "torch.cuda.amp.autocast": ("enabled", "dtype", "cache_enabled"),
+    "torch.autocast": ("device_type", "dtype", "enabled", "cache_enabled"),
+    "torch.amp.autocast": ("device_type", "dtype", "enabled", "cache_enabled"),
+    "torch.cuda.amp.GradScaler": ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled"),
+    "torch.amp.GradScaler": (
+        "device",
+        "init_scale",
+        "growth_factor",
+        "backoff_factor",
+        "growth_interval",
+        "enabled",
+    ),
+}
+"""The names of the parameters, in their order."""
+_ALIKE: Final = {
+    "torch.autocast": 'torch.autocast("cuda")',
+    "torch.amp.autocast": 'torch.autocast("cuda")',
+    "torch.amp.GradScaler": 'torch.amp.GradScaler("cuda")',
+    "torch.distributed.init_process_group": 'torch.distributed.init_process_group("nccl")',
+}
+"""Functions whose row is about one value of an argument."""
+_LOOSER_THAN_AND: Final = (ast.IfExp, ast.BoolOp, ast.NamedExpr, ast.Lambda)
+_REPEATABLE: Final = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+
+
+WITH_DEVICES: Final = frozenset(_ALIKE)
+
+
+def row_of(full_name: str) -> Row | None:
+    """The row of a full name, if it has one."""
+    return ROWS.get(_ALIKE.get(full_name, full_name))
+
+
+def word(use: Use) -> Judgement:
+    """The judgement on a call of a name with a row."""
+    row = row_of(use.called)
+    if row is None:
+        return left_open("no neutral word is known for it")
+    if not row.rule:
+        return left_open(row.differs)
+    if row.is_too_new(use.module.goal):
+        return left_open(f"its word {row.accelerator} needs PyTorch {row.since}", TOO_NEW)
+    judgement = WORD_RULES[row.rule](use, row)
+    return replace(judgement, since=row.since) if judgement.edits else judgement
+
+
+def value(use: Use, row: Row) -> Judgement:
+    """The judgement on a name that is not called here: it is handed on, or an annotation."""
+    if not row.rule:
+        return left_open(row.differs)
+    if row.is_too_new(use.module.goal):
+        return left_open(f"its word {row.accelerator} needs PyTorch {row.since}", TOO_NEW)
+    is_class = row.name in ("torch.cuda.Stream", "torch.cuda.Event")
+    if is_class or (row.rule == "renamed" and row.idle is None):
+        return replace(proven(NAMED, use.replace(_callee(use, row))), since=row.since)
+    return left_open("it is handed on, and the word takes other arguments or needs a GPU", "XD166")
+
+
+def has_gpu(use: Use) -> bool:
+    """Whether a test around the use has shown that there is a GPU."""
+    return getattr(use.node, "has_gpu", False)
+
+
+def _callee(use: Use, row: Row) -> str:
+    """The word without the arguments that the table shows."""
+    return use.module.named(re.sub(r"\([^()]*\)$", "", row.accelerator))
+
+
+def device_type(use: Use) -> str:
+    """The text that names the kind of accelerator there is: "cuda" on CUDA."""
+    if use.module.asks_xdevice:
+        return "xdevice.native.try_gpu().type"
+    accelerator = use.module.accelerator
+    return f"{accelerator}.type" if has_gpu(use) else f'str({accelerator} or "cpu")'
+
+
+def guarded(use: Use, edits: Edits, idle: str | None) -> Edits:
+    """The edits, with a test where the word raises without a GPU and the old name does not."""
+    if idle is None or has_gpu(use):
+        return edits
+    test = use.module.available
+    indent = use.indent
+    if use.is_statement and indent is not None:
+        inner = indent + ("\t" if "\t" in indent else "    ")
+        return (use.edit(use.start, use.start, f"if {test}:{use.module.source.newline}{inner}"), *edits)
+    start, end = ("", "") if _stands_free(use) else ("(", ")")
+    before = (use.edit(use.start, use.start, start),) if start else ()
+    return (*before, *edits, use.edit(use.end, use.end, f" if {test} else {idle}{end}"))
+
+
+def _stands_free(use: Use) -> bool:
+    """Whether a choice (`x if test else y`) needs no brackets in place of this use."""
+    match use.parent:
+        case ast.Call(func=func):
+            return use.node is not func
+    return isinstance(use.parent, ast.If | ast.While | ast.Assign | ast.Return | ast.keyword | ast.Expr)
+
+
+def _renamed(use: Use, row: Row) -> Judgement:
+    if use.has_stars:
+        return STARS
+    if row.name in _WITH_HANDLES and use.module.has_handles:
+        return _HANDLES
+    edits = use.rename(_callee(use, row))
+    device = use.keywords.get("device")
+    # the functions of torch.accelerator take the device by position only
+    if device is not None and row.accelerator.startswith("torch.accelerator."):
+        if len(use.arguments) > 1:
+            return OTHER_ARGUMENTS
+        edits = (*edits, use.edit(use.span(device)[0], use.span(device.value)[0], ""))
+    return proven(NAMED, guarded(use, edits, row.idle))
+
+
+def _replaced(use: Use, row: Row) -> Judgement:
+    if use.arguments:
+        return OTHER_ARGUMENTS
+    return proven(NAMED, guarded(use, use.replace(use.module.named(row.accelerator)), row.idle))
+
+
+def _event(use: Use, row: Row) -> Judgement:
+    names = _SETTINGS[row.name]
+    if not _is_plain(use) or not use.keywords.keys() <= set(names):
+        return OTHER_ARGUMENTS
+    if use.module.has_handles:
+        return _HANDLES
+    inserted = {use.span(argument)[0]: f"{name}=" for argument, name in zip(use.args, names, strict=False)}
+    return proven(NAMED, (*use.rename(_callee(use, row)), *_insertions(use, inserted)))
+
+
+def _is_plain(use: Use) -> bool:
+    """Whether the arguments have no stars, and those without a name no brackets around them."""
+    if use.has_stars:
+        return False
+    end = use.find(b"(", use.span(use.node.func)[1]) + 1
+    for argument in use.args:
+        start, next_end = use.span(argument)
+        if use.module.source.text[end:start].strip(b" \t\r\n,"):
+            return False
+        end = next_end
+    return True
+
+
+def _insertions(use: Use, texts: dict[int, str]) -> Edits:
+    return tuple(use.edit(at, at, text) for at, text in texts.items())
+
+
+def _device_scope(use: Use, row: Row) -> Judgement:
+    argument = use.only_argument
+    if argument is None:
+        return OTHER_ARGUMENTS
+    means = means_of(argument)
+    edits = use.rename(_callee(use, row))
+    if only(means, (*NUMBERS, "none")):
+        return proven("the index is a number", edits)
+    match re.fullmatch(r"cuda:(\d+)", text_of(argument) or ""):
+        case re.Match() as text:
+            return proven("a text that names the index", (*edits, *use.replace(text[1], argument)))
+    if only(means, ("device",)) and isinstance(argument, ast.Name | ast.Attribute | ast.Call):
+        _, end = use.span(argument)
+        return proven("the argument is a device", (*edits, use.edit(end, end, ".index")))
+    return safe("the argument is not proven to be an index; another one raises", edits)
+
+
+def _stream_scope(use: Use, row: Row) -> Judgement:
+    argument = use.only_argument
+    if argument is None:
+        return OTHER_ARGUMENTS
+    means = means_of(argument)
+    edits = use.replace_around(argument, "", "")
+    if _is_stream(means):
+        return proven("the argument is a stream, which is a scope itself", edits)
+    if may_be(means, ("none",)):
+        return left_open("it may be None, which is no scope", "XD161")
+    return safe("the argument is not proven to be a stream; another one raises", edits)
+
+
+def _is_stream(means: Value) -> bool:
+    return bool(means) and all(atom.kind == "result" and atom.subject in _STREAMS for atom in means)
+
+
+def _seed(use: Use, row: Row) -> Judgement:
+    seed = use.only_argument
+    if seed is None:
+        return OTHER_ARGUMENTS
+    if use.is_statement and _is_seeded_before(use, seed):
+        return proven(
+            "the line before has set this seed on all devices", use.rename(use.module.named("torch.manual_seed"))
+        )
+    name = row.name.rpartition(".")[2]
+    edits = use.rename(use.module.named(f"torch.get_device_module().{name}"))
+    return proven("the generator of the accelerator that there is", guarded(use, edits, "None"))
+
+
+def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
+    """Whether `torch.manual_seed` of the same seed runs before this statement, with nothing but seeds in between."""
+    if not all(isinstance(part, (*_REPEATABLE, ast.expr_context)) for part in ast.walk(seed)):
+        return False
+    statement = use.parent
+    while statement is not None:
+        block = use.module.block_of(statement)
+        for other in reversed(block[: block.index(statement)]):
+            match other:
+                case ast.Expr(value=ast.Call(func=func, args=[argument])) if ast.unparse(func).endswith("seed"):
+                    is_all = use.full_name(func) == "torch.manual_seed"
+                    if is_all and ast.dump(argument) == ast.dump(seed):
+                        return True
+                case ast.Expr(value=ast.Call(func=func)) if "seed" in ast.unparse(func):
+                    continue
+                case ast.Expr(value=ast.Constant()):
+                    continue
+                case _:
+                    return False
+        outer = use.module.parents.get(statement)
+        # what stands before `if torch.cuda.is_available():` runs before its body
+        statement = outer if isinstance(outer, ast.If) else None
+    return False
+
+
+def _autocast(use: Use, row: Row) -> Judgement:
+    return _with_device(use, "device_type", "torch.autocast")
+
+
+def _scaler(use: Use, row: Row) -> Judgement:
+    return _with_device(use, "device", "torch.amp.GradScaler")
+
+
+def _with_device(use: Use, name: str, callee: str) -> Judgement:
+    """Gives a function of mixed precision the device that there is, and switches it off where there is none, as the
+    old name does for CUDA."""
+    names = _SETTINGS[use.called]
+    if not _is_plain(use) or not use.keywords.keys() <= set(names) or len(use.args) > len(names):
+        return OTHER_ARGUMENTS
+    settings = dict(zip(names, use.args, strict=False))
+    settings.update((str(key), keyword.value) for key, keyword in use.keywords.items())
+    device = settings.pop(name, None)
+    if device is None and name == "device_type" and name in names:
+        return OTHER_ARGUMENTS
+    if device is not None and text_of(device) != "cuda":
+        return Judgement("neutral", "takes what it is given")
+    text, test = device_type(use), use.module.available
+    if not has_gpu(use) and "enabled" not in settings:
+        text = f"{text}, enabled={test}"
+    edits = use.rename(use.module.named(callee))
+    inserted: dict[int, str] = {}
+    if device is None:
+        inserted[use.find(b"(", use.span(use.node.func)[1]) + 1] = text + (", " if use.arguments else "")
+    else:
+        edits = (*edits, *use.replace(text, device))
+    for setting, argument in settings.items():
+        start, end = use.span(argument)
+        if argument in use.args:
+            inserted[start] = f"{inserted.get(start, '')}{setting}="
+        if setting == "enabled" and not has_gpu(use):
+            opening, closing = ("(", ")") if isinstance(argument, _LOOSER_THAN_AND) else ("", "")
+            inserted[start] = f"{inserted.get(start, '')}{test} and {opening}"
+            if closing:
+                inserted[end] = closing
+    return proven("the accelerator that there is", (*edits, *_insertions(use, inserted)))
+
+
+def _nccl(use: Use, row: Row) -> Judgement:
+    keyword = use.keywords.get("backend")
+    backend = keyword.value if keyword is not None else use.args[0] if use.args else None
+    if backend is None or text_of(backend) != "nccl":
+        return Judgement("neutral", "takes what it is given")
+    text = f"{use.module.torch_name}.distributed.get_default_backend_for_device({use.module.accelerator})"
+    return proven("the collectives of the accelerator that there is", use.replace(text, backend), backend)
+
+
+def move(use: Use) -> Judgement:
+    """The judgement on `.cuda()`, which becomes `.to()`: what has the one has the other, and moves in the same way."""
+    if use.has_stars or not use.keywords.keys() <= {"non_blocking", "device"} or len(use.args) > 1:
+        return OTHER_ARGUMENTS
+    receiver = means_of(use.receiver)
+    if any(atom.kind == "instance" and atom.subject.method("cuda") is not None for atom in receiver):
+        return Judgement("neutral", "a method of the project: what is in it is rewritten")
+    device = use.args[0] if use.args else getattr(use.keywords.get("device"), "value", None)
+    _, end = use.span(use.node.func)
+    edits: Edits = (use.edit(end - len("cuda"), end, "to"),)
+    if device is None:
+        at = use.find(b"(", end) + 1
+        text = use.module.accelerator
+        edits = (*edits, use.edit(at, at, text + (", " if use.keywords else "")))
+    elif not only(known_at(device, use.module.parents), (*DEVICES, *NUMBERS)):
+        return left_open("it may be None, which .to() takes for no move", "XD161")
+    judgement = proven("what has .cuda() has .to(), and moves in the same way", edits)
+    if not is_known(receiver) and "cuda" in use.module.inference.methods:
+        judgement = safe("it may be an object of the project that has .cuda() alone", edits, "XD162")
+    return replace(judgement, since="2.6")
+
+
+def is_cuda(use: Use) -> Judgement:
+    """The judgement on `x.is_cuda`."""
+    means = means_of(use.node.value)
+    if any(atom.kind == "instance" for atom in means):
+        return Judgement("not a device", "an attribute of the project")
+    _, end = use.span(use.node.value)
+    text = f"device.type == {use.module.accelerator_name}"
+    dot = use.find(b".", end)
+    edits: Edits = (use.edit(dot + 1, use.end, text),)
+    if not stands_loose(use):
+        edits = (use.edit(use.start, use.start, "("), use.edit(dot + 1, use.end, f"{text})"))
+    if only(means, ("tensor",)):
+        return replace(proven("the kind of the accelerator that there is", edits), since="2.6")
+    return replace(safe("the receiver is not proven to be a tensor", edits, "XD162"), since="2.6")
+
+
+WORD_RULES: Final[dict[str, Callable[[Use, Row], Judgement]]] = {
+    "autocast": _autocast,
+    "device_scope": _device_scope,
+    "event": _event,
+    "nccl": _nccl,
+    "renamed": _renamed,
+    "replaced": _replaced,
+    "scaler": _scaler,
+    "seed": _seed,
+    "stream_scope": _stream_scope,
+}
+"""The rules that the table names for calls."""

@@ -1,0 +1,343 @@
+"""The table of vendor-specific names, and the word for each of them in both targets: what `port` writes and `lint`
+recommends.
+
+The target "accelerator" is PyTorch's own words that are right on every vendor's devices: `torch.accelerator`,
+`torch.Stream`, `torch.Event`; other frameworks have none. The target "xdevice" is xdevice's words, and where it has
+none, those of "accelerator". Versions are PyTorch's: the first release that has the word as it
+is used here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal, NamedTuple
+
+Target = Literal["xdevice", "accelerator"]
+TARGETS: Final[tuple[Target, ...]] = ("xdevice", "accelerator")
+
+
+class Version(NamedTuple):
+    """A release of PyTorch: 2.10 is later than 2.9."""
+
+    major: int
+    minor: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+def version(text: str) -> Version:
+    """The release that a text names, such as "2.9" or "2.9.1".
+
+    Raises:
+        ValueError: it names none.
+    """
+    match = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)*", text.strip())
+    if match is None:
+        raise ValueError(f"a release of PyTorch is a text such as 2.9, not {text!r}")
+    return Version(int(match[1]), int(match[2]))
+
+
+class Goal(NamedTuple):
+    """What `port` writes: the target, and the oldest PyTorch that must have its words; None if any may be needed."""
+
+    target: Target = "xdevice"
+    minimum: Version | None = None
+
+
+USUAL: Final = Goal()
+
+
+class Row(NamedTuple):
+    """One vendor-specific name, and its words.
+
+    `rule` says how a use of the name becomes a use of the word; it is empty where `port` writes no word of the
+    framework. `idle` is the value that the name gives where there is no GPU, which the word does not give there; None
+    if both raise or both work. `differs` says what is different afterwards or, where there is no word, why.
+    """
+
+    name: str
+    accelerator: str = ""
+    since: str = ""
+    xdevice: str = ""
+    rule: str = ""
+    idle: str | None = None
+    differs: str = ""
+
+    def is_too_new(self, goal: Goal) -> bool:
+        """Whether the oldest PyTorch that is wanted does not have the word yet."""
+        return goal.minimum is not None and bool(self.since) and version(self.since) > goal.minimum
+
+    def word(self, target: Target) -> str:
+        """The word that is written for a target; empty if there is none."""
+        return (self.xdevice or self.accelerator) if target == "xdevice" else self.accelerator
+
+    @property
+    def advice(self) -> str:
+        """What is written instead, as lint says it: both words, or the reason why there is none."""
+        words = []
+        if self.xdevice:
+            words.append(self.xdevice)
+        if self.accelerator:
+            words.append(f"{self.accelerator} (PyTorch {self.since})" if self.since else self.accelerator)
+        return " or ".join(words) if words else f"there is no neutral word: {self.differs}"
+
+
+def _same(names: str, since: str, idle: str | None = None, differs: str = "") -> list[Row]:
+    """Functions of `torch.cuda` that `torch.accelerator` has under the same name."""
+    return [
+        Row(f"torch.cuda.{name}", f"torch.accelerator.{name}", since, rule="renamed", idle=idle, differs=differs)
+        for name in names.split()
+    ]
+
+
+def _of_module(names: str, idle: str | None = None) -> list[Row]:
+    """Functions of `torch.cuda` that are asked of the module of whatever accelerator there is."""
+    differs = "asks torch.cuda, torch.xpu and so on; a module without it raises AttributeError"
+    word = "torch.get_device_module()"
+    return [Row(f"torch.cuda.{name}", f"{word}.{name}", "2.4", "", "renamed", idle, differs) for name in names.split()]
+
+
+def _none(names: str, why: str) -> list[Row]:
+    return [Row(name, differs=why) for name in names.split()]
+
+
+ACCELERATOR: Final = "torch.accelerator.current_accelerator()"
+AVAILABLE: Final = "torch.accelerator.is_available()"
+_SEED: Final = "the CPU's generator gets the seed, too: written where the line before has set that seed already"
+_GRAPHS: Final = (
+    "torch.accelerator.Graph (2.12) refuses CUDA: https://github.com/pytorch/pytorch/pull/171313; "
+    "xdevice.accelerator.make_graphed_callable(function) records and replays"
+)
+
+_TORCH: Final = (
+    # choose
+    Row(
+        "torch.cuda.is_available",
+        AVAILABLE,
+        "2.6",
+        "xdevice.num_gpus() > 0",
+        "renamed",
+        differs="true on any vendor's accelerator",
+    ),
+    Row("torch.cuda.device_count", "torch.accelerator.device_count()", "2.6", "xdevice.num_gpus()", "renamed"),
+    Row(
+        'torch.device("cuda")',
+        ACCELERATOR,
+        "2.6",
+        "xdevice.native.gpu()",
+        "text",
+        differs="the name of the device that there is; without one, xdevice's prints an index",
+    ),
+    Row(
+        'device="cuda"',
+        f"device={ACCELERATOR}",
+        "2.6",
+        "device=xdevice.native.gpu()",
+        "text",
+        differs="map_location= alike",
+    ),
+    Row(
+        '"cuda" if torch.cuda.is_available() else "cpu"',
+        f'{ACCELERATOR}.type if {AVAILABLE} else "cpu"',
+        "2.6",
+        "xdevice.native.try_gpu().type",
+        "text",
+        differs="the same text on CUDA",
+    ),
+    Row('x.to("cuda")', f"x.to({ACCELERATOR})", "2.6", "xdevice.to_device(x, device)", "text"),
+    Row("x.cuda()", f"x.to({ACCELERATOR})", "2.6", "xdevice.to_device(x, xdevice.gpu())", "move"),
+    Row(
+        "x.is_cuda",
+        f"x.device.type == str({ACCELERATOR})",
+        "2.6",
+        "",
+        "is_cuda",
+    ),
+    Row(
+        'device.type == "cuda"',
+        f"device.type == str({ACCELERATOR})",
+        "2.6",
+        "",
+        "text",
+    ),
+    # the current device, waiting, streams
+    Row("torch.cuda.current_device", "torch.accelerator.current_device_index()", "2.7", "", "renamed"),
+    Row("torch.cuda.set_device", "torch.accelerator.set_device_index(i)", "2.7", "", "renamed"),
+    Row(
+        "torch.cuda.device",
+        "torch.accelerator.device_index(i)",
+        "2.8",
+        "",
+        "device_scope",
+        differs="takes an index, so a device becomes its index",
+    ),
+    Row("torch.cuda.synchronize", "torch.accelerator.synchronize()", "2.6", "xdevice.sync()", "renamed"),
+    *_same("current_stream", "2.6", differs="has native_handle (2.12) in place of cuda_stream"),
+    *_same("set_stream", "2.6"),
+    Row(
+        "torch.cuda.stream",
+        "with stream:",
+        "2.7",
+        "",
+        "stream_scope",
+        differs="before 2.12 a stream is not entered twice: https://github.com/pytorch/pytorch/pull/176568",
+    ),
+    Row(
+        "torch.cuda.Stream",
+        "torch.Stream()",
+        "2.7",
+        "",
+        "renamed",
+        differs="has native_handle (2.12) in place of cuda_stream",
+    ),
+    Row("torch.cuda.Event", "torch.Event()", "2.7", "", "event", differs="takes its settings by name only"),
+    Row(
+        "torch.cuda.is_current_stream_capturing",
+        "torch.accelerator.current_stream().is_capturing()",
+        "2.12",
+        "",
+        "replaced",
+        "False",
+    ),
+    *_none("torch.cuda.default_stream", "only a vendor's module has a default stream"),
+    *_none(
+        "torch.cuda.CUDAGraph torch.cuda.graph torch.cuda.make_graphed_callables torch.cuda.graph_pool_handle",
+        _GRAPHS,
+    ),
+    # memory
+    *_same("empty_cache", "2.9", "None"),
+    *_same("memory_allocated max_memory_allocated memory_reserved max_memory_reserved", "2.9", "0"),
+    *_same("memory_stats", "2.9", "{}"),
+    *_same("reset_peak_memory_stats reset_accumulated_memory_stats", "2.9"),
+    Row("torch.cuda.mem_get_info", "torch.accelerator.get_memory_info()", "2.10", "", "renamed"),
+    Row("torch.cuda.memory_cached", "torch.accelerator.memory_reserved()", "2.9", "", "renamed", "0"),
+    Row("torch.cuda.max_memory_cached", "torch.accelerator.max_memory_reserved()", "2.9", "", "renamed", "0"),
+    Row("torch.cuda.reset_max_memory_allocated", "torch.accelerator.reset_peak_memory_stats()", "2.9", "", "renamed"),
+    Row("torch.cuda.reset_max_memory_cached", "torch.accelerator.reset_peak_memory_stats()", "2.9", "", "renamed"),
+    *_none("torch.cuda.memory_summary torch.cuda.memory_snapshot torch.cuda.ipc_collect", "CUDA's allocator has it"),
+    Row("x.pin_memory()", differs="neutral as it is: it pins for the accelerator that there is"),
+    # random numbers
+    Row("torch.cuda.manual_seed", "torch.manual_seed(seed)", "1.0", "", "seed", differs=_SEED),
+    Row("torch.cuda.manual_seed_all", "torch.manual_seed(seed)", "1.0", "", "seed", differs=_SEED),
+    Row("torch.cuda.get_rng_state", "torch.accelerator.random.get_rng_state()", "2.14", "", "renamed"),
+    Row("torch.cuda.get_rng_state_all", "torch.accelerator.random.get_rng_state_all()", "2.14", "", "renamed", "[]"),
+    Row("torch.cuda.initial_seed", "torch.accelerator.random.initial_seed()", "2.14", "", "renamed"),
+    *_of_module("set_rng_state set_rng_state_all", "None"),
+    *_none("torch.cuda.seed torch.cuda.seed_all", "torch.seed() draws a new seed for the CPU, too"),
+    # mixed precision
+    Row(
+        "torch.cuda.amp.autocast",
+        f"torch.autocast({ACCELERATOR}.type)",
+        "2.6",
+        "",
+        "autocast",
+        differs="switched off where there is no accelerator, as before",
+    ),
+    Row(
+        "torch.cuda.amp.GradScaler",
+        f"torch.amp.GradScaler({ACCELERATOR}.type)",
+        "2.6",
+        "",
+        "scaler",
+        differs="switched off where there is no accelerator, as before",
+    ),
+    Row(
+        'torch.autocast("cuda")',
+        f"torch.autocast({ACCELERATOR}.type)",
+        "2.6",
+        "",
+        "autocast",
+        differs="switched off where there is no accelerator, as before",
+    ),
+    Row(
+        'torch.amp.GradScaler("cuda")',
+        f"torch.amp.GradScaler({ACCELERATOR}.type)",
+        "2.6",
+        "",
+        "scaler",
+        differs="switched off where there is no accelerator, as before",
+    ),
+    *_none(
+        "torch.cuda.amp.custom_fwd torch.cuda.amp.custom_bwd",
+        "torch.amp.custom_fwd(device_type=device_type) (2.4) takes the kind of device where the function is defined",
+    ),
+    # what a device is and can do
+    *_of_module("get_device_name get_device_properties is_initialized"),
+    *_of_module("is_bf16_supported", "False"),
+    *_none("torch.cuda.get_device_capability", "the numbers of CUDA's architectures; other vendors answer otherwise"),
+    *_none("torch.cuda.init", "every accelerator is initialized at its first use"),
+    *_none("torch.cuda.utilization torch.cuda.temperature torch.cuda.power_draw", "asks NVIDIA's library"),
+    *_none("torch.cuda.FloatTensor torch.cuda.LongTensor torch.cuda.HalfTensor", "torch.tensor(..., device=device)"),
+    *_none("torch.cuda.nvtx.range_push torch.cuda.nvtx.range_pop", "torch.profiler.record_function names a block"),
+    *_none("torch.cuda.nccl.version", "a property of NVIDIA's library"),
+    # several processes
+    Row(
+        'torch.distributed.init_process_group("nccl")',
+        f"torch.distributed.get_default_backend_for_device({ACCELERATOR})",
+        "2.6",
+        "",
+        "nccl",
+        differs="the collectives of the accelerator that there is: nccl, xccl, hccl",
+    ),
+)
+
+_OWN: Final = "only PyTorch has words of its own for any vendor"
+_NEUTRAL: Final = "neutral as it is"
+
+_PADDLE: Final = (
+    Row(
+        "paddle.is_compiled_with_cuda",
+        xdevice="xdevice.num_gpus() > 0",
+        differs="asks the machine, not the build: with --only safe",
+    ),
+    Row("paddle.device.cuda.device_count", xdevice="xdevice.num_gpus()", differs=_OWN),
+    Row("paddle.device.cuda.synchronize", xdevice="xdevice.sync()", differs=_OWN),
+    Row("paddle.device.cuda.memory_allocated", xdevice="xdevice.memory(device).allocated", differs=_OWN),
+    Row("paddle.device.cuda.max_memory_allocated", xdevice="xdevice.memory(device).peak", differs=_OWN),
+    Row("paddle.CUDAPlace", xdevice="xdevice.native.gpu(i)", differs=_OWN),
+    Row('paddle.set_device("gpu:0")', xdevice="xdevice.set_default_device(device)", differs=_OWN),
+    *_none(
+        "paddle.device.cuda.Stream paddle.device.cuda.Event paddle.device.cuda.stream_guard",
+        "xdevice.accelerator.Stream and xdevice.accelerator.Event have other methods",
+    ),
+    *_none("paddle.device.cuda.empty_cache", "the framework's own cache"),
+    Row("paddle.CUDAPinnedPlace", differs="xdevice pins memory by itself"),
+)
+
+_MXNET: Final = (
+    Row("mxnet.gpu", xdevice="xdevice.native.gpu(i)", differs=_OWN),
+    Row("mxnet.context.num_gpus", xdevice="xdevice.num_gpus()", differs=_OWN),
+    Row("mxnet.npx.num_gpus", xdevice="xdevice.num_gpus()", differs=_OWN),
+    Row("mxnet.npx.waitall", xdevice="xdevice.sync()", differs=_NEUTRAL),
+    Row("x.as_in_ctx(ctx)", xdevice="xdevice.to_device(x, device)", differs=_NEUTRAL),
+    Row("mxnet.cpu_pinned", differs="xdevice pins memory by itself"),
+)
+
+_TENSORFLOW: Final = (
+    Row(
+        'tensorflow.config.list_physical_devices("GPU")',
+        xdevice="xdevice.num_gpus()",
+        differs="where its length or its truth is asked; TensorFlow calls all GPUs GPU",
+    ),
+    Row("tensorflow.test.is_gpu_available", xdevice="xdevice.num_gpus() > 0", differs=_NEUTRAL),
+    Row(
+        "tensorflow.test.is_built_with_cuda",
+        xdevice="xdevice.num_gpus() > 0",
+        differs="asks the machine, not the build: with --only safe",
+    ),
+    Row('tensorflow.device("/GPU:1")', xdevice="tensorflow.device(xdevice.native.gpu(1))", differs=_NEUTRAL),
+    *_none("tensorflow.config.experimental.set_memory_growth", "TensorFlow's own allocator has it"),
+)
+
+_JAX: Final = (
+    Row('jax.devices("gpu")[i]', xdevice="xdevice.native.gpu(i)", differs="jax.devices()[i] is of the default kind"),
+    Row('jax.device_count("gpu")', xdevice="xdevice.num_gpus()", differs="JAX raises where there are none"),
+    Row("jax.device_put", xdevice="xdevice.to_device(x, device)", differs=_NEUTRAL),
+    *_none("jax.default_backend", "names the vendor's platform"),
+    *_none("jax.local_devices", "lists devices in the framework's own way"),
+)
+
+TABLE: Final[tuple[Row, ...]] = (*_TORCH, *_PADDLE, *_MXNET, *_TENSORFLOW, *_JAX)
+ROWS: Final[dict[str, Row]] = {row.name: row for row in TABLE}
+"""The rows by name: a full name such as "torch.cuda.synchronize", or how a use without one is written."""

@@ -1,0 +1,250 @@
+"""How the frameworks and libraries name and lay out the parameters of layers, compared with PyTorch: what a file or a
+dict of theirs has, also where the framework is not installed. The adapters read their models by the same tables.
+
+| dialect | of | a linear weight |
+|---|---|---|
+| torch | PyTorch, Equinox, plain dicts of NumPy | `weight` (O, I) |
+| paddle | Paddle | `weight` (I, O) |
+| mxnet | Gluon | `weight` (O, I) |
+| tensorflow | Keras | `kernel` (I, O) |
+| flax | Flax (nnx and linen) | `kernel` (I, O) |
+| haiku | Haiku, and dicts that keep `x @ w` | `w` (I, O) |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from . import layouts
+from .layouts import Part, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator, Mapping
+
+    Names = Mapping[str, Mapping[str, str | None]]
+
+PartsOf: TypeAlias = Callable[[str, Settings], Sequence[Part]]
+"""The parts that a layer of a kind, with these settings, may have."""
+_FIRST: Final = ("q", "k", "v")
+_KERNELS: Final = {
+    "linear": {"weight": layouts.TRANSPOSED},
+    "conv": {"weight": layouts.KERNEL_FIRST},
+    "conv_transpose": {"weight": layouts.KERNEL_FIRST},
+}
+
+
+def refused(own: Sequence[Part], why: str, only: Container[str] | None = None) -> tuple[Part, ...]:
+    """Returns the parts, of which those that stand for PyTorch's `only`, or all, are refused."""
+    return tuple(
+        part._replace(rule=layouts.refused(part.rule, why)) if only is None or part.of[0] in only else part
+        for part in own
+    )
+
+
+# Paddle
+
+AVERAGES: Final = ("_mean", "_variance")
+"""The running averages of a batch norm, as its state names them."""
+_PADDLE: Final[Names] = {
+    "batch_norm": {"running_mean": AVERAGES[0], "running_var": AVERAGES[1], layouts.COUNTER: None},
+    "instance_norm": {"weight": "scale", "running_mean": None, "running_var": None, layouts.COUNTER: None},
+    "prelu": {"weight": "_weight"},
+    layouts.ATTENTION: {"bias_k": None, "bias_v": None},
+}
+_PADDLE_RULES: Final = {
+    "linear": {"weight": layouts.TRANSPOSED},
+    "layer_norm": {"weight": layouts.FLAT, "bias": layouts.FLAT},
+    layouts.ATTENTION: {f"{name}_proj.weight": layouts.TRANSPOSED for name in (*_FIRST, "out")},
+}
+_PADDLE_CELL: Final = {name: name for name in layouts.KINDS["lstm"]} | {"weight_hr": "weight_ho"}
+
+
+def paddle(kind: str, settings: Settings) -> tuple[Part, ...]:
+    if settings.get("projection"):
+        return tuple(_paddle_cells(settings))
+    return layouts.parts(kind, settings, _PADDLE, _PADDLE_RULES)
+
+
+def _paddle_cells(settings: Settings) -> Iterator[Part]:
+    for suffix in layouts.suffixes(settings):
+        number, _, backwards = suffix[1:].partition("_")
+        cell = f"cell_{'bw' if backwards else 'fw'}" if settings.get("bidirectional") else "cell"
+        for name, own in _PADDLE_CELL.items():
+            rule = layouts.TRANSPOSED if own == "weight_ho" else layouts.SAME
+            yield Part(f"{number}.{cell}.{own}", (f"{name}_{suffix}",), rule)
+
+
+# Gluon
+
+_GAMMA: Final = {"weight": "gamma", "bias": "beta"}
+_MXNET: Final[Names] = {
+    "batch_norm": {**_GAMMA, layouts.COUNTER: None},
+    "layer_norm": _GAMMA,
+    "group_norm": _GAMMA,
+    "instance_norm": {**_GAMMA, "running_mean": None, "running_var": None, layouts.COUNTER: None},
+    "prelu": {"weight": "alpha"},
+}
+_MXNET_CELL: Final = {
+    "weight_ih": "i2h_weight", "weight_hh": "h2h_weight", "bias_ih": "i2h_bias", "bias_hh": "h2h_bias",
+}  # fmt: skip
+
+
+def mxnet(kind: str, settings: Settings) -> tuple[Part, ...]:
+    if kind in layouts.RECURRENT:
+        return tuple(_mxnet_cells(settings))
+    own = layouts.parts(kind, settings, _MXNET)
+    if kind == layouts.ATTENTION:
+        return refused(own, "Gluon has no attention; build it from Dense layers")
+    groups = settings.get("num_groups")
+    if kind != "group_norm" or not isinstance(groups, int):
+        return own
+    return tuple(part._replace(rule=layouts.per_group(groups)) for part in own)
+
+
+def _mxnet_cells(settings: Settings) -> Iterator[Part]:
+    for suffix in layouts.suffixes(settings):
+        number, _, backwards = suffix[1:].partition("_")
+        side = f".{'r' if backwards else 'l'}_cell" if settings.get("bidirectional") else ""
+        for name, own in _MXNET_CELL.items():
+            yield Part(f"_unfused.{number}{side}.{own}", (f"{name}_{suffix}",), layouts.SAME)
+
+
+# Keras
+
+_KERAS: Final[Names] = {
+    "linear": {"weight": "kernel"},
+    "conv": {"weight": "kernel"},
+    "conv_transpose": {"weight": "kernel"},
+    "batch_norm": {
+        **_GAMMA, "running_mean": "moving_mean", "running_var": "moving_variance", layouts.COUNTER: None,
+    },
+    "embedding": {"weight": "embeddings"},
+    "layer_norm": _GAMMA,
+    "rms_norm": {"weight": "scale"},
+    "group_norm": _GAMMA,
+    "instance_norm": {
+        **_GAMMA, "running_mean": None, "running_var": None, layouts.COUNTER: None,
+    },
+    "prelu": {"weight": "alpha"},
+}  # fmt: skip
+DEPTHWISE: Final = "depthwise_kernel"
+"""The kernel of a depthwise convolution in the files of Keras."""
+_PROJECTIONS: Final = {"q": "query", "k": "key", "v": "value"}
+
+
+def tensorflow(kind: str, settings: Settings) -> tuple[Part, ...]:
+    if kind in layouts.RECURRENT:
+        return _keras_layer(kind, settings)
+    if kind == layouts.ATTENTION:
+        return tuple(keras_attention(settings))
+    own = layouts.parts(kind, settings, _KERAS, _KERNELS)
+    if kind == "conv_transpose" and settings.get("groups", 1) != 1:
+        return refused(own, "Keras has no groups in a ConvTranspose; use one for each group")
+    return own
+
+
+def keras_attention(settings: Settings) -> Iterator[Part]:
+    heads = int(str(settings.get("num_heads", 0)))
+    into, bias, out = (
+        layouts.kernel((-1,), (heads, -1)), layouts.shaped((heads, -1)), layouts.kernel((heads, -1), (-1,))
+    )  # fmt: skip
+    if not heads:
+        into, bias, out = (layouts.unfit(rule, "nothing says how many heads; give like=") for rule in (into, bias, out))
+    for short, name in _PROJECTIONS.items():
+        yield Part(f"{name}.kernel", (f"{short}_proj.weight",), into)
+        yield Part(f"{name}.bias", (f"{short}_proj.bias",), bias)
+    yield Part("attention_output.kernel", ("out_proj.weight",), out)
+    yield Part("attention_output.bias", ("out_proj.bias",), layouts.SAME)
+
+
+def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
+    own = keras_cell(kind, "l0")
+    if settings.get("projection"):
+        return refused(own, "Keras has no LSTM with a projection")
+    if settings.get("layers", 1) != 1 or settings.get("bidirectional"):
+        return refused(own, "a Keras RNN, LSTM or GRU has one layer in one direction; give like=, a model of them")
+    return own
+
+
+def keras_cell(kind: str, suffix: str) -> tuple[Part, ...]:
+    biases = (f"bias_ih_{suffix}", f"bias_hh_{suffix}")
+    weight, bias = layouts.TRANSPOSED, layouts.SUMMED
+    if kind == "gru":
+        weight, bias = layouts.GATES_ZRN, layouts.BIASES_ZRN
+    return (
+        Part("kernel", (f"weight_ih_{suffix}",), weight),
+        Part("recurrent_kernel", (f"weight_hh_{suffix}",), weight),
+        Part("bias", biases, bias),
+    )
+
+
+# Flax
+
+_SCALE: Final = {"weight": "scale", "bias": "bias"}
+_FLAX: Final[Names] = {
+    "linear": {"weight": "kernel"},
+    "conv": {"weight": "kernel"},
+    "conv_transpose": {"weight": "kernel"},
+    "batch_norm": {**_SCALE, layouts.MEAN: "mean", layouts.VARIANCE: "var", layouts.COUNTER: None},
+    "embedding": {"weight": "embedding"},
+    "layer_norm": _SCALE,
+    "rms_norm": {"weight": "scale"},
+    "group_norm": _SCALE,
+}
+_FLAX_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.TURNED_KERNEL}}
+FLAX_CELL: Final = (
+    Part("cell.dense_i.kernel", ("weight_ih_l0",), layouts.TRANSPOSED),
+    Part("cell.dense_h.kernel", ("weight_hh_l0",), layouts.TRANSPOSED),
+    Part("cell.dense_h.bias", ("bias_ih_l0", "bias_hh_l0"), layouts.SUMMED),
+)
+
+
+def flax(kind: str, settings: Settings) -> tuple[Part, ...]:
+    if kind == "lstm":
+        return FLAX_CELL
+    if kind == layouts.ATTENTION:
+        return tuple(flax_attention(settings))
+    return layouts.parts(kind, settings, _FLAX, _KERNELS if settings.get("transpose_kernel") else _FLAX_RULES)
+
+
+def flax_attention(settings: Settings) -> Iterator[Part]:
+    """Yields the parts of an attention. Its heads and their size are those of the kernels' shape (E, h, d)."""
+    heads = int(str(settings.get("num_heads", -1))), int(str(settings.get("size_of_heads", -1)))
+    for short, name in _PROJECTIONS.items():
+        yield Part(f"{name}.kernel", (f"{short}_proj.weight",), layouts.kernel((-1,), heads))
+        yield Part(f"{name}.bias", (f"{short}_proj.bias",), layouts.shaped(heads))
+    yield Part("out.kernel", ("out_proj.weight",), layouts.kernel(heads, (-1,)))
+    yield Part("out.bias", ("out_proj.bias",), layouts.SAME)
+
+
+# Haiku
+
+_OFFSET: Final = {"weight": "scale", "bias": "offset"}
+_HAIKU: Final[Names] = {
+    "linear": {"weight": "w", "bias": "b"},
+    "conv": {"weight": "w", "bias": "b"},
+    "conv_transpose": {"weight": "w", "bias": "b"},
+    "batch_norm": {
+        **_OFFSET, layouts.MEAN: "mean_ema.average", layouts.VARIANCE: "var_ema.average", layouts.COUNTER: None,
+    },
+    "embedding": {"weight": "embeddings"},
+    "layer_norm": _OFFSET,
+    "rms_norm": _OFFSET,
+    "group_norm": _OFFSET,
+    "instance_norm": {**_OFFSET, layouts.MEAN: None, layouts.VARIANCE: None, layouts.COUNTER: None},
+}  # fmt: skip
+_HAIKU_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.TURNED_KERNEL}}
+
+
+def haiku(kind: str, settings: Settings) -> tuple[Part, ...]:
+    return layouts.parts(kind, settings, _HAIKU, _HAIKU_RULES)
+
+
+DIALECTS: Final[Mapping[str, PartsOf]] = MappingProxyType(
+    {
+        "torch": layouts.parts, "paddle": paddle, "mxnet": mxnet, "flax": flax, "tensorflow": tensorflow,
+        "haiku": haiku,
+    }
+)  # fmt: skip

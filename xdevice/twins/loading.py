@@ -1,0 +1,71 @@
+"""`load`: named tensors, of a file or of a dict, as tensors on a device or in a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from xdevice.errors import ArgumentError, StateError
+
+from .weights import files
+
+if TYPE_CHECKING:
+    import os
+
+    from xdevice.contract import Backend
+
+    Path = str | os.PathLike[str]
+
+
+def load(
+    source: Path | Mapping[str, Any],
+    device: object = None,
+    backend: str | Backend | None = None,
+    into: Any = None,
+    *,
+    strict: bool = True,
+) -> Any:
+    """Loads the tensors of a safetensors file onto a device of any backend, or into a model's own variables.
+
+    `load(state, into=model)` writes named tensors of the model's framework instead, as `models.convert_state` gives
+    them or a `state_dict` has them.
+
+    Returns a flat dict of tensors by name, none of which requires gradients; with `into`, that model or container.
+    Costs one read of the file, which may be deleted afterwards, and on a GPU one copy: docs/reference/files.md.
+
+    Args:
+        source: a file that `save` or any other writer of the format has made; or, with `into`, tensors by name.
+        device, backend: where tensors are made, and of which framework; by default as by `xdevice.tensor`.
+        into: a model or container with the names, shapes and dtypes of the file, all of which are checked before the
+            first tensor is written. A Keras optimizer must be built. Tensors by name are written into one model.
+        strict: for tensors by name, whether every variable must be given, and `unmapped` of a `State` be empty. Other
+            names, shapes or dtypes than the model's are always an error.
+
+    Raises:
+        MissingFileError: no such file. FilePathError: not readable. FileFormatError: damaged, or of another format.
+        ShapeError, DTypeError: the backend lacks the shape or dtype of a tensor, or would narrow the dtype.
+        StateError: `into` has other names, shapes or dtypes, is on meta, or came with `device` or `backend`.
+        UnsupportedError: `into` cannot be written. ArgumentError: `source` is not a path, or has no `into`.
+
+    Example:
+        >>> import os, tempfile
+        >>> xdevice.save(path := os.path.join(tempfile.mkdtemp(), "one.safetensors"), {"x": xdevice.ones(2)})
+        >>> xdevice.load(path, device="cpu", backend="numpy")
+        {'x': array([1., 1.], dtype=float32)}
+    """
+    if into is not None and (device is not None or backend is not None):
+        raise StateError("into= already says which devices and backend; leave out device= and backend=")
+    if isinstance(source, Mapping):
+        return _load_named(source, into, strict)
+    if not strict:
+        raise ArgumentError("strict=False is for tensors by name: load(load(path), into=model, strict=False)")
+    return files.load_file(source, device, backend) if into is None else files.load_file_into(source, into)
+
+
+def _load_named(state: Mapping[str, Any], into: Any, strict: bool) -> Any:
+    if into is None:
+        raise ArgumentError("tensors by name are loaded into a model, and none was given: load(state, into=model)")
+    from .models.state import write_named  # a program that only reads files does not need it
+
+    write_named(into, state, strict=strict)
+    return into

@@ -1,0 +1,265 @@
+"""Reads from the names and shapes of the tensors in a file or a dict, where no module says what they are, who wrote
+them, and of which kind the layers are.
+
+One program wrote all of them, so one layer whose weight is not square tells how all are laid out. What several dialects
+or kinds fit alike is asked for, in a line that can be pasted.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from xdevice.errors import ArgumentError, StateError, shown
+from xdevice.twins.contract import layouts
+from xdevice.twins.contract.dialects import DIALECTS
+
+from .reading import SHAPING, check_shapes, is_skipped, laid_out, shapes_of, with_dots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from xdevice.twins.contract.dialects import PartsOf
+    from xdevice.twins.contract.layouts import Layer
+
+    from .reading import Names, Signature, Twin, Variables
+
+_OF_BACKENDS: Final = {"jax": ("torch", "flax", "haiku"), "numpy": tuple(DIALECTS)}
+"""The dialects that tensors of a backend may be in; of any other it is that of its own name."""
+_ALONE: Final = (
+    "linear", "conv", "conv_transpose", "batch_norm", "embedding", "layer_norm", "rms_norm", "group_norm",
+    "instance_norm", "prelu", *layouts.RECURRENT,
+)  # fmt: skip
+"""Kinds in the order in which they are guessed, where several fit."""
+_HINTS: Final = (
+    ("conv_transpose", r"deconv|transpose|upconv"),
+    ("embedding", r"emb|wte|wpe|token|vocab|lookup"),
+    ("group_norm", r"group|gn\d*$"),
+    ("instance_norm", r"instance"),
+    ("rms_norm", r"rms"),
+    ("prelu", r"prelu|act"),
+    ("layer_norm", r"layer_?norm|ln"),
+)
+"""Words in the name of a layer that make a kind the better guess."""
+_VECTORS: Final = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "prelu")
+
+
+def dialects_of(origin: str, layout: str | None) -> dict[str, PartsOf]:
+    """The dialects that tensors of the backend `origin` may be in, or the one that the user says; all if nobody says
+    it."""
+    if layout is not None:
+        if layout not in DIALECTS:
+            raise ArgumentError(f"layout= is one of {', '.join(DIALECTS)}, not {shown(layout)}")
+        return {layout: DIALECTS[layout]}
+    names = _OF_BACKENDS.get(origin, (origin,) if origin in DIALECTS else tuple(DIALECTS))
+    return {name: DIALECTS[name] for name in names}
+
+
+class Reading(NamedTuple):
+    """The layers of a state, read in one dialect."""
+
+    dialect: str
+    layers: list[Layer]
+    lacking: list[str]
+    """Paths of which a kind was said, and that have no parameters of it."""
+    doubts: dict[str, list[str]]
+    """The kinds that a layer may be of, by its path, where there are several."""
+    misfits: int
+    """How many shapes contradict the dialect."""
+    wanted: int
+    """How many of the layers are of a kind and shape that the target has."""
+    explained: int
+    """How many of the tensors belong to a layer."""
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        return -self.misfits, self.wanted, self.explained
+
+
+def readings(
+    dialects: Mapping[str, PartsOf], variables: Variables, kinds: Names, wanted: Twin | None, names: Names
+) -> list[Reading]:
+    """The state read in each dialect, of which only the best are left: those with the fewest shapes that contradict it,
+    the most layers that the target has, and the most tensors in layers."""
+    every = [_read(name, way, variables, kinds, wanted, names) for name, way in dialects.items()]
+    most = max(one.rank for one in every)
+    return [one for one in every if one.rank == most]
+
+
+def only_one(every: list[Reading], is_free: bool) -> Reading:
+    """The reading that is meant. PyTorch's, if `is_free`, where another fits as well.
+
+    Raises:
+        StateError: two dialects fit, which lay out a weight differently.
+    """
+    first = every[0]
+    if is_free and first.dialect == "torch":
+        return first
+    for other in every[1:]:
+        for one, two in zip(first.layers, other.layers, strict=False):
+            if one.path == two.path and _rules(one) != _rules(two):
+                raise StateError(
+                    f"nothing says who wrote these tensors, and {one.parts[0].name} is laid out otherwise in "
+                    f"{first.dialect} than in {other.dialect}: say layout={first.dialect!r} or layout={other.dialect!r}"
+                )
+    return first
+
+
+def _rules(layer: Layer) -> list[object]:
+    return [part.rule for part in layer.parts]
+
+
+def _read(dialect: str, way: PartsOf, variables: Variables, kinds: Names, wanted: Twin | None, names: Names) -> Reading:
+    layers, lacking, misfits = [], [], 0
+    there = {} if wanted is None else {names.get(layer.path, layer.path): layer for layer in wanted.layers}
+    for path, kind in kinds.items():
+        layer = _as_there(dialect, there.get(path), variables, wanted) or laid_out(way, path, kind, variables)
+        if layer is None:
+            lacking.append(path)
+            continue
+        layers.append(layer)
+        beside = there.get(layer.path)
+        expected = wanted.shapes(beside) if wanted is not None and beside is not None else {}
+        misfits += not _fits(layer, variables) or _differs(layer, variables, expected)
+    used = {part.name for layer in layers for part in layer.parts}
+    found, doubts = _by_names(way, {name: x for name, x in variables.items() if name not in used}, wanted)
+    places = {name: place for place, name in enumerate(variables)}
+    layers += sorted(found, key=lambda layer: places[layer.parts[0].name])
+    explained = sum(len(layer.parts) for layer in layers)
+    signatures = () if wanted is None else wanted.signatures()
+    fitting = [layer for layer in layers if _fits(layer, variables)]
+    there_too = sum(signature in signatures for signature in _signatures(fitting, variables, wanted))
+    return Reading(dialect, layers, lacking, doubts, misfits, there_too, explained)
+
+
+def _signatures(layers: Iterable[Layer], variables: Variables, wanted: Twin | None) -> list[Signature]:
+    return [] if wanted is None else wanted._replace(variables=variables).signatures(layers)
+
+
+def _as_there(dialect: str, beside: Layer | None, variables: Variables, wanted: Twin | None) -> Layer | None:
+    """A layer of the target's as it is, if the state is of its framework and has all its names and shapes."""
+    if beside is None or wanted is None or dialect not in _OF_BACKENDS.get(wanted.name, (wanted.name,)):
+        return None
+    for part in beside.parts:
+        value = variables.get(part.name)
+        if value is None or tuple(value.shape) != tuple(wanted.variables[part.name].shape):
+            return None
+    return beside._replace(settings={name: beside.settings[name] for name in SHAPING if name in beside.settings})
+
+
+def _differs(layer: Layer, variables: Variables, expected: Mapping[str, tuple[int, ...]]) -> bool:
+    shapes = shapes_of(variables, layer)
+    return any(expected.get(name, shape) != shape for name, shape in shapes.items())
+
+
+def _fits(layer: Layer, variables: Variables) -> bool:
+    """Whether the shapes of a layer are those of its kind, and a bias has a number for each output."""
+    try:
+        check_shapes(layer, variables)
+        shapes = shapes_of(variables, layer)
+    except (StateError, ValueError, IndexError):
+        return False
+    if layer.kind in _VECTORS and any(len(shape) != 1 for shape in shapes.values()):
+        return False
+    weight, bias = shapes.get("weight"), shapes.get("bias")
+    if weight is None or bias is None:
+        return True
+    groups = layer.kind == "conv_transpose"  # which are not known: the bias has a multiple of the axis
+    return bias[0] % weight[1] == 0 if groups else bias[:1] == weight[:1]
+
+
+# kinds by names and shapes
+
+
+def _by_names(way: PartsOf, variables: Variables, wanted: Twin | None) -> tuple[list[Layer], dict[str, list[str]]]:
+    """The layers that the names and shapes of tensors tell; and those that may be of several kinds, with these: the
+    first of them is the guess."""
+    groups: dict[str, dict[str, object]] = {}
+    for name, x in variables.items():
+        groups.setdefault(_owner(name), {})[name] = x
+    layers: list[Layer] = []
+    doubts: dict[str, list[str]] = {}
+    used: set[str] = set()
+    for path in dict.fromkeys(start for group in groups for start in _starts(group)):
+        below = {name: x for name, x in variables.items() if is_skipped(_owner(name), [path]) and _owner(name) != path}
+        cells = [_whole(way, path, kind, below) for kind in layouts.RECURRENT if below]
+        for layer in (_attention(way, path, variables), *cells):
+            if layer is not None and not used & {part.name for part in layer.parts}:
+                layers.append(layer)
+                used |= {part.name for part in layer.parts}
+    signatures = () if wanted is None else wanted.signatures()
+    for path, own in groups.items():
+        if used & own.keys():
+            continue
+        possible = [layer for kind in _ALONE if (layer := _whole(way, path, kind, own)) is not None]
+        if not possible:
+            continue
+        possible = _likely_first(possible)
+        if wanted is not None:
+            own_signatures = _signatures(possible, variables, wanted)
+            there = [layer for layer, one in zip(possible, own_signatures, strict=True) if one in signatures]
+            possible = there or possible[:1]
+        if len(possible) > 1:
+            doubts[path] = [layer.kind for layer in possible]
+        layers.append(possible[0])
+    return layers, doubts
+
+
+def _owner(name: str) -> str:
+    return name[: max(name.rfind("."), name.rfind("/"), 0)]
+
+
+def _starts(path: str) -> Iterator[str]:
+    """A path, and those of the modules around it, the outermost first."""
+    if path:
+        yield from _starts(_owner(path))
+    yield path
+
+
+def _attention(way: PartsOf, path: str, variables: Variables) -> Layer | None:
+    """An attention that the names alone tell from four linear layers."""
+    layer = laid_out(way, path, layouts.ATTENTION, variables)
+    if layer is None:
+        return None
+    is_packed = any(len(part.of) > 1 for part in layer.parts)
+    has_heads = any(len(variables[part.name].shape) == 3 for part in layer.parts)
+    return layer._replace(settings={"packed": True}) if is_packed or has_heads else None
+
+
+def _whole(way: PartsOf, path: str, kind: str, own: Variables) -> Layer | None:
+    """The layer of a kind that has all of these tensors, and a weight among them; None if there is none."""
+    layer = laid_out(way, path, kind, own)
+    if layer is None or len(layer.parts) != len(own) or not _fits(layer, own):
+        return None
+    names = {name for part in layer.parts for name in part.of}
+    needed = layouts.MEAN if kind == "batch_norm" else "weight_ih_l0" if kind in layouts.RECURRENT else "weight"
+    return layer if needed in names else None
+
+
+def _likely_first(possible: list[Layer]) -> list[Layer]:
+    word = with_dots(possible[0].path).rpartition(".")[2].lower()
+    meant = [kind for kind, pattern in _HINTS if re.search(pattern, word)]
+    return sorted(possible, key=lambda layer: layer.kind not in meant)
+
+
+# asking
+
+
+def asked(unknown: Iterable[str], reading: Reading) -> str:
+    """A line for `kinds=` that says what the unknown tensors are, as far as names and shapes tell it."""
+    names = list(unknown)
+    kinds = {layer.path: layer.kind for layer in reading.layers if any(part.name in names for part in layer.parts)}
+    owned = {part.name for layer in reading.layers for part in layer.parts}
+    kinds |= {with_dots(name): "same" for name in names if name not in owned}
+    short = dict(_with_patterns(kinds))
+    return f"kinds={short}" if len(str(short)) < 1000 else f"kinds={dict(list(short.items())[:12])} and so on"
+
+
+def _with_patterns(kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The kinds with a `*` for the numbers in paths, where all such paths are of one kind."""
+    groups: dict[str, dict[str, str]] = {}
+    for path, kind in kinds.items():
+        groups.setdefault(re.sub(r"(?<![^.])\d+(?![^.])", "*", path), {})[path] = kind
+    for pattern, own in groups.items():
+        same = set(own.values())
+        yield from [(pattern, same.pop())] if len(own) > 1 and len(same) == 1 else own.items()
