@@ -79,7 +79,7 @@ def on_torch():
             return self.norm(x) @ self.wte.weight.T
 
     net = GPT()
-    xdevice.load_state(net, {name: torch.tensor(x) for name, x in first_weights().items()})
+    xdevice.load({name: torch.tensor(x) for name, x in first_weights().items()}, into=net)
     decayed = [x for x in net.parameters() if x.ndim > 1]
     others = [x for x in net.parameters() if x.ndim == 1]
     groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
