@@ -55,7 +55,7 @@ _OF_NAMESPACES: Final = Namespace.__module__.rpartition(".")[0]
 """The package of namespaces, and of what their functions are bound to."""
 _CONSTANT: Final = frozenset((
     NoneType, NotImplementedType, bool, str, bytes, range, slice, EllipsisType, Device, CodeType, GetSetDescriptorType,
-    MemberDescriptorType, WrapperDescriptorType, type(namedtuple("_Pair", "x").x),
+    MemberDescriptorType, WrapperDescriptorType, type(vars(namedtuple("_Pair", "x"))["x"]),
 ))  # fmt: skip
 _CONTAINERS: Final = frozenset((dict, list, set, tuple, frozenset))
 _PARTS_OF_A_FUNCTION: Final = attrgetter("__code__", "__defaults__", "__kwdefaults__", "__dict__")
