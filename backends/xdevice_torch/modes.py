@@ -34,7 +34,7 @@ def _scope_classes() -> tuple[type, ...]:
 
 
 SCOPES = _scope_classes()
-"""The class of the mode that `with torch.device(...)` enters, in a tuple, which is empty if PyTorch does not show it."""
+"""The class of the mode that `with torch.device(...)` enters, in a tuple; empty if PyTorch does not show it."""
 
 
 def set_scopes_aside() -> Sequence[Any]:
