@@ -31,7 +31,7 @@ def source():
 
 
 def batches():
-    return xdevice.prefetch(source(), "cpu", depth=500)
+    return iter(xdevice.prefetch(source(), "cpu", depth=500))
 
 
 def in_a_daemon(act):
@@ -102,7 +102,7 @@ def transfers_entered():
 
 
 def transfers_raising():
-    with xdevice.transfers("warn"):
+    with xdevice.transfers("log_explicit"):
         raise KeyError("the program's own")
 
 
