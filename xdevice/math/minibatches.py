@@ -64,7 +64,7 @@ class Batches:
         self._sizes = sizes
         self._shuffle = shuffle
         # drawn at the call: a loop may run in another thread, or outside of a seed's block
-        self._order = self._draw()
+        self._order = self._draw() if shuffle else None
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -75,8 +75,8 @@ class Batches:
         order, self._order = self._order, None
         return self._shuffled(self._draw() if order is None else order)
 
-    def _draw(self) -> np.ndarray[Any, Any] | None:
-        return to_numpy(random.permutation(self._length, "cpu", "int32")) if self._shuffle else None
+    def _draw(self) -> np.ndarray[Any, Any]:
+        return to_numpy(random.permutation(self._length, "cpu", "int32"))
 
     def _in_order(self) -> Iterator[Any]:
         if not self._sizes:
