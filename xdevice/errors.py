@@ -200,7 +200,7 @@ class ScopeError(XDeviceError, RuntimeError):
 
 
 class TransferError(XDeviceError, RuntimeError):
-    """A transfer inside `transfers("forbid")`. `record`, a `Record` of `transfers`, says which transfer, and on which
+    """A transfer inside `transfers("disallow")`. `record`, a `Record` of `transfers`, says which transfer, and on which
     line. It was stopped before it was made."""
 
     def __init__(self, message: str, record: Any) -> None:

@@ -22,13 +22,27 @@ PATCHES: Final = (
         "(jax-ml/jax#17559)",
         "block",
     ),
-    Patch("transfers", "jax", ("device_put",), "moves", "block"),
+    Patch("transfers", "jax", ("device_put", "device_get"), "moves", "block"),
     Patch("transfers", "numpy", ("asarray", "array"), "NumPy reads by the buffer protocol", "block"),
     Patch(
         "blocking", "jax._src.interpreters.pxla.ExecuteReplicated", ("__call__",),
         "JAX's own switch is read when its CPU starts; no upstream issue", "block",
     ),
     Patch("blocking", "jax._src.pjit", ("_get_fastpath_data",), "compiled functions are called past Python", "block"),
+    Patch(
+        "virtual GPUs", "jax._src.compiler", ("compile_or_get_cached",), "a virtual GPU may lack a dtype", "process"
+    ),
+    Patch(
+        "virtual GPUs", "jax._src.interpreters.pxla.ExecuteReplicated", ("__call__",),
+        "JAX does not count the memory of CPUs", "process",
+    ),
+    Patch("virtual GPUs", "jax._src.interpreters.pxla", ("batched_device_put",), "it may lack a dtype", "process"),
+    Patch("virtual GPUs", "jax._src.pjit", ("_get_fastpath_data",), "the same", "process"),
+    Patch(
+        "operations", "jax._src.core.EvalTrace", ("process_primitive",),
+        "each primitive with its values; a jaxpr that is evaluated by hand has no gradients on the way", "block",
+    ),
+    Patch("operations", "jax", ("grad", "value_and_grad"), "the gradients of parameters, with their names", "block"),
     Patch("--xd-cuda", "jax", ("devices",), "\"cuda\" is a virtual GPU", "process"),
 )  # fmt: skip
 
@@ -47,6 +61,7 @@ PRIVATE: Final = (
         "tensors", "jax.sharding.SingleDeviceSharding", ("_device",),
         "`device_of` in half the time; without it shardings are compared",
     ),
+    Private("virtual GPUs", "jax._src.dispatch", ("device_put_p",), "copies, which a virtual GPU may refuse"),
     Private("transfers", "jax._src.array", ("ArrayImpl",), "the class of arrays, whose methods are replaced"),
     Private(
         "blocking", "jax._src.pjit", ("_cpp_pjit_cache_fun_only", "_cpp_pjit_cache_explicit_attributes"),

@@ -34,6 +34,13 @@ PATCHES: Final = (
     ),
     Patch("virtual GPUs", "mxnet.base._LIB", ("MXAutogradMarkVariables",), "the same", "process"),
     Patch(
+        "virtual GPUs", "mxnet.base._LIB", ("MXNDArrayFree",), "MXNet does not count the memory of CPUs", "process"
+    ),
+    Patch(
+        "virtual GPUs", "mxnet.ndarray._internal.NDArrayBase", ("__init__",),
+        "the same; and every array is made by it: virtual GPUs may lack its dtype", "process",
+    ),
+    Patch(
         "tensors", "mxnet.util", ("_set_np_array_logged",),
         "whether the program has set NumPy's semantics. Without it, a program that has is asked to set them in each "
         "thread, and MXNet announces them by the root logger",

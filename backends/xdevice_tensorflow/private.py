@@ -33,6 +33,15 @@ PATCHES: Final = (
         "a tf.distribute strategy on a GPU that does not exist hangs in `fit`; no upstream issue", "process",
     ),
     Patch(
+        "virtual GPUs", "tensorflow.python.pywrap_tfe", ("TFE_Py_FastPathExecute", "TFE_Py_Execute"),
+        "a virtual GPU may lack a dtype; callbacks see the operations of one thread, and see them too late", "process",
+    ),
+    Patch(
+        "virtual GPUs", "tensorflow.python.framework.constant_op", ("convert_to_eager_tensor",),
+        "the same, for constants", "process",
+    ),
+    Patch("virtual GPUs", "tensorflow.__internal__.EagerTensor", ("_copy",), "the same, for copies", "process"),
+    Patch(
         "compile", "tensorflow.python.autograph.core.config", ("CONVERSION_RULES",),
         "AutoGraph rewrites xdevice's own functions; the public `do_not_convert` is for one function each. Without it "
         "a trace takes ten times as long, and AutoGraph warns", "process",
@@ -40,6 +49,10 @@ PATCHES: Final = (
 )  # fmt: skip
 
 PRIVATE: Final = (
+    Private(
+        "operations", "tensorflow.python.framework.op_callbacks", ("add_op_callback", "remove_op_callback"),
+        "each operation with its values; `tf.debugging` keeps them in files alone",
+    ),
     Private(
         "deterministic", "tensorflow.python.framework.config",
         ("disable_op_determinism", "is_op_determinism_enabled"),

@@ -26,7 +26,7 @@ with importing():
     import_apart("triton._C.libtriton", beside="tensorflow")
     import torch
 
-    from . import accelerators, conversion, staging
+    from . import accelerators, conversion, scopes, staging
     from .conversion import TorchConversion
     from .models import TorchModels
     from .modes import function_modes
@@ -172,7 +172,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     def scope(self, device: Device) -> AbstractContextManager[Any]:
         if device is _CPU and function_modes is not None and not function_modes() and torch.empty(0).is_cpu:
             return nullcontext()  # it is the default, and a mode would take a microsecond of each call and attribute
-        return self.to_native(device)
+        return scopes.scope(self.to_native(device))
 
     # tensors
 

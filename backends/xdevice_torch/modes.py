@@ -41,7 +41,7 @@ def set_scopes_aside() -> Sequence[Any]:
     """Takes the scopes of devices off this thread and returns them. Takes none if there are other modes."""
     count = count_function_modes()
     for i in range(count):
-        if type(_mode_at(i)) is not SCOPE:
+        if not isinstance(_mode_at(i), SCOPE):
             return ()
     return [_pop() for _ in range(count)]
 

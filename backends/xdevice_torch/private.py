@@ -45,7 +45,7 @@ PATCHES: Final = (
         "virtual GPUs", "torch._C",
         tuple(f"_accelerator_{name}" for name in (
             "getDeviceIndex", "setDeviceIndex", "exchangeDevice", "maybeExchangeDevice", "synchronizeDevice",
-            "isAllocatorInitialized", "getMemoryInfo", "setStream",
+            "isAllocatorInitialized", "getDeviceStats", "resetPeakStats", "getMemoryInfo", "setStream",
         )),
         "`torch.accelerator` asks the device guard or an allocator, and fails or crashes", "process",
     ),
@@ -64,7 +64,12 @@ PATCHES: Final = (
         "process",
     ),
     Patch("--xd-cuda", "torch", ("set_default_device",), "\"cuda\" is a virtual GPU", "process"),
-    Patch("--xd-cuda", "torch.cuda", ("is_available",), "the same", "process"),
+    Patch(
+        "--xd-cuda", "torch.cuda",
+        ("is_available", "device_count", "device", "current_device", "set_device", "synchronize", "get_rng_state",
+         "set_rng_state", "memory_allocated", "max_memory_allocated"),
+        "the same", "process",
+    ),
     Patch("--xd-cuda", "torch.backends.cuda", ("is_built",), "the same", "process"),
 )  # fmt: skip
 
@@ -144,6 +149,11 @@ PRIVATE: Final = (
     Private(
         "compile and virtual GPUs", "torch.ops.aten", ("_efficientzerotensor",),
         "the zero of derivatives, which has no memory: reading it ends the process",
+    ),
+    Private(
+        "data loaders", "torch.utils._device", ("DeviceContext",),
+        "a DataLoader that shuffles inside `with device:`; without it PyTorch's own context, in which it raises "
+        "(pytorch/pytorch#110820)",
     ),
     Private("compile", "torch._ops.OpOverload", ("_op",), "an operation without a frame of Python, 0.2 us of 2"),
     Private("compile", "torch._C", ("_DisableTorchDispatch",), "symbols take the shape of their tensors"),

@@ -46,7 +46,7 @@ def transfer_error():
 
 
 def read_where_it_is_forbidden(_=None):
-    with xdevice.use_backend(any_framework()), xdevice.transfers("forbid"):
+    with xdevice.use_backend(any_framework()), xdevice.transfers("disallow_explicit"):
         xdevice.item(xdevice.ones(1))
 
 

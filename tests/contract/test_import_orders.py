@@ -148,3 +148,29 @@ def test_virtual_gpus_asked_for_too_late_name_the_line_to_move(name):
     run = "import tensorflow; tensorflow.ones(2) + 1" if name == "tensorflow" else "import jax; jax.devices()"
     done = python("-c", f"{run}; import xdevice; xdevice.backend({name!r})", XDEVICE_VIRTUAL_GPUS="2")
     assert f"move `import xdevice`, with XDEVICE_VIRTUAL_GPUS set, above `import {name}`" in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "order", ["import xdevice, paddle", "import paddle; paddle.enable_compat(); import torch, xdevice"]
+)
+def test_where_torch_is_paddle_paddle_serves_and_the_cause_is_named(order):
+    if not {"paddle", "torch"} <= {*BACKENDS}:
+        pytest.skip("needs Paddle and PyTorch")
+    code = f"""
+{order}
+import sys
+if not hasattr(paddle, "enable_compat"):
+    raise SystemExit(print("paddle this Paddle has none, paddle.disable_compat()"))
+if "torch" not in sys.modules:
+    paddle.enable_compat()
+    import torch
+assert torch.ones is paddle.ones
+try:
+    xdevice.backend("torch")
+except xdevice.errors.BackendImportError as error:
+    print(xdevice.backend().name, xdevice.ones(2).numpy().sum(), error)
+"""
+    last = printed("-c", code, bare=True).splitlines()[-1]
+    assert last.startswith("paddle"), last
+    assert "paddle.disable_compat()" in last

@@ -102,7 +102,7 @@ def transfers_entered():
 
 
 def transfers_raising():
-    with xdevice.transfers("warn"):
+    with xdevice.transfers("log_explicit"):
         raise KeyError("the program's own")
 
 

@@ -108,7 +108,7 @@ def test_use_and_device_left_in_another_thread_are_refused_and_stay(backend):
 
 def test_transfers_left_in_another_thread_takes_its_hooks_off(backend):
     before = patched(backend)
-    block = xdevice.transfers("forbid")
+    block = xdevice.transfers("disallow_explicit")
     log = block.__enter__()
     assert in_thread(lambda: block.__exit__(None, None, None)) is None
     assert patched(backend)[0] == before[0]

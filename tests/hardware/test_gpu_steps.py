@@ -92,7 +92,7 @@ def test_an_eager_step_waits_for_nothing(framework, program, is_inside):
     xdevice.set_default_device(GPU if is_inside else None)
     try:
         before, params = step(params)
-        with xdevice.transfers("forbid"), refusing_waits(framework):
+        with xdevice.transfers("disallow_explicit"), refusing_waits(framework):
             after, params = step(params)
     finally:
         xdevice.set_default_device(None)
@@ -131,7 +131,7 @@ with xdevice.accelerator.blocking():
         calls[what]()
     except IndexError as error:
         print("at the line:", error)
-with xdevice.transfers("forbid"):
+with xdevice.transfers("disallow_explicit"):
     result = calls[what]()
 try:
     wrong = xdevice.to_numpy(result)[1].ravel().tolist()

@@ -80,10 +80,10 @@ def train(x, steps=3):
 PRINTS = train.__code__.co_firstlineno + 5
 
 
-def test_forbid_stops_a_training_loop_at_the_line_that_prints_the_loss(framework):
+def test_disallow_stops_a_training_loop_at_the_line_that_prints_the_loss(framework):
     x = xdevice.tensor(8.0, device=GPU)
     expected = f"{PRINTS}: float reads 4 bytes from gpu:0"
-    with pytest.raises(xdevice.errors.TransferError, match=expected) as caught, transfers("forbid"):
+    with pytest.raises(xdevice.errors.TransferError, match=expected) as caught, transfers("disallow_explicit"):
         train(x)
     assert (caught.value.record.file, caught.value.record.line) == (__file__, PRINTS)
     assert xdevice.item(train(x)) == 1.0

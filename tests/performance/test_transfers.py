@@ -75,7 +75,7 @@ def test_a_read_is_recorded_once_with_its_line(framework, how):
         assert not hasattr(xdevice.tensor(2.0), how)
         return
     x = xdevice.tensor(2.0)
-    with transfers("record") as log:
+    with transfers("allow") as log:
         READS[how](x)
     assert [(r.backend, r.kind, r.how, r.nbytes, r.physical) for r in log] == [(framework, "read", how, 4, False)]
     assert (log[0].source, log[0].destination) == (xdevice.cpu(), xdevice.cpu())
@@ -128,7 +128,7 @@ def test_moves_between_devices(framework):
 
 def test_operations_are_no_transfers(framework):
     x = xdevice.random.uniform(4, 4)
-    with transfers("forbid") as log:
+    with transfers("disallow_explicit") as log:
         y = x + x @ x
     assert len(log) == 0
     assert xdevice.item(y.sum() if hasattr(y, "sum") else y[0, 0]) > 0
@@ -147,24 +147,72 @@ def train(x, steps=3):
 PRINTS = train.__code__.co_firstlineno + 6
 
 
-def test_forbid_stops_a_training_loop_at_the_line_that_prints_the_loss(framework):
+def test_disallow_stops_a_training_loop_at_the_line_that_prints_the_loss(framework):
     x = xdevice.tensor(8.0)
     expected = f"{PRINTS}: float reads 4 bytes from cpu:0"
-    with pytest.raises(xdevice.errors.TransferError, match=expected) as caught, transfers("forbid") as log:
+    with pytest.raises(xdevice.errors.TransferError, match=expected) as caught, transfers("disallow") as log:
         train(x)
     assert (caught.value.record.file, caught.value.record.line) == (__file__, PRINTS)
     assert list(log) == [caught.value.record]
     assert xdevice.item(train(x)) == 1.0  # nothing is forbidden any more
 
 
-def test_warn_warns_at_the_line(framework):
+def test_log_warns_at_the_line(framework):
     x = xdevice.tensor(8.0)
-    with warnings.catch_warnings(record=True) as caught, transfers("warn") as log:
+    with warnings.catch_warnings(record=True) as caught, transfers("log") as log:
         warnings.simplefilter("always")
         train(x)
     assert [(w.category, w.filename, w.lineno) for w in caught] == [(xdevice.errors.TransferWarning, __file__, PRINTS)]
     assert "float reads 4 bytes from cpu:0" in str(caught[0].message)
     assert len(log) == 1
+
+
+BY_NAME = ("item", "numpy", "tolist", "asnumpy", "cpu")
+IN_PASSING = {
+    "float": float,
+    "bool": bool,
+    "if": lambda x: 1 if x else 0,
+    "asarray": lambda x: np.asarray(x),  # the function that is there while the block runs
+    "print": lambda x: print(x, file=io.StringIO()),
+    "format": lambda x: f"{x}",
+}
+
+
+def test_what_a_program_asks_for_by_name_is_explicit_and_passes(framework):
+    other = other_device(framework)
+    x, y = xdevice.tensor(2.0), xdevice.tensor([1.0, 2.0])
+    names = [name for name in BY_NAME if hasattr(x, name)]
+    with transfers("disallow") as log, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        xdevice.to_device(y, other), xdevice.copy_to({"y": y}, other), xdevice.item(x), xdevice.to_numpy(y)
+        for name in names:
+            getattr(x, name)()
+        with transfers("log"):
+            xdevice.item(x)
+    assert len(log) >= 5
+    assert all(record.explicit for record in log), log.summary()
+    with pytest.raises(xdevice.errors.TransferError), transfers("disallow_explicit"):
+        xdevice.item(x)
+
+
+@pytest.mark.parametrize("how", IN_PASSING)
+def test_what_happens_in_passing_is_implicit_and_refused(framework, how):
+    x = xdevice.tensor(2.0)
+    hint = r"ask for it by name: xdevice.item\(x\)"
+    with pytest.raises(xdevice.errors.TransferError, match=hint), transfers("disallow") as log:
+        IN_PASSING[how](x)
+    assert [record.explicit for record in log] == [False]
+    with pytest.warns(xdevice.errors.TransferWarning), transfers("log"):
+        IN_PASSING[how](x)
+
+
+def test_what_arithmetic_reads_where_a_framework_lacks_a_function_is_implicit(framework):
+    y = xdevice.tensor([2.0, 1.0, 2.0])
+    xp = xdevice.array_namespace(y)
+    with transfers() as log:
+        xp.unique_counts(y)
+        float(y[0])
+    assert not any(record.explicit for record in log), log.summary()
 
 
 def attributes():
@@ -194,10 +242,10 @@ def test_no_hook_stays_in_place(framework):
     functions = [value for found in before.values() for value in found.values() if hasattr(value, "__code__")]
     left = [f for f in functions if f.__code__.co_filename == hooks.__file__]
     assert not left, "an earlier test has left hooks"
-    with transfers(), transfers("warn"):
+    with transfers(), transfers("log_explicit"):
         during = attributes()
     assert during != before, "there was no hook, so this shows nothing"
-    with pytest.raises(ZeroDivisionError), transfers("forbid"):
+    with pytest.raises(ZeroDivisionError), transfers("disallow_explicit"):
         raise ZeroDivisionError
     assert attributes() == before
 
@@ -247,7 +295,7 @@ def test_overlapping_blocks_in_threads_see_their_own(framework):
 def test_another_thread_is_not_forbidden_what_this_one_is(framework):
     x = xdevice.tensor(1.0)
     read = []
-    with transfers("forbid") as log:
+    with transfers("disallow_explicit") as log:
         thread = threading.Thread(target=lambda: read.append(float(x)))
         thread.start()
         thread.join()
@@ -285,7 +333,7 @@ def test_the_summary_is_a_table():
 
 
 def test_numpy_has_nothing_to_report():
-    with xdevice.use_backend("numpy"), transfers("forbid") as log:
+    with xdevice.use_backend("numpy"), transfers("disallow_explicit") as log:
         assert xdevice.item(xdevice.ones(1)) == 1.0
     assert len(log) == 0
 
@@ -307,7 +355,7 @@ class TestTensorflow:
             lambda x: tf.reduce_sum(tf.transpose(tf.reshape(x, (2, 3)))),
         )
         for loss in losses:
-            with transfers("forbid"), tf.GradientTape() as tape:
+            with transfers("disallow_explicit"), tf.GradientTape() as tape:
                 tape.watch(table)
                 value = loss(table)
                 tape.gradient(value, table)
@@ -341,6 +389,15 @@ class TestTorch:
             ("aten.masked_select", "read"), ("aten.equal", "read"), ("aten._local_scalar_dense", "read"),
         ]  # fmt: skip
         assert {r.file for r in log} == {__file__}
+
+    def test_a_copy_into_a_tensor_is_explicit_and_an_assignment_is_not(self):
+        import torch
+
+        x, there = torch.ones(3), torch.empty(3, device="meta")
+        with transfers() as log:
+            there.copy_(x)
+            there[:2] = x[:2]
+        assert [(r.how, r.explicit) for r in log] == [("copy", True), ("aten.copy_", False)]
 
     @pytest.mark.parametrize(
         "kind", ["Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "ASGD", "Adadelta", "RMSprop", "SGD"]
@@ -377,14 +434,14 @@ class TestTorch:
     def test_a_deepcopy_is_no_transfer(self):
         import torch
 
-        with transfers("forbid"):
+        with transfers("disallow_explicit"):
             copy.deepcopy(torch.nn.Linear(2, 2))
 
     def test_a_copy_is_no_transfer_and_a_pickle_is(self):
         import torch
 
         x = torch.ones(3)
-        with transfers("forbid"):
+        with transfers("disallow_explicit"):
             assert copy.copy(x).data_ptr() == x.data_ptr()
         with transfers() as log:
             pickle.dumps(x)

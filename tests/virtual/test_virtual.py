@@ -53,7 +53,7 @@ def loaded(monkeypatch):
     monkeypatch.setattr(registry, "_owners", {})
     probes = dict(registry.probes)
     registry.probes.clear()
-    monkeypatch.setattr(environment, "_asked", 0)
+    monkeypatch.setattr(environment, "_asked", "")
     monkeypatch.setattr(environment, "_hides_real_gpus", False)
     monkeypatch.delenv(environment.VIRTUAL_GPUS, raising=False)
     yield found
@@ -66,7 +66,7 @@ def loaded(monkeypatch):
 
 @pytest.mark.parametrize("n", [0, -1, True, 2.0, "4", None])
 def test_a_number_that_is_none_is_refused(n, loaded):
-    with pytest.raises(xdevice.errors.ArgumentError, match=r"virtual_gpus\(\) takes an int of 1 or more, not"):
+    with pytest.raises(xdevice.errors.ArgumentError, match=r"virtual_gpus\(\) takes an int of 1 or more.*, not"):
         xdevice.virtual_gpus(n)
     assert environment.virtual_gpus_wanted() == 0
 
@@ -216,14 +216,10 @@ def test_an_adapter_without_them_says_so(loaded):
         Plain().make_virtual_gpus(2)
 
 
-def test_numpy_refuses_questions_for_gpus_only(loaded):
+def test_numpy_stays_on_the_cpu(loaded):
     xdevice.virtual_gpus(2)
     with xdevice.use_backend("numpy") as backend:
-        for ask in (xdevice.num_gpus, xdevice.try_gpu, xdevice.try_all_gpus):
-            with pytest.raises(
-                xdevice.errors.UnsupportedError, match="numpy does not support virtual GPUs: its one device is cpu:0"
-            ):
-                ask()
+        assert (xdevice.num_gpus(), xdevice.try_gpu(1), xdevice.try_all_gpus()) == (0, xdevice.cpu(), [xdevice.cpu()])
         assert backend.devices() == (xdevice.cpu(),)
         assert xdevice.device_of(xdevice.ones(2)) is xdevice.cpu()
         with pytest.raises(xdevice.errors.DeviceNotFoundError):
@@ -306,7 +302,7 @@ try:
     xdevice.backend("{name}")
 except xdevice.errors.UnsupportedError as error:
     print(error)
-xdevice.contract.environment._asked = 0
+xdevice.contract.environment._asked = ""
 xdevice.virtual_gpus({most})
 with xdevice.use_backend("{name}"):
     x = xdevice.ones(2, device="gpu:{most - 1}")

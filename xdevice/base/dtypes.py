@@ -25,6 +25,12 @@ FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
 SHORT_FLOATS: Final = ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz")
 """8-bit floats, by ml_dtypes's names: where a framework has them they are moved, saved and loaded, and nothing else."""
 
+NARROWER: Final = {
+    "float64": "float32", "complex128": "complex64", "int64": "int32", "uint64": "uint32",
+    **dict.fromkeys(SHORT_FLOATS, "float32"),
+}  # fmt: skip
+"""The dtype to use in the place of one that a device lacks."""
+
 SIGNIFICANT_BITS: Final = {"float16": 11, "bfloat16": 8, "float32": 24}
 """How many bits of a float count. Random numbers in [0, 1) are cut to so many, because rounding would at times give
 1.0."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base import floats
 from xdevice.errors import ArgumentError, SettingError, UnsupportedError, shown
@@ -28,8 +30,9 @@ VARIABLES: Final = (
 )  # fmt: skip
 """The words that follow `XDEVICE_` in the core's variables. An adapter may read others."""
 
-_asked = 0
-"""How many virtual GPUs `ask_for_virtual_gpus` was asked for; 0 before it is called."""
+_asked = ""
+"""The virtual GPUs that `ask_for_virtual_gpus` was asked for, as XDEVICE_VIRTUAL_GPUS names them; empty before it is
+called."""
 _hides_real_gpus = False
 # two threads may load one backend at the same time, and a framework can be given virtual GPUs only once
 _lock = threading.Lock()
@@ -41,7 +44,7 @@ def asks() -> bool:
     """Whether an environment variable, even one with a wrong value, or the program asks for virtual GPUs, blocking mode
     or other floats."""
     variables = (VIRTUAL_GPUS, BLOCKING, floats.VARIABLE)
-    return _asked > 0 or any(os.environ.get(name, "").strip() not in ("", "0") for name in variables)
+    return bool(_asked) or any(os.environ.get(name, "").strip() not in ("", "0") for name in variables)
 
 
 def check() -> None:
@@ -75,11 +78,11 @@ def _refuse_misspelt() -> None:
 def provide(backend: Backend) -> None:
     """Called while a backend is loaded: gives it the virtual GPUs, the default of float64 and the blocking mode that
     the environment asks for."""
-    n = virtual_gpus_wanted()
-    if n:
+    wanted = described()
+    if wanted:
         with _lock:
-            _refuse(backend, n, _hides_real_gpus)
-            _make(backend, n)
+            _refuse(backend, len(wanted), _hides_real_gpus)
+            _make(backend, wanted)
     if floats.is_float64():
         backend.default_to_float64()
     if is_blocking_wanted():
@@ -115,44 +118,75 @@ def virtual_gpus_wanted() -> int:
     """Returns how many virtual GPUs the program or XDEVICE_VIRTUAL_GPUS asks for; 0 for none.
 
     Raises:
-        SettingError: the value of XDEVICE_VIRTUAL_GPUS is not an int of 0 or more.
+        SettingError: the value of XDEVICE_VIRTUAL_GPUS is not an int of 0 or more, with or without a character.
 
     Example:
         >>> from xdevice.contract.environment import virtual_gpus_wanted
         >>> virtual_gpus_wanted() >= 0
         True
     """
-    if _asked:
-        return _asked
-    text = os.environ.get(VIRTUAL_GPUS, "").strip()
-    if not text:
-        return 0
-    if not (text.isascii() and text.isdigit()):
+    return len(described())
+
+
+def described() -> tuple[Any, ...]:
+    """Returns the character of each virtual GPU that is asked for. Raises `SettingError` as `virtual_gpus_wanted`."""
+    text = _asked or _variable()
+    try:
+        return _parsed(text)
+    except ValueError as error:
         raise SettingError(
-            f"{VIRTUAL_GPUS} must be an int of 0 or more, not {shown(text)}; {VIRTUAL_GPUS}=4 gives 4 virtual GPUs"
-        )
-    return int(text)
+            f"{VIRTUAL_GPUS} must be an int of 0 or more, not {shown(text)}; {VIRTUAL_GPUS}=4 gives 4 virtual GPUs, "
+            f"and {VIRTUAL_GPUS}=4:no_float64 such without float64: {error}"
+        ) from None
 
 
-def ask_for_virtual_gpus(n: int, backends: Iterable[Backend], *, force: bool) -> None:
-    """Gives `n` virtual GPUs to these backends, and to each backend that is loaded later. `force` allows hiding real
-    GPUs. Raises `ArgumentError` if another number was asked for before, and `UnsupportedError` if a backend cannot have
-    them."""
+def _variable() -> str:
+    return os.environ.get(VIRTUAL_GPUS, "").strip()
+
+
+@cache
+def _parsed(text: str) -> tuple[Any, ...]:
+    # by name, because this module is imported where nobody asks for virtual GPUs
+    return () if text in ("", "0") else tuple(import_module("xdevice.virtual.contract.characters").parse(text))
+
+
+def ask_for_virtual_gpus(text: str, backends: Iterable[Backend], *, force: bool) -> None:
+    """Gives the virtual GPUs that `text` describes to these backends, and to each backend that is loaded later. `force`
+    allows hiding real GPUs. Raises `ArgumentError` if others were asked for before, or if the text describes none, and
+    `UnsupportedError` if a backend cannot have them."""
     global _asked, _hides_real_gpus
     with _lock:
-        before = virtual_gpus_wanted()
-        if before not in (0, n):
+        before = described()
+        try:
+            wanted = _parsed(text)
+        except ValueError as error:
+            raise ArgumentError(f"virtual_gpus({text!r}): {error}") from None
+        if before not in ((), wanted):
             by = "virtual_gpus()" if _asked else VIRTUAL_GPUS
             raise ArgumentError(
-                f"{by} has asked for {before} virtual GPUs, and a process cannot change that number, here to {n}"
+                f"{by} has asked for {_asked or _variable()} virtual GPUs, and a process cannot change that, here to "
+                f"{text}"
             )
         waiting = [backend for backend in backends if not backend.virtual and backend.refusal is None]
         force = force or _hides_real_gpus
         for backend in waiting:
-            _refuse(backend, n, force)
+            _refuse(backend, len(wanted), force)
         for backend in waiting:
-            _make(backend, n)
-        _asked, _hides_real_gpus = n, force
+            _make(backend, wanted)
+        _asked, _hides_real_gpus = text, force
+
+
+def refuse_too_late(backend: Backend) -> None:
+    """Raises `SettingError` if XDEVICE_VIRTUAL_GPUS asks for other virtual GPUs than a backend was given when it was
+    loaded. Called where a program counts GPUs, or names one that is not there."""
+    text = _variable()
+    there = backend.characters if backend.virtual else ()
+    if text and _parsed(text) != there:
+        raise SettingError(
+            f"{VIRTUAL_GPUS}={text} was set after {backend.name} was loaded with {backend.virtual} virtual GPUs; set "
+            f"it before the program starts, or first thing in it: restart the notebook's kernel. "
+            f"xdevice.virtual_gpus({shown(text)}) in its place says what is possible now"
+        )
 
 
 def _refuse(backend: Backend, n: int, force: bool) -> None:
@@ -169,9 +203,10 @@ def _refuse(backend: Backend, n: int, force: bool) -> None:
         raise UnsupportedError(f"{backend.name} cannot have virtual GPUs here: {reason}")
 
 
-def _make(backend: Backend, n: int) -> None:
-    backend.make_virtual_gpus(n)
-    backend.virtual = n
+def _make(backend: Backend, wanted: tuple[Any, ...]) -> None:
+    backend.make_virtual_gpus(len(wanted))
+    backend.virtual = len(wanted)
+    backend.take_characters(wanted)
 
 
 if hasattr(os, "register_at_fork"):  # in a forked child, the thread that would release the lock does not exist

@@ -187,6 +187,10 @@ class Primitives(ABC):
         cpu:0, which lacks no dtype. May initialize the device if nothing else tells."""
         return frozenset()
 
+    def is_float32_default(self, device: Device) -> bool:
+        """Whether floats on this device are float32 unless a dtype is named, whatever XDEVICE_FLOATS says."""
+        return False
+
     def is_started(self, device: Device) -> bool:
         """Whether this process has used (initialized) a GPU. The core calls it first, because asking anything else
         about a GPU that was not used would initialize it."""
@@ -370,6 +374,10 @@ class Primitives(ABC):
         exist, or if it is not the hardware that its name says."""
         if self.has(device):
             return device if type(device) is Device else devices.plain(device)
+        if device.kind == "gpu":
+            from . import environment
+
+            environment.refuse_too_late(self)  # type: ignore[arg-type]
         there = ", ".join(map(str, self.devices()))
         hint = f"; xdevice.try_gpu({device.index}) falls back to cpu:0" if device.kind == "gpu" else ""
         if device.kind == "gpu" and self.count("tpu"):

@@ -3,6 +3,7 @@ must import little."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -67,4 +68,16 @@ def find(name: str) -> Known | None:
 def list_imported() -> list[Known]:
     """Returns the `Known` of each framework that is imported already, except NumPy's, because all of them import
     NumPy."""
-    return [framework for framework in KNOWN[:-1] if sys.modules.get(framework.modules[0]) is not None]
+    return [
+        framework
+        for framework in KNOWN[:-1]
+        if sys.modules.get(framework.modules[0]) is not None and stand_in(framework.modules[0]) is None
+    ]
+
+
+def stand_in(module: str) -> str | None:
+    """Returns the package that has been imported under the name of another framework's: "paddle" for "torch" after
+    `paddle.enable_compat()`. None if the module is what its name says, or is not imported."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    folder = os.path.basename(os.path.dirname(file)) if file else module
+    return None if folder == module else folder

@@ -238,6 +238,14 @@ def make(name: str) -> Backend:
         return _loaded[name]
     from xdevice.contract import check, environment
 
+    framework = frameworks.find(name)
+    other = frameworks.stand_in(framework.modules[0]) if framework is not None else None
+    if framework is not None and other is not None:
+        raise BackendImportError(
+            f"the backend {name!r} does not import, because `import {framework.modules[0]}` gives {other} in this "
+            f"process, as after paddle.enable_compat(); select the backend {other!r}, or call paddle.disable_compat() "
+            f"before {framework.modules[0]} is imported"
+        )
     point = entry_points().get(name)
     if point is None:
         raise BackendNotFoundError(f"the adapter of {name!r} is not installed; reinstall it: {install_hint(name)}")

@@ -33,7 +33,9 @@ _resolved_from: Any = None
 
 # os.environ.get takes 0.8 us, most of what try_gpu may cost; the dictionary behind it 0.05
 _environ: Any = getattr(os.environ, "_data", os.environ)
-_KEY: Any = getattr(os.environ, "encodekey", str)(VARIABLE)
+_encoded: Any = getattr(os.environ, "encodekey", str)
+_KEY: Any = _encoded(VARIABLE)
+_VIRTUAL_KEY: Any = _encoded("XDEVICE_VIRTUAL_GPUS")
 
 
 def current() -> Backend:
@@ -47,6 +49,11 @@ def current() -> Backend:
     if backend.refusal is not None:
         raise UnsupportedError(backend.refusal)
     return backend
+
+
+def names_virtual_gpus() -> bool:
+    """Whether XDEVICE_VIRTUAL_GPUS is set now."""
+    return bool(_environ.get(_VIRTUAL_KEY))
 
 
 def explicit_choice() -> Backend | None:

@@ -75,7 +75,7 @@ class Batches:
         order, self._order = self._order, None
         return self._shuffled(self._draw() if order is None else order)
 
-    def _draw(self) -> np.ndarray[Any, Any]:
+    def _draw(self) -> Any:
         return to_numpy(random.permutation(self._length, "cpu", "int32"))
 
     def _in_order(self) -> Iterator[Any]:

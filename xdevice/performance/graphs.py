@@ -123,7 +123,7 @@ def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
     # the task reads what the caller has enqueued before
     stream.wait(caller)
     try:
-        with stream, transfers("forbid"), stream.backend.only_on(stream.device):
+        with stream, transfers("disallow_explicit"), stream.backend.only_on(stream.device):
             task()
     except TransferError as error:
         raise CaptureError(

@@ -21,12 +21,12 @@ from xdevice.performance.contract import hooks
 from xdevice.performance.contract.transfers import Transfer
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from types import CodeType, FrameType
 
     from xdevice.contract import Backend
 
-Mode = Literal["record", "warn", "forbid"]
-_MODES = ("record", "warn", "forbid")
+Mode = Literal["allow", "log", "log_explicit", "disallow", "disallow_explicit"]
+_MODES: tuple[Mode, ...] = ("allow", "log", "log_explicit", "disallow", "disallow_explicit")
 
 
 class Record(Transfer):
@@ -103,22 +103,33 @@ _logs: ContextVar[tuple[TransferLog, ...]] = ContextVar("xdevice_transfers", def
 
 
 class transfers:
-    """Records the transfers of a block, warns of them or forbids them: `with xdevice.transfers("record") as log: ...`.
+    """Records the transfers of a block, warns of them or refuses them: `with xdevice.transfers("disallow"): ...`.
 
     Young: it may change in a minor version.
 
     A transfer is a read by the host (`.item()`, `float(x)`, `print(x)`, `xdevice.item(x)`, ...) or a copy between
     devices. A read of a tensor on the CPU counts too, because on a GPU it would be a transfer; its `physical` is False.
+    A transfer is explicit if the program asks for it by name: `to_device`, `to_numpy`, `item` and other functions of
+    xdevice, `x.to(...)`, `x.cpu()`, `x.numpy()`, `x.item()`, `jax.device_get(x)`. Implicit are `float(x)`, `if x`,
+    `np.asarray(x)`, `print(x)`, and copies that an operation makes. The modes are those of `jax.transfer_guard`:
+
+    | mode | implicit transfers | explicit transfers |
+    |---|---|---|
+    | "allow" | are recorded | are recorded |
+    | "log" | give a `TransferWarning`, too | are recorded |
+    | "log_explicit" | give a `TransferWarning`, too | give a `TransferWarning`, too |
+    | "disallow" | raise `TransferError`, before the read | are recorded |
+    | "disallow_explicit" | raise `TransferError`, before the read | raise `TransferError` |
+
     A block sees its own thread or task, and tasks started with its context, on every backend. Blocks nest, hold across
     an `await`, and may be left in any order. docs/reference/async.md lists what each backend cannot show.
 
     Args:
-        mode: "record" keeps a record of each transfer. "warn" also gives a `TransferWarning` at the line that made it.
-            "forbid" raises `TransferError`, before the read. All three give the log.
+        mode: one of these five. All give the log. A warning is given at the line that made the transfer.
 
     Raises:
         ArgumentError, ScopeError: another mode; the block is left without having been entered.
-        TransferError: a transfer inside "forbid"; its `record` says where.
+        TransferError: a transfer inside "disallow" or "disallow_explicit"; its `record` says where.
         UnsupportedError: a third-party backend is loaded whose transfers cannot be seen.
 
     Costs some us a transfer, on PyTorch 7 us and on TensorFlow 25 us for each operation; nothing outside a block.
@@ -130,9 +141,9 @@ class transfers:
         True
     """
 
-    def __init__(self, mode: Mode = "record") -> None:
+    def __init__(self, mode: Mode = "allow") -> None:
         if mode not in _MODES:
-            raise ArgumentError(f'transfers takes "record", "warn" or "forbid", not {shown(mode)}')
+            raise ArgumentError(f"transfers takes one of {', '.join(map(repr, _MODES))}, not {shown(mode)}")
         self._mode: Mode = mode
         self._entered = Entered("transfers()")
 
@@ -208,19 +219,25 @@ def _report(transfer: Transfer) -> None:
     logs = [log for log in _logs.get() if log._open]
     if not logs:
         return
-    frame, how = _user_frame(sys._getframe(1), transfer.how)
-    # before the mode is looked at: a forbidden transfer is in the log, too
-    record = Record(*transfer._replace(how=how, file=frame.f_code.co_filename, line=frame.f_lineno))
+    frame, verb = _user_frame(sys._getframe(1))
+    transfer = transfer._replace(file=frame.f_code.co_filename, line=frame.f_lineno)
+    if verb is not None:
+        # arithmetic reads in passing, where a framework lacks a function
+        transfer = transfer._replace(how=verb.co_name, explicit=not verb.co_filename.startswith(_ARITHMETIC))
+    record = Record(*transfer)
+    # before the mode is looked at: a refused transfer is in the log, too
     for log in logs:
         log._records.append(record)
     modes = {log._mode for log in logs}
-    if "forbid" in modes:
+    refusing = modes & ({"disallow_explicit"} if record.explicit else {"disallow", "disallow_explicit"})
+    if refusing:
+        hint = "" if record.explicit else "; or, if it has to be here, ask for it by name: xdevice.item(x)"
         raise TransferError(
-            f'{record}, inside xdevice.transfers("forbid"); keep the value on its device, and read it after the '
-            f"block, or once in many steps",
+            f'{record}, inside of xdevice.transfers("{min(refusing)}"); keep the value on its device, and read it '
+            f"after the block, or once in many steps{hint}",
             record,
         )
-    if "warn" in modes:
+    if modes & ({"log_explicit"} if record.explicit else {"log", "log_explicit"}):
         space = frame.f_globals
         # at the user's line, so that Python's filters and `once` work by that line
         warnings.warn_explicit(
@@ -236,6 +253,7 @@ def _report(transfer: Transfer) -> None:
 # the user's line
 
 _HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_ARITHMETIC = os.path.join(_HERE, "math", "arithmetic") + os.sep
 _HOOKS = hooks.__file__
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
@@ -244,17 +262,17 @@ _is_inner: dict[str, bool] = {}
 objects have it (`co_filename`)."""
 
 
-def _user_frame(frame: FrameType, how: str) -> tuple[FrameType, str]:
-    """The innermost frame of the user's code; and the name of the function of xdevice that this code called, or else
-    `how`."""
+def _user_frame(frame: FrameType) -> tuple[FrameType, CodeType | None]:
+    """The innermost frame of the user's code; and the function of xdevice that this code called, None if it called the
+    framework."""
     inner = None
     while _belongs_inside(frame.f_code.co_filename) and frame.f_back is not None:
         inner, frame = frame, frame.f_back
     if inner is not None:
         file = inner.f_code.co_filename
         if file.startswith(_HERE) and file != _HOOKS and file != __file__:
-            how = inner.f_code.co_name
-    return frame, how
+            return frame, inner.f_code
+    return frame, None
 
 
 def _belongs_inside(file: str) -> bool:

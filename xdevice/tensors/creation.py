@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from xdevice.base import devices, floats, spellings
 from xdevice.base.devices import CPU, Device
-from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, dtype_name, host_dtype, name_of
+from xdevice.base.dtypes import DTYPES, NARROWER, SHORT_FLOATS, dtype_name, host_dtype, name_of
 from xdevice.core import registry, scopes, selection
 from xdevice.errors import DTypeError, NotATensorError, ShapeError, shown
 
@@ -68,7 +68,7 @@ def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any
         return backend.from_numpy(data, place)
     data = _with_arrays(data)
     array = _host_array(data)
-    wanted = dtype_name(dtype) if dtype is not None else floats.usual(_default_dtype(data, array))
+    wanted = dtype_name(dtype) if dtype is not None else _usual_for(backend, place, data, array)
     require_dtype(backend, wanted, "the dtype", "say another", place=place, may_narrow=True)
     return backend.from_numpy(floats.jitter(_cast(_exact(data, array, wanted), wanted)), place)
 
@@ -237,7 +237,7 @@ def _tensor_of(x: Any) -> Any | None:
 def _full(shape: tuple[int | Sequence[int], ...], value: float, device: object, dtype: object) -> Any:
     backend = selection.current()
     place = place_for(backend, device)
-    wanted = dtype_name(dtype) if dtype is not None else floats.usual()
+    wanted = dtype_name(dtype) if dtype is not None else usual(backend, place)
     require_dtype(backend, wanted, "the dtype", "say another", place=place, may_narrow=True)
     return backend.full(shape_of(shape, wanted), value, place, wanted)
 
@@ -245,6 +245,15 @@ def _full(shape: tuple[int | Sequence[int], ...], value: float, device: object, 
 def place_for(backend: Backend, device: object) -> Device:
     place = scopes.current() or CPU if device is None else devices.parse(device)
     return backend.require(place)
+
+
+def usual(backend: Backend, place: Device, name: str = "float32") -> str:
+    """The dtype to make on a device where a program names none and would get `name`: a narrower one if the device lacks
+    it."""
+    if place is CPU:
+        return floats.usual(name)
+    wanted = name if backend.is_float32_default(place) else floats.usual(name)
+    return NARROWER.get(wanted, wanted) if wanted in backend.lacks(place) else wanted
 
 
 def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
@@ -332,6 +341,11 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
 
 def _is_numbers(array: np.ndarray[Any, Any]) -> bool:
     return array.dtype.kind in "biufc" or name_of(array.dtype) in _EXTENDED
+
+
+def _usual_for(backend: Backend, place: Device, data: Any, array: np.ndarray[Any, Any]) -> str:
+    name = _default_dtype(data, array)
+    return floats.usual(name) if hasattr(data, "dtype") else usual(backend, place, name)
 
 
 def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:

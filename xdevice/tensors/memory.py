@@ -43,6 +43,9 @@ def memory(device: object = None) -> Memory:
     | jax | all four; `total` is the share that JAX takes | allocated, of arrays that are alive |
     | numpy | none | nothing |
 
+    On virtual GPUs PyTorch and Paddle have allocated and peak, and JAX has allocated. With
+    `XDEVICE_VIRTUAL_GPUS=2:memory=8GB` all five have all four.
+
     Asynchronous work may still allocate: call `xdevice.sync()` first, if that matters. The call may start the device.
 
     Args:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from xdevice.base.devices import CPU
-from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, dtype_name
+from xdevice.base.dtypes import DTYPES, NARROWER, SHORT_FLOATS, dtype_name
 from xdevice.core import registry
 from xdevice.errors import DTypeError, NotATensorError, NotBuiltError, UnsupportedError, shown
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.containers.trees import Tree
     from xdevice.contract import Backend
-
-_NARROWER = {"float64": "float32", "complex128": "complex64", **dict.fromkeys(SHORT_FLOATS, "float32")}
-"""The dtype that an error suggests instead of a dtype that a device lacks."""
 
 
 def refuse_non_container(x: object, verb: str) -> None:
@@ -131,8 +128,9 @@ def _dtype_in(x: Any) -> str | None:
 
 
 def _lack(backend: Backend, dtype: str, place: Device, what: str, write: str) -> DTypeError:
-    words = f" ({'/'.join(sorted(backend.hardware()))})" if place.kind == "gpu" else ""
-    other = _NARROWER.get(dtype)
+    hardware = ("virtual",) if backend.virtual else sorted(backend.hardware())
+    words = f" ({'/'.join(hardware)})" if place.kind == "gpu" else ""
+    other = NARROWER.get(dtype)
     instead = "" if other is None or other in backend.lacks(place) else f"{write.format(other)}, or "
     return DTypeError(f"{what} is {dtype}, which {place} of {backend.name}{words} cannot hold; {instead}stay on cpu:0")
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any, NoReturn, TypeVar
 
+    from xdevice.contract import Backend
+
     from .leaves import Location
 
     T = TypeVar("T")
@@ -92,11 +94,14 @@ def gpu(index: int = 0) -> Device:
 def num_gpus() -> int:
     """How many GPUs the selected backend sees, or TPUs if it has no GPU. Starts no CUDA context. NumPy has 0.
 
+    Raises:
+        SettingError: XDEVICE_VIRTUAL_GPUS was set after the backend was loaded, also in `try_gpu` and `try_all_gpus`.
+
     Example:
         >>> xdevice.num_gpus() >= 0
         True
     """
-    backend = selection.current()
+    backend = _counted()
     return backend.count("gpu") or backend.count("tpu")
 
 
@@ -113,7 +118,7 @@ def try_gpu(i: int = 0) -> Device:
     """
     if type(i) is not int or i < 0:
         i = _index(i)
-    backend = selection.current()
+    backend = _counted()
     if backend.count("gpu") > i:
         return devices.of("gpu", i)
     if "tpu" in backend.kinds and not backend.count("gpu") and backend.count("tpu") > i:
@@ -128,9 +133,20 @@ def try_all_gpus() -> list[Device]:
         >>> len(xdevice.try_all_gpus()) >= 1
         True
     """
-    backend = selection.current()
+    backend = _counted()
     kind = "gpu" if backend.count("gpu") else "tpu"
     return [devices.of(kind, i) for i in range(backend.count(kind))] or [CPU]
+
+
+def _counted() -> Backend:
+    """The selected backend, whose GPUs a program counts. Raises `SettingError` if XDEVICE_VIRTUAL_GPUS was set too late
+    for it."""
+    backend = selection.current()
+    if selection.names_virtual_gpus():
+        from xdevice.contract import environment
+
+        environment.refuse_too_late(backend)
+    return backend
 
 
 def _index(i: object) -> int:

@@ -8,12 +8,13 @@ from xdevice.core import registry
 from xdevice.errors import ArgumentError, shown
 
 
-def virtual_gpus(n: int, *, force: bool = False) -> None:
+def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     """Gives every framework `n` virtual GPUs, `gpu:0` to `gpu:{n-1}`, from now to the end of the process.
 
     Virtual GPUs are other devices of the framework, in host memory: they show whether code for several devices is
     correct, and are not faster. `cpu:0` stays, and is the only CPU. `XDEVICE_VIRTUAL_GPUS=4 python script.py` does the
-    same, and child processes inherit it. docs/explanation/virtual.md says what each operation costs.
+    same, and child processes inherit it. docs/explanation/virtual.md says what each operation costs, and lists the
+    characters: dtypes that virtual GPUs lack, as Apple's lack float64, and how much memory they have.
 
     | backend | `xdevice.gpu(1).native` | request them before |
     |---|---|---|
@@ -22,15 +23,15 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
     | mxnet | `mx.cpu(2)`, at most 15 of them | nothing |
     | paddle | `paddle.CustomPlace("vgpu", 1)`, at most 16 of them | Paddle is imported |
     | jax | `jax.devices("cpu")[2]` | JAX has run anything |
-    | numpy | none: asking for GPUs is an error | |
+    | numpy | none: `try_gpu` gives the CPU | |
 
     Args:
-        n: how many, 1 or more. The same number again changes nothing.
+        n: how many, 1 or more, or with their character: "2:no_float64,memory=256MB". The same again changes nothing.
         force: hides the real GPUs of the machine; without it, real GPUs are an error. Once given, it holds for later
             calls.
 
     Raises:
-        ArgumentError: `n` is not an int of 1 or more, or is not the number that was asked for before.
+        ArgumentError: `n` is neither an int of 1 or more nor describes any, or others were asked for before.
         UnsupportedError: a framework that is loaded already cannot have them, or has real GPUs; nothing has changed
             then. A framework that is loaded later raises the same error when it is loaded.
 
@@ -39,9 +40,10 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
         ...     xdevice.virtual_gpus(0)
         ... except xdevice.errors.ArgumentError as error:
         ...     print(error)
-        virtual_gpus() takes an int of 1 or more, not 0
+        virtual_gpus() takes an int of 1 or more, or a text such as '2:mps', not 0
     """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ArgumentError(f"virtual_gpus() takes an int of 1 or more, not {shown(n)}")
-    environment.ask_for_virtual_gpus(n, registry.list_loaded(), force=force)
+    is_number = isinstance(n, int) and not isinstance(n, bool) and n > 0
+    if not (is_number or (isinstance(n, str) and ":" in n)):
+        raise ArgumentError(f"virtual_gpus() takes an int of 1 or more, or a text such as '2:mps', not {shown(n)}")
+    environment.ask_for_virtual_gpus(str(n), registry.list_loaded(), force=force)
     registry.forget_types()

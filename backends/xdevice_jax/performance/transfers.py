@@ -40,6 +40,11 @@ class JaxTransfers(Transfers):
                 device = min(others or device.device_set, key=lambda native: native.id)
             return self.from_native(device)
 
+        def describe_get(args: Any, kwargs: Any) -> Transfer | None:
+            arrays = [x for x in jax.tree.leaves(args) if isinstance(x, jax.Array)]
+            first = hooks.read("device_get", arrays[0], explicit=True) if arrays else None
+            return first and first._replace(nbytes=sum(int(x.nbytes) for x in arrays))
+
         with Hooks(self, report, lambda x: int(x.nbytes), place) as hooks:
             hooks.verbs()
             hooks.numpy_reads()
@@ -48,4 +53,5 @@ class JaxTransfers(Transfers):
             hooks.reads(_Array, "_value", how="value")
             hooks.moves(_Array, "to_device", target)
             hooks.moves(jax, "device_put", target)
+            hooks.calls(jax, "device_get", describe_get)
             yield

@@ -2,6 +2,10 @@
 
 | in place of | stands | because |
 |---|---|---|
+| `compile_or_get_cached`, `batched_device_put`, `device_put_p`, for a character | `_compiling`, `_placing` | programs \
+and copies that a device lacks a dtype for are refused |
+| `ExecuteReplicated.__call__`, `_get_fastpath_data`, for `memory=` | `_counting` | JAX does not count the memory of a \
+CPU, and calls compiled functions past Python |
 | `jax.devices`, for `--xd-cuda` only | `devices` | test suites ask it for "cuda" or "gpu", which JAX does \
 not have here (no upstream issue known) |
 """
@@ -11,19 +15,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
+from jaxlib.mlir.ir import WalkResult
 
+from xdevice.virtual.contract.limited_gpus import LimitedGpus
 from xdevice.virtual.contract.virtual_gpus import VirtualGpus
-from xdevice_jax import unstarted
+from xdevice_jax import alive, unstarted
 from xdevice_jax.private import private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import FrameType
 
     from xdevice.base.devices import Device
+    from xdevice.contract import Memory
 
 
-class JaxVirtualGpus(VirtualGpus):
+_COMPILE = private.place("jax._src.compiler.compile_or_get_cached")
+_EXECUTE = private.place("jax._src.interpreters.pxla.ExecuteReplicated.__call__")
+_FAST_PATH = private.place("jax._src.pjit._get_fastpath_data")
+_PLACE = private.place("jax._src.interpreters.pxla.batched_device_put")
+_put = private["jax._src.dispatch.device_put_p"]
+
+_TYPES: Final = {"float64": "f64", "complex128": "complex<f64>", "int64": "i64", "uint64": "ui64"}
+"""The names that compiled programs have for the dtypes that a device may lack."""
+
+
+class JaxVirtualGpus(LimitedGpus, VirtualGpus):
     def why_no_virtual_gpus(self) -> str | None:
         if not unstarted.is_started():
             return None
@@ -37,6 +54,79 @@ class JaxVirtualGpus(VirtualGpus):
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", n + 1)
 
+    def limit(self) -> None:
+        if not any(self.characters):
+            return
+        private.require("virtual GPUs")
+        if self.is_limited():
+            self.count_memory()
+            for (owner, name), make in ((_EXECUTE, self._counting), (_FAST_PATH, _leaving_out)):
+                setattr(owner, name, make(getattr(owner, name)))
+        setattr(*_COMPILE, self._compiling(getattr(*_COMPILE)))
+        setattr(*_PLACE, self._placing(getattr(*_PLACE)))
+        _put.def_impl(self._placing(_put.impl))
+
+    def lack_error(self, text: str) -> Exception:
+        error: Exception = jax.errors.JaxRuntimeError(f"UNIMPLEMENTED: {text}")
+        return error
+
+    def memory_error(self, text: str) -> Exception:
+        error: Exception = jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {text}")
+        return error
+
+    def memory(self, device: Device) -> Memory:
+        if device.kind == "gpu" and self.ledger is not None:
+            self._count([self.to_native(device)])
+        return super().memory(device)
+
+    def reset_peak(self, device: Device) -> None:
+        self.memory(device)  # arrays may have gone since the last operation
+        super().reset_peak(device)
+
+    def _compiling(self, compile_program: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps the function that compiles: a program in which a value has a dtype that a device lacks is refused."""
+
+        def checked(client: Any, program: Any, natives: Any, *args: Any, **kwargs: Any) -> Any:
+            for native in natives.flat:
+                place = self.from_native(native)
+                # without 64 bits JAX makes no such arrays, and its programs still count in int64
+                if place is not None and self.lacks(place) and jax.config.jax_enable_x64:
+                    types = _types_in(program)
+                    names = [name for name, written in _TYPES.items() if written in types]
+                    self.refuse_lacking(place.index, names)
+            return compile_program(client, program, natives, *args, **kwargs)
+
+        return checked
+
+    def _placing(self, put: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps the function that puts arrays on devices."""
+
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            results = put(*args, **kwargs)
+            for x in results if isinstance(results, list) else [results]:
+                natives = x.devices() if hasattr(x, "devices") else ()
+                for place in map(self.from_native, natives):
+                    if place is not None and place.kind == "gpu":
+                        self.refuse_lacking(place.index, [x.dtype.name])
+                self._count(natives)
+            return results
+
+        return checked
+
+    def _counting(self, execute: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(program: Any, *args: Any) -> Any:
+            results = execute(program, *args)
+            self._count({native for x in results if hasattr(x, "devices") for native in x.devices()})
+            return results
+
+        return counted
+
+    def _count(self, natives: Iterable[Any]) -> None:
+        for native in natives if self.ledger is not None else ():
+            place = self.from_native(native)
+            if place is not None and place.kind == "gpu":
+                self.ledger.see(place.index, alive(native))
+
     def take_for_cuda(self, device: Device, has_default: Callable[[FrameType], bool] | None = None) -> bool:
         private.require("--xd-cuda")
         find, chosen = jax.devices, self.to_native(device)
@@ -49,6 +139,23 @@ class JaxVirtualGpus(VirtualGpus):
 
         jax.devices = devices
         return True
+
+
+def _leaving_out(make_fast_path: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: None
+
+
+def _types_in(program: Any) -> set[str]:
+    """Returns the names of the dtypes of all values in a program that JAX is about to compile."""
+    types: set[str] = set()
+
+    def add(operation: Any) -> Any:
+        for result in operation.results:
+            types.add(str(result.type).rstrip(">").rpartition("<")[2].rpartition("x")[2])
+        return WalkResult.ADVANCE
+
+    program.operation.walk(add)
+    return types
 
 
 MIXINS: Final = (JaxVirtualGpus,)

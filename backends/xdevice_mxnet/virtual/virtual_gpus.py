@@ -10,6 +10,8 @@ another. MXNet is retired: this will stay.
 | `MXImperativeInvokeEx` | `invoke` | all operators are called through it; copies to another device are let through |
 | `MXAutogradBackwardEx` | `_with_gradients` | `backward` takes gradients from the caller |
 | `MXAutogradMarkVariables` | `_with_gradients` | `attach_grad` may be given memory on another device |
+| `MXNDArrayFree`, and `NDArrayBase.__init__` | `free`, `_checking` | only for virtual GPUs of a character: each array \
+is checked when it is made, and its memory counted until it is freed |
 
 A hybridized block refuses two devices by itself.
 """
@@ -20,9 +22,11 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
+import numpy as np
 
 from xdevice.base import devices
 from xdevice.errors import DeviceNotFoundError
+from xdevice.virtual.contract.limited_gpus import LimitedGpus
 from xdevice.virtual.contract.virtual_gpus import VirtualGpus
 from xdevice_mxnet.operators import library
 from xdevice_mxnet.private import private
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 _get_context = ctypes.PyDLL(library._name).MXNDArrayGetContext  # an object of its own, because of its types
 _get_context.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 
+_MAKE = private.place("mxnet.ndarray._internal.NDArrayBase.__init__")
 _CPU = mx.Context.devstr2type["cpu"]
 """MXNet's number for the kind of device "cpu". Arrays on "cpu_pinned" are not checked, because a key-value store passes
 them to an operator together with arrays on devices."""
@@ -90,6 +95,14 @@ def _place(handle: int) -> tuple[int, int]:
     return kind.value, index.value
 
 
+def _address(handle: Any) -> int:
+    """Returns where the memory of an array is, by which views are recognized. It waits for the array."""
+    mx.base.check_call(library.MXNDArrayWaitToRead(handle))
+    address = ctypes.c_void_p()
+    mx.base.check_call(library.MXNDArrayGetData(handle, ctypes.byref(address)))
+    return address.value or int(handle.value)
+
+
 def _name(operator: Any) -> str:
     name = ctypes.c_char_p()
     mx.base.check_call(library.MXSymbolGetAtomicSymbolName(operator, ctypes.byref(name)))
@@ -109,7 +122,7 @@ def _mixed(what: str, places: list[int]) -> Exception:
     return error
 
 
-class MxnetVirtualGpus(VirtualGpus):
+class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
     _cpus: int
     _gpus: int | None
     _places: dict[int, Device]
@@ -122,6 +135,40 @@ class MxnetVirtualGpus(VirtualGpus):
         self._cpus, self._gpus = 1, n
         self._places.clear()
         refuse_mixed_devices()
+
+    def limit(self) -> None:
+        if not any(self.characters):
+            return
+        owner, name = _MAKE
+        setattr(owner, name, self._checking(getattr(owner, name)))
+        if self.is_limited():
+            ledger, call = self.count_memory(), library.MXNDArrayFree
+
+            def free(handle: Any) -> int:
+                ledger.drop(handle.value)
+                return int(call(handle))
+
+            library.MXNDArrayFree = free
+
+    def lack_error(self, text: str) -> Exception:
+        error: Exception = mx.MXNetError(text)
+        return error
+
+    memory_error = lack_error
+
+    def _checking(self, make: Any) -> Any:
+        """Wraps the method that makes an array's object, of whatever MXNet has computed."""
+
+        def checked(array: Any, handle: Any, writable: bool = True) -> None:
+            make(array, handle, writable)
+            kind, index = _place(handle) if handle is not None and handle.value else (None, 0)
+            if kind != _CPU or not 0 < index <= self.virtual:
+                return
+            self.refuse_lacking(index - 1, [np.dtype(array.dtype).name])
+            if self.ledger is not None and array.stype == "default":
+                self.ledger.hold(handle.value, index - 1, _address(handle), array.size * np.dtype(array.dtype).itemsize)
+
+        return checked
 
     def _virtual_gpu(self, native: Any) -> Device | None:
         """Returns the virtual GPU that a context stands for; None if the context is one of the host. Raises an error

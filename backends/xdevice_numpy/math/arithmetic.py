@@ -257,7 +257,7 @@ def _arrays(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 fft = np.fft
-_FACTORIZATIONS = ("cholesky", "det", "eigh", "eigvalsh", "inv", "qr", "slogdet", "solve", "svd")
+_FACTORIZATIONS = ("cholesky", "det", "eig", "eigh", "eigvalsh", "inv", "qr", "slogdet", "solve", "svd")
 linalg = SimpleNamespace(
     **{name: _arrays(getattr(np.linalg, name)) for name in _FACTORIZATIONS},
     svdvals=_arrays(partial(np.linalg.svd, compute_uv=False)),

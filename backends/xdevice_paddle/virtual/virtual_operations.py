@@ -11,6 +11,7 @@ the devices of operands: the kernel of one real GPU accesses the memory of the o
 operands would silently be copied to the host |
 | methods of `paddle.Tensor` written in C++ (`CHECKED` in private.py) | `_checked` | Paddle's Python calls them \
 beside `_C_ops` |
+| `to_tensor`, `Tensor.to`, `_copy_to`, for a character | `_checking` | they make tensors without `_C_ops` |
 | the place of results without elements | `_settle` | Paddle copies results back to the GPU, but not those |
 
 Operands on the CPU are allowed, because Paddle copies them to the GPU, real or virtual. No upstream issue is known of
@@ -19,6 +20,7 @@ what is replaced here. How Paddle gets the plugin, custom_device.py says; why th
 
 from __future__ import annotations
 
+from functools import wraps
 from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -71,9 +73,40 @@ def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         result = call(*args, **kwargs)
         if operands:
             _settle([result, *operands], there)  # what is written in place is moved as well
+        if _check is not None:
+            _check_all([result, *operands])
         return result
 
     return checked
+
+
+_check: Callable[[Any, int], None] | None = None
+
+
+def check_results(check: Callable[[Any, int], None]) -> None:
+    """Calls `check` with each tensor on a virtual GPU that Paddle makes from now on, and the index of the GPU."""
+    global _check
+    _check = check
+    # they make tensors without the functions of `_C_ops`
+    for owner, name in ((paddle, "to_tensor"), (paddle.Tensor, "_copy_to"), (paddle.Tensor, "to")):
+        setattr(owner, name, _checking(getattr(owner, name)))
+
+
+def _checking(call: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(call)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        result = call(*args, **kwargs)
+        _check_all([result])
+        return result
+
+    return checked
+
+
+def _check_all(tensors: Iterable[Any]) -> None:
+    for x in _tensors(tensors):
+        place = x.place
+        if _check is not None and place.is_custom_place():
+            _check(x, place.custom_device_id())
 
 
 def _settle(tensors: Iterable[Any], place: Any) -> None:

@@ -280,7 +280,7 @@ def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
     return u, values, tf.linalg.adjoint(v)
 
 
-_FACTORIZATIONS = ("cholesky", "det", "eigh", "eigvalsh", "inv", "slogdet", "solve")
+_FACTORIZATIONS = ("cholesky", "det", "eig", "eigh", "eigvalsh", "inv", "slogdet", "solve")
 linalg = SimpleNamespace(
     **{name: _placed(getattr(tf.linalg, name)) for name in _FACTORIZATIONS},
     qr=_placed(lambda x, mode: tf.linalg.qr(x, full_matrices=mode == "complete")),

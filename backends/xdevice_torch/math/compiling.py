@@ -434,7 +434,7 @@ def _is_all(tensors: list[Any]) -> bool:
         or _transformation() is not None
         or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         or torch.compiler.is_compiling()
-        or not all(type(mode) is SCOPE for mode in function_modes())
+        or not all(isinstance(mode, SCOPE) for mode in function_modes())
     ):
         return False
     return all(type(x) in _PLAIN and x.grad_fn is None and x.grad is None and not x.__dict__ for x in tensors)

@@ -132,6 +132,7 @@ class TorchTransfers(Transfers):
             hooks.verbs()
             hooks.reads(torch.Tensor, *READS)
             hooks.moves(torch.Tensor, "to", target_of_to)
+            hooks.moves(torch.Tensor, "copy_", lambda x, *args, **kwargs: _named(self, x.device), at=1)
             hooks.moves(torch.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
             # `cuda` and `xpu` exist on every build, and raise there; the accelerator's own name need not be one of them
             for name in dict.fromkeys(("cuda", "xpu", self._gpu)):

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
+_OWN = ("device_count", "device", "set_device", "synchronize", "get_rng_state", "set_rng_state")
+_COUNTS = ("memory_allocated", "max_memory_allocated")
+"""Functions of `torch.cuda` that ask for the number, the current one and the memory of GPUs: whoever is told that there
+is CUDA calls them."""
+
+
 def take_for_cuda(device: torch.device, has_default: Callable[[FrameType], bool] | None) -> None:
     """Makes "cuda" mean `device`, and "cuda:1" the virtual GPU 1, wherever a function of PyTorch takes a device, until
     the process ends; in this thread, as PyTorch's default device. Whoever asks whether there is CUDA is told so.
@@ -31,6 +37,12 @@ def take_for_cuda(device: torch.device, has_default: Callable[[FrameType], bool]
     else:
         changed.set_default_device = mode.set_default
     changed.cuda.is_available = changed.backends.cuda.is_built = lambda: True
+    own = getattr(torch, device.type)
+    for name in _OWN:
+        setattr(changed.cuda, name, getattr(own, name))
+    for name in _COUNTS:
+        setattr(changed.cuda, name, getattr(torch.accelerator, name))
+    changed.cuda.current_device = lambda: device.index
     # never left: suites choose "cuda" when they are imported, long before a test
     mode.__enter__()  # type: ignore[no-untyped-call]
 
@@ -55,7 +67,8 @@ class _Cuda(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # it is CUDA by name, whatever its arguments are
         if function is torch.Tensor.cuda:
-            function, args = torch.Tensor.to, (args[0], *(args[1:] or (self._device,)))
+            place = args[1] if len(args) > 1 else (kwargs or {}).get("device")  # None is what Module.cuda passes
+            function, args, kwargs = torch.Tensor.to, (args[0], self._device if place is None else place), {}
         named = {name: self.meant(value) for name, value in (kwargs or {}).items()}
         # the frame that called PyTorch: a test's, or that of the library under test
         with self._default_of(sys._getframe(1)):

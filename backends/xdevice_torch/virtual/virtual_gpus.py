@@ -43,6 +43,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 from xdevice.base import devices
 from xdevice.errors import UnsupportedError
+from xdevice.virtual.contract.limited_gpus import LimitedGpus
 from xdevice.virtual.contract.virtual_gpus import VirtualGpus
 from xdevice_torch import accelerators
 from xdevice_torch.private import private
@@ -211,17 +212,29 @@ def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
         "exchangeDevice": exchange,
         "maybeExchangeDevice": exchange,
         "synchronizeDevice": module.synchronize,
-        "isAllocatorInitialized": _no_memory,  # whatever counts memory asks this first
-        "getMemoryInfo": _no_memory,
+        "isAllocatorInitialized": lambda: True,  # whatever counts memory asks this first
+        "getDeviceStats": _statistics,
+        "resetPeakStats": lambda index: operations.limits.ledger.reset_peak(index),
+        "getMemoryInfo": _memory_info,
         "emptyHostCache": lambda: None,
         "setStream": _no_stream,
     }
 
 
-def _no_memory(*args: Any) -> Any:
-    raise UnsupportedError(
-        "torch does not count the memory of virtual GPUs, which is the host's; measure the process, or use a real GPU"
-    )
+def _statistics(index: int) -> dict[str, Any]:
+    usage = operations.limits.ledger.memory(index)
+    counted = {"all": {"current": usage.allocated, "peak": usage.peak}}
+    return {"allocated_bytes": counted, "reserved_bytes": counted}
+
+
+def _memory_info(index: int) -> tuple[int, int]:
+    usage = operations.limits.ledger.memory(index)
+    if usage.total is None:
+        raise UnsupportedError(
+            "the memory of a virtual GPU is the host's, without a limit of its own; give it one: "
+            "XDEVICE_VIRTUAL_GPUS=2:memory=8GB"
+        )
+    return usage.free, usage.total
 
 
 def _no_stream(*args: Any) -> Any:
@@ -387,7 +400,7 @@ _REPLACEMENTS: dict[tuple[Any, str], Callable[[Any], Any]] = {
 """What PyTorch has by these names, and what is put in its place."""
 
 
-class TorchVirtualGpus(VirtualGpus):
+class TorchVirtualGpus(LimitedGpus, VirtualGpus):
     _gpu: str
     _gpus: int
     _places: dict[torch.device, Device]
@@ -406,6 +419,13 @@ class TorchVirtualGpus(VirtualGpus):
         devices.spell(NAME, devices.of("gpu"))  # as "cuda" does: xdevice takes what `device.type` gives
         for index in range(n):
             devices.spell(f"{NAME}:{index}", devices.of("gpu", index))
+
+    def limit(self) -> None:
+        self.count_memory()
+        operations.limits = self
+
+    def memory_error(self, text: str) -> Exception:
+        return torch.OutOfMemoryError(text)
 
     def take_for_cuda(self, device: Device, has_default: Callable[[FrameType], bool] | None = None) -> bool:
         from . import virtual_cuda

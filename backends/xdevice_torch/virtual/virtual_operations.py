@@ -71,6 +71,8 @@ _templates: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 _there: set[torch.device] = set()
 """The virtual GPUs that are known to exist."""
 _is_forked = False
+limits: Any = None
+"""The backend, which knows what its virtual GPUs lack, and counts their memory."""
 
 
 def is_used() -> bool:
@@ -106,6 +108,7 @@ def placed(host: torch.Tensor, device: torch.device, storage: Any = None) -> tor
         memory = host.untyped_storage()
         storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
         storage.host = host
+        storage.share = _Share(device.index, memory.nbytes())
     template = _templates.get((device, host.dtype))
     new = (_template(device, host.dtype) if template is None else template).detach()
     return _set_storage(_CPU, new, storage, host.storage_offset(), host.size(), host.stride())  # type: ignore[no-any-return]
@@ -121,7 +124,23 @@ def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
         raise _in_fork()
     storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
     storage.host = torch.empty(0, dtype=torch.uint8, device=_HOST).set_(memory)
+    storage.share = _Share(device.index, memory.nbytes())
     return storage
+
+
+class _Share:
+    """The bytes of a storage in the memory of its virtual GPU. It is an attribute of the storage, and ends with it."""
+
+    __slots__ = ("_index", "_nbytes")
+
+    def __init__(self, index: int, nbytes: int) -> None:
+        self._nbytes = 0  # what is given back if there is too little memory
+        self._index = index
+        limits.ledger.take(index, nbytes)
+        self._nbytes = nbytes
+
+    def __del__(self) -> None:
+        limits.ledger.give_back(self._index, self._nbytes)
 
 
 _set_storage = _aten.set_.source_Storage_storage_offset.redispatch
@@ -170,7 +189,8 @@ def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
 def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     if str(dtype) in _QUANTIZED:
         raise _unsupported("quantized")
-    with torch.inference_mode(False):  # a template made in inference mode could not be used outside it
+    limits.refuse_lacking(device.index, [str(dtype).removeprefix("torch.")])
+    with torch.inference_mode(False):  # a template made in inference mode could not be used outside of it
         to_capsule: Any = torch.utils.dlpack.to_dlpack  # type: ignore[attr-defined]
         capsule = to_capsule(torch.empty(0, dtype=torch.uint8, device=_HOST))
         about = _DLDevice.from_address(_pointer(capsule, b"dltensor"))

@@ -23,6 +23,7 @@ SHAPED = {
     "random.bernoulli": lambda xp, s: random.bernoulli(s),
 }
 SEVERAL = {
+    "broadcast_shapes": (lambda xp, s: xp.ones(xp.broadcast_shapes(s, (1, 1))), (2, 1), (2, 1)),
     "tile": (lambda xp, s: xp.tile(xdevice.ones(1), s), (0, 1), (0, 1)),
     "permute_dims": (lambda xp, s: xp.permute_dims(xdevice.ones(2, 3), s), (1, 0), (3, 2)),
     "sum": (lambda xp, s: xp.sum(xdevice.ones(2, 3), axis=s), (0, 1), ()),
@@ -43,7 +44,7 @@ TAKES_NO_SHAPE = """
     abs acos acosh add all any arange argmax argmin argsort asarray asin asinh astype atan atan2 atanh bitwise_and
     bitwise_invert bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor broadcast_arrays can_cast ceil clip
     concat conj copysign cos cosh count_nonzero cumulative_prod cumulative_sum diff divide empty_like equal exp
-    expand_dims expm1 eye hypot imag logaddexp nextafter nonzero real searchsorted signbit unique_all unique_counts
+    expand_dims expm1 eye hypot imag isin logaddexp nextafter nonzero real searchsorted signbit unique_all unique_counts
     unique_inverse unique_values unstack
     finfo floor floor_divide from_dlpack full_like greater greater_equal iinfo isdtype isfinite isinf isnan less
     less_equal linspace log log10 log1p log2 logical_and logical_not logical_or logical_xor matmul matrix_transpose max

@@ -51,13 +51,13 @@ def close(got, wanted, rtol=1e-4):
 # names and dtypes
 
 
-def test_152_names_and_two_extensions_but_for_what_a_framework_lacks(xp, name):
+def test_154_names_and_two_extensions_but_for_what_a_framework_lacks(xp, name):
     lacking = LACKING.get(name, set())
     assert all(hasattr(xdevice.backend().namespace(), kernel) for kernel in arithmetic.KERNELS)
-    listed = re.findall(r"`(\w+)`", PAGE.partition("## What there is")[2].partition("These are the 152")[0])
+    listed = re.findall(r"`(\w+)`", PAGE.partition("## What there is")[2].partition("These are the 154")[0])
     assert sorted(listed) == sorted({*dir(xp), *lacking, "__array_namespace_info__"} - {"fft", "linalg"})
-    assert len([one for one in dir(xp) if one not in ("fft", "linalg")]) + len(lacking - {"fft"}) + 1 == 152
-    assert len(vars(xp.linalg)) == 23
+    assert len([one for one in dir(xp) if one not in ("fft", "linalg")]) + len(lacking - {"fft"}) + 1 == 154
+    assert len(vars(xp.linalg)) == 25
     assert "fft" in lacking or len(vars(xp.fft)) == 14
     for one in (*STANDARD, "fft", "linalg"):
         assert hasattr(xp, one) != (one in lacking)
@@ -76,6 +76,9 @@ def test_what_the_namespace_tells_of_itself(xp, name):
     assert list(info.dtypes(kind=("bool", "real floating"))) == ["bool", "float32", "float64"]
     assert info.default_device() in info.devices()
     assert info.default_dtypes()["integral"] == xp.int64
+    has_complex = "complex64" not in LACKING.get(name, ())
+    kinds = ["real floating", "integral", "indexing", *(["complex floating"] if has_complex else [])]
+    assert sorted(info.default_dtypes()) == sorted(kinds)
     able = info.capabilities()
     assert able["data-dependent shapes"]
     assert able["boolean indexing"] == (name != "tensorflow")
@@ -333,3 +336,70 @@ def test_gradients_are_those_of_small_steps(xp, name, function):
         ends = [xdevice.item(loss(xp.asarray(x + sign * step, dtype=xp.float64))) for sign in (1, -1)]
         wanted[place] = (ends[0] - ends[1]) / 2e-6
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+# what version 2025.12 added
+
+
+def test_shapes_are_broadcast_without_tensors(xp):
+    assert xp.broadcast_shapes((3, 1), (2,), ()) == (3, 2)
+    assert xp.broadcast_shapes() == ()
+    assert xp.broadcast_shapes([0, 1], (1, 4)) == (0, 4)
+    with pytest.raises(xdevice.errors.ShapeError):
+        xp.broadcast_shapes((2,), (3,))
+
+
+def test_several_axes_of_length_one_are_added_at_once(xp):
+    x = xp.ones((2, 3))
+    for axis in ((0, 2), (2, 0), (-1, 0), (-4, -2), (), (1,)):
+        assert tuple(xp.expand_dims(x, axis).shape) == np.expand_dims(np.ones((2, 3)), axis).shape
+    for axis in ((0, 0), (0, -4), (4, 0)):
+        with pytest.raises(xdevice.errors.XDeviceError):
+            xp.expand_dims(x, axis)
+
+
+@pytest.mark.parametrize("invert", [False, True])
+def test_each_element_is_looked_for_among_others(xp, invert):
+    x, among = xp.asarray([[1, 5], [2**31 - 1, -7]]), xp.asarray([5, 3, -7, 5])
+    close(xp.isin(x, among, invert=invert), [[invert, not invert], [invert, not invert]])
+    close(xp.isin(5, among, invert=invert), not invert)
+    close(xp.isin(x, 1, invert=invert), [[not invert, invert], [invert, invert]])
+    close(xp.isin(x, among[:0], invert=invert), np.full((2, 2), invert))
+    close(xp.isin(x[:0], among, invert=invert), np.zeros((0, 2), bool))
+    with pytest.raises(xdevice.errors.NotATensorError):
+        xp.isin(1, 2)
+
+
+def test_a_number_may_be_searched_for(xp):
+    x = xp.asarray([1.0, 2.0, 4.0])
+    for number in (0, 2, 2.5, 9.0):
+        for side in ("left", "right"):
+            place = xp.searchsorted(x, number, side=side)
+            assert tuple(place.shape) == ()
+            assert xdevice.item(place) == np.searchsorted([1.0, 2.0, 4.0], number, side=side)
+
+
+def test_what_were_lists_are_tuples(xp):
+    x = xp.ones(2)
+    for several in (xp.broadcast_arrays(x, x), xp.meshgrid(x, x), xp.__array_namespace_info__().devices()):
+        assert type(several) is tuple
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_eigenvalues_of_any_square_matrix_are_complex(xp, name, dtype):
+    if name == "mxnet":
+        with pytest.raises(xdevice.errors.UnsupportedError, match=r"linalg\.eig"):
+            xp.linalg.eigvals(xp.eye(2))
+        return
+    matrices = np.asarray([[[0.0, 1.0], [-1.0, 0.0]], [[2.0, 1.0], [1.0, 2.0]]], dtype)
+    x = xp.asarray(matrices, dtype=getattr(xp, dtype))
+    values, vectors = xp.linalg.eig(x)
+    assert values.dtype == vectors.dtype == xp.complex64
+    wide = xp.astype(x, xp.complex64)
+    close(xp.matmul(wide, vectors), xdevice.to_numpy(xp.multiply(vectors, xp.expand_dims(values, axis=-2))))
+    found = xdevice.to_numpy(xp.linalg.eigvals(x))
+    assert found.dtype == "complex64"
+    found, expected = (np.sort_complex(np.round(one, 4)) for one in (found, np.linalg.eigvals(matrices)))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    with pytest.raises(xdevice.errors.ShapeError, match="square"):
+        xp.linalg.eig(xp.ones((2, 3)))

@@ -37,6 +37,7 @@ CALLS = {
     "concat": (two(FLOATS), lambda f, x, y: f([x, y])),
     "stack": (two(FLOATS), lambda f, x, y: f([x, y])),
     "broadcast_arrays": (two(FLOATS), lambda f, x, y: f(x, y)),
+    "isin": (two(INTS), lambda f, x, y: f(x, y)),
     "meshgrid": (two(FLOATS), lambda f, x, y: f(x, y)),
     "clip": (two(FLOATS), lambda f, x, y: f(x, 0.0, y)),
     "where": (lambda p, q: (on(TRUTH, p), on(FLOATS, q)), lambda f, x, y: f(x, y, y)),
@@ -45,12 +46,13 @@ CALLS = {
     "repeat": (lambda p, q: (on(FLOATS, p), on(INTS, q)), lambda f, x, y: f(x, y)),
 }
 OF_ONE = """
-    abs acos acosh all any arange argmax argmin argsort asarray asin asinh astype atan atanh bitwise_invert broadcast_to
-    can_cast ceil conj cos cosh count_nonzero cumulative_prod cumulative_sum empty empty_like exp expand_dims expm1 eye
-    finfo flip floor from_dlpack full full_like iinfo imag isdtype isfinite isinf isnan linspace log log10 log1p log2
-    logical_not matrix_transpose max mean min moveaxis negative nonzero ones ones_like permute_dims positive prod real
-    reciprocal reshape result_type roll round sign signbit sin sinh sort sqrt square squeeze std sum tan tanh tile tril
-    triu trunc unique_all unique_counts unique_inverse unique_values unstack var zeros zeros_like
+    abs acos acosh all any arange argmax argmin argsort asarray asin asinh astype atan atanh bitwise_invert
+    broadcast_shapes broadcast_to can_cast ceil conj cos cosh count_nonzero cumulative_prod cumulative_sum empty
+    empty_like exp expand_dims expm1 eye finfo flip floor from_dlpack full full_like iinfo imag isdtype isfinite
+    isinf isnan linspace log log10 log1p log2 logical_not matrix_transpose max mean min moveaxis negative nonzero
+    ones ones_like permute_dims positive prod real reciprocal reshape result_type roll round sign signbit sin sinh
+    sort sqrt square squeeze std sum tan tanh tile tril triu trunc unique_all unique_counts unique_inverse
+    unique_values unstack var zeros zeros_like
 """.split()  # noqa: SIM905  # or they read no values of the others
 
 

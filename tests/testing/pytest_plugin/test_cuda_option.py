@@ -55,6 +55,10 @@ def test_it(device, function):
     assert (x.device.type == "cpu") == (device == "cpu")
     assert x.cuda().device == torch.device("cuda") or x.cuda().device == torch.device("cuda:0")
     assert torch.empty(1, device="cuda:0").device == x.cuda(0).device == torch.device("cuda:0")
+    moved = (torch.nn.Linear(1, 1).cuda().weight, x.cuda(None), x.cuda(device=None))
+    assert {y.device for y in moved} == {x.cuda().device}
+    with torch.cuda.device(torch.cuda.current_device()):
+        assert torch.cuda.max_memory_allocated(torch.cuda.device_count() - 1) >= 0
 """
 
 LIKE_EXTRA = """

@@ -66,7 +66,7 @@ class Creation(Room):
     def full(self, shape: Shape, fill_value: complex, *, dtype: Any = None, device: object = None) -> Any:
         if type(fill_value) not in NUMBERS:
             fill_value = creation.item(fill_value)
-        name = self._named(dtype, dtypes.with_number("bool", fill_value))
+        name = self._named(dtype, dtypes.with_number("bool", fill_value), device)
         dtypes.require_fits(fill_value, name)
         return self._filled(shape, fill_value, name, device)
 
@@ -74,13 +74,17 @@ class Creation(Room):
         return self.zeros(shape, dtype=dtype, device=device)
 
     def ones(self, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
-        return self._filled(shape, 1, self._named(dtype, floats.usual()), device)
+        return self._filled(shape, 1, self._named(dtype, "float32", device), device)
 
     def zeros(self, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
-        return self._filled(shape, 0, self._named(dtype, floats.usual()), device)
+        return self._filled(shape, 0, self._named(dtype, "float32", device), device)
 
-    def _named(self, dtype: Any, default: str) -> str:
-        return self._checks.supported(default if dtype is None else dtype_name(dtype))
+    def _named(self, dtype: Any, default: str, device: object) -> str:
+        if dtype is None:
+            return self._checks.supported(
+                creation.usual(self._backend, creation.place_for(self._backend, device), default)
+            )
+        return self._checks.supported(dtype_name(dtype))
 
     def _filled(self, shape: Shape, value: Any, name: str, device: object) -> Any:
         place = self._place(name, device)
@@ -97,7 +101,7 @@ class Creation(Room):
         x = self._checks.tensor(x, "full_like")
         if type(fill_value) not in NUMBERS:
             fill_value = creation.item(fill_value)
-        name = self._named(dtype, self._checks.name(x))
+        name = self._checks.supported(self._checks.name(x) if dtype is None else dtype_name(dtype))
         dtypes.require_fits(fill_value, name)
         if device is not None:
             return self._filled(self._checks.full_shape(x, "full_like"), fill_value, name, device)
@@ -124,8 +128,8 @@ class Creation(Room):
         start, stop, step = _plain(start), _plain(stop), _plain(step)
         first, last = (0, start) if stop is None else (start, stop)
         # by the standard three ints give integers, and one float gives floats
-        default = "int64" if all(isinstance(x, int) for x in (first, last, step)) else floats.usual()
-        name = self._named(dtype, default)
+        default = "int64" if all(isinstance(x, int) for x in (first, last, step)) else "float32"
+        name = self._named(dtype, default, device)
         # the ceiling of the quotient, exact for ints of any size
         number = max(0, -int((first - last) // step))
         # each is computed from the start, so that no error adds up
@@ -148,7 +152,7 @@ class Creation(Room):
     ) -> Any:
         import numpy
 
-        name = self._named(dtype, floats.usual())
+        name = self._named(dtype, "float32", device)
         if dtypes.kind_of(name) not in "fc":
             raise DTypeError(f"linspace gives floats, not {name}")
         start, stop = _plain(start), _plain(stop)
@@ -159,7 +163,7 @@ class Creation(Room):
     ) -> Any:
         import numpy
 
-        name = self._named(dtype, floats.usual())
+        name = self._named(dtype, "float32", device)
         return self._placed(numpy.eye(n_rows, n_cols, max(-n_rows, k), dtype=host_dtype(name)), name, device)
 
     def _placed(self, values: np.ndarray[Any, Any], name: str, device: object) -> Any:
@@ -168,7 +172,7 @@ class Creation(Room):
 
     # of other tensors
 
-    def meshgrid(self, *arrays: Any, indexing: str = "xy") -> list[Any]:
+    def meshgrid(self, *arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:
         if indexing not in ("xy", "ij"):
             raise ShapeError(f"meshgrid: indexing is 'xy' or 'ij', not {shown(indexing)}")
         tensors = [self._checks.tensor(x, "meshgrid") for x in arrays]
@@ -184,7 +188,7 @@ class Creation(Room):
         shape = [0] * len(tensors)
         for place, x in zip(places, tensors, strict=True):
             (shape[place],) = self._checks.full_shape(x, "meshgrid")
-        return list(self._spread(tuple(tensors), tuple(places), tuple(shape)))
+        return tuple(self._spread(tuple(tensors), tuple(places), tuple(shape)))
 
     def _along_axes(self, *arguments: Any) -> list[Any]:
         *tensors, places, shape = arguments

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from xdevice.base import floats
 from xdevice.base.devices import Device
 from xdevice.tensors import creation
 
@@ -32,15 +31,22 @@ class Info:
             "max dimensions": self._backend.most_axes,
         }
 
-    def devices(self) -> list[Device]:
-        return [place for place in self._backend.devices() if place.kind != "meta"]  # which holds no values
+    def devices(self) -> tuple[Device, ...]:
+        return tuple(place for place in self._backend.devices() if place.kind != "meta")  # which holds no values
 
     def default_device(self) -> Device:
         return creation.place_for(self._backend, None)
 
     def default_dtypes(self, *, device: object = None) -> dict[str, Any]:
-        names = {"real floating": floats.usual(), "complex floating": floats.usual("complex64")}
-        names |= dict.fromkeys(("integral", "indexing"), self._checks.supported("int64"))
+        place = creation.place_for(self._backend, device)
+        usual = {
+            "real floating": "float32", "complex floating": "complex64", "integral": "int64", "indexing": "int64",
+        }  # fmt: skip
+        names = {
+            kind: self._checks.supported(creation.usual(self._backend, place, name))
+            for kind, name in usual.items()
+            if name in self._backend.dtypes
+        }
         there = self._names(device)
         return {kind: self._checks.kernels.dtype(name) for kind, name in names.items() if name in there}
 

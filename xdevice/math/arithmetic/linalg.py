@@ -21,6 +21,14 @@ HELD = ("float32", "float64", "complex64", "complex128")
 """The dtypes of factorizations: no framework has kernels for shorter floats everywhere."""
 
 
+_COMPLEX = {"float32": "complex64", "float64": "complex128", "complex64": "complex64", "complex128": "complex128"}
+
+
+class EigResult(NamedTuple):
+    eigenvalues: Any
+    eigenvectors: Any
+
+
 class EighResult(NamedTuple):
     eigenvalues: Any
     eigenvectors: Any
@@ -71,6 +79,14 @@ class LinearAlgebra:
     det = _of_square("det")
     eigvalsh = _of_square("eigvalsh")
     inv = _of_square("inv")
+
+    def eig(self, x: Any, /) -> EigResult:
+        kernel, x = self._kernel("eig"), self._matrix(x, "eig", True)
+        # the values of a real matrix are complex, unless it happens to be symmetric
+        return EigResult(*kernel(self._checks.cast(x, _COMPLEX[self._checks.name(x)])))
+
+    def eigvals(self, x: Any, /) -> Any:
+        return self.eig(x)[0]
 
     def eigh(self, x: Any, /) -> EighResult:
         return EighResult(*self._factor("eigh", x, True))

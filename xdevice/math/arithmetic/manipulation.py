@@ -36,18 +36,29 @@ class Manipulation(Room):
             raise ShapeError(f"broadcast_to: {shape} does not broadcast to {wanted}")
         return self._kernels.broadcast_to(x, wanted)
 
-    def broadcast_arrays(self, *arrays: Any) -> list[Any]:
+    def broadcast_arrays(self, *arrays: Any) -> tuple[Any, ...]:
         tensors = [self._checks.tensor(x, "broadcast_arrays") for x in arrays]
         if tensors:
             self._checks.require_one_device("broadcast_arrays", *tensors)
         shape = broadcast_shape(*[self._checks.full_shape(x, "broadcast_arrays") for x in tensors])
-        return [self._kernels.broadcast_to(x, shape) for x in tensors]
+        return tuple([self._kernels.broadcast_to(x, shape) for x in tensors])
 
-    def expand_dims(self, x: Any, /, axis: int = 0, **spelling: NoReturn) -> Any:
+    def broadcast_shapes(self, *shapes: Sequence[int]) -> tuple[int, ...]:
+        return broadcast_shape(*[_sizes(shape, "broadcast_shapes") for shape in shapes])
+
+    def expand_dims(self, x: Any, /, axis: int | tuple[int, ...] = 0, **spelling: NoReturn) -> Any:
         if spelling:
             spellings.refuse("xp.expand_dims", spelling, "axis=")
         x = self._checks.tensor(x, "expand_dims")
-        return self._kernels.expand_dims(x, self._checks.axis(axis, len(x.shape) + 1, "expand_dims"))
+        if not isinstance(axis, tuple):
+            return self._kernels.expand_dims(x, self._checks.axis(axis, len(x.shape) + 1, "expand_dims"))
+        ndim = len(x.shape) + len(axis)
+        places = sorted([self._checks.axis(one, ndim, "expand_dims") for one in axis])
+        if len({*places}) != len(places):
+            raise ShapeError(f"expand_dims takes each axis once, not {shown(axis)}")
+        for place in places:
+            x = self._kernels.expand_dims(x, place)
+        return x
 
     def flip(self, x: Any, /, *, axis: int | tuple[int, ...] | None = None, **spelling: NoReturn) -> Any:
         if spelling:

@@ -25,7 +25,7 @@ from .reducing import Reducing
 from .scopes import aside
 from .sets import Sets
 
-VERSION: Final = "2024.12"
+VERSION: Final = "2025.12"
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +93,7 @@ def _bound(method: Callable[..., Any], room: object, name: str) -> Callable[...,
 
 
 def array_namespace(*xs: Any) -> Any:
-    """Returns the functions of the Python Array API standard (2024.12) for these tensors' backend, or the selected one.
+    """Returns the functions of the Python Array API standard (2025.12) for these tensors' backend, or the selected one.
 
     The same names, dtypes and shapes on every backend: `docs/reference/arithmetic.md` lists them and what they promise.
     Young: it may change in a minor version.

@@ -398,6 +398,20 @@ class Reducing(Room):
             return self._kernels.full_like(x, 0, name)
         return checks.cast(self._kernels.argsort(x, place, bool(descending)), name)
 
+    def isin(self, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
+        checks, kernels = self._checks, self._kernels
+        x1, x2 = checks.operands("isin", REAL, (x1, x2))
+        checks.require_one_device("isin", x1, x2)
+        if 0 in shape_of(x2):
+            return kernels.full_like(x1, bool(invert), "bool")
+        ordered = self.sort(kernels.reshape(x2, (-1,)))
+        # beyond the last one there is none
+        places = self.searchsorted(ordered, x1)
+        places = kernels.minimum(places, checks.number(shape_of(ordered)[0] - 1, checks.name(places), places))
+        neighbours = kernels.take(ordered, kernels.reshape(places, (-1,)), 0)
+        neighbours = kernels.reshape(neighbours, checks.full_shape(x1, "isin"))
+        return kernels.not_equal(neighbours, x1) if invert else kernels.equal(neighbours, x1)
+
     def searchsorted(self, x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Any:
         checks = self._checks
         x1, x2 = checks.operands("searchsorted", REAL, (x1, x2))

@@ -28,7 +28,7 @@ from .namespace import VERSION, Namespace, array_namespace, checks_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-VERSIONS: Final = ("2021.12", "2022.12", "2023.12", VERSION)
+VERSIONS: Final = ("2021.12", "2022.12", "2023.12", "2024.12", VERSION)
 
 UNARY: Final = {"abs": "abs", "invert": "bitwise_invert", "neg": "negative", "pos": "positive"}
 

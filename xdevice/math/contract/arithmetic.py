@@ -98,8 +98,9 @@ PLACES: Final = frozenset(["argmax", "argmin", "argsort", "searchsorted"])
 
 LINALG: Final = "linalg"
 """An optional object with factorizations, of matrices or stacks of them, in floats of 32 and 64 bits and complex:
-`cholesky(x)`, `det(x)`, `eigh(x)`, `eigvalsh(x)`, `inv(x)`, `qr(x, mode)`, `slogdet(x)`, `solve(x1, x2)`,
-`svd(x, full_matrices)` and `svdvals(x)`, as the standard has them. Those that are missing are refused by name."""
+`cholesky(x)`, `det(x)`, `eig(x)` of a complex one, `eigh(x)`, `eigvalsh(x)`, `inv(x)`, `qr(x, mode)`, `slogdet(x)`,
+`solve(x1, x2)`, `svd(x, full_matrices)` and `svdvals(x)`, as the standard has them. Those that are missing are refused
+by name."""
 
 FFT: Final = "fft"
 """An optional object with the Fourier transforms along one axis: `fft`, `ifft`, `irfft` and `rfft`, each with

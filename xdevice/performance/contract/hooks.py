@@ -64,21 +64,25 @@ class Hooks(Patches):
 
     def reads(self, owner: Any, *names: str, how: str | None = None) -> None:
         """Sets hooks on methods and properties of `owner` by which the host reads the tensor that they are called on.
-        `how` is what a report calls the read; left out, it is the method's name."""
+        `how` is what a report calls the read; left out, it is the method's name. A read by a method with an underscore
+        in front, as Python calls for `float(x)`, counts as implicit."""
         for name in names:
             label = how or _NAMES.get(name) or name.strip("_")
             describe = self._pickled if name == "__reduce_ex__" else self._read_first
-            self._wrap(owner, name, partial(describe, label))
+            self.calls(owner, name, partial(describe, label, not name.startswith("_")))
 
-    def moves(self, owner: Any, name: str, target: Callable[..., Device | None], how: str | None = None) -> None:
-        """Sets a hook on a function that moves its first argument to another device. `target` gets the arguments of the
-        function and returns that device, or None if the call moves nothing."""
+    def moves(
+        self, owner: Any, name: str, target: Callable[..., Device | None], how: str | None = None, at: int = 0
+    ) -> None:
+        """Sets a hook on a function that moves its argument number `at` to another device, which a program asks for by
+        calling it. `target` gets the arguments of the function and returns that device, or None if the call moves
+        nothing."""
         label = how or name.strip("_")
 
         def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
-            return self.move(label, args[0], target(*args, **kwargs))
+            return self.move(label, args[at], target(*args, **kwargs), explicit=True) if at < len(args) else None
 
-        self._wrap(owner, name, describe)
+        self.calls(owner, name, describe)
 
     def verbs(self) -> None:
         """Sets hooks on the backend's own `move`, `copy` and `to_numpy`, so that what xdevice does is reported, too."""
@@ -94,36 +98,38 @@ class Hooks(Patches):
         with lock:
             _readers.append(self)
         for name in ("asarray", "array"):
-            self._wrap(numpy, name, partial(_read_by_numpy, name))
+            self.calls(numpy, name, partial(_read_by_numpy, name))
 
-    def read(self, how: str, x: Any) -> Transfer | None:
+    def read(self, how: str, x: Any, *, explicit: bool = False) -> Transfer | None:
         """Returns a record of the read of a tensor by the host; None if `x` is not a tensor with values."""
         source = self._source(x)
-        return None if source is None else self.transfer("read", how, source, CPU, self._size(x))
+        return None if source is None else self.transfer("read", how, source, CPU, self._size(x), explicit)
 
-    def move(self, how: str, x: Any, target: Device | None) -> Transfer | None:
+    def move(self, how: str, x: Any, target: Device | None, *, explicit: bool = False) -> Transfer | None:
         """Returns a record of the move of a tensor to a device; None if the tensor is on that device already."""
         source = self._source(x)
         if source is None or target is None or source is target:
             return None
-        return self.transfer("move", how, source, target, self._size(x))
+        return self.transfer("move", how, source, target, self._size(x), explicit)
 
-    def transfer(self, kind: Any, how: str, source: Device, destination: Device, nbytes: int) -> Transfer:
+    def transfer(
+        self, kind: Any, how: str, source: Device, destination: Device, nbytes: int, explicit: bool = False
+    ) -> Transfer:
         physical = source.kind != "cpu" or destination.kind != "cpu"
-        return Transfer(self._backend.name, kind, how, source, destination, nbytes, physical)
+        return Transfer(self._backend.name, kind, how, source, destination, nbytes, physical, explicit)
 
     def report(self, transfer: Transfer | None) -> None:
         """Reports a transfer that was seen without a hook, if this thread or task is listening."""
         if transfer is not None and listening.get():
             self._report(transfer)
 
-    def _pickled(self, how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
+    def _pickled(self, how: str, explicit: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
         """Returns a record of pickling a tensor; None for `copy.copy`, which calls the same method and reads no
         values."""
         return None if sys._getframe(2).f_code is copy.copy.__code__ else self.read(how, args[0])
 
-    def _read_first(self, how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
-        return self.read(how, args[0])
+    def _read_first(self, how: str, explicit: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
+        return self.read(how, args[0], explicit=explicit)
 
     def _source(self, x: Any) -> Device | None:
         if not self._is_tensor(type(x)):
@@ -142,7 +148,9 @@ class Hooks(Patches):
             is_tensor = self._tensors[cls] = is_ours and self._backend.classify(cls) == "tensor"
         return is_tensor
 
-    def _wrap(self, owner: Any, name: str, describe: Describe) -> None:
+    def calls(self, owner: Any, name: str, describe: Describe) -> None:
+        """Sets a hook on a function or property. `describe` gets the arguments of each call, and returns a record of
+        the transfer that the call makes, or None if it makes none."""
         if not hasattr(owner, name):
             return
 

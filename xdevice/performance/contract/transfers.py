@@ -26,6 +26,9 @@ class Transfer(NamedTuple):
     nbytes: int
     physical: bool
     """False for a read on the CPU, which moves nothing there and would on a GPU."""
+    explicit: bool = False
+    """Whether the program asked for it by a name that says so: `to_device`, `to_numpy`, `item`, `x.to(...)`, `x.cpu()`.
+    False for what happens in passing: `float(x)`, `if x`, `np.asarray(x)`, `print(x)`, an operation that copies."""
     file: str = ""
     line: int = 0
 

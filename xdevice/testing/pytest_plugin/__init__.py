@@ -261,7 +261,7 @@ def _guard(item: pytest.Item) -> AbstractContextManager[Any]:
         return nullcontext()
     from xdevice.performance.transfers import transfers
 
-    return transfers("forbid")
+    return transfers("disallow_explicit")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -390,6 +390,6 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
 def no_transfer(request: pytest.FixtureRequest) -> None:
     """Makes the test fail if its body reads a tensor on the host or moves a tensor. Its fixtures may do so.
 
-    The body runs in a block of `xdevice.transfers("forbid")`; use that block itself for a part of a test.
+    The body runs in a block of `xdevice.transfers("disallow_explicit")`; use that block itself for a part of a test.
     """
     request.node.stash[_guarded] = True

@@ -67,7 +67,7 @@ class TransferChecks(Suite):
         x = self.make(2.5)
         reads = self.reads(x)
         for read in reads:
-            with pytest.raises(xdevice.errors.TransferError), xdevice.transfers("forbid"):
+            with pytest.raises(xdevice.errors.TransferError), xdevice.transfers("disallow_explicit"):
                 read()
         # a hook that stays would slow down, and forbid, what comes after its block
         before = _attributes(type(x)), _attributes(self.adapter)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from xdevice.base.devices import Device
+    from xdevice.virtual.contract.characters import Character
 
 
 class VirtualGpus(Primitives):
@@ -18,6 +19,9 @@ class VirtualGpus(Primitives):
     tensor on another."""
 
     needs: ClassVar[tuple[str, ...]] = ("why_no_virtual_gpus", "make_virtual_gpus")
+
+    characters: tuple[Character, ...] = ()
+    """What each virtual GPU is like."""
 
     def why_no_virtual_gpus(self) -> str | None:
         """Returns why the framework cannot have virtual GPUs, or can no longer have them, and what to do about it; None
@@ -29,6 +33,13 @@ class VirtualGpus(Primitives):
         only CPU. Real GPUs are hidden from then on. A second instance of the adapter may ask again for the same
         number."""
         raise self.unsupported("virtual GPUs", "leave XDEVICE_VIRTUAL_GPUS unset for it")
+
+    def take_characters(self, characters: tuple[Character, ...]) -> None:
+        """Called after `make_virtual_gpus`, with what each of the virtual GPUs is like. `LimitedGpus` does what is the
+        same for every framework."""
+        if any(characters):
+            raise self.unsupported("characters of virtual GPUs", "ask for a number only: XDEVICE_VIRTUAL_GPUS=2")
+        self.characters = characters
 
     def take_for_cuda(self, device: Device, has_default: Callable[[FrameType], bool] | None = None) -> bool:
         """Makes the framework take the name "cuda" for `device`, one of its virtual GPUs, until the process ends.

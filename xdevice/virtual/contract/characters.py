@@ -1,0 +1,103 @@
+"""The character of virtual GPUs: the dtypes that they lack, the memory that they have, and their default float.
+
+One text describes all virtual GPUs, in XDEVICE_VIRTUAL_GPUS or in a call of `virtual_gpus`:
+
+| text | virtual GPUs |
+|---|---|
+| `2` | two that hold every dtype of the framework |
+| `2:no_float64,memory=256MB` | two without float64 and complex128, each with 256 MB |
+| `1+1:mps` | one that holds everything, and one like Apple's |
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from xdevice.base.dtypes import SHORT_FLOATS
+
+_WIDE_FLOATS: Final = ("float64", "complex128")
+
+LACKS: Final = {
+    "no_float64": _WIDE_FLOATS,
+    "no_x64": (*_WIDE_FLOATS, "int64", "uint64"),
+    "no_float8": SHORT_FLOATS,
+}
+"""The dtypes that a device of this character lacks. complex128 goes with float64, because it consists of two."""
+
+SETS: Final = {
+    # https://github.com/pytorch/pytorch/issues/122602 (float64); PyTorch's MPS has no 8-bit floats
+    "mps": "no_float64,no_float8,float32_default",
+    # https://github.com/huggingface/diffusers/pull/10123 (Ascend)
+    "npu": "no_float64,float32_default",
+    # https://github.com/jax-ml/jax/issues/10158 (no float64 in hardware, no complex128); one chip of TPU v5e has 16 GB:
+    # https://docs.cloud.google.com/tpu/docs/v5e
+    "tpu": "no_float64,float32_default,memory=16GB",
+}
+"""Characters of devices that exist."""
+
+_UNITS: Final = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_MEMORY: Final = re.compile(r"memory=(\d+)([A-Za-z]+)", re.ASCII)
+_GROUP: Final = re.compile(r"(\d+)(?::(.+))?", re.ASCII)
+
+
+class Character(NamedTuple):
+    """What one virtual GPU is like."""
+
+    lacks: frozenset[str] = frozenset()
+    memory: int | None = None
+    """Bytes; None if there is no limit."""
+    is_float32_default: bool = False
+    """Whether floats are float32 there unless a dtype is named, whatever XDEVICE_FLOATS says."""
+
+    def __bool__(self) -> bool:
+        return self != _PLAIN
+
+
+_PLAIN: Final = Character()
+
+
+def parse(text: str) -> tuple[Character, ...]:
+    """Returns the character of each virtual GPU that a text describes.
+
+    Raises:
+        ValueError: a text that describes none; the message says which part is wrong, and what is expected.
+
+    Example:
+        >>> from xdevice.virtual.contract import characters
+        >>> [one.memory for one in characters.parse("1+1:memory=2KB")]
+        [None, 2000]
+    """
+    described: list[Character] = []
+    for group in text.split("+"):
+        match = _GROUP.fullmatch(group.strip())
+        if match is None:
+            raise ValueError(f"{group!r} is not a number, or a number and words, as 2:no_float64")
+        described += [_character(match[2] or "")] * int(match[1])
+    return tuple(described)
+
+
+def _character(words: str) -> Character:
+    lacks: set[str] = set()
+    memory = None
+    is_float32_default = False
+    for word in _expanded(words):
+        size = _MEMORY.fullmatch(word)
+        if size is not None and size[2] in _UNITS:
+            memory = int(size[1]) * _UNITS[size[2]]
+        elif word in LACKS:
+            lacks.update(LACKS[word])
+        elif word == "float32_default":
+            is_float32_default = True
+        else:
+            expected = ", ".join((*LACKS, "float32_default", *SETS))
+            raise ValueError(f"{word!r} is not a character; expected {expected}, or memory=256MB ({'/'.join(_UNITS)})")
+    return Character(frozenset(lacks), memory, is_float32_default)
+
+
+def _expanded(words: str) -> list[str]:
+    """The single words of a description, with those of a set in the place of its name. A later word wins."""
+    single: list[str] = []
+    for word in filter(None, map(str.strip, words.split(","))):
+        single += SETS[word].split(",") if word in SETS else [word]
+    return single
